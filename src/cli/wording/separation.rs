@@ -2,14 +2,19 @@
 //! talk to different daemons.
 //!
 //! Each of these lines is printed once for a daemon, by the client that started it: a script in a
-//! loop does not repeat it. `-v` prints it each time, and `CANAL_SEPARATE` never.
+//! loop does not repeat it. Another user's daemon can start later: the clients look for such daemons
+//! every half a minute at most, and a file beside the socket notes of whom somebody was told. `-v`
+//! prints the lines each time, and `CANAL_SEPARATE` never.
 //!
 //! Root does not connect to another user's daemon, because the user could lead root to another
 //! socket.
 
-use std::fs::OpenOptions;
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use nix::unistd::geteuid;
 
@@ -22,7 +27,13 @@ use crate::protocol::place::{Place, Rule};
 const SEPARATE: &str = "CANAL_SEPARATE";
 
 /// How all of it can be mended.
-const ONE_TABLE: &str = "`canal setup`, as root, makes one table for all users";
+pub(crate) const ONE_TABLE: &str = "`canal setup`, as root, makes one table for all users";
+
+/// The file that notes of which users' daemons somebody was told, and when a client looked last.
+const TOLD: &str = "told-users";
+
+/// How often clients look for other users' daemons.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// How many users are named.
 const USERS_NAMED: usize = 3;
@@ -41,7 +52,8 @@ pub(crate) struct Connected<'a> {
 pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
     let always = verbosity >= Verbosity::Verbose;
     let is_new = client.has_started_daemon || always;
-    if !(is_new || is_under_sudo(client.place)) || verbosity < Verbosity::Normal {
+    let is_due = is_new || client.place.is_users_own() && looked_long_ago(client.place);
+    if !(is_due || is_under_sudo(client.place)) || verbosity < Verbosity::Normal {
         return;
     }
     if std::env::var_os(SEPARATE).is_some_and(|value| !value.is_empty()) {
@@ -51,8 +63,18 @@ pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
     let mut lines: Vec<String> = by_sudo.iter().cloned().collect();
     if is_new {
         let all = daemon::separations(client.place);
+        note_told(client.place, users_in(&all), client.has_started_daemon);
         let others = all.iter().filter(|it| !(by_sudo.is_some() && is_about_users(it)));
         lines.extend(others.map(|it| format!("{}; {ONE_TABLE}", about(it))));
+    } else if is_due {
+        let mut newcomers = newcomers(client.place);
+        if let Some(uid) = caller().filter(|_| by_sudo.is_some()) {
+            newcomers.remove(&uid);
+        }
+        if !newcomers.is_empty() {
+            let newcomers = Separation::OtherUsers(newcomers);
+            lines.push(format!("{}; {ONE_TABLE}", about(&newcomers)));
+        }
     }
     if is_new && client.by_environment {
         lines.extend(by_environment(client.place));
@@ -62,11 +84,85 @@ pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
     }
 }
 
+fn told_path(place: &Place) -> PathBuf {
+    place.dir.join(TOLD)
+}
+
+/// Whether no client of the daemon has looked for other users' daemons lately.
+fn looked_long_ago(place: &Place) -> bool {
+    let looked = told_path(place).symlink_metadata().and_then(|found| found.modified());
+    let Ok(looked) = looked else { return true };
+    // A time in the future is that of a clock that was set back.
+    !SystemTime::now().duration_since(looked).is_ok_and(|ago| ago < LOOK_EVERY)
+}
+
+/// The users that have a daemon of their own, among what was found.
+fn users_in(found: &[Separation]) -> BTreeSet<u32> {
+    let users = found.iter().filter_map(|it| match it {
+        Separation::OtherUsers(uids) => Some(uids),
+        _ => None,
+    });
+    users.flatten().copied().collect()
+}
+
+/// The users whose daemons nobody was told of yet. From now on somebody was. Empty if another client
+/// looks at the same time, or if it cannot be noted: better nothing is said than the same line by
+/// each command.
+fn newcomers(place: &Place) -> BTreeSet<u32> {
+    let Some(mut file) = open_told(place) else { return BTreeSet::new() };
+    // While this client waited for the other one's lock, that one looked.
+    if !looked_long_ago(place) && file.metadata().is_ok_and(|found| found.len() > 0) {
+        return BTreeSet::new();
+    }
+    let told = read_told(&mut file);
+    let found = users_in(&daemon::separations(place));
+    let newcomers: BTreeSet<u32> = found.difference(&told).copied().collect();
+    let all = told.union(&found).copied().collect();
+    if write_told(&mut file, &all) { newcomers } else { BTreeSet::new() }
+}
+
+/// Notes that somebody was told of these users, and with `anew` of no others: the daemon has just
+/// been started.
+fn note_told(place: &Place, mut users: BTreeSet<u32>, anew: bool) {
+    if !place.is_users_own() {
+        return;
+    }
+    let Some(mut file) = open_told(place) else { return };
+    if !anew {
+        users.extend(read_told(&mut file));
+    }
+    write_told(&mut file, &users);
+}
+
+/// Opens the file for this client alone. `None` if another client has it, or there is no room.
+fn open_told(place: &Place) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(libc::O_NOFOLLOW).open(told_path(place)).ok()?;
+    fs2::FileExt::try_lock_exclusive(&file).ok()?;
+    Some(file)
+}
+
+fn read_told(file: &mut File) -> BTreeSet<u32> {
+    let mut text = String::new();
+    let _ = file.read_to_string(&mut text);
+    text.split_whitespace().filter_map(|uid| uid.parse().ok()).collect()
+}
+
+/// Whether the users were written. The time of the file is when a client looked.
+fn write_told(file: &mut File, users: &BTreeSet<u32>) -> bool {
+    let mut text: String = users.iter().map(|uid| format!("{uid} ")).collect();
+    text.push('\n');
+    let written = file.rewind().and_then(|()| file.set_len(0));
+    written.and_then(|()| file.write_all(text.as_bytes())).is_ok()
+}
+
 fn is_about_users(separation: &Separation) -> bool {
     matches!(separation, Separation::OtherUsers(_))
 }
 
-fn about(separation: &Separation) -> String {
+/// What a separation means, as text for people.
+pub(crate) fn about(separation: &Separation) -> String {
     match separation {
         Separation::OtherUsers(uids) => {
             let mut names: Vec<String> = uids.iter().copied().map(user_name::name).collect();

@@ -59,6 +59,46 @@ fn the_first_client_of_a_daemon_is_told_of_other_users_daemons() {
 }
 
 #[test]
+fn the_users_of_a_daemon_that_runs_are_told_once_of_one_that_starts_later() {
+    let world = World::new();
+    let script = r"
+        try canal run -k x -- true
+        alice canal run -k x -- true 2>/dev/null
+        try canal run -k x -- true
+        touch -d '1 minute ago' /tmp/canal-0/told-users
+        try canal -q run -k x -- true
+        try canal run -k x -- true
+        touch -d '1 minute ago' /tmp/canal-0/told-users
+        try canal run -k x -- true
+        setpriv --reuid 54321 --regid 54321 --clear-groups canal status >/dev/null 2>&1
+        touch -d '1 minute ago' /tmp/canal-0/told-users
+        try env CANAL_SEPARATE=1 canal run -k x -- true
+        try sh -c 'for i in 1 2 3 4; do canal run -k x -- true & done; wait'
+        touch -d '1 minute ago' /tmp/canal-0/told-users
+        try canal run -k x -- true
+        canal daemon --stop
+        try canal run -k x -- true
+    ";
+    let Some((said, ended)) = tried(&world, script) else { return };
+    let note = |who: &str| {
+        format!(
+            "canal: note: {who} on this machine: their locks and yours do not exclude each other; \
+             `canal setup`, as root, makes one table for all users"
+        )
+    };
+    assert_eq!(said[0], "", "{ended:?}");
+    assert_eq!(said[1], "", "a client looked just before: {ended:?}");
+    assert_eq!(said[2], "", "-q: {ended:?}");
+    assert_eq!(said[3], note("12345 has a daemon of its own"), "{ended:?}");
+    assert_eq!(said[4], "", "once: {ended:?}");
+    assert_eq!(said[5], "", "CANAL_SEPARATE: {ended:?}");
+    assert_eq!(said[6], note("54321 has a daemon of its own"), "by one of four: {ended:?}");
+    assert_eq!(said[7], "", "once: {ended:?}");
+    let both = note("12345 and 54321 have daemons of their own");
+    assert_eq!(said[8], both, "of each daemon: {ended:?}");
+}
+
+#[test]
 fn root_under_sudo_is_told_once_of_the_daemon_of_the_calling_user() {
     let world = World::new();
     let script = "
