@@ -162,7 +162,8 @@ _canal() {
         leader) options="--watch --json $everywhere" ;;
         kill) options="--pid --waiters -s --signal -y --yes --json $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
-        config | doctor) options="--json $everywhere" ;;
+        config) options="--json $everywhere" ;;
+        doctor) options="--engine --json $everywhere" ;;
         daemon) options="--stop --replace --reload --idle-exit --engine --engine-ttl --host --no-engine --discard-journal $everywhere" ;;
         setup) options="--yes --dry-run $everywhere" ;;
         completions)

@@ -47,10 +47,12 @@ use std::path::PathBuf;
 
 use crate::protocol::place::Place;
 
+pub use crate::daemon::cluster::engine::SeenEngine;
 pub use crate::daemon::cluster::watcher::watch;
 pub use crate::daemon::options::{Options, Unusable};
 pub use crate::daemon::runtime_dir::Replacing;
-pub use crate::daemon::runtime_dir::other_daemons::{Separation, separations};
+pub use crate::daemon::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
+pub use crate::log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 
 /// Whether a daemon of a user runs at a place, as far as that can be seen from this network
 /// namespace. The daemon is not contacted.
@@ -74,6 +76,17 @@ pub fn check(options: &Options) -> anyhow::Result<()> {
 /// Why a daemon could not use it, with file and line.
 pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
     Ok(config::Config::read(&place.stores().config)?.path)
+}
+
+/// Looks at the engine with this address, or at the one that `CANAL_ENGINE` or the configuration
+/// names, and changes nothing there. Waits for its answers, for a bounded time. `None` if none is
+/// named.
+///
+/// # Errors
+/// The address or the configuration cannot be used; an [`Unusable`] if something can be done about
+/// it. What the engine refuses is part of the result.
+pub fn look_at_engine(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
+    cluster::engine::look_at(place, url)
 }
 
 /// Begins to replace the daemon of a user at a place. Waits while another process replaces it.

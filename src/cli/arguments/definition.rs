@@ -68,7 +68,8 @@ pub(crate) struct Global {
     /// Do not show waiting lines and notes, nor that the lock was not free; twice: no messages at all
     #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose", action = ArgAction::Count)]
     pub(crate) quiet: u8,
-    /// Print more messages; twice: also which daemon is asked, and all that a daemon logs
+    /// Print more messages; twice: also which daemon is asked and as whom, each call and what became
+    /// of it, and all that a daemon logs
     #[arg(short, long, global = true, display_order = 903, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -231,7 +232,7 @@ pub(crate) struct ReleaseArgs {
     /// Break the hold that --token names (a hold of the same user, or as root any hold)
     #[arg(long)]
     pub(crate) force: bool,
-    /// The token of the hold to break; canal status -v shows it
+    /// The token of the hold to break; `canal status -v` shows it
     #[arg(long, value_name = "T", value_parser = number, allow_negative_numbers = true)]
     pub(crate) token: Option<u64>,
     #[command(flatten)]
@@ -471,6 +472,10 @@ pub(crate) struct ConfigArgs {
 /// Look for what is wrong with the set-up, and say what to do about it
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
+    /// Look at this engine too, before any daemon uses it; nothing is changed there
+    /// [default: $CANAL_ENGINE; if no daemon runs, the configuration's]
+    #[arg(long, value_name = "URL")]
+    pub(crate) engine: Option<String>,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,

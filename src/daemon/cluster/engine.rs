@@ -10,12 +10,13 @@ use std::path::Path;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::core::HostId;
 use crate::daemon::config::Config;
 use crate::daemon::config::engine_section::{Configured, shown_address};
 use crate::daemon::options::{Options, Unusable};
 use crate::host::Settings;
-use crate::log::engine::{self, Answer, Call, Engine, Identity, OpenError, Outage, Source};
+use crate::log::engine::{
+    self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Source,
+};
 use crate::protocol::place::Place;
 use crate::sys::clock;
 use crate::sys::process::Origin;
@@ -35,6 +36,44 @@ pub(crate) struct Chosen {
     /// Whether the address comes from the configuration, not from the command line or the
     /// environment.
     pub(crate) configured: bool,
+}
+
+/// What a look at an engine showed.
+#[derive(Clone, Debug)]
+pub struct SeenEngine {
+    /// The address, without a password.
+    pub name: String,
+    /// The name that a daemon here would have among the hosts.
+    pub label: String,
+    /// What was seen.
+    pub seen: Inspection,
+    /// Another daemon that has this name.
+    pub label_taken_by: Option<Identity>,
+}
+
+/// Looks at the engine with this address, or at the one that `CANAL_ENGINE` or the configuration
+/// names, and changes nothing there. `None` if none is named.
+///
+/// # Errors
+/// The address or the configuration cannot be used.
+pub(crate) fn look_at(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
+    let options = Options {
+        place: place.clone(),
+        on_demand: false,
+        discard_journal: false,
+        verbose: 0,
+        idle_exit_s: None,
+        engine: url.map(str::to_owned),
+        engine_ttl_ms: None,
+        host: None,
+        without_engine: false,
+        replaces: None,
+        embedded: false,
+        watcher: None,
+    };
+    let config = Config::read(&place.stores().config)?;
+    let Some(chosen) = Chosen::of(&options, &config)? else { return Ok(None) };
+    chosen.inspect(place, &Origin::read()?).map(Some)
 }
 
 impl fmt::Debug for Chosen {
@@ -106,19 +145,39 @@ impl Chosen {
     /// The address is invalid, its engine is unknown or not built in, or the engine's thread cannot
     /// be started.
     pub(crate) fn open(&self, options: &Options) -> anyhow::Result<Box<dyn Engine>> {
-        let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let source = self.source(options.clone());
+        engine::open(self.scheme(), source, &self.label).map_err(|error| self.not_opened(error))
+    }
+
+    fn scheme(&self) -> &str {
+        self.url.split_once("://").map_or("", |(scheme, _)| scheme)
+    }
+
+    fn not_opened(&self, error: OpenError) -> anyhow::Error {
         let wrong = |error: &dyn fmt::Display| {
             unusable(&format!("the address of the engine: {error}"), ADDRESS_HINT)
         };
-        let source = self.source(options.clone());
-        engine::open(scheme, source, &self.label).map_err(|error| match error {
+        match error {
             OpenError::Address(error) => wrong(&error),
             OpenError::Thread(error) => error.into(),
             OpenError::LeftOut(_) => unusable(&error.to_string(), LEFT_OUT_HINT),
             OpenError::Unknown(_) => {
                 wrong(&format_args!("`{}` names no engine that is known", self.name))
             }
-        })
+        }
+    }
+
+    /// Looks at the engine, and changes nothing there.
+    ///
+    /// # Errors
+    /// The address is invalid, its engine is unknown or not built in, or there is no thread for it.
+    pub(crate) fn inspect(&self, place: &Place, origin: &Origin) -> anyhow::Result<SeenEngine> {
+        let seen = engine::inspect(self.scheme(), &self.url, &self.label);
+        let seen = seen.map_err(|error| self.not_opened(error))?;
+        let same_label = seen.hosts.iter().filter(|who| who.label == self.label);
+        let label_taken_by = holder_of_label(&self.identity(place, origin), same_label).cloned();
+        let (name, label) = (self.name.clone(), self.label.clone());
+        Ok(SeenEngine { name, label, seen, label_taken_by })
     }
 
     /// Checks that the engine admits this host and answers, and that no other host uses our label.
@@ -142,7 +201,7 @@ impl Chosen {
         engine.call(Call::Withdraw { host });
         // If the withdrawal fails, the incarnation ends after its TTL. It never had the label.
         let _ = self.answer(&mut *engine);
-        match holder_of_label(&identity, &others) {
+        match holder_of_label(&identity, others.iter().map(|(_, who)| who)) {
             None => Ok(()),
             Some(who) => {
                 let label = &self.label;
@@ -214,13 +273,16 @@ impl Chosen {
 
 /// Returns another host that has our label. Returns `None` if an incarnation of this place has the
 /// label, because the other hosts wait for that incarnation.
-fn holder_of_label<'a>(us: &Identity, others: &'a [(HostId, Identity)]) -> Option<&'a Identity> {
+fn holder_of_label<'a>(
+    us: &Identity,
+    mut others: impl Iterator<Item = &'a Identity> + Clone,
+) -> Option<&'a Identity> {
     let is_ours =
         |who: &Identity| (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
-    if others.iter().any(|(_, who)| is_ours(who)) {
+    if others.clone().any(is_ours) {
         return None;
     }
-    others.first().map(|(_, who)| who)
+    others.next()
 }
 
 fn again(options: &Options) -> anyhow::Result<Option<String>> {
@@ -289,7 +351,7 @@ fn refuse_configured(config: &Config) -> anyhow::Result<()> {
     Err(unusable(&what, "remove `engine` there, then say --no-engine again"))
 }
 
-const FILE_HINT: &str = "let nobody else read it: chmod 600";
+const FILE_HINT: &str = "`chmod 600` it: nobody else may read it";
 
 /// Reads the address from a separate file. A relative path starts at the configuration's directory.
 fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {

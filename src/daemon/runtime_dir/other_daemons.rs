@@ -58,6 +58,13 @@ pub fn separations(place: &Place) -> Vec<Separation> {
     separations
 }
 
+/// The users whose own daemons run in this /tmp, as far as that can be seen.
+#[must_use]
+pub fn users_with_daemons() -> BTreeSet<u32> {
+    let found = daemons_of_users(Path::new("/tmp")).unwrap_or_default();
+    found.into_iter().filter(|it| it.is_here).map(|it| it.uid).collect()
+}
+
 /// A user's own daemon that runs.
 #[derive(Debug, PartialEq, Eq)]
 struct UsersDaemon {

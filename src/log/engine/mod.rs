@@ -18,6 +18,7 @@ mod call;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod identity;
+mod inspection;
 mod open;
 mod outage;
 mod position;
@@ -33,7 +34,8 @@ pub use answer::{Alive, Answer, Sign};
 pub use batch::{Batch, Placed, Read, Stored};
 pub use call::{Append, Call, Ends, Evidence};
 pub use identity::{Era, Identity};
-pub use open::open;
+pub use inspection::{Inspection, Remark, ServerClock, ServerVersion, TableSize, Transport};
+pub use open::{inspect, open};
 pub use outage::Outage;
 pub use position::{Hash, Link, Position};
 

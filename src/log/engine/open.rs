@@ -1,4 +1,4 @@
-//! Opening the engine that an address names.
+//! Opening the engine that an address names, and looking at it.
 
 #[cfg(feature = "etcd")]
 use crate::log::engine::etcd;
@@ -6,7 +6,7 @@ use crate::log::engine::etcd;
 use crate::log::engine::postgres;
 #[cfg(test)]
 use crate::log::engine::simulated;
-use crate::log::engine::{Engine, OpenError, Source};
+use crate::log::engine::{Engine, Inspection, OpenError, Source};
 
 /// Begins to connect to the engine with this scheme of addresses (`etcd` of `etcd://…`). `label` is
 /// the name under which people know this host.
@@ -23,6 +23,27 @@ pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>
         "postgres" | "postgresql" => Ok(Box::new(postgres::Postgres::open(source, label)?)),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Ok(Box::new(etcd::Etcd::open(source)?)),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(OpenError::LeftOut("postgres")),
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(OpenError::LeftOut("etcd")),
+        _ => Err(OpenError::Unknown(scheme.to_owned())),
+    }
+}
+
+/// Looks at the engine with this scheme of addresses, and changes nothing there. Waits for its
+/// answers, for a bounded time.
+///
+/// # Errors
+/// [`OpenError`]. What the engine refuses is part of the result.
+pub fn inspect(scheme: &str, url: &str, label: &str) -> Result<Inspection, OpenError> {
+    // Unused where an engine is left out.
+    let _ = (url, label);
+    match scheme {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => postgres::inspect(url, label),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => etcd::inspect(url),
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => Err(OpenError::LeftOut("postgres")),
         #[cfg(not(feature = "etcd"))]

@@ -1,6 +1,7 @@
 //! The engine ends, loses its leader, is compacted, or forgets what it acknowledged.
 
 mod compacted;
+mod doctor;
 mod leader;
 mod lost_entries;
 mod outage;

@@ -6,9 +6,12 @@ use crate::cli::connect;
 use crate::client::{Client, ClientError, Start};
 use crate::daemon;
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::{Configuration, ConfigurationQuery, EngineInfo, Status, StatusQuery};
+use crate::protocol::{
+    Configuration, ConfigurationQuery, DaemonInfo, EngineInfo, Status, StatusQuery,
+};
 
-pub(super) fn look(place: &Place) -> Vec<Finding> {
+/// What was found, and what the daemon says of itself, if one answers.
+pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
     let query = StatusQuery { names_max: Some(0), ..StatusQuery::default() };
     let asked = Client::connect(place, Start::Never).and_then(|mut client| {
         let status = client.status(&query)?;
@@ -20,13 +23,13 @@ pub(super) fn look(place: &Place) -> Vec<Finding> {
             let mut findings = about(&status);
             findings.extend(in_force(&configuration));
             findings.extend(status.engine.as_ref().map(engine));
-            findings
+            (findings, Some(status.daemon))
         }
-        Err(ClientError::NoDaemon(_)) => vec![none(place), file(place)],
+        Err(ClientError::NoDaemon(_)) => (vec![none(place), file(place)], None),
         Err(error) => {
             let failed = connect::failed(error);
             let hint = failed.hint.unwrap_or_else(|| "`canal daemon --replace`".to_owned());
-            vec![Finding::problem("daemon", failed.message, hint), file(place)]
+            (vec![Finding::problem("daemon", failed.message, hint), file(place)], None)
         }
     }
 }
@@ -41,7 +44,7 @@ fn none(place: &Place) -> Finding {
         Rule::Shared => Finding::problem(
             "daemon",
             "no daemon runs",
-            "the daemon of this machine is not started on demand: systemctl start canal",
+            "the daemon of this machine is not started on demand: `systemctl enable --now canal.socket`",
         ),
         Rule::Given | Rule::PerUser => {
             Finding::note("daemon", "no daemon runs; the next command starts one")

@@ -34,11 +34,20 @@ impl Finding {
         Self { level: Level::Note, ..Self::fine(about, message) }
     }
 
+    /// A note with what can be done about it.
+    pub(super) fn advice(
+        about: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self { hint: Some(hint.into()), ..Self::note(about, message) }
+    }
+
     pub(super) fn problem(
         about: &'static str,
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Self { level: Level::Problem, hint: Some(hint.into()), ..Self::fine(about, message) }
+        Self { level: Level::Problem, ..Self::advice(about, message, hint) }
     }
 }

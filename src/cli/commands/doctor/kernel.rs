@@ -39,7 +39,7 @@ pub(super) fn look() -> Vec<Finding> {
         Ok(limit) if limit < DESCRIPTORS_MIN => Finding::problem(
             "limits",
             format!("at most {limit} files may be open, and a daemon needs {DESCRIPTORS_MIN}"),
-            "ulimit -n 1024",
+            "`ulimit -n 1024`",
         ),
         Ok(limit) => Finding::fine("limits", format!("{limit} files may be open")),
         Err(error) => {

@@ -1,22 +1,28 @@
 //! `canal doctor`: looks for what is wrong with a set-up, and says what to do about it.
 //!
-//! Invariant: it changes nothing, and starts no daemon. Each file of this folder looks at one thing.
+//! Invariant: it changes nothing, here or at an engine, and starts no daemon. Each file of this folder looks at one thing.
 
+mod clock;
+mod command_path;
 mod daemon;
 mod disk;
+mod engine;
 mod finding;
 mod kernel;
 mod others;
 mod place;
 
+use std::io::{self, IsTerminal};
+
 use serde::Serialize;
+use terminal_size::{Width, terminal_size_of};
 
 use finding::{Finding, Level};
 
 use crate::cli::arguments::definition::{DoctorArgs, Global};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::cli::output::sanitize::sanitize;
+use crate::cli::output::sanitize::{fold, sanitize};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::run::SUCCESS;
@@ -34,21 +40,47 @@ struct Report<'a> {
 pub(crate) fn run(args: &DoctorArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
     let place = Target::of(global)?.place;
     let (mut findings, can_ask) = place::look(&place, global.socket.is_some());
-    findings.extend(if can_ask { daemon::look(&place) } else { daemon::unasked(&place) });
+    let (found, daemon) =
+        if can_ask { daemon::look(&place) } else { (daemon::unasked(&place), None) };
+    findings.extend(found);
+    // A daemon that runs says itself how its engine is.
+    let is_asked_for = args.engine.is_some() || std::env::var_os("CANAL_ENGINE").is_some();
+    if daemon.is_none() || is_asked_for {
+        findings.extend(engine::look(&place, args.engine.as_deref()));
+    }
     findings.extend(others::look(&place));
+    findings.extend(clock::look(daemon.as_ref()));
+    findings.extend(command_path::look());
     findings.extend(kernel::look());
     findings.extend(disk::look(&place));
     let problems = findings.iter().filter(|it| it.level == Level::Problem).count();
     let text = if args.json {
         stdout::json(&Report { findings: &findings, problems })?
     } else {
-        page(&findings)
+        page(&findings, columns())
     };
     stdout::print(&text)?;
     Ok(if problems == 0 { SUCCESS } else { PROBLEMS })
 }
 
-fn page(findings: &[Finding]) -> String {
+/// The columns of stdout, if it is a terminal that says them.
+fn columns() -> Option<usize> {
+    let stdout = io::stdout();
+    let (Width(columns), _) = terminal_size_of(&stdout)?;
+    (stdout.is_terminal() && columns > 0).then(|| columns.into())
+}
+
+/// Where the messages begin, if they stand beside what they are about.
+const INDENT: usize = 24;
+
+/// With fewer columns, messages stand below what they are about.
+const BESIDE_MIN: usize = 72;
+
+/// How far messages are indented then.
+const BELOW_INDENT: usize = 2;
+
+/// One paragraph for each finding. In a log each message is one line.
+fn page(findings: &[Finding], columns: Option<usize>) -> String {
     let mut page = String::new();
     for Finding { about, level, message, hint } in findings {
         let lead = match level {
@@ -56,9 +88,26 @@ fn page(findings: &[Finding]) -> String {
             Level::Note => "note",
             Level::Problem => "PROBLEM",
         };
-        page += &format!("{lead:7}  {about:13}  {}\n", sanitize(message));
-        if let Some(hint) = hint {
-            page += &format!("{:7}  {:13}  hint: {}\n", "", "", sanitize(hint));
+        let texts =
+            [Some(sanitize(message)), hint.as_ref().map(|it| sanitize(&format!("hint: {it}")))];
+        let texts = texts.into_iter().flatten();
+        let (indent, mut lines): (usize, Vec<String>) = match columns {
+            None => (INDENT, texts.collect()),
+            Some(columns) if columns >= BESIDE_MIN => {
+                (INDENT, texts.flat_map(|text| fold(&text, columns - INDENT)).collect())
+            }
+            Some(columns) => {
+                let room = columns.saturating_sub(BELOW_INDENT);
+                (BELOW_INDENT, texts.flat_map(|text| fold(&text, room)).collect())
+            }
+        };
+        if indent == INDENT {
+            page += &format!("{lead:7}  {about:13}  {}\n", lines.remove(0));
+        } else {
+            page += &format!("{lead:7}  {about}\n");
+        }
+        for line in lines {
+            page += &format!("{:indent$}{line}\n", "");
         }
     }
     page
@@ -79,10 +128,29 @@ mod tests {
             ),
         ];
         assert_eq!(
-            page(&findings),
+            page(&findings, None),
             "ok       socket         /run/canal/canal.sock\n\
              PROBLEM  configuration  2 edits are not in force\n\
              \u{20}                       hint: `canal daemon --reload`\n"
         );
+    }
+
+    #[test]
+    fn a_terminal_gets_lines_that_fit() {
+        let message =
+            "another daemon of yours runs at /tmp/canal-0/canal.sock: its locks are not yours";
+        let findings = [Finding::problem("others", message, "use one of the two sockets")];
+        assert_eq!(
+            page(&findings, Some(80)),
+            "PROBLEM  others         another daemon of yours runs at /tmp/canal-0/canal.sock:\n\
+             \u{20}                       its locks are not yours\n\
+             \u{20}                       hint: use one of the two sockets\n"
+        );
+        let narrow = page(&findings, Some(40));
+        assert!(
+            narrow.starts_with("PROBLEM  others\n  another daemon of yours runs at\n"),
+            "{narrow}"
+        );
+        assert!(narrow.lines().all(|line| line.len() <= 40), "{narrow}");
     }
 }

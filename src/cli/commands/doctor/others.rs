@@ -1,60 +1,62 @@
-//! Other daemons on this machine, whose locks are not those of ours.
+//! What keeps the locks of this machine apart: daemons whose locks are not those of ours.
 
 use std::path::Path;
 
 use nix::unistd::geteuid;
 
 use super::finding::Finding;
+use crate::cli::wording::separation::{ONE_TABLE, about};
 use crate::cli::wording::user_name;
-use crate::daemon;
+use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
 
-/// Where the directories of users' own daemons are, and how their names begin.
-const USERS: (&str, &str) = ("/tmp", "canal-");
+/// What to do where only root can do something for all users.
+const SHARE: &str = "where commands of several users must exclude each other: ";
 
 pub(super) fn look(place: &Place) -> Vec<Finding> {
-    let own = uid_of_machine(geteuid().as_raw());
-    let running = users().into_iter().filter(|uid| daemon::runs(&Place::of_user(*uid), *uid));
-    let elsewhere = running.filter(|uid| place.rule != Rule::PerUser || *uid != own);
     let sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
-    let mut findings: Vec<_> = elsewhere.map(|uid| other(uid, own, sudo)).collect();
+    if place.is_users_own() {
+        let found = daemon::separations(place);
+        return found.iter().flat_map(|it| separation(it, sudo)).collect();
+    }
+    let own = uid_of_machine(geteuid().as_raw());
+    let users = daemon::users_with_daemons().into_iter();
+    let mut findings: Vec<Finding> = users
+        .map(|uid| if uid == own { own_elsewhere(uid) } else { other_user(uid, sudo) })
+        .collect();
     if place.rule == Rule::Given && Path::new("/run/canal").is_dir() {
-        findings.push(Finding::note(
+        findings.push(Finding::advice(
             "others",
             "users share the daemon of /run/canal; your socket is another one",
+            "leave out --socket and CANAL_SOCKET to share it",
         ));
     }
     findings
 }
 
-fn other(uid: u32, own: u32, sudo: Option<u32>) -> Finding {
-    let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
-    let socket = socket.display();
-    if uid == own {
-        return Finding::problem(
-            "others",
-            format!(
-                "another daemon of yours runs at {socket}: its locks are not those of your socket"
-            ),
-            "use one of the two sockets everywhere",
-        );
+fn separation(separation: &Separation, sudo: Option<u32>) -> Vec<Finding> {
+    match separation {
+        Separation::OtherUsers(uids) => uids.iter().map(|uid| other_user(*uid, sudo)).collect(),
+        other => vec![Finding::advice("others", about(other), format!("{SHARE}{ONE_TABLE}"))],
     }
-    let message = format!("{who} has a daemon at {socket}: its locks are not yours");
-    if Some(uid) == sudo {
-        let hint = "run canal without sudo, or share one daemon in /run/canal; see canal(1)";
-        return Finding::problem("others", message, hint);
-    }
-    Finding::note("others", message)
 }
 
-/// The users whose own daemon has, or had, a directory.
-fn users() -> Vec<u32> {
-    let (dir, lead) = USERS;
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut users: Vec<u32> =
-        names.filter_map(|name| name.strip_prefix(lead)?.parse().ok()).collect();
-    users.sort_unstable();
-    users
+fn own_elsewhere(uid: u32) -> Finding {
+    let socket = Place::of_user(uid).socket;
+    let message = format!(
+        "another daemon of yours runs at {}: its locks are not those of your socket",
+        socket.display()
+    );
+    Finding::problem("others", message, "use one of the two sockets everywhere")
+}
+
+fn other_user(uid: u32, sudo: Option<u32>) -> Finding {
+    let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
+    let message = format!("{who} has a daemon at {}: its locks are not yours", socket.display());
+    if Some(uid) == sudo {
+        let hint = format!("run canal without sudo; or {ONE_TABLE}");
+        return Finding::problem("others", message, hint);
+    }
+    Finding::advice("others", message, format!("{SHARE}{ONE_TABLE}"))
 }

@@ -60,7 +60,7 @@ fn shared(place: &Place) -> (Finding, bool) {
             (Finding::problem("directory", problem, format!("chmod o-w {dir}")), false)
         }
         Err(error) => {
-            let hint = "the daemon of this machine makes it: systemctl start canal";
+            let hint = "the daemon of this machine makes it: `systemctl enable --now canal.socket`";
             (Finding::problem("directory", format!("{dir}: {error}"), hint), false)
         }
     }

@@ -38,6 +38,16 @@ impl Keys {
         format!("{}{rest}", self.0).into_bytes()
     }
 
+    /// The prefix itself.
+    pub(super) fn everything(&self) -> Vec<u8> {
+        self.key("")
+    }
+
+    /// A key that nothing is ever written to, for asking whether it might be.
+    pub(super) fn never_written(&self) -> Vec<u8> {
+        self.key("never-written")
+    }
+
     pub(super) fn meta(&self) -> Vec<u8> {
         self.key("meta")
     }

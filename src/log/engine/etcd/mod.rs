@@ -7,6 +7,7 @@
 //! Invariant: the position of a batch is the revision of the transaction that appended it.
 
 mod connection;
+mod inspect;
 mod layout;
 mod log;
 mod membership;
@@ -22,7 +23,7 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
-use super::{Answer, Call, Engine, OpenError, Source};
+use super::{Answer, Call, Engine, Inspection, OpenError, Source};
 use worker::Endpoints;
 
 /// An etcd.
@@ -72,4 +73,15 @@ impl Engine for Etcd {
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
+}
+
+/// Looks at an etcd, and changes nothing there.
+///
+/// # Errors
+/// [`OpenError`]
+pub fn inspect(url: &str) -> Result<Inspection, OpenError> {
+    let address: Address =
+        url.parse().map_err(|error: AddressError| OpenError::Address(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(inspect::inspect(&address)))
 }

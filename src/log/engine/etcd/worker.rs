@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::connection::address::{Address, AddressError};
 use super::connection::client::{CLOSES_AT_ONCE, CallTimeout, Client};
 use super::connection::error::{EtcdError, LOST};
+use super::connection::messages::Status;
 use super::connection::witness::Witness;
 use super::layout::Keys;
 use super::log::{append, read, snapshot};
@@ -234,18 +235,29 @@ async fn reach(
     let client = Client::connect(address, endpoint, patience, witness).await?;
     match greet(&client, engine).await {
         Ok((version, seen)) => Ok(Reached { client, exact: exact(version), seen }),
-        Err(EtcdError::Away(why)) => {
-            let why =
-                if why.starts_with(LOST) && address.tls.is_none() { CLOSES_AT_ONCE } else { &why };
-            Err(EtcdError::Away(format!("etcd at {endpoint}: {why}")))
-        }
-        Err(other) => Err(other),
+        Err(error) => Err(explained(error, endpoint, address)),
     }
+}
+
+/// The error of a member, with its name.
+pub(super) fn explained(error: EtcdError, endpoint: &str, address: &Address) -> EtcdError {
+    let EtcdError::Away(why) = error else { return error };
+    let speaks_tls = why.starts_with(LOST) && address.tls.is_none();
+    let why = if speaks_tls { CLOSES_AT_ONCE } else { &why };
+    EtcdError::Away(format!("etcd at {endpoint}: {why}"))
 }
 
 async fn greet(client: &Client, engine: &EngineState) -> Result<(Version, Observation), EtcdError> {
     client.log_in().await?;
     let status = client.status().await?;
+    let version = version_in_use(&status)?;
+    engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
+    let seen = era::look_after(&status, client, &engine.keys).await?;
+    Ok((version, seen))
+}
+
+/// The version of a member that can be used.
+pub(super) fn version_in_use(status: &Status) -> Result<Version, EtcdError> {
     let version = version(&status.version);
     if version < [3, 4, 0] {
         let why = format!("this etcd has version {}", status.version);
@@ -258,13 +270,11 @@ async fn greet(client: &Client, engine: &EngineState) -> Result<(Version, Observ
         let why = "has no leader: too few members can reach each other";
         return Err(EtcdError::Away(why.into()));
     }
-    engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
-    let seen = era::look_after(&status, client, &engine.keys).await?;
-    Ok((version, seen))
+    Ok(version)
 }
 
 /// Major, minor, patch.
-type Version = [u32; 3];
+pub(super) type Version = [u32; 3];
 
 fn version(text: &str) -> Version {
     let mut parts = text.split(['.', '-']).map_while(|part| part.parse().ok());

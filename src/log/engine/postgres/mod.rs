@@ -23,9 +23,10 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
-use super::{Answer, Call, Engine, OpenError, Source};
+use super::{Answer, Call, Engine, Inspection, OpenError, Source};
 
 use event::WorkerEvent;
+use session::connection::Session;
 use settings::url::Settings;
 pub use settings::url::UrlError;
 use worker::Endpoint;
@@ -80,4 +81,15 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         let _ = self.events.send(WorkerEvent::Quit);
     }
+}
+
+/// Looks at a server, and changes nothing there.
+///
+/// # Errors
+/// [`OpenError`]
+pub fn inspect(url: &str, label: &str) -> Result<Inspection, OpenError> {
+    let settings =
+        Settings::parse(url, label).map_err(|error| OpenError::Address(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(Session::inspect(&settings)))
 }

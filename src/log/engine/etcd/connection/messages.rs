@@ -42,6 +42,8 @@ pub(crate) struct Range {
     pub(crate) revision: i64,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
+    #[prost(bool, tag = "9")]
+    pub(crate) count_only: bool,
     #[prost(int64, tag = "10")]
     pub(crate) min_mod_revision: i64,
     #[prost(int64, tag = "11")]
@@ -56,6 +58,9 @@ pub(crate) struct Ranged {
     pub(crate) kvs: Vec<KeyValue>,
     #[prost(bool, tag = "3")]
     pub(crate) more: bool,
+    /// How many keys there are, whatever the limit.
+    #[prost(int64, tag = "4")]
+    pub(crate) count: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -275,6 +280,9 @@ pub(crate) struct Status {
     pub(crate) header: Option<Header>,
     #[prost(string, tag = "2")]
     pub(crate) version: String,
+    /// The bytes that its files take.
+    #[prost(int64, tag = "3")]
+    pub(crate) db_size: i64,
     /// 0: it knows of none.
     #[prost(uint64, tag = "4")]
     pub(crate) leader: u64,

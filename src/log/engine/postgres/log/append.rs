@@ -19,9 +19,7 @@ impl Session {
         let asked = self.statements(append);
         let row = first_row(&self.client.simple_query(&asked).await?);
         let [verdict, position, last, ended, _] = row.as_slice() else {
-            return Err(PostgresError::Away(
-                "the server's answer is not to be understood".to_owned(),
-            ));
+            return Err(PostgresError::Away("the server's answer cannot be understood".to_owned()));
         };
         let number = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
         let (host, sequence) = (append.host, append.sequence);

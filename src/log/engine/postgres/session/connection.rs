@@ -88,7 +88,18 @@ impl Session {
             .unwrap_or_else(|_| Err(PostgresError::silent()))
     }
 
-    async fn connect(
+    /// Connects, checks, and has the server refuse everything that would change something.
+    pub(crate) async fn open_to_read(settings: &Settings) -> Result<Self, PostgresError> {
+        // Nobody listens to what the server announces.
+        let (wake, _) = mpsc::unbounded_channel();
+        let mut session = Self::log_in(0, settings, &wake).await?;
+        session.check().await?;
+        session.set_up().await?;
+        session.client.batch_execute("SET default_transaction_read_only = on").await?;
+        Ok(session)
+    }
+
+    async fn log_in(
         id: u64,
         settings: &Settings,
         wake: &mpsc::UnboundedSender<WorkerEvent>,
@@ -104,7 +115,7 @@ impl Session {
             .map_err(|error| PostgresError::at_login(error, settings.passfile.as_ref()))?;
         let driver = tokio::spawn(drive(connection, id, wake.clone()));
         let schema = settings.schema.clone();
-        let mut session = Self {
+        Ok(Self {
             id,
             client,
             schema,
@@ -115,7 +126,15 @@ impl Session {
             seen: Observation::default(),
             witness: None,
             driver,
-        };
+        })
+    }
+
+    async fn connect(
+        id: u64,
+        settings: &Settings,
+        wake: &mpsc::UnboundedSender<WorkerEvent>,
+    ) -> Result<Self, PostgresError> {
+        let mut session = Self::log_in(id, settings, wake).await?;
         session.check().await?;
         session.set_up().await?;
         session.make_schema().await?;
@@ -174,7 +193,10 @@ impl Session {
     }
 
     /// The columns of the first row, as text.
-    async fn first_row(&self, query: &str) -> Result<Vec<Option<String>>, PostgresError> {
+    pub(super) async fn first_row(
+        &self,
+        query: &str,
+    ) -> Result<Vec<Option<String>>, PostgresError> {
         Ok(first_row(&self.client.simple_query(query).await?))
     }
 

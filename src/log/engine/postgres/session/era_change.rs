@@ -37,9 +37,7 @@ impl Session {
         let asked = self.noting(begun, body);
         let row = first_row(&self.client.simple_query(&asked).await?);
         let [position, number, sign, _] = row.as_slice() else {
-            return Err(PostgresError::Away(
-                "the server's answer is not to be understood".to_owned(),
-            ));
+            return Err(PostgresError::Away("the server's answer cannot be understood".to_owned()));
         };
         let parsed = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
         let done = parsed(position);

@@ -7,5 +7,6 @@ pub(super) mod connection;
 pub(super) mod cursor;
 pub(super) mod era;
 mod era_change;
+mod inspect;
 pub(super) mod number;
 pub(super) mod schema;

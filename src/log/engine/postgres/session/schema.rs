@@ -53,13 +53,13 @@ CREATE TABLE "{}".snapshot (
 "#;
 
 /// What there is by the name of the schema.
-struct ExistingTables {
-    schema: bool,
-    head: bool,
-    tables: bool,
+pub(super) struct ExistingTables {
+    pub(super) schema: bool,
+    pub(super) head: bool,
+    pub(super) tables: bool,
     /// Quoted, for hints.
-    database: String,
-    user: String,
+    pub(super) database: String,
+    pub(super) user: String,
 }
 
 impl Session {
@@ -78,7 +78,7 @@ impl Session {
         Ok(())
     }
 
-    async fn find(&self) -> Result<ExistingTables, PostgresError> {
+    pub(super) async fn find(&self) -> Result<ExistingTables, PostgresError> {
         // The catalogue can be read by all; functions such as to_regclass() ask for permissions.
         let query = format!(
             "WITH t AS (SELECT c.relname FROM pg_class c JOIN pg_namespace n \
@@ -142,7 +142,7 @@ impl Session {
     }
 
     /// Checks that the tables are canal's, and reads what they and the server show of the era.
-    async fn check_format(&self) -> Result<Observation, PostgresError> {
+    pub(super) async fn check_format(&self) -> Result<Observation, PostgresError> {
         let schema = &self.schema;
         let shown = SHOWN.replace("{system}", if self.tells_system { SYSTEM } else { "''" });
         let query = format!("SELECT format, {shown} FROM \"{schema}\".head");
@@ -171,7 +171,7 @@ impl Session {
     }
 }
 
-fn foreign(schema: &str) -> PostgresError {
+pub(super) fn foreign(schema: &str) -> PostgresError {
     PostgresError::Refused(Refusal::new(
         format!("schema {schema} has tables that are not canal's"),
         "name another schema in the URL: canal_schema=NAME",

@@ -23,7 +23,7 @@ pub enum PassfileError {
         why: io::Error,
     },
     /// Others can read it.
-    #[error("password file {} can be read by others; chmod 600 it", .0.display())]
+    #[error("password file {} can be read by others; `chmod 600` it", .0.display())]
     Public(PathBuf),
 }
 

@@ -1,0 +1,167 @@
+//! Whether `canal` is found by those who do not have the PATH of a login: cron, and the commands of
+//! ssh(1).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::finding::Finding;
+
+/// The PATH of a crontab that sets none; users' crontabs do not take that of `/etc/crontab`.
+const PATH_OF_CRON: &str = "/usr/bin:/bin";
+
+/// The PATH of a command that sshd runs without a login, if nothing else is configured. Builds of
+/// sshd differ; these folders are in all of them.
+const PATH_OF_SSH: &str = "/usr/bin:/bin";
+
+const CRONTAB: &str = "/etc/crontab";
+const ENVIRONMENT: &str = "/etc/environment";
+
+/// One of them is there where cron is.
+const CRON_IS_THERE: [&str; 4] = [CRONTAB, "/etc/cron.d", "/usr/sbin/cron", "/usr/sbin/crond"];
+
+/// One of them is there where sshd is.
+const SSHD_IS_THERE: [&str; 2] = ["/etc/ssh/sshd_config", "/usr/sbin/sshd"];
+
+pub(super) fn look() -> Vec<Finding> {
+    let Ok(own) = std::env::current_exe() else { return Vec::new() };
+    let is_there = |paths: &[&str]| paths.iter().any(|path| Path::new(path).exists());
+    let mut findings = Vec::new();
+    if is_there(&CRON_IS_THERE) {
+        findings.push(of_crontab("a crontab", PATH_OF_CRON, &own));
+        let stated = fs::read_to_string(CRONTAB).ok().and_then(|text| stated_path(&text));
+        if let Some(path) = stated.filter(|path| path != PATH_OF_CRON) {
+            findings.push(of_crontab(CRONTAB, &path, &own));
+        }
+    }
+    if is_there(&SSHD_IS_THERE) {
+        let stated = fs::read_to_string(ENVIRONMENT).ok().and_then(|text| stated_path(&text));
+        findings.push(of_ssh(stated.as_deref(), &own));
+    }
+    findings
+}
+
+/// What a crontab finds with its PATH.
+fn of_crontab(who: &str, path: &str, own: &Path) -> Finding {
+    let shown = own.display();
+    match find(path, own) {
+        Found::This(file) => Finding::fine("cron", format!("{who} finds {}", file.display())),
+        Found::Another(file) => Finding::advice(
+            "cron",
+            format!("{who} finds {}, which is not this program ({shown})", file.display()),
+            "remove one of the two, or write the path of the one that is meant",
+        ),
+        Found::Nothing => Finding::advice(
+            "cron",
+            format!("{who} finds no `canal`: its PATH is {path}"),
+            format!("write {shown} there, or set PATH above its lines"),
+        ),
+    }
+}
+
+/// What `ssh HOST canal …` finds. `stated`: the PATH of `/etc/environment`.
+fn of_ssh(stated: Option<&str>, own: &Path) -> Finding {
+    let (path, shown) = (stated.unwrap_or(PATH_OF_SSH), own.display());
+    match find(path, own) {
+        Found::This(file) => {
+            Finding::fine("ssh", format!("`ssh HOST canal` finds {}", file.display()))
+        }
+        Found::Another(file) => Finding::advice(
+            "ssh",
+            format!(
+                "`ssh HOST canal` finds {}, which is not this program ({shown})",
+                file.display()
+            ),
+            "remove one of the two, or write the path of the one that is meant",
+        ),
+        Found::Nothing => Finding::advice(
+            "ssh",
+            format!(
+                "`ssh HOST canal` may find no `canal`: without a login PATH is {path}, unless the \
+                 user's shell adds to it"
+            ),
+            format!("write {shown} there; `ssh HOST 'command -v canal'` tells for sure"),
+        ),
+    }
+}
+
+/// What a PATH leads to.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    This(PathBuf),
+    Another(PathBuf),
+    Nothing,
+}
+
+/// The first `canal` in a PATH that can be executed.
+fn find(path: &str, own: &Path) -> Found {
+    let files =
+        path.split(':').filter(|dir| !dir.is_empty()).map(|dir| Path::new(dir).join("canal"));
+    let identity = |file: &Path| fs::metadata(file).ok().map(|it| (it.dev(), it.ino()));
+    let can_run = |file: &PathBuf| {
+        fs::metadata(file).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
+    };
+    match files.into_iter().find(can_run) {
+        Some(file) if identity(&file) == identity(own) => Found::This(file),
+        Some(file) => Found::Another(file),
+        None => Found::Nothing,
+    }
+}
+
+/// The PATH that a file of assignments sets: the last one counts.
+fn stated_path(text: &str) -> Option<String> {
+    let mut lines = text.lines().filter_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        (name.trim() == "PATH").then(|| value.trim().trim_matches(['"', '\'']).to_owned())
+    });
+    lines.next_back().filter(|path| !path.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::cli::commands::doctor::finding::Level;
+
+    #[test]
+    fn the_first_program_of_the_path_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = |name: &str| {
+            let folder = dir.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            folder
+        };
+        let [one, two, three, none] = ["one", "two", "three", "none"].map(folder);
+        for (folder, mode) in [(&one, 0o755), (&two, 0o755), (&three, 0o644)] {
+            let file = folder.join("canal");
+            fs::write(&file, "").unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let link = folder("link");
+        symlink(one.join("canal"), link.join("canal")).unwrap();
+        let own = one.join("canal");
+        let in_path = |folders: &[&PathBuf]| {
+            let path: Vec<_> = folders.iter().map(|it| it.display().to_string()).collect();
+            find(&path.join(":"), &own)
+        };
+        assert_eq!(in_path(&[&none, &three]), Found::Nothing, "it cannot be executed");
+        assert_eq!(in_path(&[&none, &one, &two]), Found::This(own.clone()));
+        assert_eq!(in_path(&[&two, &one]), Found::Another(two.join("canal")));
+        assert_eq!(in_path(&[&link, &two]), Found::This(link.join("canal")), "a link to it");
+        let nothing = of_crontab("a crontab", &none.display().to_string(), &own);
+        assert_eq!(nothing.level, Level::Note);
+        assert!(nothing.hint.unwrap().starts_with(&format!("write {} there", own.display())));
+        assert_eq!(of_ssh(Some(&one.display().to_string()), &own).level, Level::Fine);
+    }
+
+    #[test]
+    fn the_last_path_of_a_file_counts() {
+        let text = "# PATH=/no\nSHELL=/bin/sh\nPATH=/a:/b\n17 * * * * root cd / && PATH=/c x\n";
+        assert_eq!(stated_path(text).as_deref(), Some("/a:/b"));
+        assert_eq!(stated_path("PATH = '/a'\nPATH=\"/usr/bin\"\n").as_deref(), Some("/usr/bin"));
+        for none in ["", "XPATH=/a\n", "PATH=\n"] {
+            assert_eq!(stated_path(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! An engine that is to be used: whether a daemon here could use it.
+//!
+//! Invariant: nothing is changed at the engine, not even for a moment.
+
+use std::time::Duration;
+
+use super::finding::Finding;
+use crate::cli::arguments::duration::short;
+use crate::cli::failed::Failed;
+use crate::daemon::{self, Identity, Inspection, Outage, SeenEngine, TableSize, Transport};
+use crate::protocol::place::Place;
+
+/// Clocks that differ by less are as good as alike.
+const CLOCK_MS: i64 = 2_000;
+
+const MIB: u64 = 1024 * 1024;
+
+/// How many hosts are named.
+const HOSTS_NAMED: usize = 8;
+
+/// Looks at the engine with this address, else at the one that `CANAL_ENGINE` or the configuration
+/// names.
+pub(super) fn look(place: &Place, url: Option<&str>) -> Vec<Finding> {
+    match daemon::look_at_engine(place, url) {
+        Ok(None) => Vec::new(),
+        Ok(Some(engine)) => about(&engine),
+        Err(error) => {
+            let Failed { message, hint, .. } = Failed::from(error);
+            let hint = hint.unwrap_or_else(|| "no daemon starts with it: mend it".to_owned());
+            vec![Finding::problem("engine", message, hint)]
+        }
+    }
+}
+
+fn about(engine: &SeenEngine) -> Vec<Finding> {
+    let SeenEngine { name, seen, .. } = engine;
+    let mut findings: Vec<Finding> = seen.servers.iter().map(|it| reached(name, it)).collect();
+    if seen.servers.iter().all(|(_, version)| version.is_err()) {
+        return findings;
+    }
+    findings.push(transport(seen.transport));
+    findings.push(Finding::fine(
+        "engine login",
+        match &seen.user {
+            Some(user) => format!("logged in as {user}"),
+            None => "the engine asks for no user".to_owned(),
+        },
+    ));
+    if seen.obstacles.is_empty() {
+        let fine = "a daemon may do there all that it has to";
+        findings.push(Finding::fine("engine rights", fine));
+        findings.push(Finding::fine("engine size", size(seen)));
+    }
+    findings.extend(seen.obstacles.iter().map(|it| outage("engine rights", it.why.clone(), it)));
+    let remarks = seen.remarks.iter();
+    findings.extend(remarks.map(|it| Finding::advice("engine", &it.what, &it.hint)));
+    if seen.obstacles.is_empty() {
+        findings.push(hosts(engine));
+    }
+    findings.extend(seen.clock.map(|it| clock(it.ahead_ms, it.error_ms)));
+    findings
+}
+
+/// Whether a server can be used.
+fn reached(engine: &str, (server, version): &(String, Result<String, Outage>)) -> Finding {
+    match version {
+        Ok(version) => Finding::fine("engine", format!("{engine}: {server} answers, {version}")),
+        Err(why) => outage("engine", format!("{engine} cannot be used: {}", why.why), why),
+    }
+}
+
+fn outage(about: &'static str, message: String, outage: &Outage) -> Finding {
+    let hint = outage.hint.clone().unwrap_or_else(|| {
+        "see whether the server runs, and whether a firewall lets this machine through".to_owned()
+    });
+    Finding::problem(about, message, hint)
+}
+
+fn transport(transport: Transport) -> Finding {
+    let about = "engine tls";
+    match transport {
+        Transport::Encrypted => Finding::fine(about, "the connection is encrypted"),
+        Transport::Local => Finding::fine(about, "the connection does not leave this machine"),
+        Transport::Plain => Finding::advice(
+            about,
+            "the connection is not encrypted: who can listen on the network reads the password",
+            "`sslmode=verify-full` for PostgreSQL, `etcds://` for etcd; see many-hosts.md",
+        ),
+    }
+}
+
+fn size(seen: &Inspection) -> String {
+    match seen.table {
+        None => "there is no table yet: the first daemon makes it".to_owned(),
+        Some(TableSize { batches, bytes, of_server }) => {
+            let of = if of_server { "all that this etcd keeps takes" } else { "the table takes" };
+            let mib = bytes.div_ceil(MIB);
+            format!("{of} {mib} MiB; {batches} batches of changes since the last snapshot")
+        }
+    }
+}
+
+/// Who else is there.
+fn hosts(engine: &SeenEngine) -> Finding {
+    let (about, SeenEngine { label, seen, .. }) = ("engine hosts", engine);
+    if let Some(other) = &engine.label_taken_by {
+        return Finding::problem(
+            about,
+            format!(
+                "another daemon has the name `{label}` that this host would have: {}",
+                host(other)
+            ),
+            "give this host another name: `canal daemon --host NAME`, or `host` in [engine]",
+        );
+    }
+    let mut names: Vec<String> = seen.hosts.iter().take(HOSTS_NAMED).map(host).collect();
+    let more = seen.hosts.len().saturating_sub(HOSTS_NAMED);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    Finding::fine(
+        about,
+        match names.len() {
+            0 => "no daemon uses it".to_owned(),
+            _ => format!("used by {}", names.join(", ")),
+        },
+    )
+}
+
+/// `alpha (uid 0, /run/canal)`.
+fn host(host: &Identity) -> String {
+    format!("{} (uid {}, {})", host.label, host.uid, host.dir)
+}
+
+fn clock(ahead_ms: i64, error_ms: i64) -> Finding {
+    let about = "engine clock";
+    let by = ahead_ms.unsigned_abs();
+    if ahead_ms.abs() <= CLOCK_MS.saturating_add(error_ms) {
+        let fine =
+            format!("its clock and this machine's agree to {} ms", by.max(error_ms.unsigned_abs()));
+        return Finding::fine(about, fine);
+    }
+    let way = if ahead_ms > 0 { "ahead of" } else { "behind" };
+    let by = short(Duration::from_millis(by));
+    Finding::advice(
+        about,
+        format!(
+            "its clock is {by} {way} this machine's: ages of other hosts' locks are off by that"
+        ),
+        "set both by NTP (`timedatectl`); no lock depends on it",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::commands::doctor::finding::Level;
+
+    fn identity(label: &str) -> Identity {
+        Identity {
+            label: label.to_owned(),
+            machine: String::new(),
+            boot: String::new(),
+            pid_namespace: 1,
+            uid: 7,
+            dir: "/run/canal".to_owned(),
+        }
+    }
+
+    fn engine(seen: Inspection) -> SeenEngine {
+        let (name, label) = ("etcd://a".to_owned(), "web".to_owned());
+        SeenEngine { name, label, seen, label_taken_by: None }
+    }
+
+    fn lines(engine: &SeenEngine) -> Vec<(Level, &'static str, String)> {
+        about(engine).into_iter().map(|it| (it.level, it.about, it.message)).collect()
+    }
+
+    #[test]
+    fn an_engine_that_cannot_be_reached_is_one_problem_for_each_server() {
+        let away = Outage::unreachable("connection refused");
+        let servers = vec![("a:1".to_owned(), Err(away.clone())), ("b:1".to_owned(), Err(away))];
+        let found = lines(&engine(Inspection { servers, ..Inspection::default() }));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0].0, Level::Problem);
+        assert_eq!(found[0].2, "etcd://a cannot be used: connection refused");
+    }
+
+    #[test]
+    fn an_engine_that_can_be_used_is_described() {
+        let seen = Inspection {
+            servers: vec![("a:1".to_owned(), Ok("etcd 3.5.1".to_owned()))],
+            transport: Transport::Encrypted,
+            table: Some(TableSize { batches: 3, bytes: 1, of_server: true }),
+            hosts: (0..10).map(|n| identity(&format!("h{n}"))).collect(),
+            ..Inspection::default()
+        };
+        let found = lines(&engine(seen.clone()));
+        assert!(found.iter().all(|it| it.0 == Level::Fine), "{found:?}");
+        assert_eq!(found[0].2, "etcd://a: a:1 answers, etcd 3.5.1");
+        assert!(found[4].2.contains("1 MiB; 3 batches"), "{found:?}");
+        assert!(found[5].2.starts_with("used by h0 (uid 7, /run/canal), h1 "), "{found:?}");
+        assert!(found[5].2.ends_with(", 2 more"), "{found:?}");
+        let taken = SeenEngine { label_taken_by: Some(identity("web")), ..engine(seen.clone()) };
+        assert_eq!(lines(&taken)[5].0, Level::Problem);
+        let refused = Outage::refused("no right", Some("GRANT".to_owned()));
+        let seen = Inspection { obstacles: vec![refused], transport: Transport::Plain, ..seen };
+        let found = about(&engine(seen));
+        let levels: Vec<_> = found.iter().map(|it| (it.about, it.level)).collect();
+        assert!(levels.contains(&("engine rights", Level::Problem)), "{levels:?}");
+        assert!(levels.contains(&("engine tls", Level::Note)), "{levels:?}");
+        assert!(!levels.iter().any(|it| it.0 == "engine size"), "{levels:?}");
+    }
+
+    #[test]
+    fn clocks_that_differ_are_compared_beyond_the_error_of_the_comparison() {
+        assert_eq!(clock(2_000, 5).level, Level::Fine);
+        assert_eq!(clock(-2_006, 5).level, Level::Note);
+        assert_eq!(clock(4_000, 3_000).level, Level::Fine);
+        assert!(clock(47_000, 5).message.contains("47s ahead of this machine's"));
+        assert!(clock(-47_000, 5).message.contains("47s behind this machine's"));
+    }
+}

@@ -1,0 +1,114 @@
+//! `canal doctor` looks at an engine before any daemon uses it, and changes nothing there.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::over_each_engine;
+use crate::postgres_server;
+use crate::shared_table::{Host, Log, PATIENT};
+use crate::world::World;
+
+over_each_engine!(
+    an_engine_is_looked_at_and_nothing_is_changed_there,
+    an_engine_that_cannot_be_reached_is_a_problem,
+);
+
+/// Level and message of each finding about a thing.
+fn about(report: &Value, thing: &str) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let findings = report["findings"].as_array().unwrap().iter();
+    let about = findings.filter(|it| it["about"] == thing);
+    about.map(|it| (text(&it["level"]), text(&it["message"]))).collect()
+}
+
+#[track_caller]
+fn doctor(world: &World, url: &str, code: i32) -> Value {
+    world.canal(["doctor", "--json", "--engine", url]).end().code(code).json()
+}
+
+/// The address that a host's configuration names.
+fn url(host: &Host) -> String {
+    let config = fs::read_to_string(host.world.runtime().join("canal.toml")).unwrap();
+    let line = config.lines().find_map(|line| line.strip_prefix("url = \"")).unwrap();
+    line.trim_end_matches('"').to_owned()
+}
+
+fn an_engine_is_looked_at_and_nothing_is_changed_there(log: &Log) {
+    let (a, elsewhere) = (Host::new(log, "a", PATIENT, None), World::new());
+    let url = url(&a);
+    for _ in 0..2 {
+        let report = doctor(&elsewhere, &url, 0);
+        let (level, answers) = &about(&report, "engine")[0];
+        assert_eq!(level, "fine", "{report}");
+        assert!(answers.contains(" answers, ") && answers.contains(log.engine()), "{answers}");
+        let size = &about(&report, "engine size")[0].1;
+        assert_eq!(size, "there is no table yet: the first daemon makes it", "nothing was made");
+        assert_eq!(about(&report, "engine hosts")[0].1, "no daemon uses it");
+    }
+    // The engine of the configuration, as long as no daemon runs.
+    let report = a.world.canal(["doctor", "--json"]).end().code(0).json();
+    assert_eq!(about(&report, "engine")[0].0, "fine", "{report}");
+    assert!(!elsewhere.socket().exists() && !a.world.socket().exists(), "no daemon was started");
+    a.join();
+    for _ in 0..2 {
+        let report = doctor(&elsewhere, &url, 0);
+        let size = &about(&report, "engine size")[0].1;
+        assert!(size.contains(" batches of changes since the last snapshot"), "{size}");
+        let hosts = &about(&report, "engine hosts")[0].1;
+        assert!(hosts.starts_with("used by a (uid ") && !hosts.contains("), "), "{hosts}");
+        assert!(!about(&report, "engine rights").is_empty(), "{report}");
+    }
+    // Another daemon has the name that this place would have.
+    fs::write(
+        elsewhere.runtime().join("canal.toml"),
+        "[engine]\nhost = \"a\"\nurl = \"etcd://x\"\n",
+    )
+    .unwrap();
+    let hosts = &about(&doctor(&elsewhere, &url, 1), "engine hosts")[0];
+    assert_eq!(hosts.0, "problem");
+    assert!(hosts.1.starts_with("another daemon has the name `a`"), "{hosts:?}");
+}
+
+fn an_engine_that_cannot_be_reached_is_a_problem(log: &Log) {
+    let (a, elsewhere) = (Host::new(log, "a", PATIENT, None), World::new());
+    a.proxy.cut();
+    let report = doctor(&elsewhere, &url(&a), 1);
+    let [(level, message)] = &about(&report, "engine")[..] else { panic!("{report}") };
+    assert_eq!(level, "problem", "{report}");
+    assert!(message.contains(" cannot be used: "), "{message}");
+    assert!(about(&report, "engine login").is_empty(), "{report}");
+}
+
+#[test]
+fn rights_that_are_missing_are_named_with_the_statement_that_grants_them() {
+    let Some(server) = postgres_server::shared() else { return };
+    let (url, world) = (server.new_url(), World::new());
+    let database = url.rsplit_once('/').unwrap().1;
+    server.sql(&format!("CREATE ROLE \"stranger-of-{database}\" LOGIN"));
+    let strange = url.replacen(&format!("{database}@"), &format!("stranger-of-{database}@"), 1);
+    let ended = world.canal(["doctor", "--engine", &strange]).end().code(1);
+    let granted =
+        format!("hint: GRANT CREATE ON DATABASE {database} TO \"stranger-of-{database}\"");
+    assert!(ended.stdout.contains(&granted), "{ended:?}");
+    let own = doctor(&world, &url, 0);
+    assert_eq!(about(&own, "engine login")[0].1, format!("logged in as {database}"));
+    // It would not log in as a user that is unknown.
+    let nobody = url.replacen(&format!("{database}@"), "nobody-knows@", 1);
+    let report = doctor(&world, &nobody, 1);
+    assert!(about(&report, "engine")[0].1.contains("nobody-knows"), "{report}");
+}
+
+#[test]
+fn a_password_on_the_command_line_is_refused_and_not_shown() {
+    let world = World::new();
+    let report = doctor(&world, "postgres://canal:s3cret@127.0.0.1:9/canal", 1);
+    let [(_, message)] = &about(&report, "engine")[..] else { panic!("{report}") };
+    assert!(message.contains("a password in `--engine`"), "{message}");
+    let ended = world
+        .canal(["doctor", "--json"])
+        .env("CANAL_ENGINE", "etcd://canal:s3cret@127.0.0.1:9/canal")
+        .end()
+        .code(1);
+    assert!(ended.stdout.contains("127.0.0.1:9") && !ended.stdout.contains("s3cret"), "{ended:?}");
+}
