@@ -25,7 +25,7 @@ fn stderr(assert: &Assert) -> String {
 fn a_wrong_command_line_is_125_one_line_and_a_hint() {
     let dir = TempDir::new().unwrap();
     for (args, message) in [
-        (&[][..], "say what to do: run, acquire, renew, release, status, resize or daemon"),
+        (&[][..], "which command? give one, such as run, acquire, release or status"),
         (&["run", "-k", "x"], "which command? give it after the options"),
         (&["run", "--", "true"], "which lock? give --key KEY"),
         (&["acquire"], "which lock? give --key KEY"),
@@ -68,7 +68,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["acquire", "-k", "x", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "-k", "x", "--pid", "4194305"], "there is no process 4194305"),
         (&["release"], "which lock? give its KEY, --all, or --handle"),
-        (&["release", "--force"], "--force needs --token; canal status -v shows it"),
+        (&["release", "--force"], "--force needs --token"),
         (
             &["resize", "x"],
             "which size? give --per P --buckets B, --slots N, --forget, --pause or --resume",

@@ -76,9 +76,11 @@ fn is_init_of_machine(pid: u32) -> bool {
 
 fn open(pid: u32) -> Result<Pidfd, Failed> {
     Pidfd::open(pid).map_err(|error| match error.raw_os_error() {
-        Some(libc::ESRCH) => Failed::new(format!("there is no process {pid}")),
+        Some(libc::ESRCH) => Failed::new(format!("there is no process {pid}")).hint(HINT),
         // A number of a thread, or of a process that is just being reaped.
-        Some(libc::EINVAL | libc::ENOENT) => Failed::new(format!("{pid} is not a running process")),
+        Some(libc::EINVAL | libc::ENOENT) => {
+            Failed::new(format!("{pid} is not a running process")).hint(HINT)
+        }
         Some(libc::ENOSYS) => Failed::new("this kernel has no pidfds: Linux 5.3 brought them"),
         _ => Failed::new(format!("process {pid}: {}", io::Error::other(error))),
     })

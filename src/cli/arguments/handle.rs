@@ -50,7 +50,10 @@ fn first_line() -> Result<String, Failed> {
 }
 
 fn parsed(text: &str, source: &str) -> Result<Handle, Failed> {
-    text.trim().parse().map_err(|what| Failed::new(format!("{source}: {what}")))
+    text.trim().parse().map_err(|what| {
+        Failed::new(format!("{source}: {what}"))
+            .hint("`canal acquire --ttl` prints the handle of its lease")
+    })
 }
 
 #[cfg(test)]

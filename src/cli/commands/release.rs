@@ -83,7 +83,10 @@ fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
                 error("--force releases by --token, whatever process holds it: leave out --pid")
             }
         },
-        (_, _, true, None) => error("--force needs --token; canal status -v shows it"),
+        (_, _, true, None) => {
+            Err(wrong("release", "--force needs --token")
+                .hint("`canal status -v` shows the tokens"))
+        }
         (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),
         (_, _, false, Some(_)) => error("--token goes with --force"),
         (Some(_), true, false, None) => error("KEY and --all cannot be given together"),

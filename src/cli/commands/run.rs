@@ -136,7 +136,7 @@ impl Job<'_> {
             let failed = match self.start(Some(child_channel)) {
                 NotStarted::Failed(failed) => failed,
                 NotStarted::SupervisorRequired => {
-                    Failed::new("the daemon does not see that canal stays")
+                    Failed::new("the daemon does not see the supervisor that stays by the command")
                 }
             };
             failed.report(self.verbosity);

@@ -51,8 +51,8 @@ impl Cluster {
         let RecoveryInfo { hosts, left_ms, .. } = self.recovery_shown(table)?;
         let hosts = match hosts.len() {
             0 => None,
-            1 => Some(format!("host {} has spoken or is gone", hosts[0])),
-            _ => Some(format!("hosts {} have spoken or are gone", hosts.join(", "))),
+            1 => Some(format!("host {} has reported or is gone", hosts[0])),
+            _ => Some(format!("hosts {} have reported or are gone", hosts.join(", "))),
         };
         let left = left_ms.map(|ms| format!("{} s have passed", ms.div_ceil(1_000)));
         let until = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");

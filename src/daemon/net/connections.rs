@@ -179,7 +179,7 @@ impl Conns {
                     Some(Of::Connection(id)) => self.take_event(reading, id, flags),
                     Some(Of::Source(source)) => self.reported.note(source),
                     Some(Of::Wakes) => {}
-                    None => tracing::error!(number, "an event of nothing"),
+                    None => tracing::error!(number, "event without a source"),
                 }
             }
             if taken == self.events.len() {

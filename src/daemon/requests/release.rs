@@ -75,8 +75,7 @@ impl Server {
             (None, false, Some(token), None) => {
                 let token = Token(token);
                 let Some(hold) = self.ledger.table.hold_to_keep(token) else {
-                    let message = format!("nobody holds token {token}");
-                    return Err(Failure::new(ErrorName::NotHeld, message));
+                    return Err(no_holder(token));
                 };
                 let forced = !self.is_own(id, &hold);
                 if forced {
@@ -172,7 +171,7 @@ impl Server {
                 }
             }
             Giving::All { .. } => "the process holds nothing".to_owned(),
-            Giving::Hold { token, .. } => format!("nobody holds token {token}"),
+            Giving::Hold { token, .. } => return no_holder(*token),
         };
         Failure::new(ErrorName::NotHeld, message)
     }
@@ -283,3 +282,9 @@ fn told_held<'h>(
 /// The reply of a method that returns nothing.
 #[derive(serde::Serialize)]
 struct Nothing {}
+
+/// The failure for a client that names a token of no hold.
+fn no_holder(token: Token) -> Failure {
+    let message = format!("nobody holds token {token}");
+    Failure::new(ErrorName::NotHeld, message).hint("`canal status -v` shows the tokens")
+}

@@ -11,7 +11,7 @@ use crate::protocol::{ErrorName, Failure};
 
 /// The error for a client whose request was withdrawn by something else.
 pub(super) fn given_up() -> Failure {
-    Failure::new(ErrorName::Fault, "the daemon gave the request up").hint("ask again")
+    Failure::new(ErrorName::Fault, "the daemon gave the request up").hint("run the command again")
 }
 
 impl Server {

@@ -86,7 +86,7 @@ pub struct EngineInfo {
 pub struct RecoveryInfo {
     /// Since when.
     pub since: String,
-    /// The hosts that it waits for: each has to speak, or to be gone.
+    /// The hosts that it waits for: each has to report, or to be gone.
     pub hosts: Vec<String>,
     /// For how many milliseconds it waits more, because entries may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -107,7 +107,7 @@ fn what_has_changed_since_it_was_shown_is_not_signalled() {
     assert!(message.contains("any more, so that nothing was signalled"), "{message}");
     let (error, message) = kill(&mut peer, json!({ "request": request, "signal": 9 }));
     assert_eq!(error, "io.canal.Lock.NotHeld");
-    assert_eq!(message, "what waited was granted its lock, so that nothing was signalled");
+    assert_eq!(message, "the request was granted its lock, so that nothing was signalled");
     assert!(alive(waiter.pid()));
     for wrong in [json!({ "signal": 9 }), json!({ "token": 1, "request": 1, "signal": 9 })] {
         assert_eq!(kill(&mut peer, wrong).0, "io.canal.Lock.BadRequest");
@@ -187,7 +187,7 @@ fn only_the_user_of_a_process_and_root_may_end_it() {
     "#;
     let Some(ended) = privately(&world, script) else { return };
     let said =
-        "ops 125\n0\n1\n1\n1\nno lock is like that; canal status shows all\nother 0\nroot 0\n";
+        "ops 125\n0\n1\n1\n1\nno lock is like that; `canal status` shows all\nother 0\nroot 0\n";
     assert_eq!(ended.stdout, said, "{ended:?}");
     let denied = "belongs to uid 20002\nhint: only that user and root may end it\n";
     assert!(ended.stderr.contains(denied), "{ended:?}");

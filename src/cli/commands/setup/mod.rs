@@ -40,7 +40,7 @@ pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {
         return Ok(SUCCESS);
     }
     if !geteuid().is_root() {
-        return Err(unchanged("canal setup is for root").hint("sudo canal setup"));
+        return Err(unchanged("`canal setup` is for root").hint("`sudo canal setup`"));
     }
     if !args.yes && !is_confirmed()? {
         return Err(unchanged("not confirmed"));
@@ -57,10 +57,12 @@ fn unchanged(why: &str) -> Failed {
 }
 
 fn no_systemd() -> Failed {
-    unchanged("this machine is not run by systemd, so that canal cannot make a service").hint(format!(
-        "at each boot, as root and before anything uses canal: mkdir -m 755 {SHARED_DIR} && canal \
-         daemon & (docs/packaging.md has more)"
-    ))
+    unchanged("this machine is not run by systemd, so that canal cannot make a service").hint(
+        format!(
+            "at each boot, as root and before anything uses canal: `mkdir -m 755 {SHARED_DIR} && \
+         canal daemon &` (docs/packaging.md has more)"
+        ),
+    )
 }
 
 /// Asks on the terminal.

@@ -47,7 +47,7 @@ pub(super) fn list(
     }
     if hosts.len() > room {
         let more = plural((hosts.len() - room) as u64, "more host", "more hosts");
-        page.title(format!("  {more}; canal status -v shows all"), String::new(), NOTE);
+        page.title(format!("  {more}; `canal status -v` shows all"), String::new(), NOTE);
     }
     if verbose {
         let ttl = stated(Duration::from_millis(engine.ttl_ms));
@@ -98,15 +98,15 @@ fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Styl
     (words, WARNING)
 }
 
-/// `the table recovers since 14:02:11: no lock is granted; waits for host beta to speak or to be gone,
+/// `the table recovers since 14:02:11: no lock is granted; waits for host beta to report or to be gone,
 /// and for 52s more`.
 fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     let RecoveryInfo { since, hosts, left_ms } = recovery;
     let names: Vec<_> = hosts.iter().map(|host| sanitize(host)).collect();
     let hosts = match names.len() {
         0 => None,
-        1 => Some(format!("for host {} to speak or to be gone", names[0])),
-        _ => Some(format!("for hosts {} to speak or to be gone", names.join(", "))),
+        1 => Some(format!("for host {} to report or to be gone", names[0])),
+        _ => Some(format!("for hosts {} to report or to be gone", names.join(", "))),
     };
     let left = left_ms.map(|ms| {
         let seconds = Duration::from_secs(ms.div_ceil(1000));
@@ -173,10 +173,10 @@ mod tests {
         };
         assert_eq!(
             words(&["beta"], Some(51_200)),
-            "the table recovers since 14:05:11: no lock is granted; waits for host beta to speak or \
+            "the table recovers since 14:05:11: no lock is granted; waits for host beta to report or \
              to be gone, and for 52s more"
         );
-        assert!(words(&["b", "c"], None).ends_with("waits for hosts b, c to speak or to be gone"));
+        assert!(words(&["b", "c"], None).ends_with("waits for hosts b, c to report or to be gone"));
         assert!(words(&[], Some(900)).ends_with("no lock is granted; waits for 1s more"));
     }
 
@@ -254,7 +254,7 @@ mod tests {
         };
         let overview = lines(Scope::Overview);
         assert_eq!(overview.len(), 11);
-        assert_eq!(overview[10], "  2 more hosts; canal status -v shows all");
+        assert_eq!(overview[10], "  2 more hosts; `canal status -v` shows all");
         assert_eq!(lines(Scope::Everything).len(), 12);
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn page(
     if status.left_out > 0 {
         page.group();
         let more = plural(status.left_out, "more key is", "more keys are");
-        page.title(format!("{more} left out; canal status KEY shows one"), String::new(), NOTE);
+        page.title(format!("{more} left out; `canal status KEY` shows one"), String::new(), NOTE);
     }
     page
 }
@@ -121,7 +121,7 @@ fn in_order<'a>(keys: &'a [KeyInfo], scope: Scope<'_>) -> Vec<&'a KeyInfo> {
 /// The message for a report without keys.
 fn nothing(scope: Scope<'_>, filtered: bool, is_cut_off: bool) -> String {
     match (scope, is_cut_off) {
-        (_, false) if filtered => "no lock is like that; canal status shows all".to_owned(),
+        (_, false) if filtered => "no lock is like that; `canal status` shows all".to_owned(),
         (Scope::Key(key), false) => format!("nobody holds {key} or waits for it"),
         (_, false) => "no locks are held and nobody waits".to_owned(),
         (Scope::Key(key), true) => format!("who holds {key} or waits for it is not known here now"),
@@ -145,8 +145,8 @@ pub(super) fn left_out(rest: LeftOut) -> String {
     let lines = plural(rest.lines as u64, "more line", "more lines");
     match (rest.groups, rest.lines) {
         (0, _) => format!("… {lines}"),
-        (_, 0) => format!("… {keys}; canal status KEY shows one"),
-        _ => format!("… {keys}, {lines}; canal status KEY shows one"),
+        (_, 0) => format!("… {keys}; `canal status KEY` shows one"),
+        _ => format!("… {keys}, {lines}; `canal status KEY` shows one"),
     }
 }
 
@@ -175,7 +175,10 @@ impl Drawer<'_> {
         }
         if waiters.len() > room {
             let more = plural(waiters.len() as u64 - room as u64, "more waits", "more wait");
-            page.note(format!("{more}; canal status {} shows all", sanitize(&self.key.key)), NOTE);
+            page.note(
+                format!("{more}; `canal status {}` shows all", sanitize(&self.key.key)),
+                NOTE,
+            );
         }
         let others = self.key.waiting.saturating_sub(waiters.len() as u64);
         if others > 0 && self.key.left_out == 0 {

@@ -45,7 +45,7 @@ fn silent<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
 
 /// `canal` alone.
 pub(crate) fn nothing_to_do() -> Failed {
-    Failed::new("say what to do: run, acquire, renew, release, status, resize or daemon")
+    Failed::new("which command? give one, such as run, acquire, release or status")
         .hint("`canal help` explains them; a first try: canal run --key x -- echo hello")
 }
 

@@ -195,7 +195,7 @@ fn what_a_choice_leaves_out_is_counted() {
     let none = page(&status(vec![]), Scope::Overview, true, false, &now()).render(None);
     assert_eq!(
         anstream::adapter::strip_str(&none).to_string(),
-        "no lock is like that; canal status shows all\n"
+        "no lock is like that; `canal status` shows all\n"
     );
 }
 
@@ -205,7 +205,7 @@ fn an_overview_cuts_long_queues_short_and_a_key_does_not() {
     let status = status(vec![key("db", vec![], waiters)]);
     let overview = text(&status, Scope::Overview, false, Some(80));
     assert!(overview.contains("#10") && !overview.contains("#11"), "{overview}");
-    assert!(overview.contains("2 more wait; canal status db shows all"), "{overview}");
+    assert!(overview.contains("2 more wait; `canal status db` shows all"), "{overview}");
     assert!(text(&status, Scope::Key("db"), false, Some(80)).contains("#12"));
 }
 
@@ -311,5 +311,5 @@ fn rows_omitted_by_the_daemon_are_counted() {
     status.left_out = 1;
     let text = text(&status, Scope::Everything, false, None);
     assert!(text.contains("3 holders and waiters are left out: there are too many\n"), "{text}");
-    assert!(text.ends_with("1 more key is left out; canal status KEY shows one\n"), "{text}");
+    assert!(text.ends_with("1 more key is left out; `canal status KEY` shows one\n"), "{text}");
 }
