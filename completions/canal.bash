@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
-    local verbs='run acquire release renew status history test leader kill resize daemon config doctor setup completions man help'
+    local verbs='run acquire release renew status history stats test leader kill resize daemon config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -157,6 +157,7 @@ _canal() {
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
         renew) options="--handle --while --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
+        stats) options="--since --user --json $everywhere" ;;
         history) options="--since --user --failed -n --json --csv $everywhere" ;;
         test) options="$lock --for --json $everywhere" ;;
         leader) options="--watch --json $everywhere" ;;
@@ -179,7 +180,7 @@ _canal() {
             ;;
         help) options=$verbs ;;
     esac
-    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|history|test|leader|kill|resize) ]]; then
+    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|history|stats|test|leader|kill|resize) ]]; then
         [[ $verb == test ]] || ((!operand)) || return
         _canal_keys "$1"
         return

@@ -83,13 +83,14 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status history test leader kill resize daemon config doctor setup completions man
+set -l verbs run acquire release renew status history stats test leader kill resize daemon config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
 complete -c canal -n __canal_at -a renew -d 'Renew a lease'
 complete -c canal -n __canal_at -a status -d 'Show holders, waiters, and why they wait'
 complete -c canal -n __canal_at -a history -d 'Show what ended, when and how'
+complete -c canal -n __canal_at -a stats -d 'Show how long requests waited and held their locks'
 complete -c canal -n __canal_at -a test -d 'Ask whether locks are free, without taking them'
 complete -c canal -n __canal_at -a leader -d 'Show who leads by holding a lock'
 complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, after showing it'
@@ -145,11 +146,11 @@ complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take 
 complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
-complete -c canal -n '__canal_at acquire release renew status list ps history test leader kill resize config doctor' -l json -d 'Print JSON'
-complete -c canal -n '__canal_at acquire release status list ps history test leader kill resize' -a '(__canal_keys)' -d 'Key'
+complete -c canal -n '__canal_at acquire release renew status list ps history stats test leader kill resize config doctor' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at acquire release status list ps history stats test leader kill resize' -a '(__canal_keys)' -d 'Key'
 
-complete -c canal -n '__canal_at history' -l since -x -a '1h 1d 1w' -d 'Only what ended within DUR'
-complete -c canal -n '__canal_at history' -l user -x -a '(__fish_complete_users)' -d 'Only what is of this user'
+complete -c canal -n '__canal_at history stats' -l since -x -a '1h 1d 1w' -d 'Only what ended within DUR'
+complete -c canal -n '__canal_at history stats' -l user -x -a '(__fish_complete_users)' -d 'Only what is of this user'
 complete -c canal -n '__canal_at history' -l failed -d 'Only what ended otherwise than by a release or with exit code 0'
 complete -c canal -n '__canal_at history' -s n -x -d 'Show the last so many'
 complete -c canal -n '__canal_at history' -l csv -d 'Print comma-separated values'

@@ -139,7 +139,7 @@ fn completes(shell: &Shell) {
     assert_offers_only(shell, "canal run --signal K", &["KILL"]);
     assert_offers(shell, "canal run --wait 1", &["10s", "10m"]);
     assert_offers_only(shell, "canal completions z", &["zsh"]);
-    assert_offers_only(shell, "canal help st", &["status"]);
+    assert_offers_only(shell, "canal help st", &["stats", "status"]);
 }
 
 /// `timeout` has long options in every shell's completion, and no subcommands.

@@ -78,6 +78,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Renew(args)) => renew::run(args, global, verbosity),
         Some(Verb::Status(args)) => status::run(args, global, verbosity),
         Some(Verb::History(args)) => history::run(args, global, verbosity),
+        Some(Verb::Stats(args)) => history::stats::run(args, global, verbosity),
         Some(Verb::Leader(args)) => leader::run(args, global, verbosity),
         Some(Verb::Kill(args)) => kill::run(args, global, verbosity),
         Some(Verb::Test(args)) => test::run(args, global, verbosity),

@@ -132,6 +132,30 @@ impl<'a> Head<'a> {
     }
 }
 
+/// What is counted of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lengths<'a> {
+    pub(super) uid: u32,
+    pub(super) waited_ms: u64,
+    /// `None` if it was never granted.
+    pub(super) held_ms: Option<u64>,
+    pub(super) command: &'a str,
+}
+
+impl<'a> Lengths<'a> {
+    /// Reads what is counted of a record; `None` if it is none, or one of a later version.
+    pub(super) fn read(payload: &'a [u8]) -> Option<Self> {
+        let (Head { uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
+        for _ in 0..count {
+            item(&mut reader)?;
+        }
+        let waited_ms = reader.number()?;
+        let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
+        let _token_session_pid = (reader.number()?, reader.number()?, reader.number()?);
+        Some(Self { uid, waited_ms, held_ms, command: reader.text()? })
+    }
+}
+
 /// Reads a record; `None` if it is none, or one of a later version.
 pub(super) fn decode(payload: &[u8]) -> Option<Record> {
     let (Head { ended_ms, uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;

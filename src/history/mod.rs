@@ -1,7 +1,8 @@
 //! What ended: a bounded record of requests and holds, in files.
 //!
 //! `record` is what is known of one request, `encoding` its form in a file, `segment` the form of a
-//! file, `store` all files, and `search` looks something up in them.
+//! file, `store` all files, `search` looks something up in them, and
+//! `tally` counts.
 //!
 //! Invariants: a file is only appended to, so that a process that is killed leaves at most its last
 //! record torn. What cannot be read is set aside and never ends a daemon.
@@ -11,7 +12,9 @@ mod record;
 mod search;
 mod segment;
 mod store;
+mod tally;
 
 pub(crate) use record::{Ending, Item, Reason, Record, RingStep};
 pub(crate) use search::{Found, Query, Search};
 pub(crate) use store::{Limits, Store};
+pub(crate) use tally::{Counted, Counts, Quantiles, Tally};

@@ -64,7 +64,7 @@ impl Search {
         };
         let mut fitting = Vec::new();
         for (number, frame) in (segment.first..).zip(&mut frames) {
-            if self.query.before.is_none_or(|before| number < before) && self.fits(&frame) {
+            if self.query.before.is_none_or(|before| number < before) && self.query.fits(&frame) {
                 fitting.push((number, frame));
             }
         }
@@ -87,9 +87,12 @@ impl Search {
         // What ended before this file was begun, ended before its first record.
         segment.first_ms < self.query.since_ms
     }
+}
 
-    fn fits(&self, frame: &Frame<'_>) -> bool {
-        let Query { key, since_ms, uid, failed, .. } = &self.query;
+impl Query {
+    /// Whether a record fits, wherever it stands.
+    pub(super) fn fits(&self, frame: &Frame<'_>) -> bool {
+        let Self { key, since_ms, uid, failed, .. } = self;
         frame.head().is_some_and(|head| {
             head.ended_ms >= *since_ms
                 && uid.is_none_or(|uid| head.uid == uid)

@@ -2,7 +2,7 @@
 //!
 //! A record has its length and a checksum before it, both with the lowest byte first.
 
-use super::encoding::{Head, decode, encode};
+use super::encoding::{Head, Lengths, decode, encode};
 use super::record::Record;
 
 /// The first bytes of each file.
@@ -85,6 +85,11 @@ impl<'a> Frame<'a> {
     /// How many bytes the record has.
     pub(super) fn length(&self) -> usize {
         self.payload.len()
+    }
+
+    /// What is counted of the record; `None` if it is damaged.
+    pub(super) fn lengths(&self) -> Option<Lengths<'a>> {
+        if self.is_intact() { Lengths::read(self.payload) } else { None }
     }
 
     /// The record; `None` if it is damaged.

@@ -30,7 +30,8 @@ pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
 pub use messages::handle::Handle;
 pub use messages::history::{
-    HistoryClient, HistoryItem, HistoryPage, HistoryQuery, HistoryRecord, HistoryStep,
+    HistoryClient, HistoryCount, HistoryItem, HistoryLengths, HistoryPage, HistoryQuery,
+    HistoryRecord, HistoryStats, HistoryStatsQuery, HistoryStep,
 };
 pub use messages::kill::{Kill, KillTarget, KillTargets, Killed, WouldKill};
 pub use messages::leader::{Leader, LeaderQuery};

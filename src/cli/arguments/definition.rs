@@ -103,6 +103,8 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Show what ended: when, how, and how long it waited and held its locks
     History(HistoryArgs),
+    /// Show how long requests waited and held their locks, by user and by command
+    Stats(StatsArgs),
     /// Ask whether locks are free, without taking them: exit code 0 or 75
     Test(TestArgs),
     /// Show who leads by holding a lock: exit code 0, or 75 if nobody does
@@ -293,6 +295,23 @@ pub(crate) struct StatusArgs {
     /// Print all waiters and their blockers as a graph for Graphviz (DOT)
     #[arg(long, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended"])]
     pub(crate) graph: bool,
+}
+
+/// Show how long requests waited and held their locks, by user and by command
+#[derive(Args, Debug)]
+pub(crate) struct StatsArgs {
+    /// Only what asked for this key or one below it
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    /// Only what ended within the last DUR
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    pub(crate) since: Option<Length>,
+    /// Only what is of this user; a name or a number
+    #[arg(long, value_name = "USER", value_parser = user_name::uid)]
+    pub(crate) user: Option<u32>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Show what ended: when, how, and how long it waited and held its locks

@@ -35,6 +35,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-status", include_str!("status.roff")),
     ("canal-test", include_str!("test.roff")),
     ("canal-history", include_str!("history.roff")),
+    ("canal-stats", include_str!("stats.roff")),
     ("canal-leader", include_str!("leader.roff")),
     ("canal-kill", include_str!("kill.roff")),
     ("canal-resize", include_str!("resize.roff")),

@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 
 use crate::protocol::{
     Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, GraphQuery,
-    HistoryPage, HistoryQuery, Kill, KillTargets, Killed, Leader, LeaderQuery, Reload, Reloaded,
-    Renew, Renewed, Resize, Resized, Status, StatusQuery, Waits, WhyQuery, WouldAcquire,
-    WouldGrant, WouldKill,
+    HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill, KillTargets, Killed, Leader,
+    LeaderQuery, Reload, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery, Waits,
+    WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -182,6 +182,17 @@ impl Client {
     /// history.
     pub fn history(&mut self, query: &HistoryQuery) -> Result<HistoryPage, ClientError> {
         self.call("History", query, None, Repeat::Always)
+    }
+
+    /// Asks how long what has ended waited and held its locks.
+    ///
+    /// # Errors
+    /// As [`Client::history`].
+    pub fn history_stats(
+        &mut self,
+        query: &HistoryStatsQuery,
+    ) -> Result<HistoryStats, ClientError> {
+        self.call("HistoryStats", query, None, Repeat::Always)
     }
 
     /// Asks which holds and waiting requests a [`Kill`] may be about. Signals nothing.

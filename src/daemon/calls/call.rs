@@ -13,8 +13,8 @@ use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
     Acquire, Confirm, DeadlinePageQuery, EndedLeasesQuery, ErrorName, Failure, GraphQuery,
-    HistoryQuery, INTERFACE, Kill, LeaderQuery, Release, Renew, Resize, StatusQuery, Stop,
-    WhyQuery, WouldAcquire, WouldKill,
+    HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, Release, Renew, Resize,
+    StatusQuery, Stop, WhyQuery, WouldAcquire, WouldKill,
 };
 use crate::sys::clock;
 
@@ -55,6 +55,7 @@ pub(crate) enum Asked {
     EndedLeases(EndedLeasesQuery),
     Graph(GraphQuery),
     History(HistoryQuery),
+    HistoryStats(HistoryStatsQuery),
     Info,
     Kill(Kill),
     Leader(LeaderQuery),
@@ -114,6 +115,7 @@ impl Asked {
             | Self::EndedLeases(_)
             | Self::Graph(_)
             | Self::History(_)
+            | Self::HistoryStats(_)
             | Self::Info
             | Self::Page(_)
             | Self::Reload
@@ -127,7 +129,14 @@ impl Asked {
 
     /// Whether the reply may be a long one, about the whole table or the history.
     pub(crate) fn is_report(&self) -> bool {
-        matches!(self, Self::Status(_) | Self::Why(_) | Self::Graph(_) | Self::History(_))
+        matches!(
+            self,
+            Self::Status(_)
+                | Self::Why(_)
+                | Self::Graph(_)
+                | Self::History(_)
+                | Self::HistoryStats(_)
+        )
     }
 
     /// Whether it is served before other calls: it releases something, or keeps a lease from
@@ -220,6 +229,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (INTERFACE, "EndedLeases") => typed(parameters).map(Asked::EndedLeases),
         (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
         (INTERFACE, "History") => typed(parameters).map(Asked::History),
+        (INTERFACE, "HistoryStats") => typed(parameters).map(Asked::HistoryStats),
         (INTERFACE, "DeadlinePage") => typed(parameters).map(Asked::Page),
         (INTERFACE, "Kill") => typed(parameters).map(Asked::Kill),
         (INTERFACE, "Leader") => typed(parameters).map(Asked::Leader),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Found, Query};
+use crate::history::{Counts, Found, Query};
 
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.
 const BATCH_TIME: Duration = Duration::from_millis(400);
@@ -21,6 +21,25 @@ const BATCH: usize = 4_096;
 
 /// More records than this do not wait: the newest are dropped and counted.
 const WAITING_MAX: usize = 16_384;
+
+/// What is asked of the history.
+#[derive(Debug)]
+pub(crate) enum Question {
+    Records(Query),
+    /// How long what fits waited and held its locks. `viewer` is the user whose commands are told
+    /// apart; `None` means all.
+    Counts {
+        query: Query,
+        viewer: Option<u32>,
+    },
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Records(Found),
+    Counts(Counts),
+}
 
 /// What the daemon and the thread of its history say to each other.
 #[derive(Debug, Default)]
@@ -34,8 +53,8 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     raws: Vec<Raw>,
-    searches: VecDeque<(ConnId, Query)>,
-    found: Vec<(ConnId, Found)>,
+    searches: VecDeque<(ConnId, Question)>,
+    found: Vec<(ConnId, Answer)>,
     /// Whether the thread waits until something comes.
     rests: bool,
     closing: bool,
@@ -60,7 +79,7 @@ pub(crate) enum About {
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) raws: Vec<Raw>,
-    pub(crate) searches: VecDeque<(ConnId, Query)>,
+    pub(crate) searches: VecDeque<(ConnId, Question)>,
     /// It is to end when this is done.
     pub(crate) closing: bool,
 }
@@ -85,9 +104,9 @@ impl Queue {
     }
 
     /// Asks for something. The answer is for this connection.
-    pub(crate) fn search(&self, id: ConnId, query: Query) {
+    pub(crate) fn search(&self, id: ConnId, question: Question) {
         let mut state = self.lock();
-        state.searches.push_back((id, query));
+        state.searches.push_back((id, question));
         state.rests = false;
         self.wake.notify_one();
     }
@@ -107,7 +126,7 @@ impl Queue {
         self.has_found.load(Ordering::Acquire)
     }
 
-    pub(crate) fn take_found(&self) -> Vec<(ConnId, Found)> {
+    pub(crate) fn take_found(&self) -> Vec<(ConnId, Answer)> {
         let mut state = self.lock();
         self.has_found.store(false, Ordering::Release);
         std::mem::take(&mut state.found)
@@ -154,7 +173,7 @@ impl Queue {
     }
 
     /// Hands over what was found, and wakes the daemon.
-    pub(crate) fn answer(&self, id: ConnId, found: Found) {
+    pub(crate) fn answer(&self, id: ConnId, found: Answer) {
         let mut state = self.lock();
         state.found.push((id, found));
         self.has_found.store(true, Ordering::Release);

@@ -12,12 +12,12 @@ use crate::core::{
 use crate::daemon::calls::completion::Applied;
 use crate::daemon::history::cause::Cause;
 use crate::daemon::history::exits::Exits;
-use crate::daemon::history::queue::Queue;
+use crate::daemon::history::queue::{Answer, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::history::writer::{self, Files};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::view::text::pid_of;
-use crate::history::{Ending, Found, Query, Reason, RingStep};
+use crate::history::{Ending, Reason, RingStep};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 
@@ -187,7 +187,7 @@ impl History {
 
     /// Looks something up for a connection. Returns whether it is looked for; it is not where the
     /// history is off or has no thread.
-    pub(crate) fn search(&mut self, id: ConnId, query: Query) -> bool {
+    pub(crate) fn search(&mut self, id: ConnId, question: Question) -> bool {
         let Some(recorder) = self.0.as_mut() else { return false };
         // What ended in this turn is found, too.
         if !recorder.starts() {
@@ -195,7 +195,7 @@ impl History {
         }
         recorder.queue.hand_over(&mut recorder.ended);
         recorder.asking.insert(id);
-        recorder.queue.search(id, query);
+        recorder.queue.search(id, question);
         true
     }
 
@@ -205,7 +205,7 @@ impl History {
     }
 
     /// What was found since the last call.
-    pub(crate) fn take_found(&mut self) -> Vec<(ConnId, Found)> {
+    pub(crate) fn take_found(&mut self) -> Vec<(ConnId, Answer)> {
         let Some(recorder) = &mut self.0 else { return Vec::new() };
         if !recorder.queue.has_found() {
             return Vec::new();

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::daemon::history::queue::{About, Queue};
+use crate::daemon::history::queue::{About, Answer, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Ending, Found, Limits, Query, Record, Search, Store};
+use crate::history::{Ending, Found, Limits, Query, Record, Search, Store, Tally};
 use crate::sys::clock;
 
 /// After a failure the files are tried again after this time. What ends meanwhile is dropped.
@@ -41,6 +41,22 @@ pub(crate) fn start(queue: Arc<Queue>, files: Files) -> io::Result<std::thread::
     })
 }
 
+/// What is being looked for.
+enum UnderWay {
+    Search(Search),
+    Tally(Tally),
+}
+
+impl UnderWay {
+    /// Goes through the next file. Returns whether it is over.
+    fn step(&mut self, store: &Store) -> bool {
+        match self {
+            Self::Search(search) => search.step(store),
+            Self::Tally(tally) => tally.step(store),
+        }
+    }
+}
+
 struct Writer {
     queue: Arc<Queue>,
     files: Files,
@@ -54,8 +70,8 @@ struct Writer {
 
 impl Writer {
     fn work(mut self) {
-        let mut asked: VecDeque<(ConnId, Query)> = VecDeque::new();
-        let mut search: Option<(ConnId, Search)> = None;
+        let mut asked: VecDeque<(ConnId, Question)> = VecDeque::new();
+        let mut search: Option<(ConnId, UnderWay)> = None;
         loop {
             let is_busy = search.is_some() || !asked.is_empty();
             let taken = self.queue.take(is_busy, !self.late.is_empty());
@@ -65,7 +81,7 @@ impl Writer {
                 return;
             }
             if search.is_none() {
-                search = asked.pop_front().map(|(id, query)| (id, self.begin(query)));
+                search = asked.pop_front().map(|(id, question)| (id, self.begin(question)));
             }
             if let Some((id, mut under_way)) = search.take() {
                 let is_over = match &self.store {
@@ -73,8 +89,14 @@ impl Writer {
                     None => true,
                 };
                 if is_over {
-                    self.note_damage(&under_way.found);
-                    self.queue.answer(id, under_way.found);
+                    let answer = match under_way {
+                        UnderWay::Search(search) => {
+                            self.note_damage(&search.found);
+                            Answer::Records(search.found)
+                        }
+                        UnderWay::Tally(tally) => Answer::Counts(tally.counts),
+                    };
+                    self.queue.answer(id, answer);
                 } else {
                     search = Some((id, under_way));
                 }
@@ -82,11 +104,14 @@ impl Writer {
         }
     }
 
-    fn begin(&mut self, mut query: Query) -> Search {
-        let oldest = clock::unix_ms().saturating_sub(self.files.limits.keep_ms);
-        query.since_ms = query.since_ms.max(oldest);
+    fn begin(&mut self, question: Question) -> UnderWay {
         self.open();
-        Search::new(query)
+        let oldest = clock::unix_ms().saturating_sub(self.files.limits.keep_ms);
+        let kept = |query: Query| Query { since_ms: query.since_ms.max(oldest), ..query };
+        match question {
+            Question::Records(query) => UnderWay::Search(Search::new(kept(query))),
+            Question::Counts { query, viewer } => UnderWay::Tally(Tally::new(kept(query), viewer)),
+        }
     }
 
     /// Writes records, but for those whose exit status the kernel does not know yet: they are

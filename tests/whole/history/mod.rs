@@ -2,6 +2,7 @@
 
 mod endings;
 mod files;
+mod stats;
 
 use serde_json::Value;
 

@@ -21,11 +21,12 @@ fn each_user_sees_every_end_and_only_the_commands_of_its_own() {
         two canal history --json
         canal history --json
         two canal history --json --user 20001
+        two canal stats --json
         one cat /var/lib/canal/history/* 2>&1 | grep -c 'Permission denied'
     "#;
     let Some(ended) = privately(&world, script) else { return };
     let lines: Vec<&str> = ended.stdout.lines().collect();
-    assert_eq!(lines.len(), 5, "{ended:?}");
+    assert_eq!(lines.len(), 6, "{ended:?}");
     let commands = |line: &str| -> Vec<Option<String>> {
         let found: Value = serde_json::from_str(line).unwrap();
         let records = found["records"].as_array().unwrap();
@@ -37,5 +38,10 @@ fn each_user_sees_every_end_and_only_the_commands_of_its_own() {
     assert_eq!(commands(lines[1]), [None, two.clone()]);
     assert_eq!(commands(lines[2]), [one, two]);
     assert_eq!(commands(lines[3]), [None], "a filter shows no more");
-    assert_eq!(lines[4], "1", "the files are the daemon's");
+    let stats: Value = serde_json::from_str(lines[4]).unwrap();
+    assert_eq!(stats["all"]["count"], 2);
+    assert_eq!(stats["users"].as_array().unwrap().len(), 2);
+    assert_eq!(stats["commands"].as_array().unwrap().len(), 1, "{stats}");
+    assert!(!lines[4].contains("secret of one"), "{stats}");
+    assert_eq!(lines[5], "1", "the files are the daemon's");
 }

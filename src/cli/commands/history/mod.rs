@@ -2,13 +2,14 @@
 
 mod csv;
 mod page;
+pub(in crate::cli) mod stats;
 
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, HistoryArgs};
-use crate::cli::arguments::duration::{Length, millis};
+use crate::cli::arguments::duration::{Length, millis, short};
 use crate::cli::commands::status::Screen;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
@@ -80,4 +81,12 @@ fn finite(length: Length) -> Option<Duration> {
         Length::Finite(length) => Some(length),
         Length::Infinite => None,
     }
+}
+
+/// `0.3s`, `42s`, `3m12s`.
+fn length(ms: u64) -> String {
+    if ms < 10_000 {
+        return format!("{}.{}s", ms / 1000, ms % 1000 / 100);
+    }
+    short(Duration::from_millis(ms))
 }

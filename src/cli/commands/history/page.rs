@@ -1,11 +1,9 @@
 //! The table for people: one line for each record, the newest last.
 
-use std::time::Duration;
-
 use anstyle::Style;
 use nix::sys::signal::Signal;
 
-use crate::cli::arguments::duration::short;
+use super::length;
 use crate::cli::commands::status::page::{COLUMNS, Page};
 use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::wording::participant::plural;
@@ -80,14 +78,6 @@ fn how(record: &HistoryRecord) -> String {
 fn signal_name(signal: u8) -> String {
     let known = Signal::try_from(i32::from(signal));
     known.map_or_else(|_| signal.to_string(), |it| it.as_str().trim_start_matches("SIG").to_owned())
-}
-
-/// `0.3s`, `42s`, `3m12s`.
-fn length(ms: u64) -> String {
-    if ms < 10_000 {
-        return format!("{}.{}s", ms / 1000, ms % 1000 / 100);
-    }
-    short(Duration::from_millis(ms))
 }
 
 /// `deadlock: s12 waited for a, s14 for b`.

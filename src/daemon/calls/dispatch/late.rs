@@ -71,7 +71,7 @@ impl Server {
             let waits = |conn: &&Connection| *conn.doing() == CallState::History;
             let Some(conn) = self.conns.peek(id).filter(waits) else { continue };
             let uid = conn.peer.uid;
-            let step = self.history_page(uid, &found);
+            let step = self.history_answer(uid, &found);
             self.carry_out(id, Ok(step));
             let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
             if left > 0 {

@@ -70,6 +70,7 @@ impl Server {
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
             Asked::EndedLeases(query) => self.ended_leases(peer, &query),
             Asked::History(query) => self.history(id, &query),
+            Asked::HistoryStats(query) => self.history_stats(id, peer, &query),
             Asked::Kill(kill) => self.kill(peer, &kill),
             Asked::Leader(query) => self.leader(id, peer, &query, more),
             Asked::Page(query) => self.page(&query),

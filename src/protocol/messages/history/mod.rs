@@ -90,6 +90,69 @@ pub struct HistoryRecord {
     pub host: Option<String>,
 }
 
+/// `HistoryStats`: how long what has ended waited and held its locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryStatsQuery {
+    /// Only what asked for this key or one below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Only what ended within so many milliseconds before now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
+    /// Only what is of this user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+}
+
+/// The reply to a [`HistoryStatsQuery`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryStats {
+    /// Of everything.
+    pub all: HistoryCount,
+    /// By user, those with the most records first.
+    pub users: Vec<HistoryCount>,
+    /// By command, as far as they are the caller's to see; those with the most records first.
+    pub commands: Vec<HistoryCount>,
+    /// Whether there are more users or commands.
+    #[serde(default)]
+    pub left_out: bool,
+    /// As in [`HistoryPage`].
+    #[serde(default)]
+    pub dropped: u64,
+}
+
+/// What was counted of some records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryCount {
+    /// The user, if they are those of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The command, if they are those of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// How many records there are.
+    pub count: u64,
+    /// How many of them were never granted.
+    pub refused: u64,
+    /// How long those that were granted waited.
+    pub waits: HistoryLengths,
+    /// How long they held their keys.
+    pub holds: HistoryLengths,
+}
+
+/// Lengths of time, rounded up by a 32nd at most; 0 where there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryLengths {
+    /// Half of them are not longer.
+    pub median_ms: u64,
+    /// 90 of 100 are not longer.
+    pub p90_ms: u64,
+    /// 99 of 100 are not longer.
+    pub p99_ms: u64,
+    /// The longest one.
+    pub max_ms: u64,
+}
+
 /// What was asked of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryItem {
