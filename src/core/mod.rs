@@ -14,6 +14,7 @@ mod state;
 mod transition;
 mod why;
 
+pub use deadlock::Excerpt;
 pub use leader::Leadership;
 pub use model::{
     Ask, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged, ENTRY_VERSION, Entry,

@@ -4,5 +4,8 @@
 //! it in the entry that closed the cycle.
 
 mod detect;
+mod excerpt;
 pub(in crate::core) mod reachable;
 mod reduction;
+
+pub use excerpt::Excerpt;

@@ -14,7 +14,7 @@ pub(in crate::core) struct Reachable<'a> {
     /// Whether a waiter in the set waits for a hold of a starting session, so that a cycle is
     /// possible.
     pub(in crate::core) may_close_cycle: bool,
-    /// The keys that the waiters of the set want, by their text.
+    /// The keys that matter, by their text: those that the waiters of the set want.
     keys: BTreeMap<&'a str, &'a Key>,
 }
 
@@ -155,6 +155,17 @@ impl Table {
             // Cannot fail: a part of a consistent table is consistent.
             Err(error) => panic!("a part of the table is inconsistent: {error}"),
         }
+    }
+}
+
+impl<'a> Reachable<'a> {
+    /// Adds sessions, and all keys that its sessions hold.
+    pub(in crate::core) fn add_sessions(&mut self, table: &'a Table, more: &BTreeSet<FrameId>) {
+        self.sessions.extend(more);
+        let sessions = self.sessions.iter().filter_map(|root| table.sessions.get(root));
+        let frames = sessions.flat_map(|session| &session.frames);
+        let held = frames.flat_map(|frame| table.holds_in(*frame)).flat_map(|hold| &hold.items);
+        self.keys.extend(held.map(|item| (item.key.as_str(), &item.key)));
     }
 }
 
