@@ -34,6 +34,7 @@
 
 mod change;
 mod coordinator;
+pub mod deadlock;
 mod effect;
 mod input;
 mod plan;

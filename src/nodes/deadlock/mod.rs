@@ -1,0 +1,146 @@
+//! Deadlocks between requests that wait at several nodes.
+//!
+//! Each node finds the deadlocks within its own table. One that goes over several nodes is found by
+//! the clients in it: a client that waits under a run over nodes reads, from every node that it can
+//! reach, the part of the table that can be reached from its waits ([`Reading`]), twice. What both
+//! readings have in common was there at one moment, between the last answer of the first and the
+//! first answer of the second ([`join`]). On it, the client lets everything go on that can: it ends
+//! every frame in which nothing waits, and grants every request that its node could then grant,
+//! by the node's own rules. What remains is a deadlock ([`find`]).
+//!
+//! Invariant: nothing is called a deadlock that can still go on by itself. A node that cannot be
+//! reached, a request that is between two nodes, and whatever changed between the two readings count
+//! as going on.
+//!
+//! The order of service counts here, although it plays no part within one table: a node lets a
+//! request go before a waiter that waits for that request's own session only if it knows so, and it
+//! knows its own table only.
+
+mod graph;
+mod join;
+mod reading;
+mod union;
+
+use std::collections::BTreeSet;
+
+use crate::core::{Diverged, Key, NodeId, Token};
+
+pub use join::join;
+pub use reading::{Above, Membership, PartOf, Reading, named};
+pub use union::{FrameName, RequestName};
+
+use graph::Graph;
+use union::Union;
+
+/// Requests that wait for each other: none of them can go on before one of them gives way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// A shortest ring through the first victim, in the order of the wait. The last step's blocker
+    /// waits in the first step.
+    pub ring: Vec<Step>,
+    /// The requests that can give way, the one to do so first at the front: the youngest whose giving
+    /// way helps another one. If the deadlock stands after `n` further looks, the `n`-th after it acts.
+    pub victims: Vec<Victim>,
+}
+
+/// One step of a ring: a request waits for a key at a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The request.
+    pub request: RequestName,
+    /// Where it waits.
+    pub node: NodeId,
+    /// For which key.
+    pub key: Key,
+    /// What blocks it.
+    pub by: Blocked,
+}
+
+/// What blocks a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Blocked {
+    /// A hold of this token, of this frame.
+    Hold(Token, FrameName),
+    /// Another request, whose turn comes first.
+    Before(RequestName),
+}
+
+/// A request that can give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The request.
+    pub request: RequestName,
+    /// How.
+    pub way: Way,
+}
+
+/// How a request gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It gives back what it has collected so far, and asks anew behind the others. Its command does
+    /// not run yet, so that nobody notices.
+    Surrender,
+    /// It is refused, and its command does not run.
+    Refusal,
+}
+
+impl Deadlock {
+    /// The request that is to give way after this many looks found the same deadlock, the first one
+    /// included. None if there are not as many that can.
+    #[must_use]
+    pub fn victim(&self, looks: usize) -> Option<Victim> {
+        self.victims.get(looks.checked_sub(1)?).copied()
+    }
+
+    /// The requests in its ring.
+    pub fn requests(&self) -> impl Iterator<Item = RequestName> {
+        self.ring.iter().map(|step| step.request)
+    }
+}
+
+/// The deadlocks in what two readings have in common; one for each set of requests that wait for each
+/// other. The second reading has to begin after the last answer of the first.
+///
+/// # Errors
+/// A reading contradicts itself.
+pub fn find(first: &[Reading], second: &[Reading]) -> Result<Vec<Deadlock>, Diverged> {
+    find_in(&join(first, second))
+}
+
+/// The deadlocks in readings that were all taken at one moment.
+///
+/// # Errors
+/// A reading contradicts itself.
+pub fn find_in(readings: &[Reading]) -> Result<Vec<Deadlock>, Diverged> {
+    let mut rest = Union::of(readings)?;
+    rest.reduce();
+    let graph = Graph::of(&rest);
+    let deadlocks = graph.knots().into_iter().filter_map(|knot| deadlock(&rest, &graph, &knot));
+    Ok(deadlocks.collect())
+}
+
+/// The deadlock of requests that wait for each other.
+fn deadlock(rest: &Union, graph: &Graph, knot: &BTreeSet<RequestName>) -> Option<Deadlock> {
+    let mut able: Vec<RequestName> =
+        knot.iter().copied().filter(|request| rest.can_act(*request)).collect();
+    able.sort_unstable_by_key(|request| std::cmp::Reverse(rest.age(*request)));
+    let way = |request: &RequestName| {
+        let helps =
+            |way: Way| rest.helped_by(*request, way).iter().any(|other| knot.contains(other));
+        let request = *request;
+        [Way::Surrender, Way::Refusal]
+            .into_iter()
+            .find(|way| helps(*way))
+            .map(|way| Victim { request, way })
+    };
+    let mut victims: Vec<Victim> = able.iter().filter_map(way).collect();
+    if victims.is_empty() {
+        // One alone does not help: they have to give way one after the other.
+        victims.extend(able.iter().map(|request| Victim { request: *request, way: Way::Refusal }));
+    }
+    let through = victims.first().map(|victim| victim.request).or(knot.first().copied())?;
+    Some(Deadlock { ring: graph.ring(through)?, victims })
+}
+
+#[cfg(test)]
+mod tests;

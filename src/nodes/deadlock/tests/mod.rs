@@ -1,0 +1,5 @@
+//! Deadlocks over nodes, with real tables.
+
+mod random;
+mod rings;
+mod world;
