@@ -25,9 +25,12 @@ mod rule;
 mod watch;
 mod world;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use emphasis::Emphasis;
+use fastrand::Rng;
 pub(crate) use rule::{Rule, is_broken};
 use world::{Seen, World};
 
@@ -227,6 +230,11 @@ in_own_process! {
         let what = found_over_engine(Rule::ToldTokensAreReported);
         assert!(what.contains("was told after"), "{what}");
     }
+
+    fn an_old_grant_that_is_told_after_a_loss_is_found, old_grant {
+        let what = found_over_engine(Rule::OldGrantsAreAskedAnew);
+        assert!(what.contains("was told after"), "{what}");
+    }
 }
 
 /// What is found with a rule broken.
@@ -243,7 +251,48 @@ fn found_by(broken: Rule, over_engine: bool) -> String {
     let found = run_all(SEEDS_TO_FIND, over_engine, Some(broken));
     let (seed, what) = found.expect_err("it was not found");
     println!("{broken:?} is found by seed {seed}: {what:.300}");
+    run(seed, over_engine, None).expect("with all rules the same seed ends well");
     what
+}
+
+/// How many of some seeds find each broken rule, by what they are about.
+#[test]
+#[ignore = "minutes; CANAL_SEEDS=400 cargo test --lib sim::how_often -- --ignored --nocapture"]
+fn how_often_seeds_find_broken_rules() {
+    let seeds = variable("CANAL_SEEDS").unwrap_or(100);
+    let only = std::env::var("CANAL_RULE").unwrap_or_default();
+    for (broken, over_engine) in rule::ALL {
+        if !format!("{broken:?}").contains(&only) {
+            continue;
+        }
+        let next = AtomicU64::new(0);
+        let one = || {
+            let mut each: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds {
+                    return each;
+                }
+                let kind = Emphasis::draw(&mut Rng::with_seed(seed), over_engine).kind;
+                let (found, all) = each.entry(format!("{kind:?}")).or_default();
+                if std::env::var("CANAL_KIND").is_ok_and(|it| format!("{kind:?}") != it) {
+                    continue;
+                }
+                *found += u64::from(run(seed, over_engine, Some(broken)).is_err());
+                *all += 1;
+            }
+        };
+        let mut each: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..threads()).map(|_| scope.spawn(one)).collect();
+            for (kind, (found, all)) in running.into_iter().flat_map(|it| it.join().unwrap()) {
+                let sum = each.entry(kind).or_default();
+                *sum = (sum.0 + found, sum.1 + all);
+            }
+        });
+        let found: u64 = each.values().map(|(found, _)| found).sum();
+        println!("{broken:?} is found by {found} of {seeds} seeds: {each:?}");
+    }
 }
 
 fn is_overlap(what: &str) -> bool {

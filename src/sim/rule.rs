@@ -28,7 +28,25 @@ pub(crate) enum Rule {
     RecoveriesWait,
     /// After the log has lost entries, each host says which tokens it was told.
     ToldTokensAreReported,
+    /// A grant that was not told before the log lost entries is asked for again after that.
+    OldGrantsAreAskedAnew,
 }
+
+/// All rules, and whether they are broken over an engine.
+pub(super) const ALL: [(Rule, bool); 12] = [
+    (Rule::GrantsAreTold, false),
+    (Rule::DeathsAreNoticed, false),
+    (Rule::RecordsComeFirst, false),
+    (Rule::LeasesLast, false),
+    (Rule::DeadWaitersAreWithdrawn, false),
+    (Rule::HostsLiveForTheirTtl, true),
+    (Rule::GrantsAreInTime, true),
+    (Rule::LostCommandsAreEnded, true),
+    (Rule::HistoriesAreCompared, true),
+    (Rule::RecoveriesWait, true),
+    (Rule::ToldTokensAreReported, true),
+    (Rule::OldGrantsAreAskedAnew, true),
+];
 
 thread_local! {
     static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };

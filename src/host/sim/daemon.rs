@@ -259,7 +259,7 @@ impl Daemon {
                 if hold.asked.host != host {
                     continue;
                 }
-                if !is_told && !around.rules.tells_lost {
+                if !is_told {
                     // What was granted before history was lost is asked for again after it.
                     if self.table.recovery().is_none()
                         && self.member.is_current()

@@ -27,8 +27,6 @@ pub(super) struct Rulebook {
     pub(super) late_start: bool,
     /// The engine loses what it acknowledged.
     pub(super) rewrite: bool,
-    /// What was granted before history was lost is told after it.
-    pub(super) tells_lost: bool,
 }
 
 /// What a world was like, to see that something happened in it.
