@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::etcd_server::{installed, start_etcd_with};
 use crate::over_each_engine;
 use crate::postgres_server;
 use crate::shared_table::{Host, Log, PATIENT};
@@ -97,6 +98,45 @@ fn rights_that_are_missing_are_named_with_the_statement_that_grants_them() {
     let nobody = url.replacen(&format!("{database}@"), "nobody-knows@", 1);
     let report = doctor(&world, &nobody, 1);
     assert!(about(&report, "engine")[0].1.contains("nobody-knows"), "{report}");
+}
+
+#[test]
+fn rights_below_the_prefix_are_asked_for_and_nothing_is_written() {
+    if !installed() {
+        return;
+    }
+    let quick = ["--heartbeat-interval=50", "--election-timeout=500", "--bcrypt-cost=4"];
+    let (mut server, world) = (start_etcd_with(&quick), World::new());
+    let grant = |may| ["role", "grant-permission", "canal", "--prefix=true", may, "/canal/"];
+    for args in [
+        &["user", "add", "root:r"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "ci:s3cret"],
+        &["role", "add", "canal"],
+        &grant("read"),
+        &["user", "grant-role", "ci", "canal"],
+        &["auth", "enable"],
+    ] {
+        server.ctl_ok(args);
+    }
+    server.ctl = vec!["--user=root:r".to_owned()];
+    let look = |password: &str, code: i32| {
+        let url = format!("etcd://ci:{password}@{}/canal", server.endpoint());
+        world.canal(["doctor", "--json"]).env("CANAL_ENGINE", url).end().code(code).json()
+    };
+    let report = look("wrong", 1);
+    assert!(about(&report, "engine")[0].1.contains("the user or the password"), "{report}");
+    let report = look("s3cret", 1);
+    let (level, why) = &about(&report, "engine rights")[0];
+    assert_eq!(level, "problem", "{report}");
+    assert!(why.contains("does not permit its user to read and write"), "{why}");
+    server.ctl_ok(&grant("readwrite"));
+    let report = look("s3cret", 0);
+    assert_eq!(about(&report, "engine login")[0].1, "logged in as ci");
+    assert_eq!(about(&report, "engine tls")[0].0, "note", "the password is not encrypted");
+    assert_eq!(about(&report, "engine rights")[0].0, "fine", "{report}");
+    let keys = server.ctl_ok(&["get", "--prefix", "--keys-only", "/"]);
+    assert_eq!(keys.trim(), "", "nothing was written");
 }
 
 #[test]
