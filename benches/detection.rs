@@ -66,6 +66,7 @@ impl World {
             ttl_ms: None,
             on_lost: Default::default(),
             asker: None,
+            over_nodes: None,
         })))
     }
 

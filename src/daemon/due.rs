@@ -34,6 +34,9 @@ pub(crate) struct Due {
     pub(crate) verify: Option<Instant>,
     /// The daemon tries again to watch for the last descendant of a hold.
     pub(crate) unsure: Option<Instant>,
+    /// Every lease over nodes has ended of which the daemon may not know. The daemon is not woken for
+    /// it: the next turn after it notes that.
+    pub(crate) node_settled: Option<Instant>,
     /// The daemon ends because nothing uses it.
     pub(crate) idle: Option<Instant>,
     /// The check of waiters that stand behind others.
@@ -61,6 +64,7 @@ impl Due {
             home: None,
             verify: None,
             unsure: None,
+            node_settled: None,
             idle: None,
             look_ahead: LookAhead::default(),
             changed: false,

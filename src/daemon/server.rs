@@ -31,6 +31,7 @@ use crate::daemon::processes::owners::Owners;
 use crate::daemon::queries::reply_queue::Reports;
 use crate::daemon::runtime_dir::RuntimeDir;
 use crate::daemon::store::ledger::Ledger;
+use crate::daemon::store::node::Node;
 use crate::daemon::view::Shown;
 use crate::daemon::view::size_notes::ToldSizes;
 use crate::daemon::waiters::leases::Leases;
@@ -72,6 +73,8 @@ pub(crate) struct Server {
     pub(crate) told_sizes: ToldSizes,
     pub(crate) due: Due,
     pub(crate) spin: AdaptiveSpin,
+    /// This daemon as one of several nodes.
+    pub(crate) node: Node,
     /// Whether the daemon is ending. New requests are not accepted then.
     pub(crate) stopping: bool,
 }

@@ -34,6 +34,7 @@ use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::runtime_dir::other_daemons::{Separation, separations};
 use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::daemon::server::Server;
+use crate::daemon::store::node::Node;
 use crate::daemon::store::recover::{Recovered, recover};
 use crate::daemon::view::size_notes::ToldSizes;
 use crate::daemon::waiters::leases::Leases;
@@ -221,7 +222,11 @@ pub(crate) fn server(
     in_force: InForce,
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
-    let Recovered { ledger, origin, children, found, unverified, mut notes, ended: _ } = recovered;
+    let Recovered { ledger, origin, children, found, unverified, mut notes, .. } = recovered;
+    let node = match &recovered.state_dir {
+        Some(dir) => Node::new(dir, recovered.is_anew, in_force.limits().nodes_longest_ttl),
+        None => Node { is_lasting: false, grants_from: None },
+    };
     notes.extend(home.note());
     notes.extend(notes_about(place, &origin));
     notes.extend(detach::notes());
@@ -273,8 +278,10 @@ pub(crate) fn server(
         told_sizes: ToldSizes::default(),
         due: Due::new(timer),
         spin: AdaptiveSpin::new(),
+        node,
         stopping: false,
     };
+    server.due.node_settled = server.node.grants_from;
     if server.waiters.expects_any() {
         server.await_detached();
     }

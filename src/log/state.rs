@@ -32,6 +32,27 @@ pub struct Durable {
     /// The paused keys, in order.
     #[serde(default)]
     pub paused: Vec<Key>,
+    /// What the daemon knows of itself as a node.
+    #[serde(default)]
+    pub node: NodeRecord,
+}
+
+/// What a daemon knows of itself as one of several nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Whether the state had to be made anew, and leases over nodes that were granted before may still
+    /// live.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_anew: bool,
+    /// The name of the machine, where it has none of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+}
+
+impl NodeRecord {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The leases that hold something, as parts of a table.
@@ -68,6 +89,8 @@ struct Written<'a> {
     views: &'a [StoredView],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     paused: &'a [Key],
+    #[serde(skip_serializing_if = "NodeRecord::is_default")]
+    node: &'a NodeRecord,
 }
 
 /// What every version has.
@@ -126,8 +149,9 @@ impl StateFile {
     /// Names the file. The old content is then still there, or, if only the directory could not
     /// be synced, maybe the new one.
     pub fn store(&self, durable: &Durable) -> io::Result<()> {
-        let Durable { reserved_token, views, paused } = durable;
-        let written = Written { version: VERSION, reserved_token: *reserved_token, views, paused };
+        let Durable { reserved_token, views, paused, node } = durable;
+        let (version, reserved_token) = (VERSION, *reserved_token);
+        let written = Written { version, reserved_token, views, paused, node };
         let mut bytes = serde_json::to_vec_pretty(&written)?;
         bytes.push(b'\n');
         replace(&self.dir, NAME, &bytes).map(drop)
@@ -170,7 +194,8 @@ mod tests {
             view("gpu", View::Slots { slots: 1 }),
         ];
         let paused = vec![Key::new("a \"b\"").unwrap(), Key::new("gpu").unwrap()];
-        Durable { reserved_token: Token(token), views, paused }
+        let node = NodeRecord { is_anew: true, machine: Some("m".to_owned()) };
+        Durable { reserved_token: Token(token), views, paused, node }
     }
 
     fn error(content: &str) -> String {

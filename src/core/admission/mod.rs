@@ -3,5 +3,6 @@
 //! Invariant: nothing here changes the table.
 
 pub(in crate::core) mod admit;
+pub(in crate::core) mod over_nodes;
 mod overtaking;
 mod own_blockers;

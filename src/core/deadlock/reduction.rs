@@ -11,7 +11,7 @@ use super::reachable::Edges;
 use crate::core::admission::admit::Admission;
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
-use crate::core::{FrameId, Item, Key, RequestId, Table, Token, WaiterState};
+use crate::core::{FrameId, Item, Key, Request, RequestId, Table, Token, WaiterState};
 
 /// A reduced copy of a part of the table.
 #[derive(Debug)]
@@ -87,7 +87,10 @@ impl Reduction {
         let near = keys.iter().flat_map(|key| self.residual.waiting_near(key));
         let others: BTreeSet<RequestId> = near.filter(|other| *other != request).collect();
         let others = others.iter().filter_map(|id| self.residual.waiters.get(id));
-        others.into_iter().any(|other| self.residual.may_be_free_without(other, &gone))
+        others.into_iter().any(|other| {
+            let lineage = self.residual.lineage(other.frame, None);
+            self.residual.may_be_free_without(&other.request, &lineage, &gone)
+        })
     }
 
     fn run(&mut self) {
@@ -180,14 +183,18 @@ impl Table {
         }
     }
 
-    /// Whether a waiter may be admitted once some frames have released everything. Optimistic:
-    /// frames outside may share those slots.
-    fn may_be_free_without(&self, waiter: &WaiterState, gone: &[FrameId]) -> bool {
-        let lineage = self.lineage(waiter.frame, None);
-        let exempt = [&lineage, gone].concat();
-        waiter.request.items.iter().all(|item| {
+    /// Whether a request of a lineage may be admitted once some frames have released everything, if
+    /// no waiter comes first. Optimistic: frames outside may share those slots.
+    pub(in crate::core) fn may_be_free_without(
+        &self,
+        asked: &Request,
+        lineage: &[FrameId],
+        gone: &[FrameId],
+    ) -> bool {
+        let exempt = [lineage, gone].concat();
+        asked.items.iter().all(|item| {
             self.foreign_conflicts(&item.key, item.ask.mode(), &exempt) == 0
-                && self.may_fit_without(item, &lineage, gone)
+                && self.may_fit_without(item, lineage, gone)
         })
     }
 

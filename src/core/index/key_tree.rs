@@ -176,6 +176,16 @@ impl KeyTree {
         });
     }
 
+    /// Notes that a hold with an item of a key has another token.
+    pub(in crate::core) fn change_token(&mut self, key: &Key, was: Token, token: Token) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        for tokens in [&mut node.holds, &mut node.lock.sharers] {
+            if tokens.remove(&was) {
+                tokens.insert(token);
+            }
+        }
+    }
+
     pub(in crate::core) fn add_waiter(&mut self, key: &Key, mode: Mode, rank: Rank) {
         let sums = |sums: &mut Sums| *sums.waits.of_mut(mode).entry(rank).or_default() += 1;
         self.change(key, sums, |_| ());

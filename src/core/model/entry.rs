@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    FrameId, HostId, Key, LeaseId, ProcessId, RequestId, Revision, Tag, Token, UnixMillis, View,
+    FrameId, HostId, Key, LeaseId, OverNodes, ProcessId, RequestId, Revision, Tag, Token,
+    UnixMillis, View,
 };
 
 /// The version that this program writes into the entries it makes.
@@ -34,6 +35,18 @@ pub enum Change {
     Confirm {
         /// Which request.
         request: RequestId,
+    },
+    /// Enough nodes have granted a request over nodes: its hold here is now firm and has this token,
+    /// and the next token is a larger one. Changes nothing if the hold has ended, or cannot have that
+    /// token.
+    ConfirmAt {
+        /// Which request.
+        request: RequestId,
+        /// The token that the hold has from now on: not smaller than the one that it has.
+        token: Token,
+        /// The note that it has from now on, empty for none; `None` leaves it as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<Box<str>>,
     },
     /// A request is withdrawn: removed if it waits; taken back if it was granted provisionally, or
     /// if the client was not told yet. A no-op for a request that is unknown or has ended.
@@ -196,7 +209,8 @@ pub struct Request {
     /// The owner of the hold. All requests and holds of one owner form one frame.
     pub owner: Owner,
     /// The enclosing frame, for nested commands. Ignored if the owner already has a frame, or if
-    /// this frame has ended; the table stores the actual one.
+    /// this frame has ended; the table stores the actual one. Of a lease only over nodes: the frame
+    /// of another lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<FrameId>,
     /// The user of owner and client, as the kernel reported it.
@@ -237,6 +251,9 @@ pub struct Request {
     /// Only the daemon of its host looks at it, after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asker: Option<ProcessId>,
+    /// Of a request over nodes: what its part here has to know of the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_nodes: Option<Box<OverNodes>>,
 }
 
 /// What happens to a command whose hold is lost while it runs.
@@ -270,8 +287,8 @@ pub struct Command(pub String);
 pub enum Owner {
     /// A process of the host.
     Process(ProcessId),
-    /// Any client that knows the handle of the lease. It has one request in its life, and encloses
-    /// nothing.
+    /// Any client that knows the handle of the lease. It has one request in its life. Only leases
+    /// over nodes enclose other leases.
     Lease(LeaseId),
 }
 

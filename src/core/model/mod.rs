@@ -26,7 +26,7 @@ pub use key::{KEY_BYTES_MAX, Key, KeyError};
 pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
 pub(in crate::core) use outcome::InvalidOutcome;
 pub use outcome::{By, CycleStep, Diverged, Granted, GrantedItem, Outcome, Refusal};
-pub use over_nodes::{CONFIRMED_TOKEN_MAX, OverNodes, Require};
+pub use over_nodes::{CONFIRMED_TOKEN_MAX, NODES_MAX, OverNodes, Require};
 pub use process::ProcessId;
 pub use rules::Rules;
 pub use slots::{SlotRange, Slots};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrameId, HostId, Key, Kind, RequestId, Revision, Slots, Token, View};
+use super::{FrameId, HostId, Key, Kind, NodeId, RequestId, Revision, Slots, Token, View};
 
 /// One decision. An entry's outcomes stand beside it in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +62,9 @@ pub enum Outcome {
         /// The kind that is in use.
         in_use: Kind,
     },
+    /// A `Resize` was refused: a request that more than half of some nodes have to grant holds or
+    /// waits for the key, and excludes others only while it has one slot.
+    ResizeRefusedOverNodes,
     /// A `Resize` was stored.
     Resized {
         /// The view that was stored before.
@@ -78,6 +81,20 @@ pub enum Outcome {
         frame: FrameId,
         /// How often by now.
         renewal: u64,
+    },
+    /// A `ConfirmAt` made a hold firm and gave it its token.
+    ConfirmedAt {
+        /// Which request.
+        request: RequestId,
+        /// The token that the hold had before.
+        was: Token,
+        /// The token that it has now.
+        token: Token,
+    },
+    /// A `ConfirmAt` changed nothing.
+    NotConfirmed {
+        /// A token that the hold could have, with all larger ones; `None` if it has ended.
+        least: Option<Token>,
     },
     /// The daemon of another host looks after a lease, because the lease's host is gone.
     LeaseMoved {
@@ -110,9 +127,12 @@ impl Outcome {
             | Self::NotHeld
             | Self::Barrier { .. }
             | Self::ResizeRefused { .. }
+            | Self::ResizeRefusedOverNodes
             | Self::Resized { .. }
             | Self::PauseStored { .. }
             | Self::Renewed { .. }
+            | Self::ConfirmedAt { .. }
+            | Self::NotConfirmed { .. }
             | Self::LeaseMoved { .. }
             | Self::LeaseGone
             | Self::FrameGone { .. } => false,
@@ -234,6 +254,20 @@ pub enum Refusal {
         item: usize,
         /// The capacity of the view; 0 of a view without buckets.
         capacity: u64,
+    },
+    /// More than half of the nodes would not exclude others: the lock has more than one slot, or is
+    /// to be written.
+    RequireTooLarge {
+        /// Which item.
+        item: usize,
+    },
+    /// A key is held or waited for over another list of nodes, and enough nodes of the two lists need
+    /// not have one in common.
+    OtherNodes {
+        /// Which item.
+        item: usize,
+        /// That list.
+        theirs: Vec<NodeId>,
     },
     /// A kind of item that this version does not know how to grant.
     Unsupported {

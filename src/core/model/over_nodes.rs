@@ -32,6 +32,9 @@ pub enum Require {
     Any,
 }
 
+/// The most nodes that a request over nodes may name.
+pub const NODES_MAX: usize = 64;
+
 /// The largest token that a confirmation may ask for: 2^52, which each JSON reader keeps exactly.
 pub const CONFIRMED_TOKEN_MAX: u64 = 1 << 52;
 

@@ -17,8 +17,8 @@ impl Rules {
     #[must_use]
     pub fn version(self) -> u32 {
         match self {
-            Self::Current => 2,
-            Self::NewestFirst => 1_000_002,
+            Self::Current => 3,
+            Self::NewestFirst => 1_000_003,
         }
     }
 }

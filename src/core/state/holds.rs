@@ -51,7 +51,10 @@ impl Table {
                 stated: item.ask.stated().filter(|_| !given.shared),
             })
             .collect();
-        self.next_token = Token(granted.token.0 + 1);
+        // Where no other node gives larger tokens, the token with which a request over nodes is
+        // confirmed is the next one. It is left free.
+        let given_out = if asked.over_nodes.is_some() { 2 } else { 1 };
+        self.next_token = Token(granted.token.0 + given_out);
         self.take_slots(granted.token, &items, |lock, at| {
             if !waited {
                 lock.use_by(&asked.items[at].ask);
@@ -122,6 +125,9 @@ impl Table {
         usage.key_bytes += key_bytes;
         usage.leases += usize::from(hold.asked.ttl_ms.is_some());
         self.tags.insert(hold.asked.tag, hold.request);
+        if hold.asked.over_nodes.is_some() {
+            self.over_nodes.insert(hold.request);
+        }
         self.granted.insert(hold.request, token);
         self.holds.insert(token, Arc::new(hold));
         self.count_in_session(frame, 1, 0);
@@ -226,6 +232,7 @@ impl Table {
         self.usage_mut(hold.asked.uid).leases -= usize::from(hold.asked.ttl_ms.is_some());
         self.granted.remove(&hold.request);
         self.tags.remove(&hold.asked.tag);
+        self.over_nodes.remove(&hold.request);
         if let Some(frame) = self.frames.get_mut(&hold.frame) {
             frame.holds.remove(&token);
         }

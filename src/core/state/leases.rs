@@ -50,6 +50,52 @@ impl Table {
         Ok(())
     }
 
+    /// Makes the hold of a request over nodes firm, and gives it its token.
+    pub(in crate::core) fn confirmed_at(
+        &mut self,
+        entry: &Entry,
+        was: Token,
+        token: Token,
+    ) -> Result<(), InvalidOutcome> {
+        let Change::ConfirmAt { note, .. } = &entry.change else {
+            return Err("a hold was confirmed by an entry that confirms none".to_owned().into());
+        };
+        if was != token {
+            self.change_token(was, token)?;
+        }
+        let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
+        Arc::make_mut(hold).provisional = false;
+        if let Some(note) = note {
+            self.set_note(token, note);
+        }
+        self.next_token = self.next_token.max(Token(token.0.saturating_add(1)));
+        Ok(())
+    }
+
+    /// Gives a hold another token, wherever the table names it by its token.
+    fn change_token(&mut self, was: Token, token: Token) -> Result<(), InvalidOutcome> {
+        if self.holds.contains_key(&token) {
+            return Err(format!("token {token} is that of another hold").into());
+        }
+        let mut hold = self.holds.remove(&was).ok_or_else(|| format!("no hold {was}"))?;
+        Arc::make_mut(&mut hold).token = token;
+        self.granted.insert(hold.request, token);
+        for item in &hold.items {
+            self.tree.change_token(&item.key, was, token);
+        }
+        if let Some(frame) = self.frames.get_mut(&hold.frame) {
+            frame.holds.remove(&was);
+            frame.holds.insert(token);
+            for item in &hold.items {
+                let Some(share) = frame.shares.get_mut(&item.key) else { continue };
+                share.tokens.remove(&was);
+                share.tokens.insert(token);
+            }
+        }
+        self.holds.insert(token, hold);
+        Ok(())
+    }
+
     fn set_note(&mut self, token: Token, note: &str) {
         let Some(hold) = self.holds.get_mut(&token) else { return };
         let asked = &mut Arc::make_mut(hold).asked;

@@ -26,6 +26,8 @@ pub struct Table {
     pub(in crate::core) granted: BTreeMap<RequestId, Token>,
     pub(in crate::core) waiters: BTreeMap<RequestId, Box<WaiterState>>,
     pub(in crate::core) tags: BTreeMap<Tag, RequestId>,
+    /// The requests over nodes that hold or wait.
+    pub(in crate::core) over_nodes: BTreeSet<RequestId>,
     pub(in crate::core) tree: KeyTree,
     /// Waiters that reads and writes have overtaken `bypass_max` times, until they become barriers.
     pub(in crate::core) bypass_exhausted: BTreeSet<RequestId>,
@@ -96,6 +98,7 @@ impl Table {
             granted: BTreeMap::default(),
             waiters: BTreeMap::new(),
             tags: BTreeMap::default(),
+            over_nodes: BTreeSet::new(),
             tree: KeyTree::default(),
             bypass_exhausted: BTreeSet::new(),
             sessions: BTreeMap::default(),

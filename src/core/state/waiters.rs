@@ -56,6 +56,9 @@ impl Table {
         owner.waiters.insert(id);
         self.usage_mut(waiter.request.uid).key_bytes += room_of(&waiter.request.items);
         self.tags.insert(waiter.request.tag, id);
+        if waiter.request.over_nodes.is_some() {
+            self.over_nodes.insert(id);
+        }
         self.waiters.insert(id, Box::new(waiter));
         self.enqueue(id);
         self.count_in_session(frame, 0, 1);
@@ -72,6 +75,7 @@ impl Table {
             self.waiters.remove(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
         self.usage_mut(waiter.request.uid).key_bytes -= room_of(&waiter.request.items);
         self.tags.remove(&waiter.request.tag);
+        self.over_nodes.remove(&id);
         if let Some(frame) = self.frames.get_mut(&waiter.frame) {
             frame.waiters.remove(&id);
         }

@@ -30,6 +30,7 @@ pub(in crate::core::tests) struct Wish {
     pub(in crate::core::tests) children: bool,
     /// Of a lease, whose name is the number `pid`.
     pub(in crate::core::tests) ttl_ms: Option<u64>,
+    pub(in crate::core::tests) over_nodes: Option<OverNodes>,
 }
 
 pub(in crate::core::tests) fn key(text: &str) -> Key {
@@ -60,7 +61,15 @@ pub(in crate::core::tests) fn by(pid: u32) -> Wish {
         provisional: false,
         children: false,
         ttl_ms: None,
+        over_nodes: None,
     }
+}
+
+/// Lease `name`, provisional, is one part of a request that has to be granted by all of some nodes.
+pub(in crate::core::tests) fn part(name: u32, nodes: &[u128]) -> Wish {
+    let nodes = nodes.iter().map(|node| NodeId(*node)).collect();
+    let over = OverNodes { run: RunId(name.into()), nodes, require: Require::All, spare: false };
+    Wish { provisional: true, over_nodes: Some(over), ..lease(name) }
 }
 
 impl Wish {
@@ -120,6 +129,18 @@ impl Wish {
         self
     }
 
+    /// More than half of the nodes are enough, or one of them.
+    pub(in crate::core::tests) fn require(mut self, require: Require) -> Self {
+        self.over_nodes.as_mut().expect("it is over nodes").require = require;
+        self
+    }
+
+    /// Enough other nodes have granted it.
+    pub(in crate::core::tests) fn spare(mut self) -> Self {
+        self.over_nodes.as_mut().expect("it is over nodes").spare = true;
+        self.now()
+    }
+
     pub(in crate::core::tests) fn under(mut self, parent: FrameId) -> Self {
         self.parent = Some(parent);
         self
@@ -153,6 +174,7 @@ impl Wish {
             ttl_ms: self.ttl_ms,
             on_lost: Default::default(),
             asker: None,
+            over_nodes: self.over_nodes.map(Box::new),
         }))
     }
 }
@@ -182,7 +204,9 @@ impl World {
         self.table.apply(Revision(before.revision().0 + 1), &entry, &mut outcomes);
         brute::check_step(&before, &entry, &outcomes, &self.table);
         if let Change::Request(asked) = &entry.change {
-            assert_eq!(outcomes.first(), Some(&before.verdict_on(asked)), "asked ahead");
+            let request = RequestId(self.table.revision().0);
+            let first = outcomes.iter().find(|outcome| outcome.is_word_on(request));
+            assert_eq!(first, Some(&before.verdict_on(asked)), "asked ahead");
         }
         self.log.push((entry, outcomes.clone()));
         outcomes
@@ -243,6 +267,14 @@ impl World {
 
     pub(in crate::core::tests) fn pause(&mut self, name: &str, paused: bool) -> Vec<Outcome> {
         self.apply(Change::Pause { key: key(name), paused })
+    }
+
+    pub(in crate::core::tests) fn confirm_at(
+        &mut self,
+        request: RequestId,
+        token: u64,
+    ) -> Vec<Outcome> {
+        self.apply(Change::ConfirmAt { request, token: Token(token), note: None })
     }
 
     pub(in crate::core::tests) fn waits(&self, request: RequestId) -> bool {

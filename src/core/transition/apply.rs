@@ -26,6 +26,9 @@ impl Table {
             Change::Release(release) => self.release(&mut transition, release),
             Change::End { frame } => self.end(&mut transition, *frame),
             Change::Renew { lease, .. } => self.renew(&mut transition, *lease),
+            Change::ConfirmAt { request, token, .. } => {
+                self.confirm_at(&mut transition, *request, *token);
+            }
             Change::Expire { frame, renewal } => self.expire(&mut transition, *frame, *renewal),
             Change::Suspend { request } => self.suspend(&mut transition, *request),
             Change::Resume { request } => {
@@ -154,6 +157,7 @@ impl Table {
     fn resize(&mut self, transition: &mut Transition<'_>, key: &Key, view: Option<View>) {
         let outcome = match self.bars_view(key, view) {
             Some(in_use) => Outcome::ResizeRefused { in_use },
+            None if self.majority_bars_view(key, view) => Outcome::ResizeRefusedOverNodes,
             None => Outcome::Resized { before: self.stored(key) },
         };
         self.change_setting_by(transition, key, outcome);

@@ -25,7 +25,7 @@ impl Table {
     }
 
     /// The active waiters among some, in the order of service.
-    fn in_order(&self, requests: BTreeSet<RequestId>) -> Vec<RequestId> {
+    pub(in crate::core) fn in_order(&self, requests: BTreeSet<RequestId>) -> Vec<RequestId> {
         let waiters = requests.into_iter().filter_map(|request| self.waiters.get(&request));
         let mut active: Vec<(Rank, RequestId)> = waiters
             .filter(|waiter| waiter.status == WaiterStatus::Active && !self.is_inactive(waiter))

@@ -38,8 +38,13 @@ impl Table {
             Outcome::PauseStored { .. } => self.store_pause(entry),
             Outcome::FrameGone { frame } => self.drop_frame(*frame),
             Outcome::Renewed { frame, renewal } => self.renewed(entry, *frame, *renewal),
+            Outcome::ConfirmedAt { was, token, .. } => self.confirmed_at(entry, *was, *token),
             Outcome::LeaseMoved { frame, host } => self.lease_moved(*frame, *host),
-            Outcome::NotHeld | Outcome::LeaseGone | Outcome::ResizeRefused { .. } => Ok(()),
+            Outcome::NotHeld
+            | Outcome::LeaseGone
+            | Outcome::NotConfirmed { .. }
+            | Outcome::ResizeRefused { .. }
+            | Outcome::ResizeRefusedOverNodes => Ok(()),
         }
     }
 
@@ -48,7 +53,9 @@ impl Table {
         match &entry.change {
             Change::Confirm { request } => {
                 let token = self.granted.get(request);
-                if let Some(hold) = token.and_then(|token| self.holds.get_mut(token)) {
+                if let Some(hold) = token.and_then(|token| self.holds.get_mut(token))
+                    && hold.asked.over_nodes.is_none()
+                {
                     Arc::make_mut(hold).provisional = false;
                 }
             }
@@ -72,6 +79,7 @@ impl Table {
             Change::Policy { bypass_max } => self.bypass_max = (*bypass_max).max(1),
             Change::Floor { token } => self.next_token = self.next_token.max(*token),
             Change::Request(_)
+            | Change::ConfirmAt { .. }
             | Change::Withdraw { .. }
             | Change::Renew { .. }
             | Change::Expire { .. }

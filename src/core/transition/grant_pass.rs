@@ -34,7 +34,11 @@ impl Table {
             }
             let quiet = transition.worklist().holdings_changed.is_empty()
                 && transition.worklist().retry.is_empty();
-            if quiet && !self.grant_by_bypass(transition) && !self.break_deadlock(transition) {
+            if quiet
+                && !self.grant_by_bypass(transition)
+                && !self.take_spares_back(transition)
+                && !self.break_deadlock(transition)
+            {
                 return;
             }
         }

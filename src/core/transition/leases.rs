@@ -1,20 +1,65 @@
 //! Decisions about leases: requests, renewals and expiries.
 
 use super::worklist::Transition;
-use crate::core::{FrameId, LeaseId, Outcome, Owner, Refusal, Request, Table};
+use crate::core::{
+    CONFIRMED_TOKEN_MAX, FrameId, HoldState, LeaseId, Outcome, Owner, Refusal, Request, RequestId,
+    Table, Token,
+};
 
 impl Table {
     /// Why a request is invalid as the request of a lease, if it is.
     pub(in crate::core) fn fault_of_lease(&self, asked: &Request) -> Option<Refusal> {
         match (&asked.owner, asked.ttl_ms) {
             (Owner::Process(_), None) => None,
-            (Owner::Lease(lease), Some(_)) if asked.parent.is_none() => {
+            (Owner::Lease(lease), Some(_)) if self.may_be_under(asked) => {
                 // A lease has one request in its life. So a lease that holds something never waits,
-                // and is never part of a deadlock.
+                // and is part of a deadlock only by the leases that it encloses.
                 self.lease(*lease).map(|_| Refusal::Duplicate)
             }
             _ => Some(Refusal::Invalid { item: 0 }),
         }
+    }
+
+    /// Whether the request of a lease may belong to the frame that it names: only over nodes, and
+    /// only to a lease of the same user that holds something for certain.
+    fn may_be_under(&self, asked: &Request) -> bool {
+        let Some(parent) = asked.parent else { return true };
+        let held_for_certain = |frame| {
+            let mut holds = self.holds_in(frame).peekable();
+            holds.peek().is_some() && holds.all(|hold| !hold.provisional)
+        };
+        // A frame that is gone encloses nothing: the request has a session of its own.
+        let is_lease = self.frames.get(&parent).is_none_or(|frame| {
+            let state = &frame.state;
+            state.lease.is_some() && state.uid == asked.uid && held_for_certain(parent)
+        });
+        asked.over_nodes.is_some() && is_lease
+    }
+
+    pub(in crate::core) fn confirm_at(
+        &mut self,
+        transition: &mut Transition<'_>,
+        request: RequestId,
+        token: Token,
+    ) {
+        let hold = self.hold_of(request).filter(|hold| hold.asked.over_nodes.is_some());
+        let outcome = match hold {
+            None => Outcome::NotConfirmed { least: None },
+            Some(hold) if self.may_have_token(hold, token) => {
+                Outcome::ConfirmedAt { request, was: hold.token, token }
+            }
+            Some(_) => Outcome::NotConfirmed { least: Some(self.next_token) },
+        };
+        self.commit(transition, outcome);
+    }
+
+    /// Whether a hold may have this token from now on. The node may have given the number out to
+    /// another hold meanwhile, which may still have it.
+    fn may_have_token(&self, hold: &HoldState, token: Token) -> bool {
+        token == hold.token
+            || token > hold.token
+                && token.0 <= CONFIRMED_TOKEN_MAX
+                && !self.holds.contains_key(&token)
     }
 
     pub(in crate::core) fn renew(&mut self, transition: &mut Transition<'_>, lease: LeaseId) {

@@ -11,4 +11,5 @@ mod grant_pass;
 mod hosts;
 mod leases;
 mod request;
+mod spares;
 mod worklist;

@@ -13,8 +13,15 @@ use crate::core::{
 
 impl Table {
     pub(in crate::core) fn decide(&mut self, transition: &mut Transition<'_>, asked: &Request) {
-        let sized = self.sized(asked);
-        let outcome = self.verdict(&sized, RequestId(self.revision.0));
+        let request = RequestId(self.revision.0);
+        let mut sized = self.sized(asked);
+        let mut outcome = self.verdict(&sized, request);
+        let spares = self.spares_before_newcomer(&sized, &outcome);
+        if !spares.is_empty() {
+            self.take_back(transition, &spares);
+            sized = self.sized(asked);
+            outcome = self.verdict(&sized, request);
+        }
         let is_granted = matches!(outcome, Outcome::Granted(_));
         self.commit(transition, outcome);
         if is_granted {
@@ -25,7 +32,13 @@ impl Table {
     /// What would be decided about a request if it were the next entry. Changes nothing.
     #[must_use]
     pub fn verdict_on(&self, asked: &Request) -> Outcome {
-        self.verdict(asked, RequestId(self.revision.0 + 1))
+        let request = RequestId(self.revision.0 + 1);
+        let outcome = self.verdict(asked, request);
+        let spares = self.spares_before_newcomer(&self.sized(asked), &outcome);
+        if spares.is_empty() {
+            return outcome;
+        }
+        self.without(&spares).verdict(asked, request)
     }
 
     /// The decision about a new request.
@@ -95,6 +108,9 @@ impl Table {
             return Some(Refusal::Invalid { item: 0 });
         }
         if let Some(why) = self.fault_of_lease(asked) {
+            return Some(why);
+        }
+        if let Some(why) = self.fault_over_nodes(asked) {
             return Some(why);
         }
         let mut keys = BTreeSet::new();

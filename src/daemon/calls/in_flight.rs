@@ -264,6 +264,7 @@ mod tests {
             ttl_ms: None,
             on_lost: Default::default(),
             asker: None,
+            over_nodes: None,
         };
         Completion::Ask(PendingAcquire::again(ConnId::default(), Arc::new(request), false, None))
     }

@@ -248,6 +248,7 @@ mod tests {
             ttl_ms: Some(u64::MAX),
             on_lost: OnLost::Kill,
             asker: Some(ProcessId { pid: u32::MAX, started: u64::MAX, inode: u64::MAX }),
+            over_nodes: None,
         };
         let change = Change::Request(Arc::new(request));
         let at = UnixMillis(u64::MAX);

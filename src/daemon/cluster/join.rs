@@ -65,6 +65,8 @@ pub(crate) fn begin(
         unverified: BTreeSet::new(),
         notes: Vec::new(),
         ended: Vec::new(),
+        state_dir: None,
+        is_anew: false,
     };
     Ok((recovered, EngineDriver::new(member, engine)))
 }

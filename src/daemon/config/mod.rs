@@ -8,6 +8,7 @@ pub(super) mod engine_section;
 pub(super) mod file;
 pub(super) mod history_section;
 pub(super) mod in_force;
+pub(super) mod nodes_section;
 pub(super) mod reading;
 pub(super) mod reload;
 pub(super) mod report;
@@ -29,7 +30,7 @@ use crate::daemon::config::engine_section::Configured;
 use crate::daemon::config::history_section::HistorySettings;
 use crate::daemon::config::written::{Written, line_of};
 use crate::daemon::limits::{
-    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NUMBER_MAX, WAITERS_PER_USER,
+    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NODES_TTL, NUMBER_MAX, WAITERS_PER_USER,
     connections_max,
 };
 use crate::daemon::logging;
@@ -51,6 +52,7 @@ pub(crate) struct Config {
     /// How often a waiter may be overtaken.
     pub(crate) bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
+    nodes_longest_ttl: Option<Duration>,
     permissions: Vec<Permission>,
     /// Who may connect to the socket, if the daemon makes it.
     pub(crate) socket: SocketAccess,
@@ -92,6 +94,8 @@ pub(crate) struct Limits {
     pub(crate) leases_per_user: usize,
     /// The maximum number of bytes of the keys that one user holds and waits for.
     pub(crate) key_bytes_per_user: usize,
+    /// The longest TTL of a lease over nodes.
+    pub(crate) nodes_longest_ttl: Duration,
     /// After this time without work the daemon ends. `None` means never.
     pub(crate) idle_exit: Option<Duration>,
     views: BTreeMap<Key, View>,
@@ -126,6 +130,7 @@ struct File {
     socket: socket_section::Section,
     engine: Option<engine_section::Section>,
     history: history_section::Section,
+    nodes: nodes_section::Section,
 }
 
 #[derive(Debug, Deserialize)]
@@ -210,6 +215,7 @@ impl Config {
         let engine = file.engine.unwrap_or_default().configured();
         let socket = file.socket.access();
         let history = file.history.settings();
+        let nodes_longest_ttl = file.nodes.longest_ttl();
         let permissions = file.permission.iter().map(permissions::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
         let time = |text: Option<&Spanned<String>>| {
@@ -232,6 +238,7 @@ impl Config {
             key_bytes_per_user: file.limits.key_bytes_per_user,
             bypass_max: file.policy.bypass_max,
             idle_exit: time(file.daemon.idle_exit.as_ref())?,
+            nodes_longest_ttl: nodes_longest_ttl.map_err(|(at, what)| wrong(at, what))?,
             permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
             socket: socket.map_err(|(at, what)| wrong(at, what))?,
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
@@ -253,6 +260,7 @@ impl Config {
             waiters_per_user: self.waiters_per_user.unwrap_or(WAITERS_PER_USER),
             leases_per_user: self.leases_per_user.unwrap_or(LEASES_PER_USER),
             key_bytes_per_user: self.key_bytes_per_user.unwrap_or(KEY_BYTES_PER_USER),
+            nodes_longest_ttl: self.nodes_longest_ttl.unwrap_or(NODES_TTL),
             idle_exit: idle_exit.filter(|time| !time.is_zero()),
             views: self.views.clone(),
         }
@@ -495,6 +503,30 @@ mod tests {
             socket("grup = 0").unwrap_err(),
             "canal.toml, line 2: unknown field `grup`; did you mean `group`?"
         );
+    }
+
+    #[test]
+    fn nodes_have_names_for_clients_and_a_longest_ttl_here() {
+        let longest = |text: &str| {
+            let config = parse(&format!("[nodes]\n{text}\n"))?;
+            Ok::<_, String>(config.limits(1 << 20, None).nodes_longest_ttl)
+        };
+        let names =
+            "web1 = \"ssh:web1\"\nweb2 = { address = \"ssh:web2\", canal = \"/opt/canal\" }";
+        assert_eq!(longest(names).unwrap(), NODES_TTL);
+        assert_eq!(
+            longest(&format!("{names}\nlongest_ttl = \"1m\"")).unwrap(),
+            Duration::from_secs(60)
+        );
+        for (text, what) in [
+            ("longest_ttl = \"9s\"", "line 2: `longest_ttl` is at least 10s"),
+            ("longest_ttl = \"31 days\"", "line 2: `31 days` is no duration"),
+            ("longest_ttl = 600", "line 2: `longest_ttl` is a duration"),
+            ("\nlongest_tll = \"1m\"", "line 3: unknown field `longest_tll`; did you mean"),
+        ] {
+            let error = longest(text).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

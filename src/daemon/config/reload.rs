@@ -170,6 +170,11 @@ impl Server {
         for (key, view) in self.ledger.views_to_follow(config) {
             if let Some(in_use) = self.ledger.table.bars_view(&key, view) {
                 notes.push(format!("the size of `{key}` is not used: `{key}` {}", used_as(in_use)));
+            } else if self.ledger.table.majority_bars_view(&key, view) {
+                notes.push(format!(
+                    "the size of `{key}` is not used: more than half of several nodes grant it, which \
+                     excludes others only while it has one slot"
+                ));
             } else {
                 changed.push((key, view));
             }

@@ -104,6 +104,7 @@ impl Server {
             ("limits.waiters_per_user", limits.waiters_per_user.to_string()),
             ("limits.leases_per_user", limits.leases_per_user.to_string()),
             ("limits.key_bytes_per_user", limits.key_bytes_per_user.to_string()),
+            ("nodes.longest_ttl", stated(limits.nodes_longest_ttl)),
             ("policy.bypass_max", self.ledger.table.bypass_max().to_string()),
             ("daemon.idle_exit", limits.idle_exit.map_or_else(|| "never".to_owned(), stated)),
             ("daemon.log", log),

@@ -286,6 +286,13 @@ impl Recorder {
                     self.open.insert(granted.request, Open::of_hold(table, hold));
                 }
             }
+            Outcome::ConfirmedAt { request, token, .. } => {
+                if let Some(open) = self.open.get_mut(request)
+                    && let Some((held, _)) = &mut open.granted
+                {
+                    *held = *token;
+                }
+            }
             Outcome::Requeued { request, .. } => {
                 if let Some(open) = self.open.get_mut(request) {
                     open.granted = None;
@@ -324,8 +331,10 @@ impl Recorder {
             Outcome::Released { whole: false, .. }
             | Outcome::NotHeld
             | Outcome::LeaseGone
+            | Outcome::NotConfirmed { .. }
             | Outcome::Barrier { .. }
             | Outcome::ResizeRefused { .. }
+            | Outcome::ResizeRefusedOverNodes
             | Outcome::Resized { .. }
             | Outcome::PauseStored { .. } => {}
         }
@@ -461,8 +470,8 @@ fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
             }
             Reason::Deadlock
         }
-        Refusal::TooLarge { .. } => Reason::TooLarge,
-        Refusal::Kind { .. } => Reason::Mismatch,
+        Refusal::TooLarge { .. } | Refusal::RequireTooLarge { .. } => Reason::TooLarge,
+        Refusal::Kind { .. } | Refusal::OtherNodes { .. } => Reason::Mismatch,
         Refusal::Unsupported { .. }
         | Refusal::Invalid { .. }
         | Refusal::Duplicate

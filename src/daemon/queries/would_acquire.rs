@@ -42,6 +42,7 @@ impl Server {
             ttl_ms: None,
             on_lost: Default::default(),
             asker: None,
+            over_nodes: None,
             note: None,
         };
         self.pose(PendingAcquire {

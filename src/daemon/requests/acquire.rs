@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::core::{FrameId, Granted, Outcome, Owner, Refusal, Request, RequestId, Wait};
+use crate::core::{FrameId, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait};
 use crate::daemon::calls::completion::Applied;
 use crate::daemon::calls::dispatch::unanswered::lost_track;
 use crate::daemon::calls::items;
@@ -15,11 +15,31 @@ use crate::daemon::view::wording::disk_full;
 use crate::protocol::{Acquire, Failure, Wrapper};
 use crate::sys::clock;
 
+/// What only a part of a request over nodes has.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) over_nodes: Box<OverNodes>,
+    /// The frame of the lease under which it is asked for.
+    pub(crate) parent: Option<FrameId>,
+}
+
 impl Server {
     pub(crate) fn acquire(
         &mut self,
         id: ConnId,
         acquire: Box<Acquire>,
+        more: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        self.ask_for(id, acquire, None, more, fds)
+    }
+
+    /// Asks for a lock on this daemon alone, or for one part of a request over nodes.
+    pub(crate) fn ask_for(
+        &mut self,
+        id: ConnId,
+        acquire: Box<Acquire>,
+        part: Option<Part>,
         more: bool,
         fds: Vec<OwnedFd>,
     ) -> Result<Step, Failure> {
@@ -59,10 +79,14 @@ impl Server {
         let wait = if crowd.is_some() { Wait::No } else { wait };
         let may_come_back = provisional && wait != Wait::No;
         let asker = if may_come_back { self.asker(id) } else { None };
+        let (parent, over_nodes) = match part {
+            Some(Part { over_nodes, parent }) => (parent, Some(over_nodes)),
+            None => (self.enclosing(acquire.frame.as_deref(), &owner), None),
+        };
         let request = Request {
             tag: acquire.tag,
             host: self.ledger.host,
-            parent: self.enclosing(acquire.frame.as_deref(), &owner),
+            parent,
             owner: owner.owner,
             uid: owner.uid,
             command: items::command(acquire.command),
@@ -78,6 +102,7 @@ impl Server {
             ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),
             on_lost: acquire.on_lost,
             asker,
+            over_nodes,
         };
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;

@@ -193,6 +193,10 @@ impl Server {
             return Err(Failure::new(ErrorName::Denied, message));
         }
         let (request, provisional) = (hold.request, hold.provisional);
+        if provisional && hold.asked.over_nodes.is_some() {
+            let message = "a part of a request over nodes is confirmed with a token: ConfirmAt";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
         if !provisional {
             return Ok(Step::reply(&Nothing {}));
         }

@@ -143,6 +143,10 @@ impl Server {
         let table = &self.ledger.table;
         let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
         if table.holds_in(frame).next().is_none() {
+            if table.waiters_in(frame).next().is_none() {
+                // What is left of its frame are the leases under it.
+                return Err(self.lease_lost(peer, lease));
+            }
             let message = "the lease of this handle still waits for its lock";
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
@@ -300,6 +304,7 @@ mod tests {
                 ttl_ms: Some(60_000),
                 on_lost: OnLost::Kill,
                 asker: None,
+                over_nodes: None,
             }))
         };
         apply(wish(2));

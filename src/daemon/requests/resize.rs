@@ -33,6 +33,9 @@ impl Server {
                 if is_local && let Some(in_use) = self.ledger.table.bars_view(&key, view) {
                     return Err(other_kind(&key, in_use));
                 }
+                if is_local && self.ledger.table.majority_bars_view(&key, view) {
+                    return Err(over_nodes(&key));
+                }
                 if is_local {
                     self.ledger.store_view(&key, wanted).map_err(not_kept)?;
                 }
@@ -60,6 +63,7 @@ impl Server {
         let before = match applied.outcomes.first() {
             Some(Outcome::Resized { before }) => *before,
             Some(Outcome::ResizeRefused { in_use }) => return Err(other_kind(key, *in_use)),
+            Some(Outcome::ResizeRefusedOverNodes) => return Err(over_nodes(key)),
             _ => now,
         };
         let resized = Resized {
@@ -79,6 +83,16 @@ impl Server {
 /// The failure for a client that stores a view of another kind than the one in use.
 fn other_kind(key: &Key, in_use: Kind) -> Failure {
     let message = format!("`{key}` {}", used_as(in_use));
+    Failure::new(ErrorName::Mismatch, message)
+        .hint(format!("`canal status {key}` shows who uses it"))
+}
+
+/// The failure for a client that stores several slots for a key that more than half of some nodes have
+/// to grant.
+fn over_nodes(key: &Key) -> Failure {
+    let message = format!(
+        "more than half of several nodes grant `{key}`, which excludes others only while it has one slot"
+    );
     Failure::new(ErrorName::Mismatch, message)
         .hint(format!("`canal status {key}` shows who uses it"))
 }

@@ -12,6 +12,7 @@ use crate::core::{
 };
 use crate::daemon::fault::Fault;
 use crate::daemon::store::lease_store::LeaseStore;
+use crate::daemon::waiters::leases::is_collecting;
 use crate::log::journal::{self, Batch, Journal, NoRoom};
 use crate::log::state::{Durable, StateFile};
 use crate::sys::process::Origin;
@@ -68,6 +69,10 @@ impl Rooms {
     }
 }
 
+fn random() -> io::Result<u64> {
+    getrandom::u64().map_err(|error| io::Error::other(error.to_string()))
+}
+
 impl JournalStore {
     /// Notes an entry that was applied.
     pub(crate) fn note(
@@ -89,9 +94,15 @@ impl JournalStore {
             Outcome::Granted(granted) => {
                 self.keep_room(table, entry, granted.request);
                 let hold = table.hold(granted.token);
-                if hold.is_some_and(|hold| hold.asked.ttl_ms.is_some()) {
+                if hold.is_some_and(|hold| hold.asked.ttl_ms.is_some() && !is_collecting(hold)) {
                     self.leases.begin(granted.token);
                 }
+            }
+            Outcome::ConfirmedAt { was, token, .. } => {
+                if let Some(hold) = table.hold(*token) {
+                    self.rooms.add(hold.request, &hold.asked);
+                }
+                self.leases.confirm(*was, *token);
             }
             Outcome::Renewed { frame, .. }
                 if matches!(entry.change, Change::Renew { note: Some(_), .. }) =>
@@ -176,6 +187,11 @@ impl JournalStore {
         self.store(table, Durable { reserved_token: Token(reserved), ..self.durable.clone() })
     }
 
+    /// Stores what has to survive a reboot, though nothing of it changed.
+    pub(super) fn store_as_it_is(&mut self, table: &Table) -> io::Result<()> {
+        self.store(table, self.durable.clone())
+    }
+
     fn store(&mut self, table: &Table, durable: Durable) -> io::Result<()> {
         if self.leases_in_state {
             self.leases.write_anew(table)?;
@@ -231,6 +247,28 @@ impl JournalStore {
             return self.store(table, self.durable.clone());
         }
         self.leases.store(table)
+    }
+
+    /// The name of this machine, for one that has none of its own. It is made when it is first asked
+    /// for.
+    pub(crate) fn machine_name(&mut self, table: &Table) -> io::Result<String> {
+        if let Some(machine) = &self.durable.node.machine {
+            return Ok(machine.clone());
+        }
+        let machine = format!("{:016x}{:016x}", random()?, random()?);
+        let mut durable = self.durable.clone();
+        durable.node.machine = Some(machine.clone());
+        self.store(table, durable)?;
+        Ok(machine)
+    }
+
+    /// Notes that all is known that this daemon granted over nodes. The file of the leases is there
+    /// from now on: if it is missing at a later start, leases were lost.
+    pub(crate) fn settle_node(&mut self, table: &Table) -> io::Result<()> {
+        self.leases.write_anew(table)?;
+        let mut durable = self.durable.clone();
+        durable.node.is_anew = false;
+        self.store(table, durable)
     }
 
     /// Whether the next [`Self::commit`] waits for the disk.

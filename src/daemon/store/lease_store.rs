@@ -7,7 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::core::{Revision, Rules, Snapshot, Table, Token};
+use crate::core::{FrameId, HoldState, Revision, Rules, Snapshot, Table, Token};
+use crate::daemon::waiters::leases::is_collecting;
 use crate::log::leases::{Changes, HeldLease, LeaseLog};
 use crate::log::state::Leases;
 use crate::sys::clock;
@@ -44,6 +45,15 @@ impl LeaseStore {
     pub(crate) fn begin(&mut self, token: Token) {
         self.tokens.insert(token);
         self.granted.insert(token);
+    }
+
+    /// Notes that the lease of a part of a request over nodes is confirmed, with another token perhaps.
+    pub(crate) fn confirm(&mut self, was: Token, token: Token) {
+        if was == token && self.tokens.contains(&token) {
+            return self.change(token);
+        }
+        self.end(was);
+        self.begin(token);
     }
 
     /// Notes that a hold has ended. Does nothing unless a lease had it.
@@ -138,6 +148,12 @@ pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
 
 /// Builds a table of leases only: the state after a reboot, or without a journal.
 pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
+    // The lease around another one may have ended before.
+    let there: BTreeSet<FrameId> = leases.frames.iter().map(|frame| frame.id).collect();
+    let mut frames = leases.frames.clone();
+    for frame in &mut frames {
+        frame.parent = frame.parent.filter(|parent| there.contains(parent));
+    }
     let ids = leases.frames.iter().map(|frame| frame.id.0);
     let ids = ids.chain(leases.holds.iter().map(|hold| hold.request.0));
     let next_token = leases.holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
@@ -146,7 +162,7 @@ pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
         // New ids are greater than all ids of these leases.
         revision: Revision(ids.max().unwrap_or(0)),
         next_token: next_token.unwrap_or(fresh.next_token()),
-        frames: leases.frames.clone(),
+        frames,
         holds: leases.holds.clone(),
         ..fresh.snapshot()
     };
@@ -155,7 +171,8 @@ pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
 
 /// The tokens of a table's leases.
 fn lease_tokens(table: &Table) -> BTreeSet<Token> {
-    let leases = table.holds().filter(|hold| hold.asked.ttl_ms.is_some());
+    let is_kept = |hold: &&HoldState| hold.asked.ttl_ms.is_some() && !is_collecting(hold);
+    let leases = table.holds().filter(is_kept);
     leases.map(|hold| hold.token).collect()
 }
 
@@ -209,6 +226,7 @@ mod tests {
             ttl_ms,
             on_lost: Default::default(),
             asker: None,
+            over_nodes: None,
         };
         let applied = recovered.ledger.apply(Change::Request(request.into()));
         match &applied.outcomes[..] {

@@ -181,6 +181,19 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.store_view(table, key, view))
     }
 
+    /// The name of this machine, for one that has none of its own.
+    ///
+    /// # Errors
+    /// It is made now, and cannot be stored.
+    pub(crate) fn machine_name(&mut self) -> io::Result<String> {
+        self.kept().map_or(Ok(String::new()), |(table, kept)| kept.machine_name(table))
+    }
+
+    /// Notes durably that all is known that this daemon granted over nodes.
+    pub(crate) fn settle_node(&mut self) -> io::Result<()> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.settle_node(table))
+    }
+
     /// Stores whether a key is paused, so that it survives reboots.
     pub(crate) fn store_pause(&mut self, key: &Key, paused: bool) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.store_pause(table, key, paused))

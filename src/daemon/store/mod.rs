@@ -5,5 +5,6 @@
 pub(super) mod journal_store;
 pub(super) mod lease_store;
 pub(super) mod ledger;
+pub(super) mod node;
 pub(super) mod previous_journal;
 pub(super) mod recover;

@@ -123,6 +123,7 @@ fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
     let outcomes = records.iter().flat_map(|record| &record.outcomes);
     let granted = outcomes.filter_map(|outcome| match outcome {
         Outcome::Granted(granted) => Some(Token(granted.token.0 + 1)),
+        Outcome::ConfirmedAt { token, .. } => Some(Token(token.0 + 1)),
         _ => None,
     });
     let floors = records.iter().filter_map(|record| match record.entry.change {

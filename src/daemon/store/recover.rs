@@ -4,13 +4,13 @@
 //! certainly gone.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use crate::core::{
     Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, Owner, ProcessId, Release,
-    Revision, Rules, StoredView, Table, Token, UnixMillis,
+    Revision, Rules, StoredView, Table, Token, UnixMillis, Withdrawal,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
@@ -21,9 +21,10 @@ use crate::daemon::store::journal_store::{JournalStore, Rooms};
 use crate::daemon::store::lease_store::{LeaseStore, parts_of, table_of};
 use crate::daemon::store::ledger::{Ledger, stored_views};
 use crate::daemon::store::previous_journal::{self, PreviousJournal};
+use crate::daemon::waiters::leases::is_collecting;
 use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;
-use crate::log::state::{self, Durable, Leases, StateFile};
+use crate::log::state::{self, Durable, Leases, NodeRecord, StateFile};
 use crate::protocol::place::Place;
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
@@ -44,6 +45,10 @@ pub(crate) struct Recovered {
     pub(crate) notes: Vec<String>,
     /// The holds that ended while no daemon ran, with the outermost frames of their sessions.
     pub(crate) ended: Vec<(HoldState, FrameId)>,
+    /// Where the state lies; `None` if an engine keeps the table.
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Whether leases over nodes may live of which the state does not know.
+    pub(crate) is_anew: bool,
 }
 
 /// Recovers the state from the journal, the state file and the lease file.
@@ -60,21 +65,28 @@ pub(crate) fn recover(
     let mut notes = Vec::new();
     let opened = open_state(place, &mut notes)?;
     let (state, durable) = (opened.state, opened.durable);
-    let (lease_log, leases) = open_leases(state.dir())?;
+    let state_dir = state.dir().to_owned();
+    let (lease_log, leases) = open_leases(&state_dir)?;
     // The leases in the state file are valid as long as it contains any: they are moved once.
     let leases_in_state = opened.leases.is_some();
-    let leases = opened.leases.unwrap_or(leases);
+    let has_leases = leases.is_some() || leases_in_state;
+    let leases = opened.leases.or(leases).unwrap_or_default();
     let opened = previous_journal::open(place, &origin, discard)?;
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
     let mut old = PreviousJournal::read(opened, &place.dir, &origin, rules)?;
+    let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
+    // The journal of this boot has all leases, and after a reboot the file of the leases has them.
+    let is_anew = was_anew || !old.goes_on && (durable.is_none() || !has_leases);
     let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
-    let durable = durable.unwrap_or_else(|| Durable {
+    let mut durable = durable.unwrap_or_else(|| Durable {
         reserved_token: Token(0),
         views: views_but_configured(&old.table, config),
         paused: paused_keys(&old.table),
+        node: NodeRecord::default(),
     });
+    durable.node.is_anew = is_anew;
     if !old.goes_on {
         old.table = table_of(&leases, rules)
             .with_context(|| format!("the leases in {}", state.dir().display()))?;
@@ -109,6 +121,9 @@ pub(crate) fn recover(
         && let Some((table, kept)) = ledger.kept()
     {
         kept.reserve_tokens(table, 0).with_context(|| journal_of(place))?;
+        if is_anew && !was_anew {
+            kept.store_as_it_is(table).with_context(|| journal_of(place))?;
+        }
     }
     let mut recovered = Recovered {
         ledger,
@@ -118,6 +133,8 @@ pub(crate) fn recover(
         unverified: BTreeSet::new(),
         notes,
         ended: Vec::new(),
+        state_dir: Some(state_dir),
+        is_anew,
     };
     let before = &recovered.ledger.table;
     let mut held: Vec<(HoldState, FrameId)> =
@@ -161,8 +178,8 @@ fn paused_keys(table: &Table) -> Vec<Key> {
     table.keys(None).filter(|key| table.is_paused(key)).cloned().collect()
 }
 
-/// Reads the leases that survived a reboot.
-fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Leases)> {
+/// Reads the leases that survived a reboot; `None` if there is no file of them.
+fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
     let opened = LeaseLog::open(dir).map_err(|error| match &error {
         OpenError::Damaged { path, .. } | OpenError::Newer { path, .. } => {
             let path = path.display();
@@ -181,7 +198,7 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Leases)> {
             "the record of leases ended in the middle of one that nobody was told"
         );
     }
-    Ok((opened.log, parts_of(opened.leases.unwrap_or_default())))
+    Ok((opened.log, opened.leases.map(parts_of)))
 }
 
 /// Opens the state file. If the usual directory cannot be used, a user's own daemon keeps it beside
@@ -218,6 +235,12 @@ impl Recovered {
             return;
         }
         ledger.apply(Change::Detach { host: ledger.host });
+        // Their connections ended with the previous daemon.
+        let collecting = ledger.table.holds().filter(|hold| is_collecting(hold));
+        let collecting: Vec<_> = collecting.map(|hold| hold.request).collect();
+        for request in collecting {
+            ledger.apply(Change::Withdraw { request, why: Withdrawal::Lost });
+        }
         let frames: Vec<_> = ledger.table.frames().cloned().collect();
         let enclosing: BTreeSet<_> = frames.iter().filter_map(|frame| frame.parent).collect();
         for frame in frames.into_iter().filter(|frame| !frame.ended) {
@@ -280,8 +303,14 @@ impl Recovered {
         let ledger = &mut self.ledger;
         for (key, view) in ledger.views_to_follow(config) {
             let applied = ledger.apply(Change::Resize { key: key.clone(), view });
-            if let Some(Outcome::ResizeRefused { in_use }) = applied.outcomes.first() {
-                tracing::warn!(%key, "its view is not used: the key is in use as another kind, {in_use}");
+            match applied.outcomes.first() {
+                Some(Outcome::ResizeRefused { in_use }) => {
+                    tracing::warn!(%key, "its view is not used: the key is in use as another kind, {in_use}");
+                }
+                Some(Outcome::ResizeRefusedOverNodes) => {
+                    tracing::warn!(%key, "its view is not used: more than half of several nodes grant it");
+                }
+                _ => {}
             }
         }
         let bypass_max = config.bypass_max.unwrap_or(crate::core::BYPASS_MAX_DEFAULT);

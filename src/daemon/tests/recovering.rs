@@ -109,6 +109,8 @@ impl World {
             unverified: BTreeSet::new(),
             notes: Vec::new(),
             ended: Vec::new(),
+            state_dir: None,
+            is_anew: false,
         };
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
         let in_force = InForce::new(config, place.stores().config.clone(), 1024, overrides);
@@ -247,6 +249,7 @@ fn request(host: HostId, tag: u128, key: &str) -> Request {
         ttl_ms: None,
         on_lost: Default::default(),
         asker: None,
+        over_nodes: None,
     }
 }
 

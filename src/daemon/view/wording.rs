@@ -1,8 +1,8 @@
 //! Messages for users: why a request was refused, and why it waits.
 
-use crate::core::{Item, Key, Kind, Mode, Owner, Reason, Refusal, Request, View};
+use crate::core::{Item, Key, Kind, Mode, NodeId, Owner, Reason, Refusal, Request, View};
 use crate::log::journal::NoRoom;
-use crate::protocol::{ErrorName, Failure, OWNER_GONE};
+use crate::protocol::{ErrorName, Failure, NodesRefusal, OWNER_GONE};
 
 /// How full the lock is that a request did not get.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         Refusal::TooLarge { capacity, .. } => {
             too_large(item, *capacity, use_of.and_then(|used| used.stored))
         }
+        Refusal::RequireTooLarge { .. } => require_too_large(item),
+        Refusal::OtherNodes { theirs, .. } => other_nodes(item, theirs, request),
         Refusal::Unsupported { .. } => Failure::new(
             ErrorName::Unsupported,
             format!("this version cannot grant what is asked of `{key}`"),
@@ -66,6 +68,44 @@ pub(crate) fn late_refusal(why: &Refusal, item: Option<&Item>, stored: Option<Vi
         (_, Some(key)) => refused("full", format!("`{key}` can no longer be granted")),
         (_, None) => refused("full", "what was asked for can no longer be granted".to_owned()),
     }
+}
+
+/// The failure for an item from which more than half of the nodes would not exclude others.
+fn require_too_large(item: &Item) -> Failure {
+    let key = &item.key;
+    let message = match item.ask.mode() {
+        Mode::Write => format!(
+            "more than half of the nodes do not keep the jobs of the others from `{key}` while it is \
+             written"
+        ),
+        Mode::Read | Mode::Counted => format!(
+            "`{key}` has more than one slot: more than half of the nodes would not exclude others"
+        ),
+    };
+    Failure::new(ErrorName::RequireTooLarge, message).hint("ask all nodes: `--require all`")
+}
+
+/// The failure for a request over another list of nodes than that of a request that holds or waits.
+fn other_nodes(item: &Item, theirs: &[NodeId], request: &Request) -> Failure {
+    let yours = request.over_nodes.as_deref().map_or(&[][..], |over| &over.nodes);
+    let key = &item.key;
+    let message = format!(
+        "`{key}` is in use over another list of nodes, and enough nodes of the two lists need not have \
+         one in common: {} and {}",
+        list_of(theirs),
+        list_of(yours)
+    );
+    let mut failure = Failure::new(ErrorName::NodeListDiffers, message)
+        .hint("name the same nodes everywhere; add new nodes first, and remove old ones later");
+    let (key, theirs, yours) = (key.to_string(), theirs.to_vec(), yours.to_vec());
+    failure.nodes = Some(Box::new(NodesRefusal::Lists { key, theirs, yours }));
+    failure
+}
+
+/// The beginnings of the ids of some nodes, as people compare them.
+fn list_of(nodes: &[NodeId]) -> String {
+    let ids: Vec<String> = nodes.iter().map(|node| node.to_string()[..8].to_owned()).collect();
+    format!("({})", ids.join(", "))
 }
 
 fn own_deadlock(key: &Key) -> Failure {
@@ -94,6 +134,8 @@ pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
         | Refusal::Paused { item }
         | Refusal::MaxWaiting { item, .. }
         | Refusal::TooLarge { item, .. }
+        | Refusal::RequireTooLarge { item }
+        | Refusal::OtherNodes { item, .. }
         | Refusal::Unsupported { item }
         | Refusal::Invalid { item } => Some(*item),
         Refusal::Deadlock { cycle } => cycle.first().map(|step| step.item),
@@ -312,6 +354,7 @@ mod tests {
             ttl_ms: None,
             on_lost: Default::default(),
             asker: None,
+            over_nodes: None,
         }
     }
 

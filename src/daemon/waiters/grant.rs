@@ -13,6 +13,7 @@ use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
 use crate::daemon::view::text::pid_of;
 use crate::daemon::view::wording::owner_gone;
+use crate::daemon::waiters::leases::LeaseNews;
 use crate::daemon::waiters::note::given_up;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
@@ -197,7 +198,8 @@ impl Server {
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
         let children = hold.asked.children;
         if self.ledger.is_untold_lease(token) {
-            return Ok(Step::Wait(self.wait_for_disk(id, request, granted)));
+            let news = LeaseNews::Granted(granted.cloned());
+            return Ok(Step::Wait(self.wait_for_disk(id, request, news)));
         }
         let mut fds = Vec::new();
         if children {

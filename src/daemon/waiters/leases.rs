@@ -1,13 +1,14 @@
-//! When leases end that are not renewed.
+//! When leases end that are not renewed, and what their clients report of them.
 //!
 //! Invariant: each lease of this host that holds something has one deadline, never earlier than its
-//! TTL after the grant, its last renewal, or the start of this daemon.
+//! TTL after the grant, its last renewal, or the start of this daemon. A part of a request over nodes
+//! has none before it is confirmed: until then it ends with its connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
 
-use crate::core::{FrameId, Granted, HostId, LeaseId, RequestId, Table};
+use crate::core::{FrameId, Granted, HoldState, HostId, LeaseId, RequestId, Table, Token};
 use crate::daemon::net::conn_id::ConnId;
 use crate::protocol::Handle;
 use crate::sys::clock;
@@ -17,6 +18,17 @@ use crate::sys::clock;
 pub(crate) struct Leases {
     of: BTreeMap<FrameId, u64>,
     ends: BTreeSet<(u64, FrameId)>,
+    /// Of parts of requests over nodes: what their clients reported last.
+    reported: BTreeMap<FrameId, Reported>,
+}
+
+/// How far a request over nodes is, as the client of one of its parts reported it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reported {
+    /// How many nodes have granted it.
+    pub(crate) held: u64,
+    /// The names of the nodes that it waits for.
+    pub(crate) waits_for: Vec<String>,
 }
 
 impl Leases {
@@ -47,7 +59,8 @@ impl Leases {
         let Some(state) = table.frame(frame) else { return };
         let Some(lease) = state.lease else { return };
         self.forget(frame);
-        if state.host == here && table.holds_in(frame).next().is_some() {
+        let counts = |hold: &HoldState| !is_collecting(hold);
+        if state.host == here && table.holds_in(frame).next().is_some_and(counts) {
             let ttl_ms = lease.ttl_ms;
             #[cfg(test)]
             let ttl_ms = match crate::sim::is_broken(crate::sim::Rule::LeasesLast) {
@@ -64,6 +77,21 @@ impl Leases {
         if let Some(end) = self.of.remove(&frame) {
             self.ends.remove(&(end, frame));
         }
+    }
+
+    /// Notes what the client of a part of a request over nodes reports. Returns whether that is new.
+    pub(crate) fn report(&mut self, frame: FrameId, reported: Reported) -> bool {
+        self.reported.insert(frame, reported.clone()).is_none_or(|before| before != reported)
+    }
+
+    /// What the client of a part of a request over nodes reported last.
+    pub(crate) fn reported(&self, frame: FrameId) -> Option<&Reported> {
+        self.reported.get(&frame)
+    }
+
+    /// Forgets what was reported of a frame that is gone.
+    pub(crate) fn forget_report(&mut self, frame: FrameId) {
+        self.reported.remove(&frame);
     }
 
     /// Lets every TTL run out.
@@ -96,13 +124,26 @@ pub(crate) fn name_of(handle: Handle) -> LeaseId {
     LeaseId(half)
 }
 
-/// The grant of a lease that is not sent yet.
+/// Whether a hold is a part of a request over nodes that is not confirmed yet.
+pub(crate) fn is_collecting(hold: &HoldState) -> bool {
+    hold.provisional && hold.asked.over_nodes.is_some()
+}
+
+/// The grant or the confirmation of a lease that is not sent yet.
 #[derive(Debug)]
 pub(crate) struct UnsyncedLease {
     pub(crate) conn: ConnId,
     pub(crate) request: RequestId,
+    pub(crate) news: LeaseNews,
+}
+
+/// What a client is told once its lease is durable.
+#[derive(Debug)]
+pub(crate) enum LeaseNews {
     /// The grant as it was decided; `None` sends what is held by it now.
-    pub(crate) granted: Option<Granted>,
+    Granted(Option<Granted>),
+    /// The token with which its part of a request over nodes is confirmed.
+    Confirmed(Token),
 }
 
 impl UnsyncedLease {

@@ -58,7 +58,15 @@ impl Server {
                 }
                 tracing::debug!(token = token.0, session = %format_args!("s{frame}"), "released");
             }
-            Outcome::FrameGone { frame } => self.owners.rest(*frame),
+            Outcome::FrameGone { frame } => {
+                self.leases.forget_report(*frame);
+                self.owners.rest(*frame);
+            }
+            Outcome::ConfirmedAt { token, .. } => {
+                if let Some(frame) = self.ledger.table.hold(*token).map(|hold| hold.frame) {
+                    self.leases.begin(&self.ledger.table, self.ledger.host, frame);
+                }
+            }
             Outcome::Renewed { frame, .. } => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
             }
@@ -67,9 +75,11 @@ impl Server {
             }
             Outcome::NotHeld
             | Outcome::LeaseGone
+            | Outcome::NotConfirmed { .. }
             | Outcome::Granted(_)
             | Outcome::Barrier { .. }
             | Outcome::ResizeRefused { .. }
+            | Outcome::ResizeRefusedOverNodes
             | Outcome::Resized { .. }
             | Outcome::PauseStored { .. } => {}
         }

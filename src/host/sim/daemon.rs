@@ -317,6 +317,7 @@ fn request_of(host: HostId, proc: &Proc, tag: Tag, item: crate::core::Item) -> R
         ttl_ms: None,
         on_lost: Default::default(),
         asker: None,
+        over_nodes: None,
     }
 }
 

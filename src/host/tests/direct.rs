@@ -189,6 +189,7 @@ impl Direct {
             ttl_ms: None,
             on_lost: Default::default(),
             asker: None,
+            over_nodes: None,
         }))
     }
 

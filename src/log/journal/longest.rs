@@ -42,6 +42,7 @@ pub(super) fn request(items: Vec<Item>) -> Request {
         ttl_ms: Some(u64::MAX),
         on_lost: OnLost::Term,
         asker: Some(PROCESS),
+        over_nodes: None,
     }
 }
 

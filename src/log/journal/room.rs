@@ -13,7 +13,7 @@ use super::longest::{
     queued, refused, request, requeued, waiter,
 };
 use super::record::OVERHEAD;
-use crate::core::{Change, Entry, Item, Outcome, Release, Request, Revision};
+use crate::core::{Change, Entry, Item, NODES_MAX, Outcome, Release, Request, Revision};
 use crate::json;
 use crate::log::Record;
 
@@ -28,6 +28,11 @@ const RANGES_MAX: u64 = 16_384;
 const KEYS: u64 = 8;
 /// How often the command and the note stand there: in the request and in the snapshot.
 const COMMANDS: u64 = 2;
+/// The bytes of the id of a node, with its quotes and a comma.
+const NODE_ID: u64 = 32 + 3;
+/// The bytes of the names of what only a request over nodes has.
+const NAMES_OF_NODES: u64 =
+    r#","over_nodes":,"over_nodes":"other-nodes":{"theirs":[]}"#.len() as u64;
 /// The bytes of a note's name and of what stands around it.
 const NOTE_NAME: u64 = r#","note":"#.len() as u64;
 
@@ -47,7 +52,8 @@ pub fn room_for(request: &Request) -> u64 {
         let ranges = ranges(item).saturating_mul(SUSPENSIONS + 2);
         keys + fixed.item + ranges
     });
-    items.fold(fixed.request.saturating_add(command), u64::saturating_add)
+    let nodes = request.over_nodes.as_deref().map_or(0, |over| fixed.over_nodes + 2 * size(over));
+    items.fold(fixed.request.saturating_add(command + nodes), u64::saturating_add)
 }
 
 /// The sizes that no request changes.
@@ -56,6 +62,9 @@ struct Fixed {
     request: u64,
     /// Of what each item adds, but for its key and slots.
     item: u64,
+    /// Of what is written of a request over nodes only: its confirmation (whose note is not counted),
+    /// and the list of the request because of which it may be refused.
+    over_nodes: u64,
 }
 
 static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
@@ -70,6 +79,9 @@ static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
         // Or withdrawn, which is shorter.
         bytes(Change::Release(Release::Hold { token: TOKEN, forced: false }), gone()),
     ];
+    let confirmed = Outcome::ConfirmedAt { request: ID, was: TOKEN, token: TOKEN };
+    let confirm = Change::ConfirmAt { request: ID, token: TOKEN, note: None };
+    let over_nodes = bytes(confirm, vec![confirmed]) + NODES_MAX as u64 * NODE_ID + NAMES_OF_NODES;
     let state = size(&hold()).max(size(&waiter()));
     let by_key = Release::Latest { frame: FRAME, key: key() };
     Fixed {
@@ -84,6 +96,7 @@ static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
             + 2 * size(&item())
             + size(&held_item())
             + size(&u32::MAX),
+        over_nodes,
     }
 });
 
@@ -127,8 +140,8 @@ fn size(value: &impl Serialize) -> u64 {
 mod tests {
     use super::*;
     use crate::core::{
-        Ask, Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, SlotRange, Slots, View,
-        WaiterState, Withdrawal,
+        Ask, Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, NodeId, OverNodes,
+        Refusal, Require, RunId, SlotRange, Slots, View, WaiterState, Withdrawal,
     };
     use crate::log::journal::record;
 
@@ -170,6 +183,11 @@ mod tests {
             bytes += written(Change::Resume { request: ID }, vec![barrier(), grant()]);
         }
         bytes += written(Change::Confirm { request: ID }, vec![]);
+        if request.over_nodes.is_some() {
+            let confirm = Change::ConfirmAt { request: ID, token: TOKEN, note: None };
+            let confirmed = Outcome::ConfirmedAt { request: ID, was: TOKEN, token: TOKEN };
+            bytes += written(confirm, vec![confirmed]);
+        }
         for key in &keys {
             let release = Release::Latest { frame: FRAME, key: key.clone() };
             let outcomes = vec![released(std::slice::from_ref(key), false), gone()];
@@ -251,6 +269,22 @@ mod tests {
                 scattered(1, u64::MAX)
             });
         }
+    }
+
+    #[test]
+    fn room_is_enough_for_the_longest_list_of_nodes() {
+        let nodes = (0..NODES_MAX as u128).map(|node| NodeId(u128::MAX - 99 + node)).collect();
+        let run = RunId(u128::MAX);
+        let over = OverNodes { run, nodes, require: Require::Majority, spare: true };
+        let over_nodes = Some(Box::new(over));
+        let request = Request { over_nodes, ..with("make", vec![("k".into(), 1, None)]) };
+        let (room, life) = (room_for(&request), life(&request, |_| scattered(1, u64::MAX)));
+        assert!(life <= room, "{life} bytes are written, and there is room for {room}");
+        // Instead of all that, it may be refused because of a list that is as long.
+        let theirs = request.over_nodes.as_ref().unwrap().nodes.clone();
+        let why = Refusal::OtherNodes { item: usize::MAX, theirs };
+        let asked = Change::Request(Arc::new(request.clone()));
+        assert!(written(asked, vec![Outcome::Refused { request: ID, why }]) <= room);
     }
 
     #[test]

@@ -35,6 +35,7 @@ fn lease(token: u64) -> HeldLease {
         ttl_ms: Some(60_000),
         on_lost: Default::default(),
         asker: None,
+        over_nodes: None,
     };
     let slots = Slots(vec![SlotRange(0, 0)]);
     let (mode, shared, stated) = (Mode::Counted, false, view);

@@ -38,6 +38,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         ttl_ms: None,
         on_lost: Default::default(),
         asker: None,
+        over_nodes: None,
     }))
 }
 

@@ -23,11 +23,67 @@ pub(in crate::core::tests) fn check_step(
     assert_eq!(Table::restore(&state, after.rules).unwrap().snapshot(), state, "restore differs");
     check_last_words(entry, outcomes, after);
     check_first_ahead(&state, after);
-    check_sizes(&before.snapshot(), entry, &state);
+    check_sizes(&before_newcomer(before, entry, outcomes), entry, &state);
     check_state(&state, after.rules);
     for waiter in &state.waiters {
         assert_eq!(after.is_inactive(waiter), !takes_part(&state, waiter), "{}", brief(&state));
     }
+    check_over_nodes(&state, after);
+}
+
+/// Requests over nodes that exclude each other meet in a node, and a spare that is not confirmed
+/// keeps nobody waiting.
+fn check_over_nodes(state: &Snapshot, after: &Table) {
+    let waiting = state.waiters.iter().map(|waiter| (waiter.id, &waiter.request));
+    let holding = state.holds.iter().map(|hold| (hold.request, &hold.asked));
+    let over: Vec<_> = waiting
+        .chain(holding)
+        .filter_map(|(id, asked)| Some((id, asked, asked.over_nodes.as_deref()?)))
+        .collect();
+    assert!(over.iter().map(|(id, ..)| *id).collect::<BTreeSet<_>>() == after.over_nodes);
+    for (id, asked, list) in &over {
+        for (other, theirs, their_list) in over.iter().filter(|(other, ..)| other != id) {
+            let rivals = asked.items.iter().any(|one| {
+                theirs.items.iter().any(|two| {
+                    let near = one.key.covers(&two.key) || two.key.covers(&one.key);
+                    let slots = (Mode::Counted, Mode::Counted) == (one.ask.mode(), two.ask.mode());
+                    let writes = [one, two].iter().any(|item| item.ask == Ask::Write);
+                    near && writes || slots && one.key == two.key
+                })
+            });
+            let any = [list, their_list].iter().any(|list| list.require == Require::Any);
+            assert!(!rivals || any || list.always_meets(their_list), "{id} {other}");
+        }
+    }
+    let is_spare = |hold: &&HoldState| {
+        hold.provisional && hold.asked.over_nodes.as_ref().is_some_and(|over| over.spare)
+    };
+    let spares: Vec<Token> = state.holds.iter().filter(is_spare).map(|hold| hold.token).collect();
+    if state.recovery.is_some() {
+        return;
+    }
+    let mut without = after.clone();
+    for token in spares {
+        let change = Change::Release(Release::Hold { token, forced: false });
+        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+        let mut outcomes = Vec::new();
+        without.apply(Revision(without.revision().0 + 1), &entry, &mut outcomes);
+        let granted = outcomes.iter().any(|it| matches!(it, Outcome::Granted(_)));
+        assert!(!granted, "spare {token} keeps a request waiting: {}", brief(state));
+    }
+}
+
+/// The state in which a new request was decided: after the spares were taken back that were in its
+/// way.
+fn before_newcomer(before: &Table, entry: &Entry, outcomes: &[Outcome]) -> Snapshot {
+    let mut replay = before.clone();
+    replay.revision = Revision(before.revision().0 + 1);
+    let newcomer = RequestId(replay.revision.0);
+    let is_new = matches!(entry.change, Change::Request(_));
+    for outcome in outcomes.iter().take_while(|outcome| is_new && !outcome.is_word_on(newcomer)) {
+        replay.carry_out(entry, outcome).unwrap();
+    }
+    replay.snapshot()
 }
 
 /// Checks each outcome, and returns the table to which they lead.
@@ -60,7 +116,7 @@ fn check_sizes(before: &Snapshot, entry: &Entry, after: &Snapshot) {
     }
     for hold in &after.holds {
         for item in hold.items.iter().filter(|item| item.mode == Mode::Counted) {
-            let was = before.holds.iter().filter(|was| was.token == hold.token);
+            let was = before.holds.iter().filter(|was| was.request == hold.request);
             let was = was.flat_map(|was| &was.items).find(|was| was.key == item.key);
             let size = (item.view, item.stated);
             let expected = match was {

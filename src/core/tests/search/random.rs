@@ -21,6 +21,10 @@ pub(in crate::core::tests) enum Op {
     Force(usize),
     Renew(u32),
     Expire(u32, bool),
+    /// Asks for a part of a request over nodes, under which of the leases, if under one.
+    Part(Wish, Option<usize>),
+    /// Confirms at a token that is so much larger than the one that the hold has.
+    ConfirmAt(usize, u64),
 }
 
 const KEYS: [&str; 4] = ["a", "b", "b/c", "b/c/d"];
@@ -65,6 +69,19 @@ fn wish(modes: bool) -> impl Strategy<Value = Wish> {
     )
 }
 
+/// A part of a request over some of four nodes, this one among them.
+fn part_of(modes: bool) -> impl Strategy<Value = Wish> {
+    let require =
+        prop_oneof![3 => Just(Require::All), 3 => Just(Require::Majority), 1 => Just(Require::Any)];
+    (wish(modes), 0u8..8, require, any::<bool>()).prop_map(|(wish, others, require, spare)| {
+        let others = (0..3).filter(|at| others >> at & 1 == 1).map(|at| NodeId(at + 2));
+        let nodes = std::iter::once(NodeId(1)).chain(others).collect();
+        let over = OverNodes { run: RunId(wish.pid.into()), nodes, require, spare: false };
+        let wish = Wish { ttl_ms: Some(1), provisional: true, over_nodes: Some(over), ..wish };
+        if spare { wish.spare() } else { wish }
+    })
+}
+
 pub(in crate::core::tests) fn op(modes: bool) -> impl Strategy<Value = Op> {
     prop_oneof![
         18 => (wish(modes), prop::option::weighted(0.4, 0usize..6))
@@ -84,6 +101,9 @@ pub(in crate::core::tests) fn op(modes: bool) -> impl Strategy<Value = Op> {
         2 => wish(modes).prop_map(|wish| Op::Ask(Wish { ttl_ms: Some(1), ..wish }, None)),
         1 => (1..=PIDS).prop_map(Op::Renew),
         2 => (1..=PIDS, any::<bool>()).prop_map(|(name, late)| Op::Expire(name, late)),
+        8 => (part_of(modes), prop::option::weighted(0.3, 0usize..4))
+            .prop_map(|(wish, parent)| Op::Part(wish, parent)),
+        4 => (0usize..6, 0u64..6).prop_map(|(which, more)| Op::ConfirmAt(which, more)),
     ]
 }
 
@@ -102,6 +122,26 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
                 frames.nth(at).map_or(FrameId(1), |frame| frame.id)
             });
             world.ask(wish);
+        }
+        Op::Part(mut wish, parent) => {
+            wish.parent = parent.map(|at| {
+                let mut frames = world.table.frames().filter(|frame| frame.lease.is_some());
+                frames.nth(at).map_or(FrameId(1), |frame| frame.id)
+            });
+            world.ask(wish);
+        }
+        Op::ConfirmAt(which, more) => {
+            let over = world.table.over_nodes.iter().copied().collect::<Vec<_>>();
+            if let Some(request) = over.get(which).copied() {
+                let token = world.table.hold_of(request).map_or(Token(7), |hold| hold.token);
+                let before = world.table.next_token();
+                let outcomes = world.confirm_at(request, token.0 + more);
+                if let [Outcome::ConfirmedAt { token, .. }] = outcomes[..] {
+                    assert_eq!(world.table.hold_of(request).map(|hold| hold.token), Some(token));
+                    let next = Token(token.0 + 1).max(before);
+                    assert_eq!(world.table.next_token(), next);
+                }
+            }
         }
         Op::Release(pid, key) => drop(world.release(pid, KEYS[key])),
         Op::ReleaseAll(pid) => {
@@ -224,5 +264,6 @@ proptest! {
         prop_assert_eq!(world.table.keys(None).count(), 0);
         prop_assert!(world.table.sessions.is_empty() && world.table.tags.is_empty());
         prop_assert!(world.table.owners.is_empty() && world.table.granted.is_empty());
+        prop_assert!(world.table.over_nodes.is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! Notes what a call waits for.
 
-use crate::core::{Granted, RequestId};
+use crate::core::RequestId;
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::dispatch::permit::{DispatchPermit, Waiting};
 use crate::daemon::calls::in_flight::{Awaiting, LogWait};
@@ -9,7 +9,7 @@ use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::selection::Selection;
-use crate::daemon::waiters::leases::UnsyncedLease;
+use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::protocol::Failure;
 use crate::sys::clock;
 
@@ -75,17 +75,17 @@ impl Server {
         Waiting::new()
     }
 
-    /// Lets a call wait until its lease is durable.
+    /// Lets a call wait until its lease is durable. `news` is what it is told then.
     pub(crate) fn wait_for_disk(
         &mut self,
         conn: ConnId,
         request: RequestId,
-        granted: Option<&Granted>,
+        news: LeaseNews,
     ) -> Waiting {
         if let Some(conn) = self.conns.get(conn) {
             conn.set_doing(&DispatchPermit::new(), CallState::Stores(request));
         }
-        self.waiters.await_sync(UnsyncedLease { conn, request, granted: granted.cloned() });
+        self.waiters.await_sync(UnsyncedLease { conn, request, news });
         Waiting::new()
     }
 

@@ -98,6 +98,7 @@ fn asked(revision: u64) -> Request {
         ttl_ms: None,
         on_lost: Default::default(),
         asker: None,
+        over_nodes: None,
     }
 }
 

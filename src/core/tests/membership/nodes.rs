@@ -1,0 +1,288 @@
+//! Requests over nodes: their parts collect, are confirmed at a token, give way, and exclude each
+//! other only if enough of their nodes meet.
+
+use crate::core::tests::world::{World, by, grants, key, lease, part, victims};
+use crate::core::*;
+
+const ABC: [u128; 3] = [1, 2, 3];
+
+fn confirmed(request: RequestId, was: Token, token: u64) -> Vec<Outcome> {
+    vec![Outcome::ConfirmedAt { request, was, token: Token(token) }]
+}
+
+fn not_confirmed(least: Option<Token>) -> Vec<Outcome> {
+    vec![Outcome::NotConfirmed { least }]
+}
+
+fn ids(nodes: &[u128]) -> Vec<NodeId> {
+    nodes.iter().map(|node| NodeId(*node)).collect()
+}
+
+#[test]
+fn a_confirmation_changes_the_token_everywhere_and_the_next_one_is_larger() {
+    let mut world = World::new();
+    world.take(by(9).slots("a", 3));
+    let granted = world.take(part(1, &ABC).slots("a", 3).read("r"));
+    let Granted { request, token, frame, .. } = granted;
+    assert_eq!(world.confirm_at(request, 100), confirmed(request, token, 100));
+    let hold = world.table.hold_of(request).unwrap();
+    assert_eq!((hold.token, hold.provisional), (Token(100), false));
+    assert!(world.table.hold(token).is_none() && world.table.hold(Token(100)).is_some());
+    assert_eq!(world.table.latest_hold(frame, &key("a")), Some(Token(100)));
+    assert_eq!(world.table.latest_hold(frame, &key("r")), Some(Token(100)));
+    let holders = |name: &str| world.table.holders(&key(name)).collect::<Vec<_>>();
+    assert_eq!(holders("r"), [Token(100)]);
+    assert!(holders("a").contains(&Token(100)) && !holders("a").contains(&token));
+    assert_eq!(world.take(by(2).slots("b", 1)).token, Token(101));
+    // Again: the same answer, and nothing is given out anew.
+    assert_eq!(world.confirm_at(request, 100), confirmed(request, Token(100), 100));
+    assert_eq!(world.table.next_token(), Token(102));
+    world.apply(Change::Expire { frame, renewal: 0 });
+    assert_eq!(world.table.past_lease(LeaseId(1)).unwrap().token, Token(100));
+    assert_eq!(world.held("a"), 1);
+}
+
+#[test]
+fn what_has_ended_is_not_confirmed_and_the_next_token_stays() {
+    let mut world = World::new();
+    let granted = world.take(part(1, &ABC).slots("a", 1));
+    world.apply(Change::Withdraw { request: granted.request, why: Withdrawal::Cancelled });
+    let next = world.table.next_token();
+    assert_eq!(world.confirm_at(granted.request, 1_000), not_confirmed(None));
+    assert_eq!(world.table.next_token(), next);
+    // Nor what waits, nor what is not over nodes.
+    let other = world.take(lease(2).slots("a", 1));
+    let waiter = world.wait(part(3, &ABC).slots("a", 1));
+    for request in [waiter, other.request] {
+        assert_eq!(world.confirm_at(request, 1_000), not_confirmed(None));
+    }
+    assert_eq!(world.table.hold_of(other.request).unwrap().token, other.token);
+}
+
+#[test]
+fn the_token_of_a_confirmation_is_larger_that_of_no_other_and_bounded() {
+    let mut world = World::new();
+    let first = world.take(part(1, &ABC).slots("a", 1));
+    // The next number is left to it, so that one node alone never has to give it another one.
+    let other = world.take(by(9).slots("b", 1));
+    assert_eq!(other.token.0, first.token.0 + 2);
+    let least = Some(world.table.next_token());
+    for token in [first.token.0 - 1, other.token.0, CONFIRMED_TOKEN_MAX + 1, u64::MAX] {
+        assert_eq!(world.confirm_at(first.request, token), not_confirmed(least), "{token}");
+    }
+    let token = first.token.0 + 1;
+    assert_eq!(
+        world.confirm_at(first.request, token),
+        confirmed(first.request, first.token, token)
+    );
+    let most = CONFIRMED_TOKEN_MAX;
+    let was = Token(token);
+    assert_eq!(world.confirm_at(first.request, most), confirmed(first.request, was, most));
+    assert_eq!(world.table.next_token(), Token(most + 1));
+}
+
+#[test]
+fn an_ordinary_confirmation_does_not_confirm_a_part() {
+    let mut world = World::new();
+    let Granted { request, .. } = world.take(part(1, &ABC).slots("a", 1));
+    world.apply(Change::Confirm { request });
+    assert!(world.table.hold_of(request).unwrap().provisional);
+}
+
+#[test]
+fn a_confirmation_replaces_the_note() {
+    let mut world = World::new();
+    let Granted { request, token, .. } = world.take(part(1, &ABC).slots("a", 1));
+    let note = Some("http://web1".into());
+    world.apply(Change::ConfirmAt { request, token, note });
+    let note = || world.table.hold(token).unwrap().asked.note.clone();
+    assert_eq!(note().as_deref(), Some("http://web1"));
+}
+
+#[test]
+fn a_key_is_refused_over_a_list_that_need_not_meet_the_one_in_use() {
+    let (abc, abd) = ([1, 2, 3], [1, 2, 4]);
+    for held in [true, false] {
+        let mut world = World::new();
+        if !held {
+            world.take(by(9).slots("k", 1));
+        }
+        world.ask(part(1, &abc).require(Require::Majority).slots("k", 1));
+        let other = || part(2, &abd).require(Require::Majority);
+        let why = Refusal::OtherNodes { item: 1, theirs: ids(&abc) };
+        assert_eq!(world.refused(other().slots("x", 1).slots("k", 1)), why);
+        // Another key is another matter, and so is a list that always meets it.
+        world.take(other().slots("x", 1));
+        world.wait(part(3, &abc).require(Require::Majority).slots("k", 1));
+        world.wait(part(4, &abd).require(Require::All).slots("k", 1));
+        world.wait(part(5, &abd).require(Require::Any).slots("k", 1));
+        world.wait(part(6, &[1, 2, 3, 4]).require(Require::Majority).slots("k", 1));
+    }
+}
+
+#[test]
+fn lists_are_compared_where_keys_cover_each_other_and_not_among_readers() {
+    let mut world = World::new();
+    let (abc, de) = ([1, 2, 3], [4, 5]);
+    world.take(part(1, &abc).read("db/x"));
+    world.take(part(2, &de).read("db/x"));
+    world.take(part(3, &de).slots("db/x", 1));
+    let why = Refusal::OtherNodes { item: 0, theirs: ids(&abc) };
+    assert_eq!(world.refused(part(4, &de).write("db")), why);
+    assert_eq!(world.refused(part(5, &de).write("db/x/1")), why);
+    world.take(part(6, &de).write("db/y"));
+}
+
+#[test]
+fn more_than_half_takes_reads_and_locks_of_one_slot_only() {
+    let mut world = World::new();
+    let part = |name| part(name, &ABC).require(Require::Majority);
+    let too_large = |item| Refusal::RequireTooLarge { item };
+    assert_eq!(world.refused(part(1).slots("a", 2)), too_large(0));
+    assert_eq!(world.refused(part(1).read("r").write("w")), too_large(1));
+    world.resize("stored", Some(View::Slots { slots: 3 }));
+    assert_eq!(world.refused(part(1).slots("stored", 1)), too_large(0));
+    world.take(by(9).slots("followed", 3));
+    assert_eq!(world.refused(part(1).bare("followed")), too_large(0));
+    let held = world.take(part(1).slots("a", 1).read("r").canal("c", 1, 1).bare("d")).frame;
+    // It counts on one slot as long as it is there.
+    let refused = [Outcome::ResizeRefusedOverNodes];
+    assert_eq!(world.resize("a", Some(View::Slots { slots: 2 })), refused);
+    assert_eq!(world.resize("d", Some(View::Slots { slots: 2 })), refused);
+    assert_eq!(world.resize("a", Some(View::Slots { slots: 1 })).len(), 1);
+    world.resize("a", None);
+    world.apply(Change::Release(Release::All { frame: held }));
+    assert_eq!(
+        world.resize("a", Some(View::Slots { slots: 2 })),
+        [Outcome::Resized { before: None }]
+    );
+}
+
+#[test]
+fn a_list_is_sorted_and_a_spare_does_not_wait() {
+    let mut world = World::new();
+    let invalid = Refusal::Invalid { item: 0 };
+    for nodes in [&[][..], &[2, 1], &[1, 1]] {
+        assert_eq!(world.refused(part(1, nodes).slots("a", 1)), invalid);
+    }
+    let mut spare = part(1, &ABC).slots("a", 1).spare();
+    spare.wait = Wait::Yes { until: None };
+    assert_eq!(world.refused(spare), invalid);
+}
+
+#[test]
+fn a_spare_gives_way_to_whoever_would_then_fit_until_it_is_confirmed() {
+    let mut world = World::new();
+    // To a request that may not wait, …
+    let spare = world.take(part(1, &ABC).slots("a", 1).spare());
+    let (request, outcomes) = world.ask(by(2).slots("a", 1).now());
+    assert_eq!(grants(&outcomes), [request]);
+    assert!(world.table.hold(spare.token).is_none());
+    assert_eq!(world.confirm_at(spare.request, 100), not_confirmed(None));
+    world.die(2);
+    // … to a writer above it, …
+    world.take(part(1, &ABC).read("db/x").spare());
+    world.take(by(2).write("db"));
+    world.die(2);
+    // … and to none that has to wait all the same.
+    let spare = world.take(part(1, &ABC).slots("a", 2).spare());
+    let other = world.take(by(2).slots("b", 1));
+    let waiter = world.wait(by(3).slots("b", 1).item("a", 2, Some(View::Slots { slots: 2 })));
+    assert!(world.table.hold(spare.token).is_some());
+    // Until it does not have to.
+    let outcomes = world.apply(Change::End { frame: other.frame });
+    assert_eq!(grants(&outcomes), [waiter]);
+    assert!(world.table.hold(spare.token).is_none());
+    // A spare that is confirmed is a hold like any other.
+    world.die(3);
+    let spare = world.take(part(1, &ABC).slots("a", 1).spare());
+    world.confirm_at(spare.request, spare.token.0 + 1);
+    assert_eq!(world.refused(by(2).slots("a", 1).now()), Refusal::Full { item: 0 });
+    world.wait(by(2).slots("a", 1));
+}
+
+#[test]
+fn a_spare_neither_waits_nor_takes_the_place_of_another() {
+    let mut world = World::new();
+    let first = world.take(part(1, &ABC).slots("a", 1).spare());
+    assert_eq!(world.refused(part(2, &ABC).slots("a", 1).spare()), Refusal::Full { item: 0 });
+    assert!(world.table.hold(first.token).is_some());
+    // Nor does a part that may yet be confirmed with others give way.
+    world.take(part(3, &ABC).slots("b", 1));
+    assert_eq!(world.refused(by(9).slots("b", 1).now()), Refusal::Full { item: 0 });
+}
+
+#[test]
+fn only_as_many_spares_go_as_have_to() {
+    let mut world = World::new();
+    let spares = [1, 2, 3].map(|name| world.take(part(name, &ABC).slots("a", 3).spare()).token);
+    world.take(by(9).slots("a", 3));
+    let left = spares.map(|token| world.table.hold(token).is_some());
+    assert_eq!(left, [true, true, false], "the youngest goes first");
+}
+
+#[test]
+fn a_lease_under_another_has_its_locks_too() {
+    let mut world = World::new();
+    let outer = world.take(part(1, &ABC).write("db"));
+    let under = |world: &World, name: u32| {
+        let frame = world.table.lease(LeaseId(1)).unwrap();
+        part(name, &ABC).under(frame)
+    };
+    // Not before the outer one is there for certain.
+    let invalid = Refusal::Invalid { item: 0 };
+    let wish = under(&world, 2).read("db/x");
+    assert_eq!(world.refused(wish), invalid);
+    world.confirm_at(outer.request, outer.token.0);
+    assert_eq!(world.refused(part(3, &ABC).read("db/x").now()), Refusal::Full { item: 0 });
+    let wish = under(&world, 2).read("db/x");
+    let inner = world.take(wish);
+    assert_eq!(world.table.session(inner.frame), outer.frame);
+    // The outer one ends first: what is inside stays, and the frame with it.
+    world.apply(Change::Release(Release::All { frame: outer.frame }));
+    assert!(world.table.hold(inner.token).is_some());
+    assert!(world.table.lease(LeaseId(1)).is_some());
+    let wish = under(&world, 4).read("x");
+    assert_eq!(world.refused(wish), invalid, "it holds nothing any more");
+    world.apply(Change::Release(Release::All { frame: inner.frame }));
+    assert!(world.table.snapshot().frames.is_empty());
+    // Of another user, of a process, or not over nodes: never.
+    let outer = world.take(part(1, &ABC).write("db"));
+    world.confirm_at(outer.request, outer.token.0);
+    assert_eq!(world.refused(lease(5).under(outer.frame).read("db")), invalid);
+    let process = world.take(by(9).slots("p", 1)).frame;
+    assert_eq!(world.refused(part(6, &ABC).under(process).read("p")), invalid);
+}
+
+#[test]
+fn a_deadlock_through_leases_under_leases_is_found() {
+    let mut world = World::new();
+    for (name, held) in [(1, "a"), (2, "b")] {
+        let outer = world.take(part(name, &ABC).write(held));
+        world.confirm_at(outer.request, outer.token.0);
+    }
+    let [one, two] = [1, 2].map(|name| world.table.lease(LeaseId(name)).unwrap());
+    let first = world.wait(part(3, &ABC).under(one).write("b"));
+    assert_eq!(victims(&world), []);
+    let (second, _) = world.ask(part(4, &ABC).under(two).write("a"));
+    assert_eq!(victims(&world), [second]);
+    assert!(world.waits(first));
+    let outcomes = world.apply(Change::Release(Release::All { frame: two }));
+    assert_eq!(grants(&outcomes), [first]);
+}
+
+#[test]
+fn parts_survive_a_snapshot_as_they_are() {
+    let mut world = World::new();
+    let outer = world.take(part(1, &ABC).require(Require::Majority).slots("a", 1));
+    world.confirm_at(outer.request, 77);
+    let frame = outer.frame;
+    world.take(part(2, &ABC).under(frame).slots("b", 1));
+    world.take(part(3, &ABC).slots("c", 1).spare());
+    let text = serde_json::to_string(&world.table.snapshot()).unwrap();
+    let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
+    let table = Table::restore(&snapshot, Rules::Current).unwrap();
+    assert_eq!(table.snapshot(), world.table.snapshot());
+    assert_eq!(table.over_nodes, world.table.over_nodes);
+    assert_eq!(table.over_nodes.len(), 3);
+}

@@ -1,0 +1,110 @@
+//! Spares: parts of requests over nodes that enough other nodes have granted already.
+//!
+//! Invariant: a spare that is not confirmed keeps no request from being granted.
+
+use std::collections::BTreeSet;
+
+use super::worklist::Transition;
+use crate::core::admission::over_nodes::are_rivals;
+use crate::core::{
+    FrameId, HoldState, Key, Outcome, OverNodes, Refusal, Request, RequestId, Table, Token,
+};
+
+impl Table {
+    /// The holds that give way to any request: spares that are not confirmed, the youngest first.
+    fn yielding(&self) -> impl Iterator<Item = &HoldState> {
+        let is_spare = |over: &OverNodes| over.spare;
+        let holds = self.over_nodes.iter().rev().filter_map(|request| self.hold_of(*request));
+        holds.filter(move |hold| {
+            hold.provisional && hold.asked.over_nodes.as_deref().is_some_and(is_spare)
+        })
+    }
+
+    /// The spares that have to go so that a request of a lineage is free. Empty if it is free, or is
+    /// not free without them either.
+    fn spares_before(&self, asked: &Request, lineage: &[FrameId]) -> Vec<Token> {
+        let (mut tokens, mut gone) = (Vec::new(), Vec::new());
+        if self.may_be_free_without(asked, lineage, &gone) {
+            return tokens;
+        }
+        let is_foreign = |hold: &&HoldState| !lineage.contains(&hold.frame);
+        for hold in self.yielding().filter(is_foreign).filter(|hold| competes(hold, asked)) {
+            tokens.push(hold.token);
+            gone.push(hold.frame);
+            if self.may_be_free_without(asked, lineage, &gone) {
+                return tokens;
+            }
+        }
+        Vec::new()
+    }
+
+    /// The spares that have to go so that a new request is free, if the decision about it is
+    /// otherwise that it has to wait. A spare does not take the place of another one.
+    pub(in crate::core) fn spares_before_newcomer(
+        &self,
+        asked: &Request,
+        decided: &Outcome,
+    ) -> Vec<Token> {
+        let is_spare = asked.over_nodes.as_deref().is_some_and(|over| over.spare);
+        let has_to_wait = matches!(
+            decided,
+            Outcome::Queued { .. }
+                | Outcome::Refused { why: Refusal::Full { .. } | Refusal::MaxWaiting { .. }, .. }
+        );
+        if self.over_nodes.is_empty() || is_spare || !has_to_wait {
+            return Vec::new();
+        }
+        let new = FrameId(u64::MAX);
+        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(new);
+        let lineage = self.lineage(frame, self.live_parent(asked));
+        if self.misfit(asked, &lineage).is_some() {
+            return Vec::new();
+        }
+        self.spares_before(asked, &lineage)
+    }
+
+    /// Takes back the spares that keep a waiter waiting. Returns whether there were some.
+    pub(in crate::core) fn take_spares_back(&mut self, transition: &mut Transition<'_>) -> bool {
+        if self.over_nodes.is_empty() {
+            return false;
+        }
+        let keys: BTreeSet<&Key> =
+            self.yielding().flat_map(|hold| &hold.items).map(|item| &item.key).collect();
+        let near: BTreeSet<RequestId> =
+            keys.into_iter().flat_map(|key| self.waiting_near(key)).collect();
+        let first = self.in_order(near).into_iter().find_map(|request| {
+            let waiter = self.waiters.get(&request)?;
+            let lineage = self.lineage(waiter.frame, None);
+            Some(self.spares_before(&waiter.request, &lineage)).filter(|spares| !spares.is_empty())
+        });
+        let Some(spares) = first else { return false };
+        self.take_back(transition, &spares);
+        true
+    }
+
+    pub(in crate::core) fn take_back(&mut self, transition: &mut Transition<'_>, spares: &[Token]) {
+        for token in spares {
+            self.release_whole(transition, *token);
+        }
+    }
+
+    /// A copy of the table without some holds, to be asked what it would decide.
+    pub(in crate::core) fn without(&self, tokens: &[Token]) -> Self {
+        let mut without = self.clone();
+        for token in tokens {
+            let Some(hold) = self.hold(*token) else { continue };
+            let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
+            // Cannot fail: the hold was just found.
+            drop(without.give_back(*token, &keys));
+        }
+        without
+    }
+}
+
+/// Whether a hold and a request have items that can be in each other's way.
+fn competes(hold: &HoldState, asked: &Request) -> bool {
+    hold.items.iter().any(|held| {
+        let mut items = asked.items.iter();
+        items.any(|item| are_rivals((&held.key, held.mode), (&item.key, item.ask.mode())))
+    })
+}
