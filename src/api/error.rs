@@ -161,6 +161,7 @@ fn kind_of(failure: &Failure) -> ErrorKind {
         | ErrorName::NotExclusive
         | ErrorName::NodeListDiffers
         | ErrorName::NotLasting
+        | ErrorName::TokenTaken
         | ErrorName::Fault => ErrorKind::Other,
     }
 }

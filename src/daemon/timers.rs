@@ -72,6 +72,9 @@ impl Server {
         if is_due(&mut self.due.unsure, now) {
             self.look_at_unsure();
         }
+        if is_due(&mut self.due.node_settled, now) {
+            self.settle_node();
+        }
         self.look_after_home(now);
         if let Some(cluster) = &mut self.cluster {
             cluster.look_after_watcher(&mut self.conns, now);

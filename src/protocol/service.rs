@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::interface::{INTERFACE, INTERFACE_DESCRIPTION, SERVICE_DESCRIPTION};
+use super::interface::{
+    INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE, SERVICE_DESCRIPTION,
+};
 
 /// The name of the interface that every varlink service has.
 pub const SERVICE: &str = "org.varlink.service";
@@ -31,7 +33,7 @@ impl Info {
             product: env!("CARGO_PKG_NAME").to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             url: env!("CARGO_PKG_REPOSITORY").to_owned(),
-            interfaces: vec![SERVICE.to_owned(), INTERFACE.to_owned()],
+            interfaces: [SERVICE, INTERFACE, NODES_INTERFACE].map(str::to_owned).into(),
         }
     }
 }
@@ -56,6 +58,7 @@ pub fn description(interface: &str) -> Option<&'static str> {
     match interface {
         SERVICE => Some(SERVICE_DESCRIPTION),
         INTERFACE => Some(INTERFACE_DESCRIPTION),
+        NODES_INTERFACE => Some(NODES_DESCRIPTION),
         _ => None,
     }
 }

@@ -12,3 +12,4 @@ mod leases;
 mod lifecycle;
 mod limits;
 mod locks;
+mod nodes;

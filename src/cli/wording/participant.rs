@@ -6,7 +6,7 @@ use super::time::Now;
 use super::user_name;
 use crate::cli::arguments::duration::short;
 use crate::cli::output::sanitize::{command_line, cut, sanitize};
-use crate::protocol::{HolderInfo, LeaseInfo, Mode, PartyInfo};
+use crate::protocol::{HolderInfo, LeaseInfo, Mode, OverNodesInfo, PartyInfo};
 
 /// The most columns of a command within a sentence.
 pub(crate) const COMMAND_COLUMNS: usize = 40;
@@ -22,11 +22,30 @@ pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> 
     let host =
         holder.host.as_ref().map(|host| format!(" on {}", sanitize(host))).unwrap_or_default();
     let user = user_name::name(holder.uid);
-    let who = format!("({user}{host}, {key}for {}{left})", now.age(&holder.since));
+    let over = holder.over_nodes.as_deref().map(|over| format!(", {}", over_nodes(over)));
+    let over = over.unwrap_or_default();
+    let who = format!("({user}{host}, {key}for {}{left}{over})", now.age(&holder.since));
     let command = holder.command.as_deref().filter(|command| !command.is_empty());
     let note = holder.note.as_deref().map(|note| format!(", note: {}", sanitize(note)));
     let shown = shown(holder.pid, holder.lease.is_some(), command, command_columns);
     format!("{shown} {who}{}", note.unwrap_or_default())
+}
+
+/// `over nodes: 2 of 3, waits for web3`; `over nodes: 2 of 3 are needed` if its client did not report.
+pub(crate) fn over_nodes(over: &OverNodesInfo) -> String {
+    let (need, all) = (over.need, over.nodes.len());
+    let Some(held) = over.held else {
+        return format!(
+            "over nodes: {need} of {all} {} needed",
+            if need == 1 { "is" } else { "are" }
+        );
+    };
+    let names: Vec<String> = over.waits_for.iter().map(|name| sanitize(name)).collect();
+    let waits = match names.is_empty() {
+        true => String::new(),
+        false => format!(", waits for {}", names.join(", ")),
+    };
+    format!("over nodes: {held} of {all}{waits}")
 }
 
 /// The time that is left to a lease.
@@ -139,6 +158,7 @@ pub(crate) mod tests {
             lease: None,
             max_run_ms: None,
             note: None,
+            over_nodes: None,
         }
     }
 

@@ -12,9 +12,9 @@ use crate::daemon::calls::pending_acquire::Patience;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
-    Acquire, Confirm, DeadlinePageQuery, EndedLeasesQuery, ErrorName, Failure, GraphQuery,
-    HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, Release, Renew, Resize,
-    StatusQuery, Stop, WhyQuery, WouldAcquire, WouldKill,
+    Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, ErrorName, Failure,
+    GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE,
+    Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WhyQuery, WouldAcquire, WouldKill,
 };
 use crate::sys::clock;
 
@@ -49,13 +49,16 @@ struct Incoming<'a> {
 #[derive(Debug)]
 pub(crate) enum Asked {
     Acquire(Box<Acquire>),
+    Collect(Box<Collect>),
     Configuration,
     Confirm(Confirm),
+    ConfirmAt(Box<ConfirmAt>),
     Description(DescriptionQuery),
     EndedLeases(EndedLeasesQuery),
     Graph(GraphQuery),
     History(HistoryQuery),
     HistoryStats(HistoryStatsQuery),
+    Identify,
     Info,
     Kill(Kill),
     Leader(LeaderQuery),
@@ -63,7 +66,9 @@ pub(crate) enum Asked {
     Release(Release),
     Reload,
     Renew(Renew),
+    Report(Report),
     Resize(Resize),
+    Restrict(Restrict),
     Status(StatusQuery),
     Stop(Stop),
     Why(WhyQuery),
@@ -110,15 +115,19 @@ impl Asked {
             | Self::WouldAcquire(_)
             | Self::WouldKill(_)
             | Self::WouldRelease(_) => true,
+            // A daemon over an engine refuses them.
+            Self::Collect(_) | Self::ConfirmAt(_) | Self::Report(_) => false,
             Self::Configuration
             | Self::Description(_)
             | Self::EndedLeases(_)
             | Self::Graph(_)
             | Self::History(_)
             | Self::HistoryStats(_)
+            | Self::Identify
             | Self::Info
             | Self::Page(_)
             | Self::Reload
+            | Self::Restrict(_)
             | Self::Status(_)
             | Self::Stop(_)
             | Self::Why(_)
@@ -243,6 +252,13 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (INTERFACE, "WouldAcquire") => typed(parameters).map(Asked::WouldAcquire),
         (INTERFACE, "WouldKill") => typed(parameters).map(Asked::WouldKill),
         (INTERFACE, "WouldRelease") => typed(parameters).map(Asked::WouldRelease),
+        (NODES_INTERFACE, "Collect") => typed(parameters).map(|it| Asked::Collect(Box::new(it))),
+        (NODES_INTERFACE, "ConfirmAt") => {
+            typed(parameters).map(|it| Asked::ConfirmAt(Box::new(it)))
+        }
+        (NODES_INTERFACE, "Identify") => Ok(Asked::Identify),
+        (NODES_INTERFACE, "Report") => typed(parameters).map(Asked::Report),
+        (NODES_INTERFACE, "Restrict") => typed(parameters).map(Asked::Restrict),
         (SERVICE, "GetInfo") => Ok(Asked::Info),
         (SERVICE, "GetInterfaceDescription") => typed(parameters).map(Asked::Description),
         _ => Err(unknown()),

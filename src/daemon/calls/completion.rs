@@ -1,6 +1,6 @@
 //! What the daemon does for a call when its change is in the log.
 
-use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, Revision, Table};
+use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, RequestId, Revision, Table};
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::net::conn_id::ConnId;
 use crate::sys::peer::Credentials;
@@ -25,6 +25,13 @@ pub(crate) enum Completion {
         /// The connection that gets the reply.
         id: ConnId,
     },
+    /// A client confirmed its part of a request over nodes.
+    ConfirmAt {
+        /// The connection that gets the reply.
+        id: ConnId,
+        /// That part.
+        request: RequestId,
+    },
     /// The process of a frame has ended.
     End {
         /// The frame of that process.
@@ -42,7 +49,7 @@ impl Completion {
             Self::Release(back) => Some(back.id),
             Self::Renew(renewing) => Some(renewing.id),
             Self::Resize(resizing) => Some(resizing.id),
-            Self::Confirm { id } => Some(*id),
+            Self::Confirm { id } | Self::ConfirmAt { id, .. } => Some(*id),
         }
     }
 }

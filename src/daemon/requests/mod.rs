@@ -4,6 +4,7 @@ pub(super) mod acquire;
 pub(super) mod deadline_page;
 pub(super) mod enclosing;
 pub(super) mod kill;
+pub(super) mod nodes;
 pub(super) mod owner;
 pub(super) mod quota;
 pub(super) mod reattach;

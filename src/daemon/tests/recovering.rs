@@ -404,3 +404,29 @@ fn a_grant_for_a_process_that_died_while_its_request_was_on_the_way_is_not_told(
     assert_owner_gone(&mut peer);
     assert_eq!(world.server.ledger.table.held(), 0);
 }
+
+#[test]
+fn a_daemon_over_an_engine_is_no_node_and_says_why() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    let mut ask = |method: &str, parameters: Value| {
+        let mut peer = world.connect();
+        let call =
+            json!({ "method": format!("io.canal.Nodes.{method}"), "parameters": parameters });
+        peer.send((call.to_string() + "\0").as_bytes(), &[]);
+        world.turns();
+        peer.reply().expect("an answer")
+    };
+    let identity = ask("Identify", json!({}))["parameters"].clone();
+    assert_eq!(identity["lasting"], false);
+    let refused = ask(
+        "Collect",
+        json!({
+            "run": hex(1), "tag": hex(2), "handle": hex(3), "ttl_ms": 60_000, "command": "x",
+            "items": [{ "key": "a", "slots": 1 }], "nodes": [identity["node"]], "require": "all",
+        }),
+    );
+    assert_eq!(refused["error"], "io.canal.Nodes.NotLasting");
+    let message = refused["parameters"]["message"].as_str().unwrap();
+    assert_eq!(message, "this daemon is no node: it works over an engine");
+}

@@ -7,7 +7,7 @@ use crate::daemon::limits::HOLDERS_LOOKED_AT_MAX;
 use crate::daemon::view::conflict::blocking_holds;
 use crate::daemon::view::text::{Text, pid_of, time};
 use crate::daemon::view::{Shown, held_item};
-use crate::protocol::{ChildrenInfo, HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo};
+use crate::protocol::{ChildrenInfo, HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo, OverNodesInfo};
 use crate::sys::clock;
 use crate::sys::process::{self, RunState, run_state};
 
@@ -90,7 +90,29 @@ impl<'a> Shown<'a> {
             lease: self.lease(hold),
             max_run_ms: hold.asked.max_run_ms,
             note: hold.asked.note.as_deref().map(Text::Itself),
+            over_nodes: self.over_nodes(&hold.asked, hold.frame, hold.provisional),
         }
+    }
+
+    /// The whole request over nodes of which this daemon has a part.
+    pub(crate) fn over_nodes(
+        &self,
+        asked: &Request,
+        frame: FrameId,
+        collecting: bool,
+    ) -> Option<Box<OverNodesInfo>> {
+        let over = asked.over_nodes.as_deref()?;
+        let reported = self.leases.reported(frame);
+        Some(Box::new(OverNodesInfo {
+            run: over.run,
+            nodes: over.nodes.clone(),
+            require: over.require,
+            need: over.least() as u64,
+            held: reported.map(|it| it.held),
+            waits_for: reported.map(|it| it.waits_for.clone()).unwrap_or_default(),
+            collecting,
+            spare: over.spare,
+        }))
     }
 
     /// The remaining life of the lease that has a hold, if a lease has it.

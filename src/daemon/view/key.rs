@@ -88,6 +88,7 @@ impl<'a> Shown<'a> {
             reason,
             lease: request.ttl_ms.map(not_yet),
             note: request.note.as_deref().map(str::to_owned),
+            over_nodes: self.over_nodes(request, waiter.frame, true),
         })
     }
 }

@@ -71,6 +71,9 @@ pub enum ErrorName {
     RequireTooLarge,
     /// Of the interface of nodes: what was to be confirmed was not granted, or has ended.
     Gone,
+    /// Of the interface of nodes: another lock of the node has the token of a confirmation. All parts
+    /// have to be confirmed again with a larger one, or given back.
+    TokenTaken,
 }
 
 /// The message of [`ErrorName::OwnerGone`].
@@ -150,7 +153,8 @@ impl ErrorName {
             | Self::NotLasting
             | Self::NotYet
             | Self::RequireTooLarge
-            | Self::Gone => NODES_INTERFACE,
+            | Self::Gone
+            | Self::TokenTaken => NODES_INTERFACE,
             _ => INTERFACE,
         }
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::wait_graph::is_none_left;
-use crate::protocol::{Kind, LeaseInfo, Mode};
+use crate::protocol::{Kind, LeaseInfo, Mode, OverNodesInfo};
 
 /// `Status`: holders and waiters. With `more`, a new [`Status`] follows each change (at most a few
 /// a second) until the caller closes the connection.
@@ -210,13 +210,17 @@ pub struct HolderInfo<T = String> {
     /// What it wants people to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<T>,
+    /// Of a part of a request over nodes: the whole of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_nodes: Option<Box<OverNodesInfo>>,
 }
 
 impl<T> HolderInfo<T> {
     /// The same with texts in another form.
     pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
         let Self { pid, uid, command, since, token, slots, bucket, folder, children, .. } = self;
-        let Self { mode, key, session, host, state, lease, max_run_ms, note, .. } = self;
+        let Self { mode, key, session, host, state, lease, max_run_ms, note, over_nodes, .. } =
+            self;
         let (command, key, note) = (command.map(&form), key.map(&form), note.map(&form));
         let folder = folder.map(&form);
         let (host, state) = (host.map(&form), state.map(&form));
@@ -239,6 +243,7 @@ impl<T> HolderInfo<T> {
             lease,
             max_run_ms,
             note,
+            over_nodes,
         }
     }
 }
@@ -291,4 +296,7 @@ pub struct WaiterInfo {
     /// What it wants people to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// Of a part of a request over nodes: the whole of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_nodes: Option<Box<OverNodesInfo>>,
 }

@@ -9,7 +9,7 @@ use super::hosts;
 use super::page::{LeftOut, Page};
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::wording::participant::{left, plural, slots};
+use crate::cli::wording::participant::{left, over_nodes, plural, slots};
 use crate::cli::wording::time::{Left, Now};
 use crate::cli::wording::user_name;
 use crate::core::Kind;
@@ -223,6 +223,9 @@ impl Drawer<'_> {
         if let Some(lease) = &holder.lease {
             page.note(lease_words(lease, self.verbose), NOTE);
         }
+        if let Some(over) = &holder.over_nodes {
+            page.note(over_nodes(over), NOTE);
+        }
         if self.verbose {
             page.note(origin(&holder.session, holder.host.as_ref(), Some(holder.token)), NOTE);
         }
@@ -274,6 +277,9 @@ impl Drawer<'_> {
         }
         if self.verbose {
             page.note(origin(&waiter.session, waiter.host.as_ref(), None), NOTE);
+        }
+        if let Some(over) = &waiter.over_nodes {
+            page.note(over_nodes(over), NOTE);
         }
         self.words(page, waiter.note.as_deref());
     }

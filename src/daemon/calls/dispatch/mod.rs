@@ -62,22 +62,30 @@ impl Server {
         let Some(conn) = self.conns.get(id) else { return Ok(Step::Wait(Waiting::new())) };
         let (peer, heard_end) = (conn.peer, conn.heard_end);
         let Call { asked, more, fds, .. } = call;
+        self.may_call(id, &asked)?;
         match asked {
             // The client is gone, or the next daemon answers it.
-            Asked::Acquire(_) if self.stopping || heard_end => Ok(Step::Wait(Waiting::new())),
+            Asked::Acquire(_) | Asked::Collect(_) if self.stopping || heard_end => {
+                Ok(Step::Wait(Waiting::new()))
+            }
             Asked::Acquire(acquire) => self.acquire(id, acquire, more, fds),
+            Asked::Collect(collect) => self.collect(id, *collect, more),
             Asked::Configuration => Ok(self.configuration(id, peer)),
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
+            Asked::ConfirmAt(confirm) => self.confirm_at(id, &confirm),
             Asked::EndedLeases(query) => self.ended_leases(peer, &query),
             Asked::History(query) => self.history(id, &query),
             Asked::HistoryStats(query) => self.history_stats(id, peer, &query),
+            Asked::Identify => self.identify(),
             Asked::Kill(kill) => self.kill(peer, &kill),
             Asked::Leader(query) => self.leader(id, peer, &query, more),
             Asked::Page(query) => self.page(&query),
             Asked::Release(release) => self.release(id, peer, &release, fds),
             Asked::Reload => self.reload(id, peer),
             Asked::Renew(renew) => self.renew(id, peer, &renew),
+            Asked::Report(report) => self.report(&report),
             Asked::Resize(resize) => self.resize(id, &resize),
+            Asked::Restrict(restrict) => self.restrict(id, &restrict),
             Asked::Status(query) => self.status(id, peer, &query, more),
             Asked::Stop(_) => self.stop(peer),
             Asked::Why(query) => self.why(peer, &query),
@@ -97,7 +105,9 @@ impl Server {
             },
             Asked::Wrong(error) => Ok(Step::Answer(Answer::service_error(&error))),
             Asked::Junk(failure) => {
-                conn.close_with(&DispatchPermit::new(), &failure);
+                if let Some(conn) = self.conns.get(id) {
+                    conn.close_with(&DispatchPermit::new(), &failure);
+                }
                 Ok(Step::Wait(Waiting::new()))
             }
         }

@@ -90,6 +90,7 @@ impl Server {
             Completion::Renew(renewing) => (renewing.id, self.renewed(&renewing, &applied)),
             Completion::Resize(resizing) => (resizing.id, self.resized(&resizing, &applied)),
             Completion::Confirm { id } => (id, Ok(self.confirmed())),
+            Completion::ConfirmAt { id, request } => (id, self.confirmed_at(id, request, &applied)),
         };
         self.carry_out(id, step);
     }

@@ -6,6 +6,7 @@
 
 pub(super) mod read;
 pub(super) mod reply;
+pub(super) mod restriction;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +18,7 @@ use crate::core::{ProcessId, RequestId};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::Call;
 use crate::daemon::calls::dispatch::permit::DispatchPermit;
+use crate::daemon::net::connection::restriction::Restriction;
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::output::Output;
 use crate::daemon::view::leadership::LeaderWatch;
@@ -98,6 +100,8 @@ pub(crate) struct Connection {
     pub(crate) closes_on_grant: bool,
     /// The connection is closed soon, whether the client reads or not.
     pub(crate) counts_down: bool,
+    /// What it may still do, if it was restricted.
+    pub(crate) restriction: Option<Box<Restriction>>,
     /// Since when the client has waited for a message because of the shared log, in milliseconds of
     /// CLOCK_BOOTTIME.
     pub(crate) wordless_since: Option<u64>,
@@ -129,6 +133,7 @@ impl Connection {
             watched_for: EpollFlags::empty(),
             closes_on_grant: false,
             counts_down: false,
+            restriction: None,
             wordless_since: None,
         }
     }

@@ -22,4 +22,9 @@ pub enum NodesRefusal {
         /// For how many milliseconds more this node grants nothing over nodes.
         left_ms: u64,
     },
+    /// Of `TokenTaken`.
+    Least {
+        /// This token and all larger ones are free at the node.
+        least: u64,
+    },
 }

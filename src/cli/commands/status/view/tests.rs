@@ -26,6 +26,7 @@ fn waiter(position: u64, reason: &str) -> WaiterInfo {
         reason: reason.to_owned(),
         lease: None,
         note: None,
+        over_nodes: None,
     }
 }
 

@@ -1,0 +1,77 @@
+//! What a connection may still do.
+//!
+//! Invariant: a connection that was restricted once never gets back what was taken away.
+
+use crate::core::Key;
+use crate::protocol::WireItem;
+
+/// How often a connection may be restricted.
+const RESTRICTIONS_MAX: usize = 16;
+
+/// The keys under which a connection may ask for leases over nodes. Several `Restrict`s all count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Restriction {
+    each: Vec<Vec<Key>>,
+}
+
+impl Restriction {
+    /// Whether each of these keys is, or lies below, a key of each restriction.
+    pub(crate) fn allows(&self, items: &[WireItem]) -> bool {
+        self.each.iter().all(|keys| {
+            let covers = |item: &WireItem| {
+                Key::shared(item.key.clone()).is_ok_and(|key| keys.iter().any(|it| it.covers(&key)))
+            };
+            keys.is_empty() || items.iter().all(covers)
+        })
+    }
+
+    /// Adds a restriction to these keys; to none if there are none. Returns whether there is room for it.
+    pub(crate) fn add(&mut self, keys: Vec<Key>) -> bool {
+        let has_room = self.each.len() < RESTRICTIONS_MAX;
+        if has_room {
+            self.each.push(keys);
+        }
+        has_room
+    }
+
+    /// For people.
+    pub(crate) fn words(&self) -> String {
+        let keys = self.each.iter().flatten().map(|key| format!("`{key}`"));
+        let keys = keys.collect::<Vec<_>>().join(", ");
+        let under = if keys.is_empty() { String::new() } else { format!(" under {keys}") };
+        format!("this connection is restricted to leases over nodes{under}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(keys: &[&str]) -> Vec<WireItem> {
+        let item = |key: &&str| WireItem { key: (*key).into(), ..WireItem::default() };
+        keys.iter().map(item).collect()
+    }
+
+    #[test]
+    fn each_restriction_counts_and_none_gives_back_what_another_took() {
+        let keys = |keys: &[&str]| keys.iter().map(|key| Key::new(key).unwrap()).collect();
+        let mut restriction = Restriction { each: vec![Vec::new()] };
+        assert!(restriction.allows(&items(&["anything"])));
+        restriction.each.push(keys(&["deploy", "db/x"]));
+        for (asked, allowed) in [
+            (&["deploy"][..], true),
+            (&["deploy/web", "db/x"], true),
+            (&["deployment"], false),
+            (&["db"], false),
+            (&["deploy", "other"], false),
+            (&["/deploy"], false),
+        ] {
+            assert_eq!(restriction.allows(&items(asked)), allowed, "{asked:?}");
+        }
+        restriction.each.push(keys(&["deploy/web", "other"]));
+        assert!(restriction.allows(&items(&["deploy/web/1"])));
+        assert!(
+            !restriction.allows(&items(&["deploy"])) && !restriction.allows(&items(&["other"]))
+        );
+    }
+}

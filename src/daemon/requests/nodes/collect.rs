@@ -1,0 +1,98 @@
+//! Asking for one part of a request over nodes.
+//!
+//! Invariant: a part that is not confirmed ends with its connection and with this daemon, and is never
+//! written where it would outlive a reboot.
+
+use crate::core::{FrameId, NODES_MAX, OverNodes};
+use crate::daemon::calls::step::Step;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::requests::acquire::Part;
+use crate::daemon::server::Server;
+use crate::daemon::waiters::leases::name_of;
+use crate::duration_text::stated;
+use crate::protocol::{Acquire, Collect, ErrorName, Failure, Handle, LeaseAsked, OnLost};
+
+impl Server {
+    pub(crate) fn collect(
+        &mut self,
+        id: ConnId,
+        collect: Collect,
+        more: bool,
+    ) -> Result<Step, Failure> {
+        self.check_node()?;
+        self.check_list(&collect)?;
+        let longest = self.limits.nodes_longest_ttl;
+        if u128::from(collect.ttl_ms) > longest.as_millis() {
+            let message = format!(
+                "a lease over nodes lives for at most {} here, not {} ms",
+                stated(longest),
+                collect.ttl_ms
+            );
+            let hint = "`longest_ttl` under `[nodes]` in the configuration of that node says so";
+            return Err(Failure::new(ErrorName::BadRequest, message).hint(hint));
+        }
+        let known = self.ledger.table.tagged(collect.tag);
+        if known.and_then(|it| self.ledger.table.hold_of(it)).is_some_and(|it| !it.provisional) {
+            return Err(bad("this part is confirmed already: renew it"));
+        }
+        let parent = collect.under.map(|under| self.lease_above(under)).transpose()?;
+        let spare = collect.spare;
+        let over_nodes =
+            OverNodes { run: collect.run, nodes: collect.nodes, require: collect.require, spare };
+        let acquire = Acquire {
+            tag: collect.tag,
+            items: collect.items,
+            wait_ms: if spare { Some(0) } else { collect.wait_ms },
+            priority: collect.priority,
+            max_waiting: collect.max_waiting,
+            command: collect.command,
+            note: collect.note,
+            owner_fd: None,
+            with_children: false,
+            max_run_ms: None,
+            session: None,
+            frame: None,
+            lease: Some(LeaseAsked { handle: collect.handle, ttl_ms: collect.ttl_ms }),
+            wrapper: None,
+            on_lost: OnLost::default(),
+        };
+        let part = Part { over_nodes: Box::new(over_nodes), parent };
+        self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
+    }
+
+    /// Whether a list of nodes can be that of a request to this node.
+    fn check_list(&mut self, collect: &Collect) -> Result<(), Failure> {
+        let nodes = &collect.nodes;
+        if nodes.len() > NODES_MAX {
+            let count = nodes.len();
+            return Err(bad(&format!("a request names at most {NODES_MAX} nodes, not {count}")));
+        }
+        if nodes.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(bad("`nodes` names each node once, in ascending order"));
+        }
+        let own = self.node_id()?;
+        if !nodes.contains(&own) {
+            return Err(bad(&format!("`nodes` does not name this node, {own}")));
+        }
+        Ok(())
+    }
+
+    /// The frame of the lease under which another one is asked for.
+    fn lease_above(&self, handle: Handle) -> Result<FrameId, Failure> {
+        let table = &self.ledger.table;
+        let frame = table.lease(name_of(handle));
+        let is_firm = |frame: &FrameId| {
+            let mut holds = table.holds_in(*frame).peekable();
+            holds.peek().is_some() && holds.all(|hold| !hold.provisional)
+        };
+        frame.filter(is_firm).ok_or_else(|| {
+            let message =
+                "the lease under which this one is asked for has ended, or is not confirmed";
+            Failure::new(ErrorName::LeaseLost, message)
+        })
+    }
+}
+
+fn bad(message: &str) -> Failure {
+    Failure::new(ErrorName::BadRequest, message)
+}

@@ -1,0 +1,8 @@
+//! Serving requests over nodes: this daemon is one of several that share nothing, and each grants its
+//! part.
+
+pub(crate) mod collect;
+pub(crate) mod confirm_at;
+pub(crate) mod identify;
+pub(crate) mod report;
+pub(crate) mod restrict;

@@ -1,0 +1,163 @@
+//! A part that is not confirmed yet.
+
+use serde_json::json;
+
+use super::{COLLECT, CONFIRM_AT, confirm, failed, hex, id_of, node, part, take, with};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{mutex, try_mutex};
+
+fn stored(daemon: &Daemon) -> String {
+    String::from_utf8_lossy(&std::fs::read(daemon.path("leases.log")).unwrap()).into_owned()
+}
+
+#[test]
+fn a_part_that_is_not_confirmed_ends_with_its_connection_and_is_on_no_disk() {
+    let daemon = node();
+    let mut peer = daemon.connect();
+    let grant = peer.call(COLLECT, part(&daemon, 1, "a"));
+    assert_eq!(grant["lease"]["left_ms"], json!(null), "its time has not begun");
+    assert!(!stored(&daemon).contains("\"key\":\"a\""));
+    let shown = daemon.key("a").unwrap().holders.remove(0).over_nodes.unwrap();
+    assert!(shown.collecting && !shown.spare);
+    assert_eq!((shown.need, shown.held, shown.nodes.len()), (2, None, 2));
+    assert_eq!(shown.run.to_string(), hex(1001));
+    // It is confirmed with a token only.
+    let (name, _) = failed(&mut daemon.connect(), "Confirm", json!({ "tag": hex(1) }));
+    assert_eq!(name, "BadRequest");
+    // A renewal does not begin its time.
+    peer.call("Renew", json!({ "handle": hex(1) }));
+    assert_eq!(daemon.key("a").unwrap().holders[0].lease.as_ref().unwrap().left_ms, None);
+    drop(peer);
+    daemon.until_use("a", 0, 0);
+    assert_eq!(failed(&mut daemon.connect(), CONFIRM_AT, confirm(1, 1 << 51)).0, "Gone");
+}
+
+#[test]
+fn a_part_waits_in_the_queue_tells_its_progress_and_shows_the_whole() {
+    let daemon = node();
+    let holder = daemon.hold(9, "a");
+    let mut peer = daemon.connect();
+    peer.send_more(COLLECT, part(&daemon, 1, "a"));
+    assert_eq!(peer.progress()["position"], 1);
+    let report =
+        json!({ "handle": hex(1), "need": 2, "held": 1, "waits_for": ["web3", "a\u{1b}[2J\nb"] });
+    daemon.connect().call("io.canal.Nodes.Report", report);
+    let shown = daemon.key("a").unwrap().waiters.remove(0).over_nodes.unwrap();
+    assert_eq!((shown.held, shown.collecting), (Some(1), true));
+    assert_eq!(shown.waits_for, ["web3", "a?[2J b"]);
+    drop(holder);
+    loop {
+        let reply = peer.reply().unwrap();
+        if reply.get("continues").is_none() {
+            assert!(reply["parameters"]["token"].is_u64(), "{reply}");
+            break;
+        }
+    }
+    let shown = daemon.key("a").unwrap().holders.remove(0).over_nodes.unwrap();
+    assert_eq!(shown.held, Some(1));
+    drop(peer);
+    daemon.until_use("a", 0, 0);
+    let gone = json!({ "handle": hex(1), "need": 2, "held": 1 });
+    assert_eq!(failed(&mut daemon.connect(), "io.canal.Nodes.Report", gone).0, "Gone");
+}
+
+#[test]
+fn a_part_that_is_not_confirmed_ends_with_the_daemon() {
+    let mut daemon = node();
+    let mut peer = daemon.connect();
+    let token = peer.call(COLLECT, part(&daemon, 1, "a"))["token"].as_u64().unwrap();
+    daemon.kill();
+    daemon.run(|_| {});
+    assert_eq!(daemon.use_of("a"), (0, 0));
+    let mut peer = daemon.connect();
+    assert_eq!(failed(&mut peer, CONFIRM_AT, confirm(1, token + 1)).0, "Gone");
+    // It can be asked for anew under the same names.
+    let again = peer.call(COLLECT, part(&daemon, 1, "a"))["token"].as_u64().unwrap();
+    assert!(again > token);
+    peer.call(CONFIRM_AT, confirm(1, again + 1));
+}
+
+#[test]
+fn a_spare_gives_way_until_it_is_confirmed() {
+    let daemon = node();
+    let spare = |tag, key| with(part(&daemon, tag, key), "spare", true.into());
+    let mut peer = daemon.connect();
+    let token = peer.call(COLLECT, spare(1, "a"))["token"].as_u64().unwrap();
+    let mut other = daemon.connect();
+    other.call("Acquire", try_mutex(2, "a"));
+    assert_eq!(failed(&mut peer, CONFIRM_AT, confirm(1, token + 1)).0, "Gone");
+    // It does not wait.
+    let (name, said) = failed(&mut peer, COLLECT, spare(3, "a"));
+    assert_eq!((name.as_str(), &said["reason"]), ("Refused", &json!("full")));
+    let token = peer.call(COLLECT, spare(4, "b"))["token"].as_u64().unwrap();
+    peer.call(CONFIRM_AT, confirm(4, token + 1));
+    assert!(daemon.key("b").unwrap().holders[0].over_nodes.as_ref().unwrap().spare);
+    other.send("Acquire", try_mutex(5, "b"));
+    assert_eq!(other.error().0, "Refused");
+}
+
+#[test]
+fn a_part_under_another_has_the_locks_of_that_one() {
+    let daemon = node();
+    let outer =
+        |tag| with(part(&daemon, tag, "db"), "items", json!([{ "key": "db", "mode": "write" }]));
+    let inner = |tag: u128, under: u128| {
+        let item = json!([{ "key": "db/x", "mode": "read" }]);
+        let asked = with(part(&daemon, tag, "db"), "items", item);
+        with(with(asked, "under", hex(under).into()), "wait_ms", 0.into())
+    };
+    let mut peer = daemon.connect();
+    assert_eq!(failed(&mut peer, COLLECT, inner(2, 1)).0, "LeaseLost");
+    let token = peer.call(COLLECT, outer(1))["token"].as_u64().unwrap();
+    assert_eq!(failed(&mut peer, COLLECT, inner(2, 1)).0, "LeaseLost", "it is not confirmed");
+    peer.call(CONFIRM_AT, confirm(1, token + 1));
+    let grant = peer.call(COLLECT, inner(2, 1));
+    let sessions = |key: &str| daemon.key(key).unwrap().holders[0].session.clone();
+    assert_eq!(sessions("db"), sessions("db/x"));
+    // Others are kept out.
+    let mut stranger = inner(3, 1);
+    stranger.as_object_mut().unwrap().remove("under");
+    assert_eq!(failed(&mut peer, COLLECT, stranger).0, "Refused");
+    peer.call(CONFIRM_AT, confirm(2, grant["token"].as_u64().unwrap() + 1));
+    // The outer one is gone for its client, though its frame is not.
+    peer.call("Release", json!({ "handle": hex(1) }));
+    let (name, said) = failed(&mut peer, "Renew", json!({ "handle": hex(1) }));
+    assert_eq!((name.as_str(), &said["reason"]), ("LeaseLost", &json!("released")));
+    peer.call("Release", json!({ "handle": hex(2) }));
+    assert!(daemon.status().keys.is_empty());
+}
+
+#[test]
+fn wrong_requests_are_refused_and_leave_nothing() {
+    let daemon = node();
+    let mut peer = daemon.connect();
+    let own = id_of(&daemon);
+    let ask = |name: &str, value| with(part(&daemon, 1, "a"), name, value);
+    let many: Vec<String> = (0..65_u128).map(hex).collect();
+    for (asked, words) in [
+        (ask("nodes", json!([])), "does not name this node"),
+        (ask("nodes", json!([hex(1)])), "does not name this node"),
+        (ask("nodes", json!([own, own])), "each node once, in ascending order"),
+        (ask("nodes", json!([hex(2), hex(1)])), "each node once, in ascending order"),
+        (ask("nodes", json!(many)), "at most 64 nodes, not 65"),
+        (ask("items", json!([])), ""),
+    ] {
+        let (name, said) = failed(&mut peer, COLLECT, asked);
+        assert_eq!(name, "BadRequest");
+        assert!(said["message"].as_str().unwrap().contains(words), "{said}");
+    }
+    for (name, value) in [
+        ("nodes", json!(["x"])),
+        ("run", json!("7")),
+        ("require", json!("most")),
+        ("tag", json!(1)),
+    ] {
+        assert_eq!(failed(&mut peer, COLLECT, ask(name, value)).0, "InvalidParameter", "{name}");
+    }
+    // A confirmed part is not asked for again.
+    take(&daemon, 1, "a");
+    assert_eq!(failed(&mut peer, COLLECT, part(&daemon, 1, "a")).0, "BadRequest");
+    peer.call("Acquire", mutex(7, "b"));
+    assert_eq!(failed(&mut peer, CONFIRM_AT, confirm(7, 1 << 51)).0, "Gone");
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}

@@ -1,0 +1,97 @@
+//! Requests over nodes: what one daemon does that is one of several.
+
+mod collect;
+mod confirm;
+mod identity;
+mod lists;
+
+use canal::log::leases::LeaseLog;
+use canal::log::state::{Durable, StateFile};
+use serde_json::{Value, json};
+
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::Peer;
+
+/// Longer than any test takes.
+const LONG_MS: u64 = 500_000;
+
+const COLLECT: &str = "io.canal.Nodes.Collect";
+const CONFIRM_AT: &str = "io.canal.Nodes.ConfirmAt";
+
+/// A daemon that knows all that it granted before.
+#[track_caller]
+fn node() -> Daemon {
+    node_configured("")
+}
+
+/// The same, with this configuration file.
+#[track_caller]
+fn node_configured(config: &str) -> Daemon {
+    let mut daemon = Daemon::lasting_folder();
+    std::fs::write(daemon.path("canal.toml"), config).unwrap();
+    StateFile::open(&daemon.path("")).unwrap().state.store(&Durable::default()).unwrap();
+    LeaseLog::open(&daemon.path("")).unwrap().log.write_anew(Vec::new()).unwrap();
+    daemon.run(|_| {});
+    daemon
+}
+
+fn hex(n: u128) -> String {
+    format!("{n:032x}")
+}
+
+#[track_caller]
+fn id_of(daemon: &Daemon) -> String {
+    let identity = daemon.connect().call("io.canal.Nodes.Identify", json!({}));
+    identity["node"].as_str().unwrap().to_owned()
+}
+
+/// The parameters of a `Collect` of a mutex over this node and another one; the handle of the lease has
+/// the number of its tag.
+#[track_caller]
+fn part(daemon: &Daemon, tag: u128, key: &str) -> Value {
+    let mut nodes = [id_of(daemon), "f".repeat(32)];
+    nodes.sort();
+    json!({
+        "run": hex(1000 + tag),
+        "tag": hex(tag),
+        "handle": hex(tag),
+        "ttl_ms": LONG_MS,
+        "items": [{ "key": key, "slots": 1 }],
+        "nodes": nodes,
+        "require": "all",
+        "command": format!("peer {tag}"),
+    })
+}
+
+/// The same with other fields.
+fn with(mut parameters: Value, name: &str, value: Value) -> Value {
+    parameters[name] = value;
+    parameters
+}
+
+fn confirm(tag: u128, token: u64) -> Value {
+    json!({ "tag": hex(tag), "handle": hex(tag), "token": token })
+}
+
+/// Takes a part of a request over nodes, and confirms it with the next token. Returns that.
+#[track_caller]
+fn take(daemon: &Daemon, tag: u128, key: &str) -> u64 {
+    let mut peer = daemon.connect();
+    let token = peer.call(COLLECT, part(daemon, tag, key))["token"].as_u64().unwrap();
+    assert_eq!(peer.call(CONFIRM_AT, confirm(tag, token + 1)), json!({ "token": token + 1 }));
+    token + 1
+}
+
+/// Sends a call that fails; returns the name of the error and its parameters.
+#[track_caller]
+fn failed(peer: &mut Peer, method: &str, parameters: Value) -> (String, Value) {
+    peer.send(method, parameters);
+    peer.error()
+}
+
+/// What a reboot leaves: the journal is void, the state is not.
+fn forget_the_journal(daemon: &Daemon) {
+    for name in ["journal.0", "journal.1"] {
+        std::fs::remove_file(daemon.path(name)).unwrap();
+    }
+}
