@@ -92,7 +92,7 @@ pub(crate) fn obtain(
         Err(error) => {
             let not_acquired = not_acquired(error);
             if let NotAcquired::Refused(failure) = &not_acquired {
-                size_notes(&failure.notes, verbosity);
+                size_notes(failure.notes(), verbosity);
             }
             Err(not_acquired)
         }

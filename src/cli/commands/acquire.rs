@@ -135,7 +135,7 @@ fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result
             message: &failure.message,
             holders: &failure.holders,
             cycle: &failure.cycle,
-            notes: &failure.notes,
+            notes: failure.notes(),
         })?)?;
     }
     Err(failed)

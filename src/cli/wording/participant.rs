@@ -137,6 +137,7 @@ pub(crate) fn slots(slots: &[u64]) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::cli::wording::time::tests::at;
+    use crate::protocol::{NodeId, Require, RunId};
 
     /// A holder for tests.
     pub(crate) fn somebody(pid: u32, command: Option<&str>, since: &str) -> HolderInfo {
@@ -218,5 +219,30 @@ pub(crate) mod tests {
         assert_eq!(slots(&[0]), "0");
         assert_eq!(slots(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(slots(&[u64::MAX]), u64::MAX.to_string());
+    }
+
+    #[test]
+    fn a_request_over_nodes_says_how_far_the_whole_of_it_is() {
+        for (need, held, waits_for, said) in [
+            (2, None, &[][..], "over nodes: 2 of 3 are needed"),
+            (1, None, &[], "over nodes: 1 of 3 is needed"),
+            (2, Some(1), &["web3", "w\u{1b}b2"], "over nodes: 1 of 3, waits for web3, w?b2"),
+            (2, Some(3), &[], "over nodes: 3 of 3"),
+        ] {
+            let over = OverNodesInfo {
+                run: RunId(1),
+                nodes: (1..=3).map(NodeId).collect(),
+                require: Require::Majority,
+                need,
+                held,
+                waits_for: waits_for.iter().map(|name| (*name).to_owned()).collect(),
+                collecting: true,
+                spare: false,
+            };
+            assert_eq!(over_nodes(&over), said);
+            let since = "2026-11-20T14:03:11.123Z";
+            let shown = HolderInfo { over_nodes: Some(over.into()), ..somebody(812, None, since) };
+            assert!(holder(&shown, 40, &at(since)).contains(said));
+        }
     }
 }

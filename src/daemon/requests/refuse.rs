@@ -42,7 +42,7 @@ impl Server {
         // A note is told once: not to a question, whose client may ask nothing more.
         if failure.name == ErrorName::Refused && !newcomer.is_question {
             let notes = self.told_sizes.notes(&self.ledger.table, &newcomer.request, None);
-            failure.notes = notes.into();
+            failure.set_notes(notes);
         }
         Err(failure)
     }
@@ -86,7 +86,7 @@ impl Server {
         let mut failure = self.timeout_reason(request, viewer);
         let table = &self.ledger.table;
         if let Some(waiter) = table.waiter(request) {
-            failure.notes = self.told_sizes.notes(table, &waiter.request, None).into();
+            failure.set_notes(self.told_sizes.notes(table, &waiter.request, None));
         }
         failure
     }

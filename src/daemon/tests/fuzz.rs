@@ -3,6 +3,7 @@
 //!
 //! `CANAL_FUZZ_CASES=100000` runs a campaign, `CANAL_FUZZ_SEED=…` runs one case again.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use fastrand::Rng;
 use serde_json::{Value, json};
 
+use crate::core::{Token, UnixMillis};
+use crate::daemon::store::node::Node;
 use crate::daemon::tests::{Holder, Peer, World, granted, hex, try_mutex};
+use crate::sys::clock;
 
 /// How many cases a usual run has.
 const CASES: u64 = 25;
@@ -41,6 +45,11 @@ fn no_peer_can_end_the_daemon() {
     }
 }
 
+thread_local! {
+    /// The id of the daemon as a node.
+    static NODE: Cell<u128> = const { Cell::new(0) };
+}
+
 /// How often each kind of reply was seen, by the names of its fields or of its error.
 type Seen = BTreeMap<String, usize>;
 
@@ -57,6 +66,8 @@ impl Drop for Said {
 
 fn case(mut rng: Rng, holders: &[Holder], seen: &mut Seen) {
     let mut world = World::new();
+    world.server.node = Node { is_lasting: true, grants_from: None };
+    NODE.set(world.server.node_id().unwrap().0);
     let mut peers: Vec<Peer> = Vec::new();
     // Owners that may end during the case.
     let mut mortals: Vec<Holder> = vec![Holder::start()];
@@ -142,7 +153,17 @@ fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
 }
 
 fn random_call(rng: &mut Rng) -> Vec<u8> {
-    let (method, parameters) = match rng.u8(..29) {
+    let (method, parameters) = match rng.u8(..36) {
+        29..32 => ("io.canal.Nodes.Collect", collect(rng)),
+        32 | 33 => ("io.canal.Nodes.ConfirmAt", confirm_at(rng)),
+        34 => (
+            "io.canal.Nodes.Report",
+            json!({ "handle": tag(rng), "need": 2, "held": 1, "waits_for": [command(rng)] }),
+        ),
+        35 => match rng.u8(..4) {
+            0 => ("io.canal.Nodes.Restrict", json!({ "keys": [key(rng)] })),
+            _ => ("io.canal.Nodes.Identify", json!({})),
+        },
         28 => ("io.canal.Lock.Leader", json!({ "key": key(rng) })),
         27 => ("io.canal.Lock.EndedLeases", json!({ "key": key(rng), "mine": rng.bool() })),
         24 => ("io.canal.Lock.WouldAcquire", acquire(rng)),
@@ -269,6 +290,36 @@ fn kill(rng: &mut Rng) -> Value {
         1 => json!({ "token": number, "signal": signal }),
         _ => json!({ "signal": signal }),
     }
+}
+
+fn collect(rng: &mut Rng) -> Value {
+    let mut asked = acquire(rng);
+    let mut nodes = vec![hex(NODE.get())];
+    nodes.extend((0..*pick(rng, &[0, 1, 2])).map(|_| hex(rng.u128(..4))));
+    if rng.u8(..16) > 0 {
+        nodes.sort();
+        nodes.dedup();
+    }
+    asked["nodes"] = nodes.into();
+    asked["run"] = tag(rng).into();
+    // As that of its tag, so that it can be confirmed.
+    asked["handle"] = asked["tag"].clone();
+    asked["ttl_ms"] = (*pick(rng, &[0, 1000, 60_000, u64::MAX])).into();
+    asked["require"] = (*pick(rng, &["all", "majority", "any", "none"])).into();
+    if rng.u8(..3) == 0 {
+        asked["spare"] = rng.bool().into();
+    }
+    if rng.u8(..4) == 0 {
+        asked["under"] = tag(rng).into();
+    }
+    asked
+}
+
+fn confirm_at(rng: &mut Rng) -> Value {
+    let tag = tag(rng);
+    let near = Token::by_clock(UnixMillis(clock::unix_ms())).0 + (1 << 30);
+    let token = *pick(rng, &[near, near, near + 1, near + 7, 0, 1 << 52, u64::MAX]);
+    json!({ "tag": tag, "handle": tag, "token": token, "note": command(rng) })
 }
 
 fn resize(rng: &mut Rng) -> Value {

@@ -104,8 +104,8 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Box<LostLease>>,
     /// Of [`ErrorName::Refused`]: where the request states another size than others go by.
-    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
-    pub notes: Box<[SizeNote]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notes: Option<Box<Vec<SizeNote>>>,
     /// Of the errors of the interface of nodes: more about them.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Box<NodesRefusal>>,
@@ -126,9 +126,20 @@ impl Failure {
             holders: Box::default(),
             cycle: Box::default(),
             lost: None,
-            notes: Box::default(),
+            notes: None,
             nodes: None,
         }
+    }
+
+    /// Where the request states another size than others go by.
+    #[must_use]
+    pub fn notes(&self) -> &[SizeNote] {
+        self.notes.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    /// Sets where the request states another size than others go by.
+    pub fn set_notes(&mut self, notes: Vec<SizeNote>) {
+        self.notes = (!notes.is_empty()).then(|| Box::new(notes));
     }
 
     /// Adds what to do about it.

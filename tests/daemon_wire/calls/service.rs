@@ -13,7 +13,7 @@ fn the_daemon_names_itself_and_describes_its_interfaces() {
     assert_eq!(info["product"], "canal");
     assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
     let interfaces: Vec<String> = serde_json::from_value(info["interfaces"].clone()).unwrap();
-    assert_eq!(interfaces, ["org.varlink.service", "io.canal.Lock"]);
+    assert_eq!(interfaces, ["org.varlink.service", "io.canal.Lock", "io.canal.Nodes"]);
     for interface in interfaces {
         let parameters = json!({ "interface": interface });
         let reply = peer.call("org.varlink.service.GetInterfaceDescription", parameters);
