@@ -93,7 +93,7 @@ impl World {
                 let runs = host.daemon.is_some() && host.stopped_until <= self.now_ms;
                 if runs && host.frozen_until <= self.now_ms {
                     host.spared_until = self.now_ms + RESTORES_MS;
-                    host.lose_files(bytes % 2 == 0);
+                    host.lose_files(bytes.is_multiple_of(2));
                 }
             }
             _ => {

@@ -117,8 +117,8 @@ fn a_chain_is_no_ring() {
         let outer: Vec<usize> = (0..length)
             .map(|at| world.over(&[at % 3], Require::All, &format!("w {}", key(at)), None))
             .collect();
-        for at in 0..length - 1 {
-            world.plain((at + 1) % 3, &format!("w {}", key(at + 1)), Some(outer[at]));
+        for (at, under) in (1..length).zip(outer) {
+            world.plain(at % 3, &format!("w {}", key(at)), Some(under));
         }
         assert_eq!(found(&world), [], "{length}");
     }
