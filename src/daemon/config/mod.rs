@@ -520,7 +520,7 @@ mod tests {
         );
         for (text, what) in [
             ("longest_ttl = \"9s\"", "line 2: `longest_ttl` is at least 10s"),
-            ("longest_ttl = \"31 days\"", "line 2: `31 days` is no duration"),
+            ("longest_ttl = \"lots\"", "line 2: `lots` is not a duration"),
             ("longest_ttl = 600", "line 2: `longest_ttl` is a duration"),
             ("\nlongest_tll = \"1m\"", "line 3: unknown field `longest_tll`; did you mean"),
         ] {
