@@ -64,7 +64,13 @@ impl Table {
 
     pub(in crate::core) fn renew(&mut self, transition: &mut Transition<'_>, lease: LeaseId) {
         let frame = self.lease(lease).and_then(|id| self.frames.get(&id));
-        let holding = frame.filter(|frame| !frame.holds.is_empty());
+        // A part that is not confirmed ends with its connection: whoever renews it by its handle must
+        // not count on it.
+        let is_collecting = |hold: &HoldState| hold.provisional && hold.asked.over_nodes.is_some();
+        let holding = frame.filter(|frame| {
+            let mut holds = self.holds_in(frame.state.id).peekable();
+            holds.peek().is_some() && !holds.any(is_collecting)
+        });
         let renewed = holding.and_then(|frame| Some((frame.state.id, frame.state.lease?.renewals)));
         let outcome = match renewed {
             Some((frame, before)) => Outcome::Renewed { frame, renewal: before + 1 },

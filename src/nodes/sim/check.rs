@@ -96,8 +96,7 @@ impl World {
     /// No node knows requests for one key whose lists need not meet.
     pub(super) fn check_lists(&self) -> Result<(), String> {
         for (at, node) in self.nodes.iter().enumerate() {
-            let held = node.locks.held.iter().map(|held| &held.asked);
-            let known: Vec<_> = held.chain(&node.locks.waiting).collect();
+            let known: Vec<_> = node.locks.known().collect();
             for (number, one) in known.iter().enumerate() {
                 let differs = known[number + 1..]
                     .iter()

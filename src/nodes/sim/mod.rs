@@ -1,4 +1,5 @@
-//! Coordinators and nodes, driven by a seed: the real coordinator, a thin model of the nodes.
+//! Coordinators and nodes, driven by a seed: the real coordinator, the real table in each node, and a
+//! thin model of the daemon around it.
 //!
 //! Time goes from event to event. Messages are in order on each connection and late between two of
 //! them; they are lost with their connection, or arrive long after its end. Connections are cut in

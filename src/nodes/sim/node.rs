@@ -121,8 +121,8 @@ impl Node {
     /// Whether nobody else can get what a request holds here: its lease is firm, or was lost with
     /// the node's state so lately that the node grants nothing.
     pub(super) fn keeps_run(&self, now: u64, run: u32) -> bool {
-        let firm = self.locks.held.iter().filter(|held| held.is_firm);
-        let holds = firm.into_iter().any(|held| held.asked.name.run == run);
+        let mut parts = self.locks.known().filter(|asked| asked.name.run == run);
+        let holds = parts.any(|asked| self.locks.holds_firmly(asked.name));
         holds || self.has_lost(now) && self.lost.iter().any(|name| name.run == run)
     }
 
@@ -158,7 +158,6 @@ impl Node {
 
     /// Whether nothing is left of requests over nodes.
     pub(super) fn is_empty(&self) -> bool {
-        let held = self.locks.held.iter().map(|held| &held.asked);
-        held.chain(&self.locks.waiting).all(|asked| asked.over.is_none())
+        self.locks.known().all(|asked| asked.over.is_none())
     }
 }

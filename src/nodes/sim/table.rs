@@ -1,7 +1,14 @@
-//! The locks of one node: who holds a key, who waits for it, and the next token.
+//! The locks of one node: the real table, and short words for what a daemon does with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::rule::{Rule, is_broken};
-use crate::core::{OverNodes, Token};
+use crate::core::{
+    Ask, Change, Command, ENTRY_VERSION, Entry, HostId, Item, Key, LeaseId, NodeId, OnLost,
+    Outcome, OverNodes, Owner, ProcessId, Refusal as Why, Release, Request, RequestId, Require,
+    Revision, Rules, Table, Tag, Token, UnixMillis, View, Wait, Withdrawal,
+};
 use crate::nodes::Refusal;
 
 /// A lease: the request over nodes, and the number of the asking. A job that is no request over
@@ -22,13 +29,6 @@ pub(super) struct Asked {
     pub(super) no_wait: bool,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    pub(super) asked: Asked,
-    pub(super) token: Token,
-    pub(super) is_firm: bool,
-}
-
 /// What became of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Told {
@@ -41,9 +41,9 @@ pub(super) enum Told {
 /// The locks of one node. Each key has one slot.
 #[derive(Clone, Debug)]
 pub(super) struct Locks {
-    next_token: Token,
-    pub(super) held: Vec<Held>,
-    pub(super) waiting: Vec<Asked>,
+    table: Table,
+    /// What holds or waits.
+    known: BTreeMap<RequestId, Asked>,
 }
 
 impl Asked {
@@ -54,128 +54,188 @@ impl Asked {
     /// Whether two requests for a key may be known at one node.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let (Some(one), Some(other)) = (&self.over, &other.over) else { return true };
-        let is_any = |over: &OverNodes| over.require == crate::core::Require::Any;
+        let is_any = |over: &OverNodes| over.require == Require::Any;
         is_any(one) || is_any(other) || one.always_meets(other)
+    }
+
+    fn request(&self) -> Request {
+        let LeaseName { run, lease } = self.name;
+        let number = u128::from(run) << 32 | u128::from(lease);
+        let process = ProcessId { pid: lease, started: 1, inode: 0 };
+        let is_part = self.over.is_some();
+        let may_wait = !self.no_wait && !self.is_spare();
+        Request {
+            tag: Tag(number),
+            host: HostId(0),
+            owner: match is_part {
+                true => Owner::Lease(LeaseId(number)),
+                false => Owner::Process(process),
+            },
+            parent: None,
+            uid: 1000,
+            command: Command(format!("run {run}")),
+            note: None,
+            items: vec![Item {
+                key: Key::new(&format!("key{}", self.key)).unwrap(),
+                ask: Ask::slots(1, Some(View::ONE)),
+            }],
+            wait: if may_wait { Wait::Yes { until: None } } else { Wait::No },
+            priority: 0,
+            max_waiting: None,
+            provisional: is_part,
+            children: false,
+            ttl_ms: is_part.then_some(60_000),
+            on_lost: OnLost::default(),
+            asker: None,
+            max_run_ms: None,
+            over_nodes: self.over.clone().map(|over| Box::new(as_told(over))),
+        }
+    }
+}
+
+/// What the table is told of a request over nodes: with the rule broken, one list for all.
+fn as_told(over: OverNodes) -> OverNodes {
+    match is_broken(Rule::ListsMeet) && over.require != Require::Any {
+        true => OverNodes { nodes: vec![NodeId(0)], require: Require::All, ..over },
+        false => over,
     }
 }
 
 impl Locks {
     pub(super) fn new(next_token: Token) -> Self {
-        Self { next_token, held: Vec::new(), waiting: Vec::new() }
+        let mut new = Self { table: Table::new(Rules::default()), known: BTreeMap::new() };
+        new.apply(Change::Floor { token: next_token });
+        new
+    }
+
+    /// Applies a change, and says what became of requests by it.
+    fn apply(&mut self, change: Change) -> Vec<Outcome> {
+        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+        let mut outcomes = Vec::new();
+        self.table.apply(Revision(self.table.revision().0 + 1), &entry, &mut outcomes);
+        outcomes
+    }
+
+    /// What clients are told of these outcomes.
+    fn tell(&mut self, outcomes: Vec<Outcome>) -> Vec<Told> {
+        let mut told = Vec::new();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Queued { request, .. } => {
+                    told.extend(self.known.get(&request).map(|asked| Told::Queued(asked.name)));
+                }
+                Outcome::Granted(granted) => {
+                    let asked = self.known.get(&granted.request);
+                    told.extend(asked.map(|asked| Told::Granted(asked.name, granted.token)));
+                }
+                Outcome::Refused { request, why } => {
+                    let refusal = match why {
+                        Why::Full { .. } | Why::Paused { .. } | Why::MaxWaiting { .. } => {
+                            Refusal::Full
+                        }
+                        Why::Deadlock { .. } | Why::OwnDeadlock { .. } => Refusal::Deadlock,
+                        _ => Refusal::Invalid,
+                    };
+                    let asked = self.known.remove(&request);
+                    told.extend(asked.map(|asked| Told::Refused(asked.name, refusal)));
+                }
+                Outcome::Released { request, .. } => {
+                    let asked = self.known.remove(&request).filter(Asked::is_spare);
+                    told.extend(asked.map(|asked| Told::SpareTaken(asked.name)));
+                }
+                Outcome::Withdrawn { request } => drop(self.known.remove(&request)),
+                _ => {}
+            }
+        }
+        told
     }
 
     pub(super) fn ask(&mut self, asked: Asked) -> Vec<Told> {
-        let name = asked.name;
-        let known = self.held.iter().map(|held| &held.asked).chain(&self.waiting);
-        let same_key = |other: &&Asked| other.key == asked.key;
-        if known.clone().any(|other| other.name == name && other.name.run != 0) {
-            return vec![Told::Refused(name, Refusal::Invalid)];
-        }
-        if !is_broken(Rule::ListsMeet)
-            && known.clone().filter(same_key).any(|other| !other.agrees_with(&asked))
-        {
-            return vec![Told::Refused(name, Refusal::Invalid)];
-        }
-        let is_free = !known.clone().filter(same_key).any(|other| !self.is_spare_only(other.name));
-        if !is_free && (asked.no_wait || asked.is_spare()) {
-            return vec![Told::Refused(name, Refusal::Full)];
-        }
-        if asked.is_spare() && self.held.iter().any(|held| held.asked.key == asked.key) {
-            return vec![Told::Refused(name, Refusal::Full)];
-        }
-        let key = asked.key;
-        self.waiting.push(asked);
-        let mut told = self.grant(key);
-        if self.waiting.iter().any(|waiting| waiting.name == name) {
-            told.push(Told::Queued(name));
-        }
-        told
+        let request = asked.request();
+        self.known.insert(RequestId(self.table.revision().0 + 1), asked);
+        let outcomes = self.apply(Change::Request(Arc::new(request)));
+        self.tell(outcomes)
     }
 
-    /// Whether a lease is a spare that is not confirmed: it bars nobody.
-    fn is_spare_only(&self, name: LeaseName) -> bool {
-        let spare = |held: &Held| held.asked.name == name && held.asked.is_spare() && !held.is_firm;
-        self.held.iter().any(spare)
+    fn request_of(&self, name: LeaseName) -> Option<RequestId> {
+        let mut known = self.known.iter();
+        known.find(|(_, asked)| asked.name == name).map(|(request, _)| *request)
     }
 
-    /// Grants a key to the first that waits for it, if it is free.
-    fn grant(&mut self, key: u8) -> Vec<Told> {
-        let mut told = Vec::new();
-        let holds = |held: &Held| held.asked.key == key;
-        let bars = |held: &Held| holds(held) && (held.is_firm || !held.asked.is_spare());
-        if self.held.iter().any(bars) {
-            return told;
-        }
-        let Some(first) = self.waiting.iter().position(|waiting| waiting.key == key) else {
-            return told;
-        };
-        self.held.retain(|held| {
-            let stays = !holds(held);
-            if !stays {
-                told.push(Told::SpareTaken(held.asked.name));
-            }
-            stays
-        });
-        let asked = self.waiting.remove(first);
-        let token = self.next_token;
-        self.next_token = Token(token.0 + 1);
-        told.push(Told::Granted(asked.name, token));
-        let is_firm = asked.over.is_none();
-        self.held.push(Held { asked, token, is_firm });
-        told
+    /// What holds or waits.
+    pub(super) fn known(&self) -> impl Iterator<Item = &Asked> {
+        self.known.values()
+    }
+
+    /// A grant that is not confirmed.
+    pub(super) fn collecting(&self) -> Option<LeaseName> {
+        let is_collecting =
+            |request: &RequestId| self.table.hold_of(*request).is_some_and(|hold| hold.provisional);
+        self.known.iter().find(|(request, _)| is_collecting(request)).map(|(_, asked)| asked.name)
     }
 
     /// Makes a collecting grant firm. Returns whether it was there, and could take the token.
     pub(super) fn confirm_at(&mut self, name: LeaseName, token: Token) -> bool {
-        let held = self.held.iter_mut().find(|held| held.asked.name == name);
-        let Some(held) = held else { return is_broken(Rule::GoneIsNotConfirmed) };
-        if token < held.token {
-            return false;
-        }
-        held.is_firm = true;
-        held.token = token;
-        if !is_broken(Rule::TokensGrow) {
-            self.next_token = self.next_token.max(Token(token.0 + 1));
-        }
-        true
+        let request = self.request_of(name);
+        let hold = request.and_then(|request| self.table.hold_of(request));
+        let Some((request, held)) = request.zip(hold.map(|hold| hold.token)) else {
+            return is_broken(Rule::GoneIsNotConfirmed);
+        };
+        let token = if is_broken(Rule::TokensGrow) { held } else { token };
+        let outcomes = self.apply(Change::ConfirmAt { request, token, note: None });
+        outcomes.iter().any(|outcome| matches!(outcome, Outcome::ConfirmedAt { .. }))
     }
 
     pub(super) fn is_spare(&self, name: LeaseName) -> bool {
-        self.held.iter().any(|held| held.asked.name == name && held.asked.is_spare())
+        self.known().any(|asked| asked.name == name && asked.is_spare())
     }
 
     pub(super) fn holds_firmly(&self, name: LeaseName) -> bool {
-        self.held.iter().any(|held| held.asked.name == name && held.is_firm)
+        let hold = self.request_of(name).and_then(|request| self.table.hold_of(request));
+        hold.is_some_and(|hold| !hold.provisional)
     }
 
     /// Its connection has ended: it does not wait any more, and a collecting grant ends.
     pub(super) fn disconnect(&mut self, name: LeaseName) -> Vec<Told> {
-        self.waiting.retain(|waiting| waiting.name != name);
-        let is_collecting = !self.holds_firmly(name) && !is_broken(Rule::CollectingEnds);
-        if is_collecting { self.release(name) } else { self.grant_all() }
+        let Some(request) = self.request_of(name) else { return Vec::new() };
+        let hold = self.table.hold_of(request);
+        let ends = hold.is_none_or(|hold| hold.provisional && !is_broken(Rule::CollectingEnds));
+        if !ends {
+            return Vec::new();
+        }
+        let outcomes = self.apply(Change::Withdraw { request, why: Withdrawal::Cancelled });
+        self.tell(outcomes)
     }
 
     /// Ends a grant, collecting or firm. What waits is not touched.
     pub(super) fn release(&mut self, name: LeaseName) -> Vec<Told> {
-        self.held.retain(|held| held.asked.name != name);
-        self.grant_all()
-    }
-
-    fn grant_all(&mut self) -> Vec<Told> {
-        let keys: std::collections::BTreeSet<u8> =
-            self.waiting.iter().map(|waiting| waiting.key).collect();
-        keys.into_iter().flat_map(|key| self.grant(key)).collect()
+        let hold = self.request_of(name).and_then(|request| self.table.hold_of(request));
+        let Some(token) = hold.map(|hold| hold.token) else { return Vec::new() };
+        let outcomes = self.apply(Change::Release(Release::Hold { token, forced: false }));
+        self.tell(outcomes)
     }
 
     /// The daemon starts again: what is firm stays. Jobs of the node itself go on, too.
     pub(super) fn restart(&mut self) {
-        self.waiting.clear();
-        self.held.retain(|held| held.is_firm);
+        let (waiting, held): (Vec<RequestId>, Vec<RequestId>) =
+            self.known.keys().partition(|request| self.table.waiter(**request).is_some());
+        for request in waiting.into_iter().chain(held) {
+            let hold = self.table.hold_of(request);
+            if hold.is_none_or(|hold| hold.provisional) {
+                let outcomes = self.apply(Change::Withdraw { request, why: Withdrawal::Lost });
+                self.tell(outcomes);
+            }
+        }
+        self.table = Table::restore(&self.table.snapshot(), Rules::default()).unwrap();
     }
 
     /// The machine starts again: its own jobs have ended.
     pub(super) fn reboot(&mut self) {
         self.restart();
-        self.held.retain(|held| held.asked.over.is_some());
+        let jobs = self.known.values().filter(|asked| asked.over.is_none());
+        let jobs: Vec<LeaseName> = jobs.map(|asked| asked.name).collect();
+        for job in jobs {
+            self.release(job);
+        }
     }
 }

@@ -652,8 +652,7 @@ impl World {
         if !self.nodes[at].is_up(self.now) {
             return;
         }
-        let mut held = self.nodes[at].locks.held.iter();
-        if let Some(name) = held.find(|held| !held.is_firm).map(|held| held.asked.name) {
+        if let Some(name) = self.nodes[at].locks.collecting() {
             self.note(format!("{name:?} is broken by force on node {at}"));
             let told = self.nodes[at].release(name);
             self.tell(at, told);

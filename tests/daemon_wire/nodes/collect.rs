@@ -24,8 +24,9 @@ fn a_part_that_is_not_confirmed_ends_with_its_connection_and_is_on_no_disk() {
     // It is confirmed with a token only.
     let (name, _) = failed(&mut daemon.connect(), "Confirm", json!({ "tag": hex(1) }));
     assert_eq!(name, "BadRequest");
-    // A renewal does not begin its time.
-    peer.call("Renew", json!({ "handle": hex(1) }));
+    // It cannot be renewed: whoever has its handle must not count on it.
+    let (name, _) = failed(&mut daemon.connect(), "Renew", json!({ "handle": hex(1) }));
+    assert_eq!(name, "LeaseLost");
     assert_eq!(daemon.key("a").unwrap().holders[0].lease.as_ref().unwrap().left_ms, None);
     drop(peer);
     daemon.until_use("a", 0, 0);
