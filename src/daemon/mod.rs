@@ -49,6 +49,7 @@ use crate::protocol::place::Place;
 
 pub use crate::daemon::cluster::engine::SeenEngine;
 pub use crate::daemon::cluster::watcher::watch;
+pub use crate::daemon::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
 pub use crate::daemon::options::{Options, Unusable};
 pub use crate::daemon::runtime_dir::Replacing;
 pub use crate::daemon::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
@@ -87,6 +88,14 @@ pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
 /// it. What the engine refuses is part of the result.
 pub fn look_at_engine(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
     cluster::engine::look_at(place, url)
+}
+
+/// The names of nodes that the configuration of a place has. Without a file there are none.
+///
+/// # Errors
+/// The configuration cannot be read or used, with file and line.
+pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
+    Ok(config::Config::read(paths)?.nodes)
 }
 
 /// Begins to replace the daemon of a user at a place. Waits while another process replaces it.

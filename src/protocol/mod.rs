@@ -11,6 +11,7 @@ pub mod frame;
 mod interface;
 pub mod message_size;
 mod messages;
+pub mod node_address;
 pub mod place;
 pub mod service;
 pub mod user_namespace;

@@ -28,6 +28,7 @@ use crate::core::{Key, View};
 use crate::daemon::config::duration::duration;
 use crate::daemon::config::engine_section::Configured;
 use crate::daemon::config::history_section::HistorySettings;
+use crate::daemon::config::nodes_section::ConfiguredNodes;
 use crate::daemon::config::written::{Written, line_of};
 use crate::daemon::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NODES_TTL, NUMBER_MAX, WAITERS_PER_USER,
@@ -58,6 +59,8 @@ pub(crate) struct Config {
     pub(crate) socket: SocketAccess,
     pub(crate) engine: Configured,
     pub(crate) history: HistorySettings,
+    /// Names for daemons, which only clients use.
+    pub(crate) nodes: ConfiguredNodes,
     /// The log filter, in the syntax of `CANAL_LOG`.
     pub(crate) log: Option<String>,
     /// What is written in the file.
@@ -131,6 +134,7 @@ struct File {
     engine: Option<engine_section::Section>,
     history: history_section::Section,
     nodes: nodes_section::Section,
+    node_groups: nodes_section::Groups,
 }
 
 #[derive(Debug, Deserialize)]
@@ -212,6 +216,9 @@ impl Config {
             let view = section.get_ref().view(&key);
             views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
         }
+        let nodes = nodes_section::configured(&file.nodes, &file.node_groups);
+        let nodes = nodes.map_err(|(at, what)| wrong(at, what))?;
+        let nodes = ConfiguredNodes { file: Some(path.to_owned()), ..nodes };
         let engine = file.engine.unwrap_or_default().configured();
         let socket = file.socket.access();
         let history = file.history.settings();
@@ -243,6 +250,7 @@ impl Config {
             socket: socket.map_err(|(at, what)| wrong(at, what))?,
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
             history: history.map_err(|(at, what)| wrong(at, what))?,
+            nodes,
             log: file.daemon.log.map(Spanned::into_inner),
             written: written::written(text),
         })
@@ -365,6 +373,49 @@ mod tests {
         assert_eq!(limits.idle_exit, Some(Duration::from_secs(600)));
         assert_eq!(config.limits(1 << 20, Some(0)).idle_exit, None);
         assert!(config.limits(64, None).connections(0) < 100);
+    }
+
+    #[test]
+    fn nodes_and_groups_are_read() {
+        let config = parse(
+            "[nodes]\nweb1 = \"ssh:web1\"\n\
+             web2 = { address = \"ssh:deploy@web2:2222\", canal = \"/opt/canal\" }\n\
+             here = \"unix:/d/canal.sock\"\n\
+             [node_groups]\nweb = [\"web1\", \"web2\"]\nmixed = [\"local\", \"ssh:x\"]\n",
+        )
+        .unwrap();
+        let shown: Vec<String> = config
+            .nodes
+            .nodes
+            .iter()
+            .map(|(name, node)| format!("{name} {} {:?}", node.address, node.canal))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "here unix:/d/canal.sock None",
+                "web1 ssh:web1 None",
+                "web2 ssh:deploy@web2:2222 Some(\"/opt/canal\")",
+            ]
+        );
+        assert_eq!(config.nodes.groups["web"], ["web1", "web2"]);
+        assert_eq!(config.nodes.file.as_deref(), Some(Path::new("canal.toml")));
+        for (text, line, what) in [
+            ("[nodes]\nweb1 = \"web1\"\n", 2, "node `web1`: an address is local, unix:/path"),
+            ("[nodes]\n\nweb1 = \"ssh:-x\"\n", 3, "cannot begin with `-`"),
+            ("[nodes]\nlocal = \"ssh:x\"\n", 2, "needs another name"),
+            ("[nodes]\n\"a,b\" = \"ssh:x\"\n", 2, "the node `a,b` needs a name of letters"),
+            ("[nodes]\na = { address = \"local\", canal = \"x\" }\n", 2, "ssh only"),
+            ("[nodes]\na = { adress = \"local\" }\n", 2, "did you mean `address`?"),
+            ("[nodes]\na = 7\n", 2, "a node is its address, or a table with"),
+            ("[node_groups]\nweb = []\n", 2, "group `web` has no nodes"),
+            ("[node_groups]\nweb = [\"web1\"]\n", 2, "`web1` is no node of [nodes]"),
+            ("[node_groups]\nweb = [\"@x\"]\n", 2, "a group contains nodes only"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

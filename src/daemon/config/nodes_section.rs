@@ -1,25 +1,59 @@
-//! The `[nodes]` table of the configuration.
+//! The `[nodes]` and `[node_groups]` tables of the configuration.
 //!
-//! It names nodes for clients, which the daemon does not look at, and says how long a lease over nodes
-//! may live here.
+//! They name daemons for clients, which read the same file; the daemon only checks the names. One
+//! setting of `[nodes]` is the daemon's: how long a lease over nodes may live here.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::with_suggestion;
 use crate::daemon::config::duration::duration;
 use crate::daemon::limits::{NODES_TTL_MAX, NODES_TTL_MIN};
 use crate::duration_text::stated;
+use crate::protocol::node_address::NodeAddress;
 
 /// The one setting of this table that is no name of a node.
 const LONGEST_TTL: &str = "longest_ttl";
 
-/// `[nodes]`, as it is written in the file.
+/// The names of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfiguredNodes {
+    /// The file that they are read from.
+    pub file: Option<PathBuf>,
+    /// Where each node is, by its name.
+    pub nodes: BTreeMap<String, ConfiguredNode>,
+    /// The nodes of each group, by its name without `@`; names and addresses.
+    pub groups: BTreeMap<String, Vec<String>>,
+}
+
+/// Where a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredNode {
+    /// Its address.
+    pub address: NodeAddress,
+    /// The program over there; without one, the `canal` along the PATH that ssh finds there.
+    pub canal: Option<String>,
+}
+
+/// `[nodes]`, as it is written in the file: `name = "ADDRESS"`, or
+/// `name = { address = "ADDRESS", canal = "PATH" }`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Section(BTreeMap<Spanned<String>, Spanned<toml::Value>>);
+
+/// `[node_groups]`.
+pub(crate) type Groups = BTreeMap<Spanned<String>, Vec<Spanned<String>>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Details {
+    address: String,
+    canal: Option<String>,
+}
 
 impl Section {
     /// The longest TTL of a lease over nodes, if it is stated.
@@ -51,4 +85,94 @@ fn longest_ttl(value: &Spanned<toml::Value>) -> Result<Duration, String> {
     }
     let (least, most) = (stated(NODES_TTL_MIN), stated(NODES_TTL_MAX));
     Err(format!("`{LONGEST_TTL}` is at least {least} and at most {most}"))
+}
+
+fn details(value: &toml::Value) -> Result<Details, String> {
+    match value {
+        toml::Value::String(address) => Ok(Details { address: address.clone(), canal: None }),
+        toml::Value::Table(table) => {
+            let details = Details::deserialize(table.clone());
+            details.map_err(|error| with_suggestion(error.message()))
+        }
+        _ => Err("a node is its address, or a table with `address` and `canal`".to_owned()),
+    }
+}
+
+/// Checks both tables.
+///
+/// # Errors
+/// Where one of them is wrong, and what is wrong.
+pub(crate) fn configured(
+    nodes: &Section,
+    groups: &Groups,
+) -> Result<ConfiguredNodes, (usize, String)> {
+    let mut found = ConfiguredNodes::default();
+    for (name, entry) in nodes.0.iter().filter(|(name, _)| name.get_ref() != LONGEST_TTL) {
+        check_name(name, "node")?;
+        let wrong =
+            |what: String| (entry.span().start, format!("node `{}`: {what}", name.get_ref()));
+        let Details { address, canal } = details(entry.get_ref()).map_err(wrong)?;
+        let address: NodeAddress = address.parse().map_err(wrong)?;
+        let is_ssh = matches!(address, NodeAddress::Ssh(_));
+        if canal.is_some() && !is_ssh {
+            return Err(wrong("`canal` goes with an address of ssh only".to_owned()));
+        }
+        if canal
+            .as_deref()
+            .is_some_and(|canal| canal.is_empty() || canal.contains(char::is_control))
+        {
+            return Err(wrong("`canal` is the path of a program".to_owned()));
+        }
+        let node = ConfiguredNode { address, canal };
+        found.nodes.insert(name.get_ref().clone(), node);
+    }
+    for (name, members) in groups {
+        check_name(name, "group")?;
+        if members.is_empty() {
+            let what = format!("group `{}` has no nodes", name.get_ref());
+            return Err((name.span().start, what));
+        }
+        for member in members {
+            check_member(member, &found.nodes).map_err(|what| {
+                (member.span().start, format!("group `{}`: {what}", name.get_ref()))
+            })?;
+        }
+        let members = members.iter().map(|member| member.get_ref().clone()).collect();
+        found.groups.insert(name.get_ref().clone(), members);
+    }
+    Ok(found)
+}
+
+/// A name can stand in a list on the command line, and is no address.
+fn check_name(name: &Spanned<String>, what: &str) -> Result<(), (usize, String)> {
+    let text = name.get_ref();
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let begins_well = text.chars().next().is_some_and(char::is_alphanumeric);
+    let wrong = |why: &str| Err((name.span().start, format!("the {what} `{text}` {why}")));
+    if !begins_well || !text.chars().all(is_plain) {
+        return wrong(
+            "needs a name of letters, digits, `.`, `_` and `-` that begins with a letter or digit",
+        );
+    }
+    if text == "local" && what == "node" {
+        return wrong("needs another name: `local` is the daemon of this machine");
+    }
+    Ok(())
+}
+
+fn check_member(
+    member: &Spanned<String>,
+    nodes: &BTreeMap<String, ConfiguredNode>,
+) -> Result<(), String> {
+    let text = member.get_ref();
+    if text.starts_with('@') {
+        return Err(format!("`{text}` is a group; a group contains nodes only"));
+    }
+    if NodeAddress::is_meant(text) {
+        return text.parse::<NodeAddress>().map(drop).map_err(|what| format!("`{text}`: {what}"));
+    }
+    match nodes.contains_key(text) {
+        true => Ok(()),
+        false => Err(format!("`{text}` is no node of [nodes]")),
+    }
 }

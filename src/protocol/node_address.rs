@@ -1,0 +1,227 @@
+//! Where the daemon of a node is: `local`, `unix:/path/canal.sock`, `ssh:[user@]host[:port]`.
+//!
+//! Invariant: nothing in an address of ssh can be taken for an option of ssh, or for anything that
+//! a shell in the configuration of ssh (`ProxyCommand`, `Match exec`) would act upon.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::place::{SOCKET_PATH_MAX, USUAL_SOCKET};
+
+/// The word for the daemon that all commands of this machine ask.
+const LOCAL: &str = "local";
+
+/// Where the daemon of a node is. Its text form is what a user writes, in one spelling only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeAddress {
+    /// The daemon that all commands of this machine ask.
+    Local,
+    /// The daemon of this socket.
+    Unix(PathBuf),
+    /// The daemon of another machine, reached by ssh.
+    Ssh(SshHost),
+}
+
+/// Whom ssh connects to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SshHost {
+    /// As which user; without one, as the configuration of ssh says.
+    pub user: Option<String>,
+    /// A name, a number, or a name of the configuration of ssh.
+    pub host: String,
+    /// Without one, as the configuration of ssh says.
+    pub port: Option<u16>,
+}
+
+impl FromStr for NodeAddress {
+    type Err = String;
+
+    /// The error is one clause for people.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == LOCAL {
+            return Ok(Self::Local);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            return socket(path).map(Self::Unix);
+        }
+        if let Some(target) = text.strip_prefix("ssh:") {
+            return ssh_host(target).map(Self::Ssh);
+        }
+        Err("an address is local, unix:/path/canal.sock or ssh:[user@]host[:port]".to_owned())
+    }
+}
+
+impl NodeAddress {
+    /// Whether a text is meant as an address, and not as a name of the configuration.
+    #[must_use]
+    pub fn is_meant(text: &str) -> bool {
+        text == LOCAL || text.contains(':') || text.contains('/')
+    }
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str(LOCAL),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Ssh(target) => {
+                f.write_str("ssh:")?;
+                if let Some(user) = &target.user {
+                    write!(f, "{user}@")?;
+                }
+                match target.host.contains(':') {
+                    true => write!(f, "[{}]", target.host)?,
+                    false => f.write_str(&target.host)?,
+                }
+                target.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+            }
+        }
+    }
+}
+
+fn socket(path: &str) -> Result<PathBuf, String> {
+    let path = Path::new(path);
+    if !path.is_absolute() {
+        return Err(format!("unix: needs the whole path of a socket: unix:/path/{USUAL_SOCKET}"));
+    }
+    let length = path.as_os_str().len();
+    if length > SOCKET_PATH_MAX {
+        return Err(format!(
+            "the path of the socket has {length} bytes, more than the {SOCKET_PATH_MAX} that fit"
+        ));
+    }
+    if path.to_string_lossy().contains(char::is_control) {
+        return Err("the path of the socket contains a control character".to_owned());
+    }
+    Ok(path.to_owned())
+}
+
+fn ssh_host(text: &str) -> Result<SshHost, String> {
+    if text.starts_with("//") {
+        return Err("no slashes follow `ssh:`; it is ssh:[user@]host[:port]".to_owned());
+    }
+    // Users of a directory service have an `@` in their name.
+    let (user, rest) = match text.rsplit_once('@') {
+        Some((user, rest)) => (Some(part(user, "user", &['.', '_', '-', '+', '@'])?), rest),
+        None => (None, text),
+    };
+    let (host, port) = match rest.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) = rest.split_once(']').ok_or("`[` has no `]` after it")?;
+            let port = match after {
+                "" => None,
+                _ => Some(after.strip_prefix(':').ok_or("only `:port` can follow `]`")?),
+            };
+            (part(host, "host", &['.', '_', '-', ':', '%'])?, port)
+        }
+        None => {
+            let (host, port) = match rest.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (rest, None),
+            };
+            if port.is_some_and(|port| port.contains(':')) {
+                return Err("an address of IPv6 stands in brackets: ssh:[::1]:22".to_owned());
+            }
+            (part(host, "host", &['.', '_', '-'])?, port)
+        }
+    };
+    let port = port.map(port_of).transpose()?;
+    Ok(SshHost { user, host, port })
+}
+
+/// A part of the address. Only these characters may stand in it besides letters and digits.
+fn part(text: &str, what: &str, others: &[char]) -> Result<String, String> {
+    if text.is_empty() {
+        return Err(format!("the {what} is missing; it is ssh:[user@]host[:port]"));
+    }
+    if text.starts_with('-') {
+        return Err(format!("a {what} cannot begin with `-`: ssh would take it for an option"));
+    }
+    match text.chars().find(|c| !c.is_alphanumeric() && !others.contains(c)) {
+        Some(c) => Err(format!("a {what} cannot contain {c:?}")),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn port_of(text: &str) -> Result<u16, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(port) if port > 0 && digits => Ok(port),
+        _ => Err("a port is a number from 1 to 65535".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ssh(user: Option<&str>, host: &str, port: Option<u16>) -> NodeAddress {
+        NodeAddress::Ssh(SshHost { user: user.map(str::to_owned), host: host.to_owned(), port })
+    }
+
+    #[test]
+    fn an_address_is_read_and_shown_in_one_spelling() {
+        for (text, address) in [
+            ("local", NodeAddress::Local),
+            ("unix:/run/x/canal.sock", NodeAddress::Unix("/run/x/canal.sock".into())),
+            ("ssh:web1", ssh(None, "web1", None)),
+            (
+                "ssh:deploy@web1.example.org:2222",
+                ssh(Some("deploy"), "web1.example.org", Some(2222)),
+            ),
+            ("ssh:ann@corp.org@web1", ssh(Some("ann@corp.org"), "web1", None)),
+            ("ssh:[::1]:22", ssh(None, "::1", Some(22))),
+            ("ssh:u@[fe80::1%eth0]", ssh(Some("u"), "fe80::1%eth0", None)),
+        ] {
+            assert_eq!(text.parse::<NodeAddress>().as_ref(), Ok(&address), "{text}");
+            assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn nothing_that_ssh_or_a_shell_would_act_upon_is_an_address() {
+        for text in [
+            "ssh:-oProxyCommand=x",
+            "ssh:-p@web1",
+            "ssh:u@-web1",
+            "ssh:web1;reboot",
+            "ssh:$(reboot)",
+            "ssh:`reboot`@web1",
+            "ssh:web 1",
+            "ssh:web\n1",
+            "ssh:web1,web2",
+            "ssh:[-x]",
+            "ssh:a'b",
+        ] {
+            assert!(text.parse::<NodeAddress>().is_err(), "{text}");
+        }
+        let error = "ssh:-oX".parse::<NodeAddress>().unwrap_err();
+        assert_eq!(error, "a host cannot begin with `-`: ssh would take it for an option");
+    }
+
+    #[test]
+    fn a_wrong_address_says_what_one_looks_like() {
+        for (text, why) in [
+            ("web1", "an address is local, unix:/path"),
+            ("tcp:web1", "an address is local, unix:/path"),
+            ("unix:x.sock", "needs the whole path"),
+            ("unix:", "needs the whole path"),
+            ("ssh:", "the host is missing"),
+            ("ssh:@web1", "the user is missing"),
+            ("ssh://web1", "no slashes follow"),
+            ("ssh:web1:x", "a port is a number"),
+            ("ssh:web1:0", "a port is a number"),
+            ("ssh:web1:+5", "a port is a number"),
+            ("ssh:web1:65536", "a port is a number"),
+            ("ssh:::1", "in brackets"),
+            ("ssh:[::1", "has no `]`"),
+            ("ssh:[::1]x", "only `:port`"),
+        ] {
+            let error = text.parse::<NodeAddress>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let long = format!("unix:/{}", "x".repeat(SOCKET_PATH_MAX));
+        assert!(long.parse::<NodeAddress>().unwrap_err().contains("108 bytes"));
+    }
+}
