@@ -8,9 +8,11 @@
 use crate::protocol::place::Place;
 use crate::protocol::{Handle, Tag};
 
+pub mod bridge;
 mod calls;
 mod connection;
 mod error;
+pub mod nodes;
 mod options;
 mod own_daemon;
 mod start_daemon;

@@ -96,9 +96,21 @@ impl Connection {
         qualified.push_str(INTERFACE);
         qualified.push('.');
         qualified.push_str(method);
+        self.send_qualified(&qualified, parameters, replies, owner, limits)
+    }
+
+    /// The same for a method with its interface before it.
+    pub(crate) fn send_qualified<P: Serialize>(
+        &mut self,
+        method: &str,
+        parameters: &P,
+        replies: Replies,
+        owner: Option<&Pidfd>,
+        limits: Limits,
+    ) -> Result<(), Broken> {
         let mut bytes = Vec::with_capacity(512);
         let more = replies == Replies::More;
-        frame::append(&Outgoing { method: &qualified, parameters, more }, &mut bytes)?;
+        frame::append(&Outgoing { method, parameters, more }, &mut bytes)?;
         let owner = owner.map(AsFd::as_fd);
         let mut left = owner.as_slice();
         let mut sent = 0;
@@ -190,6 +202,11 @@ impl Connection {
             },
         }
         Ok(self.decoded()?.ok_or(ReadStatus::Part))
+    }
+
+    /// The socket alone. What was read and not taken is gone.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
     }
 
     /// The descriptors that came so far.

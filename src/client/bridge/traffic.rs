@@ -1,0 +1,185 @@
+//! What a bridge must know of the messages that pass it. No I/O and no clock.
+//!
+//! Invariant: a connection to the daemon may be replaced by another one, unnoticed by the client,
+//! only where nothing depends on it: no answer is owed, and no grant ends with it.
+
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+
+use crate::protocol::NODES_INTERFACE;
+
+/// For how long a client that has asked for no lease yet may be silent, in milliseconds.
+const SILENCE_MS: u64 = 60_000;
+
+/// What the bridge knows of a client and its daemon.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// The calls that the daemon has not answered yet, in the order in which they were made.
+    owed: VecDeque<Call>,
+    /// Whether a lease was asked for and is not confirmed: it ends with its connection.
+    collecting: bool,
+    /// The TTL of the lease that was asked for last, in milliseconds.
+    ttl_ms: Option<u64>,
+}
+
+/// A call, as far as the bridge distinguishes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Collect,
+    ConfirmAt,
+    Other,
+}
+
+/// What becomes of a message of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// It only says that the client is there; the answer is another one.
+    Beat,
+    /// It is the daemon's.
+    Call,
+}
+
+#[derive(Deserialize)]
+struct CallSeen {
+    method: String,
+    #[serde(default)]
+    oneway: bool,
+    parameters: Option<ParametersSeen>,
+}
+
+#[derive(Deserialize)]
+struct ParametersSeen {
+    ttl_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct ReplySeen {
+    #[serde(default)]
+    continues: bool,
+    error: Option<String>,
+}
+
+impl Traffic {
+    pub(super) fn new() -> Self {
+        Self { owed: VecDeque::new(), collecting: false, ttl_ms: None }
+    }
+
+    /// A whole message of the client, without its end.
+    pub(super) fn client_said(&mut self, message: &[u8]) -> Passing {
+        if message.is_empty() {
+            return Passing::Beat;
+        }
+        // The daemon answers what it does not understand with an error, which is one reply.
+        let seen: Option<CallSeen> = serde_json::from_slice(message).ok();
+        let name = seen.as_ref().and_then(|seen| {
+            seen.method.strip_prefix(NODES_INTERFACE).and_then(|name| name.strip_prefix('.'))
+        });
+        let call = match name {
+            Some("Collect") => Call::Collect,
+            Some("ConfirmAt") => Call::ConfirmAt,
+            _ => Call::Other,
+        };
+        if call == Call::Collect {
+            self.collecting = true;
+            let parameters = seen.as_ref().and_then(|seen| seen.parameters.as_ref());
+            self.ttl_ms = parameters.and_then(|parameters| parameters.ttl_ms).or(self.ttl_ms);
+        }
+        if !seen.is_some_and(|seen| seen.oneway) {
+            self.owed.push_back(call);
+        }
+        Passing::Call
+    }
+
+    /// A whole message of the daemon, without its end.
+    pub(super) fn daemon_said(&mut self, message: &[u8]) {
+        let seen: Option<ReplySeen> = serde_json::from_slice(message).ok();
+        if seen.as_ref().is_some_and(|seen| seen.continues) {
+            return;
+        }
+        let failed = seen.is_none_or(|seen| seen.error.is_some());
+        match self.owed.pop_front() {
+            Some(Call::Collect) if failed => self.collecting = false,
+            // Without the grant there is nothing more to lose; with a confirmed one, neither.
+            Some(Call::ConfirmAt) => self.collecting = false,
+            _ => {}
+        }
+    }
+
+    /// Whether the daemon's connection may be replaced by another one.
+    pub(super) fn may_reattach(&self) -> bool {
+        self.owed.is_empty() && !self.collecting
+    }
+
+    /// Whether the client waits for nothing that could take long: what is owed comes soon.
+    pub(super) fn only_short_answers_owed(&self) -> bool {
+        !self.owed.is_empty() && !self.owed.contains(&Call::Collect)
+    }
+
+    /// For how long the client may be silent, in milliseconds.
+    pub(super) fn silence_ms(&self) -> u64 {
+        self.ttl_ms.unwrap_or(SILENCE_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(traffic: &mut Traffic, method: &str, more: &str) {
+        let message = format!("{{\"method\":\"io.canal.Nodes.{method}\"{more}}}");
+        assert_eq!(traffic.client_said(message.as_bytes()), Passing::Call);
+    }
+
+    #[test]
+    fn a_connection_is_replaced_only_where_nothing_depends_on_it() {
+        let mut traffic = Traffic::new();
+        assert!(traffic.may_reattach());
+        call(&mut traffic, "Identify", "");
+        assert!(!traffic.may_reattach(), "an answer is owed");
+        assert!(traffic.only_short_answers_owed());
+        traffic.daemon_said(b"{\"parameters\":{}}");
+        assert!(traffic.may_reattach());
+        call(&mut traffic, "Collect", ",\"more\":true,\"parameters\":{\"ttl_ms\":20000}");
+        assert!(!traffic.only_short_answers_owed());
+        traffic.daemon_said(b"{\"continues\":true,\"parameters\":{}}");
+        assert!(!traffic.may_reattach(), "it waits");
+        traffic.daemon_said(b"{\"parameters\":{}}");
+        assert!(!traffic.may_reattach(), "its grant ends with the connection");
+        call(&mut traffic, "ConfirmAt", "");
+        traffic.daemon_said(b"{\"parameters\":{}}");
+        assert!(traffic.may_reattach());
+        call(&mut traffic, "Report", ",\"oneway\":true");
+        assert!(traffic.may_reattach(), "nothing is owed");
+    }
+
+    #[test]
+    fn a_refused_lease_keeps_no_connection() {
+        let mut traffic = Traffic::new();
+        call(&mut traffic, "Collect", "");
+        traffic.daemon_said(b"{\"error\":\"io.canal.Lock.Refused\",\"parameters\":{}}");
+        assert!(traffic.may_reattach());
+    }
+
+    #[test]
+    fn what_is_no_call_is_answered_once_all_the_same() {
+        let mut traffic = Traffic::new();
+        assert_eq!(traffic.client_said(b"junk"), Passing::Call);
+        assert!(!traffic.may_reattach());
+        traffic.daemon_said(b"{\"error\":\"x\"}");
+        assert!(traffic.may_reattach());
+        traffic.daemon_said(b"junk");
+        assert!(traffic.may_reattach(), "more answers than calls");
+    }
+
+    #[test]
+    fn a_client_may_be_silent_for_the_ttl_of_its_lease() {
+        let mut traffic = Traffic::new();
+        assert_eq!(traffic.silence_ms(), 60_000);
+        assert_eq!(traffic.client_said(b""), Passing::Beat);
+        call(&mut traffic, "Collect", ",\"parameters\":{\"ttl_ms\":20000}");
+        assert_eq!(traffic.silence_ms(), 20_000);
+        call(&mut traffic, "Collect", "");
+        assert_eq!(traffic.silence_ms(), 20_000);
+    }
+}

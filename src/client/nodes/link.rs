@@ -1,0 +1,363 @@
+//! A connection to a node: an ssh with a bridge at its other end, or a bridge on this machine.
+//!
+//! Nothing here waits: the caller polls the descriptors of all its links together. Calls of one link
+//! are answered in the order in which they were sent.
+//!
+//! Invariant: what is read from a link belongs to it alone; a link that has ended yields nothing more.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::protocol::frame::{self, Decoder};
+use crate::protocol::message_size::REPLY_BYTES_MAX;
+use crate::protocol::node_address::{NodeAddress, SshHost};
+use crate::protocol::place::Place;
+use crate::sys::clock::boottime_ms;
+use crate::sys::fds;
+use crate::sys::process::child::{End, Reap, ended, fork};
+
+use super::list::Node;
+use super::ssh::{self, NodeFailure};
+use crate::client::Options;
+use crate::client::bridge::bridge;
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// How many of the last bytes that a process wrote to standard error are kept.
+const SAID_BYTES: usize = 16 * 1024;
+
+/// The program, found along PATH: the user's own ssh.
+const SSH: &str = "ssh";
+
+/// The exit code of a bridge that failed.
+const BRIDGE_FAILED: i32 = 125;
+
+/// A connection to a node.
+#[derive(Debug)]
+pub struct Link {
+    process: Pid,
+    reach: Reach,
+    socket: OwnedFd,
+    /// The standard error of the process.
+    errors: Option<OwnedFd>,
+    said: Vec<u8>,
+    decoder: Decoder,
+    pending: Vec<u8>,
+    written: usize,
+    heard_at: u64,
+    /// Whether the other side has closed its end.
+    closed: bool,
+}
+
+/// How a node is reached.
+#[derive(Clone, Debug)]
+enum Reach {
+    Ssh(SshHost, Option<String>),
+    Here,
+}
+
+/// An answer of a node.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its parameters; those of the error if it is one.
+    pub parameters: String,
+    /// Whether more answers to the same call follow.
+    pub continues: bool,
+    /// The qualified name of the error that it is.
+    pub error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Outgoing<'a, P> {
+    method: &'a str,
+    parameters: &'a P,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    oneway: bool,
+}
+
+#[derive(serde::Deserialize)]
+struct Incoming {
+    parameters: Option<Box<RawValue>>,
+    #[serde(default)]
+    continues: bool,
+    error: Option<String>,
+}
+
+/// How many answers a call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// None.
+    None,
+    /// One.
+    One,
+    /// Several, all but the last with `continues`.
+    Several,
+}
+
+impl Link {
+    /// Begins to connect to a node. `here` is the place that all commands of this machine use. This
+    /// process must have one thread.
+    ///
+    /// # Errors
+    /// No process can be started, for example because ssh is not installed.
+    pub fn open(node: &Node, here: &Place, options: &Options) -> Result<Self, NodeFailure> {
+        match &node.address {
+            NodeAddress::Local => Self::on_this_machine(here, options),
+            NodeAddress::Unix(socket) => {
+                let place = Place::find(Some(socket), here.uid).map_err(NodeFailure::permanent)?;
+                Self::on_this_machine(&place, options)
+            }
+            NodeAddress::Ssh(host) => Self::over_ssh(host, node.canal.as_deref()),
+        }
+    }
+
+    fn over_ssh(host: &SshHost, canal: Option<&str>) -> Result<Self, NodeFailure> {
+        let failed = |error: io::Error| NodeFailure::passing(format!("cannot start ssh: {error}"));
+        let (socket, its) = pair().map_err(failed)?;
+        let (errors, its_errors) = fds::pipe().map_err(failed)?;
+        let mut command = Command::new(SSH);
+        command
+            .args(ssh::arguments(host, canal))
+            .env("LC_ALL", "C")
+            .stdin(its.try_clone().map_err(failed)?)
+            .stdout(its)
+            .stderr(Stdio::from(its_errors));
+        let child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                NodeFailure::permanent("no `ssh` on this machine").hint("install openssh-client")
+            }
+            _ => failed(error),
+        })?;
+        let process = Pid::from_raw(child.id().cast_signed());
+        Self::new(process, Reach::Ssh(host.clone(), canal.map(str::to_owned)), socket, errors)
+            .map_err(failed)
+    }
+
+    /// A process of its own, so that a daemon that is slow, stopped or must be started never keeps
+    /// the caller from anything.
+    fn on_this_machine(place: &Place, options: &Options) -> Result<Self, NodeFailure> {
+        let failed =
+            |error: io::Error| NodeFailure::passing(format!("cannot start a bridge: {error}"));
+        let (socket, its) = pair().map_err(failed)?;
+        let (errors, its_errors) = fds::pipe().map_err(failed)?;
+        let Some(process) = fork().map_err(failed)? else {
+            drop((socket, errors));
+            fds::close_from_except(3, &[its.as_fd(), its_errors.as_fd()]);
+            let code = match bridge(place, options, None, its.as_fd(), its.as_fd()) {
+                Ok(()) => 0,
+                Err(error) => {
+                    // A reader that has gone need not know.
+                    let _ = nix::unistd::write(&its_errors, format!("canal: {error}\n").as_bytes());
+                    BRIDGE_FAILED
+                }
+            };
+            std::process::exit(code);
+        };
+        Self::new(process, Reach::Here, socket, errors).map_err(failed)
+    }
+
+    fn new(process: Pid, reach: Reach, socket: OwnedFd, errors: OwnedFd) -> io::Result<Self> {
+        for fd in [&socket, &errors] {
+            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        Ok(Self {
+            process,
+            reach,
+            socket,
+            errors: Some(errors),
+            said: Vec::new(),
+            decoder: Decoder::new(REPLY_BYTES_MAX),
+            pending: Vec::new(),
+            written: 0,
+            heard_at: boottime_ms(),
+            closed: false,
+        })
+    }
+
+    /// Sends a call, the method with its interface before it. What cannot be written now is written
+    /// by [`Self::turn`].
+    ///
+    /// # Errors
+    /// The parameters have no JSON form.
+    pub fn send<P: Serialize>(
+        &mut self,
+        method: &str,
+        parameters: &P,
+        answers: Answers,
+    ) -> Result<(), NodeFailure> {
+        let (more, oneway) = (answers == Answers::Several, answers == Answers::None);
+        let outgoing = Outgoing { method, parameters, more, oneway };
+        frame::append(&outgoing, &mut self.pending)
+            .map_err(|error| NodeFailure::permanent(error.to_string()))?;
+        self.write();
+        Ok(())
+    }
+
+    /// Says that this side is there, and asks for a sign of the other one.
+    pub fn beat(&mut self) {
+        // A beat that could not be written yet says as much.
+        if self.written == self.pending.len() {
+            self.pending.push(0);
+            self.write();
+        }
+    }
+
+    /// When the other side was heard last, by CLOCK_BOOTTIME in milliseconds.
+    #[must_use]
+    pub fn heard_at(&self) -> u64 {
+        self.heard_at
+    }
+
+    /// What to poll.
+    pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let mut events = PollFlags::POLLIN;
+        events.set(PollFlags::POLLOUT, self.written < self.pending.len());
+        let socket = (!self.closed).then(|| PollFd::new(self.socket.as_fd(), events));
+        let errors = self.errors.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
+        socket.into_iter().chain(errors)
+    }
+
+    /// Writes and reads what can be without waiting, and returns the answers that came.
+    ///
+    /// # Errors
+    /// The link has ended, and why. The answers before that are lost: nothing that depends on the
+    /// connection is left.
+    pub fn turn(&mut self) -> Result<Vec<Answer>, NodeFailure> {
+        self.write();
+        self.read_errors();
+        let mut answers = Vec::new();
+        while !self.closed {
+            let mut buffer = vec![0; READ_BYTES];
+            match nix::unistd::read(&self.socket, &mut buffer) {
+                Ok(0) => self.closed = true,
+                Ok(count) => {
+                    self.heard_at = boottime_ms();
+                    self.decoder.feed(&buffer[..count]);
+                    self.take_answers(&mut answers)?;
+                }
+                Err(nix::errno::Errno::EAGAIN) => break,
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => self.closed = true,
+            }
+        }
+        if self.closed
+            && let Some(failure) = self.end_of_process()
+        {
+            return Err(failure);
+        }
+        Ok(answers)
+    }
+
+    fn take_answers(&mut self, answers: &mut Vec<Answer>) -> Result<(), NodeFailure> {
+        let wrong = |what: String| {
+            NodeFailure::permanent(format!("what comes from there is no answer of canal: {what}"))
+                .hint("a login script there must print nothing when no person logs in")
+        };
+        while let Some(message) =
+            self.decoder.next_message().map_err(|error| wrong(error.to_string()))?
+        {
+            if message.is_empty() {
+                // A beat.
+                continue;
+            }
+            let Incoming { parameters, continues, error } =
+                frame::parse(message).map_err(|error| wrong(error.to_string()))?;
+            let parameters = parameters.map_or_else(|| "{}".to_owned(), |it| it.get().to_owned());
+            answers.push(Answer { parameters, continues, error });
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) {
+        while self.written < self.pending.len() && !self.closed {
+            let left = &self.pending[self.written..];
+            match fds::send(self.socket.as_fd(), left, &[], libc::MSG_DONTWAIT) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The end is read, with what came before it.
+                Err(_) => break,
+            }
+        }
+        if self.written == self.pending.len() {
+            self.pending.clear();
+            self.written = 0;
+        }
+    }
+
+    fn read_errors(&mut self) {
+        let Some(errors) = &self.errors else { return };
+        loop {
+            let mut buffer = [0; 4096];
+            match nix::unistd::read(errors, &mut buffer) {
+                Ok(0) => break,
+                Ok(count) => {
+                    self.said.extend_from_slice(&buffer[..count]);
+                    let surplus = self.said.len().saturating_sub(SAID_BYTES);
+                    self.said.drain(..surplus);
+                }
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(nix::errno::Errno::EAGAIN) => return,
+                Err(_) => break,
+            }
+        }
+        self.errors = None;
+    }
+
+    /// Why the link ended, once that is known: the process has ended, or does nothing any more.
+    fn end_of_process(&mut self) -> Option<NodeFailure> {
+        let code = match ended(self.process, Reap::Later) {
+            Ok(Some(End::Exited(code))) => Some(i32::from(code)),
+            Ok(Some(End::Killed(_))) | Err(_) => None,
+            // Its last words are on their way, unless it is stuck.
+            Ok(None) if boottime_ms().saturating_sub(self.heard_at) < 1000 => return None,
+            Ok(None) => None,
+        };
+        self.read_errors();
+        let said = String::from_utf8_lossy(&self.said).replace('\r', "");
+        Some(match &self.reach {
+            Reach::Ssh(host, canal) => ssh::explain(host, canal.as_deref(), code, &said),
+            Reach::Here => {
+                let line = said.lines().find_map(|line| line.strip_prefix("canal: "));
+                NodeFailure::passing(line.unwrap_or("the connection was closed"))
+            }
+        })
+    }
+
+    /// Whether the other side has closed its end, and its last words are awaited: [`Self::turn`] is
+    /// to be called again soon.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.closed
+    }
+
+    /// The process at this side. Whoever drops the link has to reap it.
+    #[must_use]
+    pub fn process(&self) -> Pid {
+        self.process
+    }
+}
+
+impl Drop for Link {
+    /// Ends the process, and waits for nothing.
+    fn drop(&mut self) {
+        let _ = kill(self.process, Signal::SIGKILL);
+    }
+}
+
+/// Two ends of one stream, ours first.
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    Ok((ours.into(), theirs.into()))
+}

@@ -1,0 +1,327 @@
+//! The identities of the nodes that this user has met, in a file of the state directory.
+//!
+//! A node is known by its daemon: machine, place and user. What an address led to at first is kept,
+//! so that a machine that was set up anew, or a name that now leads elsewhere, is an error and not
+//! silently another lock.
+//!
+//! Invariant: the file is replaced as a whole and under a lock; two commands at once lose nothing
+//! that either of them met.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use fs2::FileExt;
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::node_address::NodeAddress;
+use crate::protocol::place::{Place, Rule};
+use crate::protocol::{NodeId, NodeIdentity};
+use crate::sys::dir::open_private;
+
+/// The name of the file.
+const NAME: &str = "nodes.json";
+
+/// The name of the file that is locked while the other one is replaced.
+const LOCK: &str = "nodes.lock";
+
+/// A node that was met.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    /// Its id.
+    pub node: NodeId,
+    /// Its machine, for people.
+    pub machine: String,
+    /// The folder of its socket.
+    pub place: String,
+    /// The user of its daemon.
+    pub uid: u32,
+    /// The name of that user, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// Why the identities cannot be read or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// The file or its folder cannot be used.
+    #[error("{path}: {error}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Something else than canal has written the file.
+    #[error("{path} is no list of nodes: {what}")]
+    Broken {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        what: String,
+    },
+    /// The folder cannot be trusted.
+    #[error("{0}")]
+    Dir(String),
+    /// An address leads to another daemon than before.
+    #[error("{name} is another daemon than before: now {now}, before {before}")]
+    Differs {
+        /// What its user calls the node.
+        name: String,
+        /// Its address.
+        address: String,
+        /// What it is now.
+        now: String,
+        /// What it was.
+        before: String,
+        /// The file that keeps it.
+        path: PathBuf,
+    },
+}
+
+impl PinError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Io { .. } | Self::Dir(_) => None,
+            Self::Broken { path, .. } => Some(format!(
+                "remove {} to meet all nodes anew, if nothing runs over them",
+                path.display()
+            )),
+            Self::Differs { address, path, .. } => Some(format!(
+                "if that is meant and nothing runs over it any more, remove \"{address}\" from {}",
+                path.display()
+            )),
+        }
+    }
+}
+
+/// The file of a user.
+#[derive(Clone, Debug)]
+pub struct Pins {
+    dir: PathBuf,
+    uid: u32,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Content {
+    version: u32,
+    nodes: BTreeMap<String, Pin>,
+}
+
+impl Pin {
+    /// What is kept of an identity.
+    #[must_use]
+    pub fn of(identity: &NodeIdentity) -> Self {
+        Self {
+            node: identity.node,
+            machine: identity.machine.clone(),
+            place: identity.place.clone(),
+            uid: identity.uid,
+            user: identity.user.clone(),
+        }
+    }
+
+    /// `the daemon of deploy (uid 1001) at /tmp/canal-1001 on web1`.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let Self { machine, place, uid, user, .. } = self;
+        let user = match user {
+            Some(user) => format!("{user} (uid {uid})"),
+            None => format!("uid {uid}"),
+        };
+        format!("the daemon of {user} at {place} on {machine}")
+    }
+}
+
+impl Pins {
+    /// Those of the user that looked for this place. They lie beside a socket that was given, and
+    /// otherwise in the user's own state directory: that of the machine's daemon belongs to others.
+    #[must_use]
+    pub fn of(place: &Place) -> Self {
+        let dir = match place.rule {
+            Rule::Given => place.stores().state_dir.clone(),
+            Rule::Shared | Rule::PerUser => Place::of_user(place.uid).stores().state_dir.clone(),
+        };
+        Self { dir, uid: nix::unistd::geteuid().as_raw() }
+    }
+
+    /// What the address led to before; `None` if it was never met.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn known(&self, address: &NodeAddress) -> Result<Option<Pin>, PinError> {
+        Ok(self.read()?.nodes.remove(&address.to_string()))
+    }
+
+    /// Keeps what an address leads to, if it was not met before.
+    ///
+    /// # Errors
+    /// It led elsewhere before, or it cannot be kept.
+    pub fn meet(&self, name: &str, address: &NodeAddress, pin: &Pin) -> Result<(), PinError> {
+        let address = address.to_string();
+        let differs = |before: &Pin| PinError::Differs {
+            name: name.to_owned(),
+            address: address.clone(),
+            now: pin.shown(),
+            before: before.shown(),
+            path: self.path(),
+        };
+        // Nearly always it is there, and nothing need be written.
+        match self.read()?.nodes.get(&address) {
+            Some(before) if before.node == pin.node => return Ok(()),
+            Some(before) => return Err(differs(before)),
+            None => {}
+        }
+        self.make_dir()?;
+        let _locked = self.lock()?;
+        let mut content = self.read()?;
+        if let Some(before) = content.nodes.get(&address).filter(|before| before.node != pin.node) {
+            return Err(differs(before));
+        }
+        content.nodes.insert(address, pin.clone());
+        self.write(&content)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(NAME)
+    }
+
+    fn read(&self) -> Result<Content, PinError> {
+        let path = self.path();
+        let mut text = String::new();
+        match File::open(&path).and_then(|mut file| file.read_to_string(&mut text)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
+            Err(error) => return Err(PinError::Io { path, error }),
+        }
+        serde_json::from_str(&text)
+            .map_err(|error| PinError::Broken { path, what: error.to_string() })
+    }
+
+    fn make_dir(&self) -> Result<(), PinError> {
+        let failed = |error: io::Error| PinError::Io { path: self.dir.clone(), error };
+        if let Some(above) = self.dir.parent() {
+            fs::create_dir_all(above).map_err(failed)?;
+        }
+        open_private(&self.dir, self.uid, true)
+            .map(drop)
+            .map_err(|error| PinError::Dir(error.to_string()))
+    }
+
+    fn lock(&self) -> Result<File, PinError> {
+        let path = self.dir.join(LOCK);
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path);
+        let locked = opened.and_then(|file| file.lock_exclusive().map(|()| file));
+        locked.map_err(|error| PinError::Io { path, error })
+    }
+
+    fn write(&self, content: &Content) -> Result<(), PinError> {
+        let beside = self.dir.join(format!("{NAME}.new"));
+        let content = Content { version: 1, nodes: content.nodes.clone() };
+        let text = serde_json::to_string_pretty(&content).map_err(io::Error::from);
+        let written = text.and_then(|text| write_whole(&beside, &(text + "\n")));
+        written
+            .and_then(|()| fs::rename(&beside, self.path()))
+            .map_err(|error| PinError::Io { path: self.path(), error })
+    }
+}
+
+/// Writes a file so that it is whole on the disk before it gets its name.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+
+    fn pins(dir: &Path) -> Pins {
+        let place = Place {
+            socket: dir.join("s"),
+            dir: dir.to_owned(),
+            rule: Rule::Given,
+            uid: nix::unistd::geteuid().as_raw(),
+            stores: OnceLock::new(),
+        };
+        Pins::of(&place)
+    }
+
+    fn pin(node: u128) -> Pin {
+        let user = Some("deploy".to_owned());
+        let (machine, place) = ("web1".to_owned(), "/tmp/canal-1001".to_owned());
+        Pin { node: NodeId(node), machine, place, uid: 1001, user }
+    }
+
+    fn address(text: &str) -> NodeAddress {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_first_meeting_is_kept_and_another_daemon_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path());
+        let web1 = address("ssh:web1");
+        assert_eq!(pins.known(&web1).unwrap(), None);
+        pins.meet("web1", &web1, &pin(7)).unwrap();
+        pins.meet("web1", &web1, &pin(7)).unwrap();
+        assert_eq!(pins.known(&web1).unwrap(), Some(pin(7)));
+        let error = pins.meet("web1", &web1, &Pin { uid: 9, user: None, ..pin(8) }).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "web1 is another daemon than before: now the daemon of uid 9 at /tmp/canal-1001 on web1, \
+             before the daemon of deploy (uid 1001) at /tmp/canal-1001 on web1"
+        );
+        assert!(error.hint().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
+        assert_eq!(pins.known(&web1).unwrap(), Some(pin(7)), "the first one stays");
+    }
+
+    #[test]
+    fn meetings_at_the_same_time_are_all_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path());
+        std::thread::scope(|scope| {
+            for n in 0..16_u128 {
+                let pins = &pins;
+                scope.spawn(move || {
+                    pins.meet("x", &address(&format!("ssh:web{n}")), &pin(n)).unwrap();
+                });
+            }
+        });
+        for n in 0..16 {
+            assert_eq!(pins.known(&address(&format!("ssh:web{n}"))).unwrap(), Some(pin(n)));
+        }
+        assert!(!dir.path().join("nodes.json.new").exists());
+    }
+
+    #[test]
+    fn a_file_that_something_else_wrote_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path());
+        fs::write(pins.path(), "{}").unwrap();
+        let error = pins.meet("web1", &address("ssh:web1"), &pin(7)).unwrap_err();
+        assert!(error.to_string().contains("nodes.json is no list of nodes: "), "{error}");
+        assert_eq!(fs::read_to_string(pins.path()).unwrap(), "{}");
+    }
+}

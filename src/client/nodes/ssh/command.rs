@@ -1,0 +1,93 @@
+//! The command line of ssh.
+//!
+//! Keys, jump hosts, names and known hosts are those of the user's configuration. What would ask a
+//! person, open something else beside the connection, or outlive it is turned off.
+
+use std::ffi::OsString;
+
+use crate::protocol::node_address::SshHost;
+
+/// How long ssh may take to connect, in seconds.
+const CONNECT_S: u32 = 10;
+
+/// How often ssh asks whether the other side is there, in seconds, and how often it may be silent.
+const ALIVE_S: u32 = 5;
+const ALIVE_COUNT: u32 = 3;
+
+/// The arguments of ssh for a bridge at a host. `canal` is the program over there.
+#[must_use]
+pub fn arguments(host: &SshHost, canal: Option<&str>) -> Vec<OsString> {
+    let options = [
+        // Nobody is there to type.
+        "BatchMode=yes".to_owned(),
+        format!("ConnectTimeout={CONNECT_S}"),
+        format!("ServerAliveInterval={ALIVE_S}"),
+        format!("ServerAliveCountMax={ALIVE_COUNT}"),
+        // A connection that the user shares is used, but none is made that would outlive this one.
+        "ControlMaster=no".to_owned(),
+        "ControlPersist=no".to_owned(),
+        "ClearAllForwardings=yes".to_owned(),
+        "PermitLocalCommand=no".to_owned(),
+        "RemoteCommand=none".to_owned(),
+        "EscapeChar=none".to_owned(),
+        // What went wrong is read from what it says.
+        "LogLevel=ERROR".to_owned(),
+    ];
+    // No terminal, no agent, no X11.
+    let mut arguments: Vec<OsString> = ["-T", "-a", "-x"].map(OsString::from).into();
+    for option in options {
+        arguments.extend(["-o".into(), option.into()]);
+    }
+    if let Some(port) = host.port {
+        arguments.extend(["-p".into(), port.to_string().into()]);
+    }
+    if let Some(user) = &host.user {
+        arguments.extend(["-l".into(), user.into()]);
+    }
+    arguments.extend(["--".into(), host.host.clone().into()]);
+    arguments.push(format!("{} bridge", quoted(canal.unwrap_or("canal"))).into());
+    arguments
+}
+
+/// A word for the shell over there.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
+    if word.chars().all(is_plain) && !word.starts_with('-') {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::node_address::NodeAddress;
+
+    fn words(address: &str, canal: Option<&str>) -> Vec<String> {
+        let Ok(NodeAddress::Ssh(host)) = address.parse() else { panic!("{address}") };
+        arguments(&host, canal).into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_host_stands_behind_two_dashes_and_the_program_behind_the_host() {
+        let words = words("ssh:deploy@web1:2222", None);
+        let at = words.iter().position(|word| word == "--").unwrap();
+        assert_eq!(words[at + 1..], ["web1", "canal bridge"]);
+        assert_eq!(words[at - 4..at], ["-p", "2222", "-l", "deploy"]);
+        assert!(words.windows(2).any(|pair| pair == ["-o", "BatchMode=yes"]));
+        assert!(words.windows(2).any(|pair| pair == ["-o", "ControlMaster=no"]));
+    }
+
+    #[test]
+    fn the_program_is_one_word_for_the_shell_over_there() {
+        for (canal, command) in [
+            ("/usr/local/bin/canal", "/usr/local/bin/canal bridge"),
+            ("/opt/my tools/canal", "'/opt/my tools/canal' bridge"),
+            ("/a'b/canal", "'/a'\\''b/canal' bridge"),
+            ("-x", "'-x' bridge"),
+        ] {
+            assert_eq!(words("ssh:web1", Some(canal)).last().unwrap(), command);
+        }
+        assert_eq!(words("ssh:[::1]", None)[words("ssh:[::1]", None).len() - 2], "::1");
+    }
+}
