@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
-    local verbs='run acquire release renew status history stats test leader kill resize daemon config doctor setup completions man help'
+    local verbs='run acquire release renew status history stats test leader kill resize daemon bridge config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -50,7 +50,7 @@ _canal() {
                 ;;
             --key | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
                 --priority | --max-waiting | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
-                --idle-exit | --since)
+                --idle-exit | --since | --on | --require)
                 ((i++))
                 ;;
             --*) ;;
@@ -92,7 +92,7 @@ _canal() {
                 return
             fi
             ;;
-        --under)
+        --under | --keys)
             _canal_keys "$1"
             return
             ;;
@@ -117,6 +117,10 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -- "$cur")
             return
             ;;
+        --require)
+            mapfile -t COMPREPLY < <(compgen -W 'all any majority all-alive majority-alive' -- "$cur")
+            return
+            ;;
         --on-lost)
             mapfile -t COMPREPLY < <(compgen -W 'kill term warn' -- "$cur")
             return
@@ -133,7 +137,7 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W '10s 1m 10m 1h infinity' -- "$cur")
             return
             ;;
-        --per | --buckets | --slots | --count | --for | --conflict-exit-code | --priority | --note | --token | --handle | -*[jEc])
+        --per | --buckets | --slots | --count | --for | --conflict-exit-code | --priority | --note | --token | --handle | --on | -*[jEc])
             return
             ;;
     esac
@@ -146,7 +150,7 @@ _canal() {
             [[ $cur == -* ]] || options=$verbs
             ;;
         run)
-            options="$lock $wait -c --max-run --kill-after --signal --with-children --on-lost $everywhere"
+            options="$lock $wait -c --max-run --kill-after --signal --with-children --on-lost --on --require --ttl $everywhere"
             if [[ $cur != -* ]]; then
                 # -c STRING is the whole command.
                 [[ $string ]] || _canal_command "$cword"
@@ -163,6 +167,7 @@ _canal() {
         leader) options="--watch --json $everywhere" ;;
         kill) options="--pid --waiters -s --signal -y --yes --json $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
+        bridge) options="--leases --keys $everywhere" ;;
         config) options="--json $everywhere" ;;
         doctor) options="--engine --json $everywhere" ;;
         daemon) options="--stop --replace --reload --idle-exit --engine --engine-ttl --host --no-engine --discard-journal $everywhere" ;;

@@ -83,7 +83,7 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status history stats test leader kill resize daemon config doctor setup completions man
+set -l verbs run acquire release renew status history stats test leader kill resize daemon bridge config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
@@ -97,6 +97,7 @@ complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, a
 complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
 complete -c canal -n __canal_at -a daemon -d 'Run the daemon, stop it, or replace it'
 complete -c canal -n __canal_at -a setup -d 'Make one table of locks for all users of this machine'
+complete -c canal -n __canal_at -a bridge -d 'Join standard input and output to the daemon'
 complete -c canal -n __canal_at -a config -d 'Show the configuration in force'
 complete -c canal -n __canal_at -a doctor -d 'Look for what is wrong with the set-up'
 complete -c canal -n __canal_at -a completions -d 'Print the completion script of a shell'
@@ -142,6 +143,9 @@ complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__cana
 
 complete -c canal -n '__canal_at acquire release kill' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
 complete -c canal -n '__canal_at run acquire' -l on-lost -x -a 'kill term warn' -d 'What becomes of it if the lock is lost'
+complete -c canal -n '__canal_at run' -l on -x -d 'Take the lock at these daemons'
+complete -c canal -n '__canal_at run' -l require -x -a 'all any majority all-alive majority-alive' -d 'How many of them must grant it'
+complete -c canal -n '__canal_at run' -l ttl -x -a '10s 1m 10m' -d 'How long a node keeps the lock without news'
 complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take it as a lease that lives for DUR without renewal'
 complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
@@ -184,6 +188,9 @@ complete -c canal -n '__canal_at resize' -l resume -d 'End a pause'
 
 complete -c canal -n '__canal_at daemon' -l stop -d 'Stop the daemon that runs'
 complete -c canal -n '__canal_at daemon' -l replace -d 'Stop the daemon that runs and take its place'
+complete -c canal -n '__canal_at bridge' -l leases -d 'Allow nothing but leases over nodes'
+complete -c canal -n '__canal_at bridge' -l keys -x -a '(__canal_keys)' -d 'Only for these keys'
+
 complete -c canal -n '__canal_at daemon' -l reload -d 'Have the daemon that runs read its configuration again'
 complete -c canal -n '__canal_at daemon' -l idle-exit -x -a '10s 1m 10m 1h infinity' -d 'End after DUR without work'
 complete -c canal -n '__canal_at doctor' -l engine -x -d 'Look at this engine too'

@@ -56,7 +56,8 @@ impl From<Why> for LostReason {
             Why::Gone => Self::Gone,
             Why::Rewritten => Self::Rewritten,
             Why::Taken => Self::Taken,
-            Why::Other => Self::Other,
+            // Nothing of the library is asked for over nodes.
+            Why::Other | Why::Fewer => Self::Other,
         }
     }
 }

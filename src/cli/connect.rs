@@ -94,7 +94,7 @@ fn introduction(client: &mut Client) -> String {
 
 impl Target {
     /// This program is the daemon, too, whatever its file is called.
-    fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         Options { program: Some(OWN.into()), ..Options::from(self.start) }
     }
 
@@ -109,7 +109,7 @@ pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
     Target::of(global)?.connect(global.verbosity())
 }
 
-fn no_client(error: ClientError, place: &Place) -> Failed {
+pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
         ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
             Rule::Shared => {

@@ -25,8 +25,8 @@ use clap::{CommandFactory, Parser};
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, complete, completions, config, daemon, doctor, history, kill, leader, release, renew,
-    resize, run, setup, status, test,
+    acquire, complete, completions, config, daemon, doctor, history, kill, leader, nodes, release,
+    renew, resize, run, setup, status, test,
 };
 use failed::Failed;
 use output::stderr::Verbosity;
@@ -84,6 +84,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Test(args)) => test::run(args, global, verbosity),
         Some(Verb::Resize(args)) => resize::run(args, global, verbosity),
         Some(Verb::Daemon(args)) => daemon::run(args, global, verbosity),
+        Some(Verb::Bridge(args)) => nodes::bridge::run(args, global),
         Some(Verb::Config(args)) => config::run(args, global, verbosity),
         Some(Verb::Doctor(args)) => doctor::run(args, global, verbosity),
         Some(Verb::Setup(args)) => setup::run(args),

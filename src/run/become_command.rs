@@ -1,15 +1,17 @@
 //! Becoming the command in place.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::client::{Acquired, Client};
 use crate::protocol::{Grant, Release, Tag};
 use crate::sys::clock::boottime_ms;
+use crate::sys::deadline::Reader;
 use crate::sys::process::exec;
 use crate::sys::{fds, startup};
 
 use super::environment::hold_variable;
-use super::{ChildChannel, Command, LostHold, NotRun, variables};
+use super::{ChildChannel, Command, LostHold, NotRun, Variables, variables};
 
 /// From which number on the descriptor that descendants keep is put, if the limit allows: above
 /// those that scripts and shells use.
@@ -47,6 +49,34 @@ pub fn become_command(
     let mut variables = variables(&grant, socket);
     variables.extend(page.is_some().then(|| hold_variable(tag)));
     let held = page.as_ref().map(|page| (page, grant.token));
+    let not_begun = begin(command, &variables, children, held, child_channel);
+    if matches!(not_begun, NotBegun::Lost(_)) {
+        // The daemon cannot be reached, and the hold ends with this process anyway.
+        return not_begun;
+    }
+    give_back(client, grant);
+    not_begun
+}
+
+/// The same for a lock over nodes, which the coordinator gives back. `page` says until when it is
+/// safe, `token` is for messages.
+pub fn become_command_over_nodes(
+    command: &Command,
+    variables: &Variables,
+    page: &Reader,
+    token: u64,
+    child_channel: ChildChannel,
+) -> NotBegun {
+    begin(command, variables, None, Some((page, token)), Some(child_channel))
+}
+
+fn begin(
+    command: &Command,
+    variables: &Variables,
+    children: Option<OwnedFd>,
+    held: Option<(&Reader, u64)>,
+    child_channel: Option<ChildChannel>,
+) -> NotBegun {
     let begin = || {
         // The parent is told before the descriptor is duplicated without close-on-exec, and its
         // end of the channel closes with the exec.
@@ -67,18 +97,13 @@ pub fn become_command(
         {
             return NotBegun::Lost(Box::new(lost));
         }
-        let error = exec::exec(&command.file, &command.argv, &variables);
+        let error = exec::exec(&command.file, &command.argv, variables);
         NotBegun::NotRun(NotRun::after_exec(command, error))
     };
     let not_begun = begin();
     if let Some(child_channel) = child_channel {
         child_channel.not_begun();
     }
-    if matches!(not_begun, NotBegun::Lost(_)) {
-        // The daemon cannot be reached, and the hold ends with this process anyway.
-        return not_begun;
-    }
-    give_back(client, grant);
     not_begun
 }
 

@@ -13,6 +13,8 @@ const TOKEN: &str = "CANAL_TOKEN";
 const SLOTS: &str = "CANAL_SLOTS";
 const SLOT: &str = "CANAL_SLOT";
 const BUCKET: &str = "CANAL_BUCKET";
+const NODE: &str = "CANAL_NODE";
+const NODES: &str = "CANAL_NODES";
 /// The variable that names the session of the enclosing `canal run`.
 pub const SESSION: &str = "CANAL_SESSION";
 /// The variable that names the frame of the enclosing `canal run`.
@@ -47,6 +49,38 @@ pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
         (SESSION, Some(grant.session.clone().into())),
         (FRAME, (!grant.frame.is_empty()).then(|| grant.frame.clone().into())),
         (SOCKET, socket.map(|path| path.as_os_str().to_owned())),
+        (NODE, None),
+        (NODES, None),
+    ]
+}
+
+/// The variables of a grant over nodes. `keys` are those of the request, `nodes` the names of the nodes
+/// that hold it, `token` is `None` where the requirement excludes nobody. `single` is what the only
+/// node granted, where one is enough. No session and no frame is named: the command holds leases.
+#[must_use]
+pub fn variables_over_nodes(
+    keys: &[&str],
+    nodes: &[String],
+    token: Option<u64>,
+    single: Option<&Grant>,
+    socket: Option<&Path>,
+) -> Variables {
+    let slots: Vec<SlotInfo> =
+        single.iter().flat_map(|grant| &grant.keys).flat_map(|key| &key.slots).copied().collect();
+    let numbers: Vec<String> = slots.iter().map(|slot| slot.slot.to_string()).collect();
+    let one = if let [slot] = slots[..] { Some(slot) } else { None };
+    let node = single.and(nodes.first());
+    vec![
+        (KEY, Some(keys.join("\n").into())),
+        (TOKEN, token.map(|token| token.to_string().into())),
+        (SLOTS, single.map(|_| numbers.join(",").into())),
+        (SLOT, one.map(|slot| slot.slot.to_string().into())),
+        (BUCKET, one.and_then(|slot| slot.bucket).map(|bucket| bucket.to_string().into())),
+        (SESSION, None),
+        (FRAME, None),
+        (SOCKET, socket.map(|path| path.as_os_str().to_owned())),
+        (NODE, node.map(|node| node.as_str().into())),
+        (NODES, Some(nodes.join(",").into())),
     ]
 }
 
@@ -112,6 +146,8 @@ mod tests {
                 "CANAL_SESSION=s3",
                 "CANAL_FRAME=f4",
                 "-CANAL_SOCKET",
+                "-CANAL_NODE",
+                "-CANAL_NODES",
             ]
         );
     }
@@ -136,6 +172,34 @@ mod tests {
                 "CANAL_SESSION=s3",
                 "CANAL_FRAME=f4",
                 "CANAL_SOCKET=/d/s",
+                "-CANAL_NODE",
+                "-CANAL_NODES",
+            ]
+        );
+    }
+
+    #[test]
+    fn over_nodes_slots_are_named_only_where_one_node_is_enough() {
+        let show = |single: Option<&Grant>, nodes: &[&str], token| {
+            let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
+            let variables = variables_over_nodes(&["gpu"], &nodes, token, single, None);
+            let set = variables.into_iter().filter_map(|(name, value)| {
+                value.map(|value| format!("{name}={}", value.to_string_lossy()))
+            });
+            set.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            show(None, &["web1", "web2"], Some(9)),
+            ["CANAL_KEY=gpu", "CANAL_TOKEN=9", "CANAL_NODES=web1,web2"]
+        );
+        assert_eq!(
+            show(Some(&grant(&[("gpu", &[(3, None)])])), &["gpu2"], None),
+            [
+                "CANAL_KEY=gpu",
+                "CANAL_SLOTS=3",
+                "CANAL_SLOT=3",
+                "CANAL_NODE=gpu2",
+                "CANAL_NODES=gpu2"
             ]
         );
     }

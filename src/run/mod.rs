@@ -13,9 +13,10 @@ mod command;
 pub mod environment;
 mod exit_code;
 mod lost_hold;
+pub mod nodes;
 mod supervise;
 
-pub use become_command::{NotBegun, become_command};
+pub use become_command::{NotBegun, become_command, become_command_over_nodes};
 pub use command::{Command, NotRun};
 pub use environment::{Variables, variables};
 pub use exit_code::{OwnCode, SUCCESS};

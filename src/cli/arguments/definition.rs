@@ -11,7 +11,8 @@ use super::duration::{self, Length};
 use super::ending::on_lost::OnLostArg;
 use super::ending::signal;
 use super::handle::HandleArgs;
-use super::lock::{KeyArg, LockArgs, plain_key};
+use super::lock::{KeyArg, LockArgs, plain_key, prefix};
+use super::nodes::NodesArgs;
 use super::note::NoteArgs;
 use super::number::{number, pid, positive};
 use super::session::SessionArgs;
@@ -115,6 +116,8 @@ pub(crate) enum Verb {
     Resize(ResizeArgs),
     /// Run the daemon in the foreground, stop it, or replace it
     Daemon(DaemonArgs),
+    /// Join standard input and output to the daemon: what ssh runs at a node
+    Bridge(BridgeArgs),
     /// Show the configuration in force, and where each value comes from
     Config(ConfigArgs),
     /// Look for what is wrong with the set-up, and say what to do about it
@@ -147,6 +150,11 @@ pub(crate) struct RunArgs {
     pub(crate) note: NoteArgs,
     #[command(flatten)]
     pub(crate) how: HowArgs,
+    #[command(flatten)]
+    pub(crate) nodes: NodesArgs,
+    /// With --on: how long a node keeps the lock when it does not hear of us any more [default: 60]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, help_heading = "Over several machines")]
+    pub(crate) ttl: Option<Duration>,
     /// The command and its arguments; options of canal end where it begins
     #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
     pub(crate) command: Vec<OsString>,
@@ -478,6 +486,20 @@ pub(crate) struct DaemonArgs {
     /// A daemon started it, to outlive it
     #[arg(long, hide = true)]
     pub(crate) watcher: bool,
+}
+
+/// Join standard input and output to the daemon: what ssh runs at a node
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "canal bridge [OPTIONS]\n       canal bridge [OPTIONS] --leases [--keys PREFIX...]"
+)]
+pub(crate) struct BridgeArgs {
+    /// Let the other side do nothing but take, renew and release leases over nodes
+    #[arg(long)]
+    pub(crate) leases: bool,
+    /// Only for these keys and the keys below them
+    #[arg(long, value_name = "PREFIX", value_parser = prefix, num_args = 1.., requires = "leases")]
+    pub(crate) keys: Vec<Key>,
 }
 
 /// Show the configuration in force, and where each value comes from

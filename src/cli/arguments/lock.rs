@@ -60,6 +60,11 @@ pub(crate) fn plain_key(text: &str) -> Result<Key, String> {
     }
 }
 
+/// Reads a key that stands for itself and the keys below it; a `/` at its end is left out.
+pub(crate) fn prefix(text: &str) -> Result<Key, String> {
+    plain_key(text.strip_suffix('/').unwrap_or(text))
+}
+
 impl FromStr for KeyArg {
     type Err = String;
 

@@ -11,6 +11,7 @@ pub(super) mod ending;
 pub(super) mod fast_path;
 pub(super) mod handle;
 pub(super) mod lock;
+pub(super) mod nodes;
 pub(super) mod note;
 pub(super) mod number;
 pub(super) mod session;

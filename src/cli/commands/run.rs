@@ -11,6 +11,7 @@ use crate::cli::acquisition;
 use crate::cli::acquisition::NotAcquired;
 use crate::cli::arguments::definition::{Global, HowArgs, RunArgs};
 use crate::cli::arguments::duration::{Length, stated};
+use crate::cli::commands::nodes::run as over_nodes;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
@@ -32,6 +33,12 @@ const KILL_AFTER: Duration = Duration::from_secs(10);
 pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let argv = argv(args)?;
     let limits = limits(&args.how)?;
+    if args.ttl.is_some() && !args.nodes.is_given() {
+        return Err(wrong(
+            "run",
+            "--ttl goes with --on: without nodes the lock lasts as long as the command",
+        ));
+    }
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let mut request =
         acquisition::request(&args.lock, &args.wait, args.session, &args.note, &shown)
@@ -44,6 +51,12 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     request.wrapper = Some(wrapper);
     // Found before anything is asked for: a typo does not queue.
     let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
+    if args.nodes.is_given() {
+        request.wrapper = None;
+        let limits = limits.unwrap_or_else(|| unlimited(&args.how));
+        let ended = over_nodes::run(args, global, verbosity, &request, &command, &limits)?;
+        return Ok(conclude(ended, &limits, verbosity));
+    }
     let target = Target::of(global)?;
     let mut job = Job { args, verbosity, target, command, request, can_be_lost: false };
     if let Some(limits) = limits {
@@ -144,13 +157,17 @@ impl Job<'_> {
         };
         let ended = supervise(limits, &mut RunHooks(self), child)
             .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
-        if let Ended::TimeOver(signal) = ended {
-            let after = limits.max_run.map(stated).unwrap_or_default();
-            self.verbosity
-                .message(&format!("ended the command after {after} (--max-run), by {signal}"));
-        }
-        Ok(ended.pass_on())
+        Ok(conclude(ended, limits, self.verbosity))
     }
+}
+
+/// Says why the command was ended, if canal did that, and passes its end on.
+fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u8 {
+    if let Ended::TimeOver(signal) = ended {
+        let after = limits.max_run.map(stated).unwrap_or_default();
+        verbosity.message(&format!("ended the command after {after} (--max-run), by {signal}"));
+    }
+    ended.pass_on()
 }
 
 /// What the supervisor prints and asks while the command runs.

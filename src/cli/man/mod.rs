@@ -40,6 +40,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-kill", include_str!("kill.roff")),
     ("canal-resize", include_str!("resize.roff")),
     ("canal-daemon", include_str!("daemon.roff")),
+    ("canal-bridge", include_str!("bridge.roff")),
     ("canal-config", include_str!("config.roff")),
     ("canal-doctor", include_str!("doctor.roff")),
     ("canal-setup", include_str!("setup.roff")),

@@ -42,6 +42,7 @@ fn sentence(lost: &LostHold, keys: &[&str], at: &str) -> String {
             format!("{engine} has another history than before (a fail-over, a restored backup)")
         }
         Why::Taken => format!("another daemon writes to {engine} as this host ({host})"),
+        Why::Fewer => format!("too few nodes hold it any more; {reached}"),
         Why::Other => format!("the daemon of this host ({host}) says so; {reached}"),
     };
     let then = match lost.then {

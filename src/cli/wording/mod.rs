@@ -6,6 +6,7 @@
 pub(super) mod deadlock;
 pub(super) mod hold_lost;
 pub(super) mod lease_lost;
+pub(super) mod over_nodes;
 pub(super) mod participant;
 pub(super) mod refusal;
 pub(super) mod separation;

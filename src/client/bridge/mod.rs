@@ -338,7 +338,10 @@ impl Bridge<'_> {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => break,
                     // Its last words are read first.
-                    _ => return Ok(self.to_daemon = Pending::default()),
+                    _ => {
+                        self.to_daemon = Pending::default();
+                        return Ok(());
+                    }
                 },
             }
         }

@@ -1,5 +1,8 @@
 //! What the supervisor asks of its caller.
 
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
 use nix::unistd::Pid;
 
 use crate::client::{Client, ClientError, Options};
@@ -26,6 +29,24 @@ pub trait SupervisorHooks {
     /// Asks the present daemon what became of the hold with this token. Called in a process that
     /// may block.
     fn ask(&self, token: u64) -> Option<Fate>;
+
+    /// The descriptors that the caller needs while the command runs.
+    fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// What to poll for the caller.
+    fn polled(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// After what time [`Self::turn`] is to be called at the latest.
+    fn due(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Called whenever the supervisor wakes. `command` is the child, until it has ended.
+    fn turn(&mut self, _command: Option<Pid>) {}
 }
 
 /// What became of a hold whose deadline page has lost its writer.

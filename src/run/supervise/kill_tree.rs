@@ -26,6 +26,20 @@ pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) {
     }
 }
 
+/// Kills a process that need not be a child of this one, and the descendants that are found below it.
+pub(in crate::run) fn kill_with_descendants(top: &Pidfd) {
+    let Some(pid) = top.pid().filter(|pid| *pid != 0) else { return };
+    let top_pid = Pid::from_raw(pid.cast_signed());
+    let below = children_of(top_pid);
+    let _ = top.signal(Signal::SIGKILL);
+    let mut left: Vec<(Pid, Pid)> = below.into_iter().map(|child| (child, top_pid)).collect();
+    while let Some((pid, above)) = left.pop() {
+        let below = children_of(pid);
+        kill_one(pid, above);
+        left.extend(below.into_iter().map(|child| (child, pid)));
+    }
+}
+
 /// Kills the process that was found below `above`, unless its number belongs to another process by
 /// now: its parent must still be `above`, or be this process, which adopts orphans.
 fn kill_one(pid: Pid, above: Pid) {

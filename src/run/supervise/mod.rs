@@ -45,6 +45,7 @@ pub use limits::Limits;
 use child_channel::channel;
 use descendants::Descendants;
 use forwarded_signals::signals_watched;
+pub(in crate::run) use kill_tree::kill_with_descendants;
 use parent::{Group, Parent};
 
 /// Forks. The child calls `child`, which takes the lock and becomes the command with
@@ -75,6 +76,8 @@ pub fn supervise(
     let forked = fork();
     if let Ok(Some(pid)) = forked {
         drop(childs);
+        // Its descriptors are the child's.
+        drop(child);
         let parent = Parent::new(pid, group, *limits, ours, signals, descendants, hooks);
         let ended = parent.run();
         blocked.restore();

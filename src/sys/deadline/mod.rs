@@ -54,6 +54,8 @@ pub enum Why {
     Taken = 4,
     /// Any other reason, such as a reason of a later version.
     Other = 5,
+    /// Too few nodes hold the lock, of a request over nodes.
+    Fewer = 6,
 }
 
 impl Why {
@@ -66,13 +68,14 @@ impl Why {
             Self::Rewritten => "rewritten",
             Self::Taken => "taken",
             Self::Other => "other",
+            Self::Fewer => "fewer",
         }
     }
 
     /// The reason for a word.
     #[must_use]
     pub fn of_word(word: &str) -> Self {
-        let all = [Self::Away, Self::Gone, Self::Rewritten, Self::Taken];
+        let all = [Self::Away, Self::Gone, Self::Rewritten, Self::Taken, Self::Fewer];
         all.into_iter().find(|why| why.word() == word).unwrap_or(Self::Other)
     }
 
@@ -82,6 +85,7 @@ impl Why {
             2 => Self::Gone,
             3 => Self::Rewritten,
             4 => Self::Taken,
+            6 => Self::Fewer,
             _ => Self::Other,
         }
     }

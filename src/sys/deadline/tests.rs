@@ -64,7 +64,7 @@ fn a_lost_hold_keeps_its_first_reason() {
 
 #[test]
 fn each_reason_is_read_as_written_and_an_unknown_reason_is_other() {
-    for why in [Why::Away, Why::Gone, Why::Rewritten, Why::Taken, Why::Other] {
+    for why in [Why::Away, Why::Gone, Why::Rewritten, Why::Taken, Why::Other, Why::Fewer] {
         assert_eq!(Why::from_number(why as u64), why);
     }
     assert_eq!(Why::from_number(200), Why::Other);

@@ -79,6 +79,11 @@ impl Writer {
         self.page.as_fd()
     }
 
+    /// All descriptors, which a process that is forked and closes others has to keep.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [&self.page, &self.line].into_iter().chain(&self.line_kept).map(AsFd::as_fd)
+    }
+
     /// The line's descriptor, for `liveness_fd` of a grant.
     #[must_use]
     pub fn line(&self) -> BorrowedFd<'_> {

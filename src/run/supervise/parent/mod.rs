@@ -83,7 +83,9 @@ impl<'a> Parent<'a> {
             // The child does the same; the first of the two has the effect.
             let _ = setpgid(command, command);
         }
-        close_inherited(&[channel.as_fd(), signals.as_fd()]);
+        let mut keep = hooks.kept();
+        keep.extend([channel.as_fd(), signals.as_fd()]);
+        close_inherited(&keep);
         Self {
             command,
             group,
@@ -111,6 +113,7 @@ impl<'a> Parent<'a> {
         loop {
             while self.receive()? {}
             self.check_command()?;
+            self.hooks.turn(self.end.is_none().then_some(self.command));
             if self.end.is_some() {
                 // The child may have reported its lock, and been killed, since.
                 while self.receive()? {}
@@ -215,7 +218,8 @@ impl<'a> Parent<'a> {
             Some(Phase::Warned) => Some(LOOK),
             _ => self.end.is_some().then_some(LOOK),
         };
-        let timeout = due.into_iter().chain(look).chain(self.fate_query.due()).min();
+        let others = self.fate_query.due().into_iter().chain(self.hooks.due());
+        let timeout = due.into_iter().chain(look).chain(others).min();
         // Rounded up: not to wake before the time.
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
@@ -224,7 +228,8 @@ impl<'a> Parent<'a> {
         let polled = std::iter::once(self.signals.as_fd())
             .chain(self.channel.as_ref().map(AsFd::as_fd))
             .chain(begun.flat_map(HoldMonitor::polled))
-            .chain(self.fate_query.polled());
+            .chain(self.fate_query.polled())
+            .chain(self.hooks.polled());
         let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(&mut polled, timeout) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),

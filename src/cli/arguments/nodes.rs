@@ -1,0 +1,171 @@
+//! Which nodes are asked for the lock, and how many of them must grant it.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::duration::stated;
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::client::nodes::list::{KnownNode, KnownNodes, Node, resolve};
+use crate::daemon;
+use crate::nodes::{Require, TTL_MIN_MS};
+use crate::protocol::place::{Place, Rule};
+use crate::protocol::{Mode, WireItem};
+
+/// For how long a node keeps its part without a renewal, by default.
+pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(60);
+
+/// Which nodes.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Over several machines")]
+pub(crate) struct NodesArgs {
+    /// Take the lock at these daemons, which share nothing: names of [nodes] in canal.toml, @GROUP,
+    /// local, unix:/path/canal.sock, ssh:[user@]host[:port]; with commas, or the option several times
+    #[arg(long, value_name = "NODES")]
+    pub(crate) on: Vec<String>,
+    /// How many of them must grant it. all-alive and majority-alive count only those that answer
+    /// within 5 s, and are not exclusive where the network is cut: each side may run one
+    /// [default: all]
+    #[arg(long, value_name = "HOW MANY", value_enum, requires = "on")]
+    pub(crate) require: Option<RequireArg>,
+}
+
+/// How many nodes must grant a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RequireArg {
+    /// Each of them
+    All,
+    /// One, the first that is free
+    Any,
+    /// More than half of them: survives the loss of the others
+    Majority,
+    /// Each that answers within 5 s; not exclusive where the network is cut
+    AllAlive,
+    /// More than half of those that answer within 5 s; not exclusive where the network is cut
+    MajorityAlive,
+}
+
+impl From<RequireArg> for Require {
+    fn from(arg: RequireArg) -> Self {
+        match arg {
+            RequireArg::All => Self::All,
+            RequireArg::Any => Self::Any,
+            RequireArg::Majority => Self::Majority,
+            RequireArg::AllAlive => Self::AllAlive,
+            RequireArg::MajorityAlive => Self::MajorityAlive,
+        }
+    }
+}
+
+impl NodesArgs {
+    /// Whether the lock is asked for over nodes.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.on.is_empty()
+    }
+
+    pub(crate) fn require(&self) -> Require {
+        self.require.map(Into::into).unwrap_or_default()
+    }
+
+    /// The nodes, in the order in which they are named.
+    ///
+    /// # Errors
+    /// A name is unknown, one node is there twice, or the list is empty.
+    pub(crate) fn nodes(&self, target: &Target) -> Result<Vec<Node>, Failed> {
+        listed(&self.on, target)
+    }
+
+    /// What cannot be asked of these nodes.
+    ///
+    /// # Errors
+    /// What, and what to do instead.
+    pub(crate) fn check(&self, items: &[WireItem]) -> Result<(), Failed> {
+        let is_part = matches!(self.require(), Require::Majority | Require::MajorityAlive);
+        match items.iter().find(|item| item.mode == Some(Mode::Write)).filter(|_| is_part) {
+            None => Ok(()),
+            Some(item) => Err(Failed::new(format!(
+                "--write {} would not stop what runs on the other nodes",
+                item.key
+            ))
+            .hint("--require all stops it on each of them")),
+        }
+    }
+}
+
+/// The nodes that the words of a list name.
+///
+/// # Errors
+/// As [`NodesArgs::nodes`].
+pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
+    let resolved = resolve(words, || known(&target.place))?;
+    resolved.map_err(|error| {
+        let failed = Failed::new(error.to_string());
+        match error.hint() {
+            Some(hint) => failed.hint(hint),
+            None => failed,
+        }
+    })
+}
+
+/// The names of the configuration that the daemon of this place reads; for that of the machine also
+/// those of the user's own.
+fn known(place: &Place) -> Result<KnownNodes, Failed> {
+    let mut paths = vec![place.stores().config.clone()];
+    if place.rule == Rule::Shared {
+        paths.extend(Place::of_user(place.uid).stores().config.last().map(|own| vec![own.clone()]));
+    }
+    let mut known = KnownNodes::default();
+    for paths in paths {
+        let configured = daemon::configured_nodes(&paths)?;
+        if let Some(file) = configured.file {
+            known.source = file.display().to_string();
+        }
+        for (name, node) in configured.nodes {
+            known.nodes.insert(name, KnownNode { address: node.address, canal: node.canal });
+        }
+        known.groups.extend(configured.groups);
+    }
+    Ok(known)
+}
+
+/// The TTL of a lock over nodes, in milliseconds.
+///
+/// # Errors
+/// It is too short to reach a node again in time.
+pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64, Failed> {
+    let ttl = ttl.unwrap_or(TTL_DEFAULT);
+    let ttl_ms = super::duration::millis(ttl);
+    if ttl_ms < TTL_MIN_MS {
+        let least = stated(Duration::from_millis(TTL_MIN_MS));
+        return Err(Failed::new(format!(
+            "over nodes a TTL of {} is too short: it is at least {least}",
+            stated(ttl)
+        ))
+        .hint("a shorter one leaves no time to reach a node again"));
+    }
+    Ok(ttl_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_leaves_time_to_reach_a_node_again() {
+        assert_eq!(ttl_ms(None).unwrap(), 60_000);
+        assert_eq!(ttl_ms(Some(Duration::from_secs(10))).unwrap(), 10_000);
+        let failed = ttl_ms(Some(Duration::from_secs(9))).unwrap_err();
+        assert_eq!(failed.message, "over nodes a TTL of 9s is too short: it is at least 10s");
+    }
+
+    #[test]
+    fn a_majority_stops_nobody_at_the_other_nodes() {
+        let args = |require| NodesArgs { on: vec!["a,b,c".to_owned()], require };
+        let item = WireItem { key: "db".into(), mode: Some(Mode::Write), ..WireItem::default() };
+        let failed =
+            args(Some(RequireArg::Majority)).check(std::slice::from_ref(&item)).unwrap_err();
+        assert_eq!(failed.message, "--write db would not stop what runs on the other nodes");
+        assert!(args(None).check(&[item]).is_ok());
+    }
+}

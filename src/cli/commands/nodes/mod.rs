@@ -1,0 +1,4 @@
+//! What is done over nodes: several daemons that are asked for one lock.
+
+pub(in crate::cli) mod bridge;
+pub(in crate::cli) mod run;

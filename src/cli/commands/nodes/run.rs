@@ -1,0 +1,322 @@
+//! `canal run --on`: take the lock at several daemons that share nothing, and run the command under it.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::unistd::Pid;
+
+use crate::cli::arguments::definition::{Global, RunArgs};
+use crate::cli::arguments::nodes::ttl_ms;
+use crate::cli::arguments::wait::WaitArgs;
+use crate::cli::connect::{self, Target};
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::progress::Waiting;
+use crate::cli::wording::{hold_lost, over_nodes};
+use crate::client::nodes::list::Node;
+use crate::client::nodes::pins::Pins;
+use crate::client::{OWN, is_on_demand_daemon};
+use crate::nodes::Require;
+use crate::protocol::place::Rule;
+use crate::protocol::{Acquire, Progress, WireItem};
+use crate::run::environment::variables_over_nodes;
+use crate::run::nodes::{
+    BeforeStart, ChildEnd, Line, NodesRequest, NotHeld, OverNodes, Secret, Start,
+};
+use crate::run::{
+    ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, OwnCode, SupervisorHooks,
+    become_command_over_nodes, supervise,
+};
+
+/// How long the child sleeps if its display does not change before.
+const SLEEP: Duration = Duration::from_secs(5);
+
+/// Takes the lock and runs the command. `request` and `limits` are those of a lock of this machine.
+pub(in crate::cli) fn run(
+    args: &RunArgs,
+    global: &Global,
+    verbosity: Verbosity,
+    request: &Acquire,
+    command: &Command,
+    limits: &Limits,
+) -> Result<Ended, Failed> {
+    args.nodes.check(&request.items)?;
+    let ttl_ms = ttl_ms(args.ttl)?;
+    let target = Target::of(global)?;
+    let nodes = args.nodes.nodes(&target)?;
+    note_of_two(args.nodes.require(), nodes.len(), verbosity);
+    let require = args.nodes.require();
+    let engine = over_nodes::engine(require, nodes.len());
+    let on_lost = request.on_lost;
+    let socket = (target.place.rule == Rule::Given).then(|| target.place.socket.clone());
+    let asked = over(request, &target, nodes, require, ttl_ms)?;
+    let failed = |error: std::io::Error| Failed::new(format!("cannot start the command: {error}"));
+    let (over_nodes, child_end) =
+        OverNodes::begin(asked, &engine, on_lost, over_nodes::line, over_nodes::not_held)
+            .map_err(failed)?;
+    let keys: Vec<&str> = request.items.iter().map(|item| &*item.key).collect();
+    let child = Child {
+        keys: &keys,
+        wait: &args.wait,
+        verbosity,
+        command,
+        items: &request.items,
+        socket: socket.as_deref(),
+        require,
+    };
+    let mut hooks = Hooks { over_nodes, verbosity, keys: &keys };
+    let ended = supervise(limits, &mut hooks, move |channel| child.run(&child_end, channel));
+    for line in hooks.over_nodes.finish() {
+        print(&line, verbosity);
+    }
+    ended.map_err(failed)
+}
+
+/// The request as the nodes are asked.
+pub(in crate::cli) fn over(
+    request: &Acquire,
+    target: &Target,
+    nodes: Vec<Node>,
+    require: Require,
+    ttl_ms: u64,
+) -> Result<NodesRequest, Failed> {
+    Ok(NodesRequest {
+        nodes,
+        require,
+        ttl_ms,
+        items: request.items.clone(),
+        wait_ms: request.wait_ms,
+        priority: request.priority,
+        max_waiting: request.max_waiting,
+        command: request.command.clone(),
+        note: request.note.clone(),
+        secret: Secret::new().map_err(connect::failed)?,
+        here: target.place.clone(),
+        options: target.options(),
+        pins: Pins::of(&target.place),
+    })
+}
+
+/// A majority of two is both of them.
+pub(in crate::cli) fn note_of_two(require: Require, nodes: usize, verbosity: Verbosity) {
+    if nodes == 2 && matches!(require, Require::Majority) {
+        verbosity
+            .note("a majority of 2 nodes is both of them: the loss of either ends the command");
+        verbosity.advice("name a third node, or say --require all");
+    }
+}
+
+/// What the child needs to wait for the lock and become the command.
+struct Child<'a> {
+    keys: &'a [&'a str],
+    wait: &'a WaitArgs,
+    verbosity: Verbosity,
+    command: &'a Command,
+    items: &'a [WireItem],
+    socket: Option<&'a Path>,
+    require: Require,
+}
+
+impl Child<'_> {
+    fn run(&self, end: &ChildEnd, channel: ChildChannel) -> u8 {
+        let failed = match self.become_command(end, channel) {
+            Ok(not_begun) => self.not_begun(not_begun),
+            Err(failed) => failed,
+        };
+        failed.report(self.verbosity)
+    }
+
+    fn become_command(&self, end: &ChildEnd, channel: ChildChannel) -> Result<NotBegun, Failed> {
+        let failed =
+            |error: std::io::Error| Failed::new(format!("cannot wait for the nodes: {error}"));
+        let page = end.begin().map_err(failed)?;
+        let Start { token, nodes, grant } = self.wait_for_start(end)?;
+        // Slots of several nodes are no slots of one list.
+        let single = grant.as_ref().filter(|_| self.require == Require::Any);
+        let variables = variables_over_nodes(self.keys, &nodes, token, single, self.socket);
+        let token = token.unwrap_or(0);
+        self.verbosity.detail(&format!(
+            "acquired {} at {}",
+            self.keys.join(", "),
+            nodes.join(", ")
+        ));
+        Ok(become_command_over_nodes(self.command, &variables, &page, token, channel))
+    }
+
+    fn wait_for_start(&self, end: &ChildEnd) -> Result<Start, Failed> {
+        let mut display = Display::new(self.wait, self.items, self.verbosity);
+        loop {
+            match end.next(display.sleep) {
+                None => display.update(None),
+                Some(BeforeStart::Waits { name, progress }) => {
+                    display.update(Some((name, progress)));
+                }
+                Some(BeforeStart::Line(line)) => {
+                    display.end();
+                    print(&line, self.verbosity);
+                }
+                Some(BeforeStart::Start(start)) => {
+                    display.end();
+                    return Ok(start);
+                }
+                Some(BeforeStart::End(why)) => {
+                    display.end();
+                    return Err(not_held(why, self.wait, self.verbosity));
+                }
+            }
+        }
+    }
+
+    fn not_begun(&self, why: NotBegun) -> Failed {
+        match why {
+            NotBegun::NotRun(not_run) => not_run.into(),
+            NotBegun::Lost(lost) => hold_lost::not_begun(&lost, self.keys),
+            NotBegun::Alone => Failed::new("the process that was to stay by the command has ended"),
+        }
+    }
+}
+
+/// The display of a wait at one node after the other.
+pub(in crate::cli) struct Display<'a> {
+    wait: &'a WaitArgs,
+    items: &'a [WireItem],
+    verbosity: Verbosity,
+    /// The node that is shown, and its display.
+    shown: Option<(String, Waiting)>,
+    /// After what time it is to be updated.
+    pub(in crate::cli) sleep: Duration,
+}
+
+impl<'a> Display<'a> {
+    pub(in crate::cli) fn new(
+        wait: &'a WaitArgs,
+        items: &'a [WireItem],
+        verbosity: Verbosity,
+    ) -> Self {
+        Self { wait, items, verbosity, shown: None, sleep: SLEEP }
+    }
+
+    /// Shows that the request waits at a node, if that is new.
+    pub(in crate::cli) fn update(&mut self, news: Option<(String, Progress)>) {
+        let progress = news.map(|(name, mut progress)| {
+            if self.shown.as_ref().is_none_or(|(before, _)| *before != name) {
+                self.end();
+                self.shown = Some((name.clone(), self.waiting(&name)));
+            }
+            progress.key = at(&progress.key, &name);
+            progress
+        });
+        let again = self.shown.as_mut().and_then(|(_, waiting)| waiting.update(progress.as_ref()));
+        self.sleep = again.unwrap_or(SLEEP).clamp(Duration::from_millis(1), SLEEP);
+    }
+
+    fn waiting(&self, name: &str) -> Waiting {
+        let items = self
+            .items
+            .iter()
+            .map(|item| WireItem { key: at(&item.key, name).into(), ..item.clone() });
+        let choice = self.wait.progress.unwrap_or_default();
+        Waiting::new(self.verbosity, choice, &items.collect::<Vec<_>>())
+    }
+
+    /// Takes it off the terminal.
+    pub(in crate::cli) fn end(&mut self) {
+        if let Some((_, mut waiting)) = self.shown.take() {
+            waiting.end();
+        }
+    }
+}
+
+/// `deploy at web1`.
+fn at(key: &str, name: &str) -> String {
+    format!("{key} at {name}")
+}
+
+/// The end of a request that was not granted.
+pub(in crate::cli) fn not_held(why: NotHeld, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
+    match why {
+        NotHeld::Refused { reason, message, hint } => {
+            let is_deadlock = reason == "deadlock";
+            let code = match is_deadlock {
+                true => OwnCode::NotAcquired.number(),
+                false => wait.conflict_code(),
+            };
+            if code != 0 && (verbosity > Verbosity::Quiet || is_deadlock) {
+                verbosity.message(&message);
+                if let Some(hint) = hint {
+                    verbosity.hint(&hint);
+                }
+            }
+            Failed::silent(code)
+        }
+        NotHeld::Failed { message, hint } => {
+            let failed = Failed::new(message);
+            match hint {
+                Some(hint) => failed.hint(hint),
+                None => failed,
+            }
+        }
+        NotHeld::Lost { message } => {
+            Failed::with_code(OwnCode::LockLost.number(), message).hint(hold_lost::HINT)
+        }
+        NotHeld::GivenBack => Failed::silent(OwnCode::Failed.number()),
+    }
+}
+
+pub(in crate::cli) fn print(line: &Line, verbosity: Verbosity) {
+    let (say, advise) = match line.is_note {
+        true => (Verbosity::note as fn(Verbosity, &str), Verbosity::advice as fn(Verbosity, &str)),
+        false => (Verbosity::message as _, Verbosity::hint as _),
+    };
+    say(verbosity, &line.text);
+    if let Some(hint) = &line.hint {
+        advise(verbosity, hint);
+    }
+}
+
+/// What the supervisor prints and asks while the command runs.
+struct Hooks<'a> {
+    over_nodes: OverNodes,
+    verbosity: Verbosity,
+    keys: &'a [&'a str],
+}
+
+impl SupervisorHooks for Hooks<'_> {
+    fn can_be_lost(&self) -> bool {
+        true
+    }
+
+    fn lost(&mut self, lost: &LostHold) {
+        self.verbosity.message(&hold_lost::message(lost, self.keys));
+        self.verbosity.hint(hold_lost::HINT);
+    }
+
+    fn is_daemon(&self, pid: Pid) -> bool {
+        self.over_nodes.is_part(pid)
+            || is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
+    }
+
+    fn ask(&self, _token: u64) -> Option<Fate> {
+        // The page belongs to this process: it never loses its writer.
+        None
+    }
+
+    fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        self.over_nodes.kept().collect()
+    }
+
+    fn polled(&self) -> Option<BorrowedFd<'_>> {
+        self.over_nodes.polled()
+    }
+
+    fn due(&self) -> Option<Duration> {
+        self.over_nodes.due()
+    }
+
+    fn turn(&mut self, command: Option<Pid>) {
+        for line in self.over_nodes.turn(command) {
+            print(&line, self.verbosity);
+        }
+    }
+}

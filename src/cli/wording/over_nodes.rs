@@ -1,0 +1,181 @@
+//! What is said about a lock over nodes.
+
+use crate::client::nodes::pins::Pin;
+use crate::nodes::{Change, Millis, Outcome, Refusal, Require};
+use crate::run::nodes::{Ending, Line, NotHeld, Word};
+use crate::sys::clock;
+
+use super::time::Now;
+
+/// The folder of the daemon that all users of a machine share.
+const SHARED: &str = "/run/canal";
+
+/// A line about what has happened, if people want to know.
+pub(crate) fn line(word: &Word<'_>) -> Option<Line> {
+    let (is_note, text) = match word {
+        Word::Met { name, pin } => (true, met(name, pin)),
+        Word::LeftOut { name, failure } => {
+            (true, format!("{name} is left out, because it was never met: {}", failure.what))
+        }
+        // The line that shows the wait says it.
+        Word::Waits { .. } => return None,
+        Word::Change { change, names } => change_line(change, names)?,
+    };
+    Some(Line { is_note, text, hint: None })
+}
+
+/// Whose daemon a node is, the first time that it is met: others who reach it as another user do not
+/// share its locks.
+fn met(name: &str, pin: &Pin) -> String {
+    if pin.place == SHARED {
+        return format!("{name} is the daemon of all users of {}", pin.machine);
+    }
+    format!("{name} is {}; it shares no locks with daemons of other users there", pin.shown())
+}
+
+fn change_line(change: &Change, names: &[&str]) -> Option<(bool, String)> {
+    let name = |node: usize| names.get(node).copied().unwrap_or("?");
+    Some(match change {
+        Change::Away { node, since, why, held, need, stops_at } => {
+            let mut text = format!(
+                "{} away since {} ({why}); {held} of {need} held",
+                name(*node),
+                clock_of(*since)
+            );
+            if let Some(at) = stops_at {
+                text += &format!(", the command stops at {} unless it answers", clock_of(*at));
+            }
+            (true, text)
+        }
+        Change::Back { node, held, need } => {
+            (true, format!("{} answers again; {held} of {need} held", name(*node)))
+        }
+        Change::Held { .. } => return None,
+        Change::NotYet { node, until } => (
+            true,
+            format!(
+                "{} has lost its state, and grants nothing over nodes before {}",
+                name(*node),
+                clock_of(*until)
+            ),
+        ),
+        Change::TooFew { answering, need } => (
+            true,
+            format!(
+                "{answering} of the nodes answer, {need} are needed; nothing is held until they do"
+            ),
+        ),
+        Change::AskedAnew { node: Some(node) } => {
+            (true, format!("asking all nodes anew, because of {}", name(*node)))
+        }
+        Change::AskedAnew { node: None } => (true, "gave way to another request".to_owned()),
+        Change::Lost { node, held, need } => (
+            true,
+            format!("{} does not hold the lock any more; {held} of {need} held", name(*node)),
+        ),
+    })
+}
+
+/// A time of CLOCK_BOOTTIME by the clock on the wall.
+fn clock_of(at: Millis) -> String {
+    let (now, unix) = (clock::boottime_ms(), clock::unix_ms());
+    let at = unix.saturating_add(at).saturating_sub(now);
+    let at = jiff::Timestamp::from_millisecond(i64::try_from(at).unwrap_or(i64::MAX));
+    at.map(|at| Now::here().clock(&at.to_string())).unwrap_or_default()
+}
+
+/// Why the lock is not held.
+pub(crate) fn not_held(ending: &Ending) -> NotHeld {
+    let name = |node: usize| ending.names.get(node).map_or("?", String::as_str);
+    let hint = ending.hint.clone();
+    match &ending.outcome {
+        Outcome::Refused { node, refusal, why } => NotHeld::Refused {
+            reason: match refusal {
+                Refusal::Timeout => "timeout",
+                Refusal::Deadlock => "deadlock",
+                _ => "full",
+            }
+            .to_owned(),
+            message: match node {
+                Some(node) => format!("{}: {why}", name(*node)),
+                None => why.clone(),
+            },
+            hint,
+        },
+        Outcome::Failed { nodes } => {
+            let each: Vec<String> =
+                nodes.iter().map(|(node, why)| format!("{}: {why}", name(*node))).collect();
+            NotHeld::Failed { message: each.join("; "), hint }
+        }
+        Outcome::Lost { nodes } => {
+            let nodes: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
+            NotHeld::Lost { message: format!("the lock was lost at {}", nodes.join(", ")) }
+        }
+        Outcome::GivenBack { .. } => NotHeld::GivenBack,
+    }
+}
+
+/// What stands for the engine in messages about a lost lock.
+pub(crate) fn engine(require: Require, nodes: usize) -> String {
+    match require {
+        _ if nodes == 1 => "the node".to_owned(),
+        Require::Any => "the node".to_owned(),
+        Require::All | Require::AllAlive => format!("each of the {nodes} nodes"),
+        Require::Majority | Require::MajorityAlive => {
+            format!("a majority of the {nodes} nodes")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: &[&str] = &["web1", "web2", "web3"];
+
+    fn said(change: &Change) -> String {
+        change_line(change, NAMES).unwrap().1
+    }
+
+    #[test]
+    fn a_node_that_is_away_is_named_with_the_reason_and_the_deadline() {
+        let now = clock::boottime_ms();
+        let why = "ssh: connection timed out".to_owned();
+        let away = Change::Away {
+            node: 2,
+            since: now,
+            why,
+            held: 2,
+            need: 3,
+            stops_at: Some(now + 60_000),
+        };
+        let text = said(&away);
+        assert!(text.starts_with("web3 away since "), "{text}");
+        assert!(
+            text.contains(" (ssh: connection timed out); 2 of 3 held, the command stops at "),
+            "{text}"
+        );
+        assert!(text.ends_with(" unless it answers"), "{text}");
+        assert_eq!(
+            said(&Change::Back { node: 2, held: 3, need: 3 }),
+            "web3 answers again; 3 of 3 held"
+        );
+    }
+
+    #[test]
+    fn a_refusal_names_its_node() {
+        let ending = |outcome| Ending {
+            outcome,
+            names: NAMES.iter().map(|name| (*name).to_owned()).collect(),
+            hint: None,
+        };
+        let why = "deploy is full".to_owned();
+        let refused = Outcome::Refused { node: Some(0), refusal: Refusal::Full, why };
+        let (reason, message) = ("full".to_owned(), "web1: deploy is full".to_owned());
+        assert_eq!(not_held(&ending(refused)), NotHeld::Refused { reason, message, hint: None });
+        let nodes = vec![(0, "no such host".to_owned()), (2, "permission denied".to_owned())];
+        let message = "web1: no such host; web3: permission denied".to_owned();
+        let failed = NotHeld::Failed { message, hint: None };
+        assert_eq!(not_held(&ending(Outcome::Failed { nodes })), failed);
+    }
+}

@@ -1,0 +1,167 @@
+//! What the processes of one `canal run` over nodes tell each other: the coordinator, the parent that
+//! stays by the command, and the child that becomes it. Each message is one packet.
+//!
+//! Invariant: the coordinator never waits for a reader.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{Grant, Progress};
+use crate::sys::fds;
+use crate::sys::pidfd::Pidfd;
+
+/// The longest packet.
+const PACKET_BYTES: usize = 160 * 1024;
+
+/// One end of a channel; close-on-exec.
+#[derive(Debug)]
+pub(super) struct End(OwnedFd);
+
+/// What the coordinator tells the child before the command starts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum BeforeStart {
+    /// The request waits at this node.
+    Waits {
+        /// The name of the node.
+        name: String,
+        /// For what.
+        progress: Progress,
+    },
+    /// People are to be told.
+    Line(Line),
+    /// The lock is held.
+    Start(Start),
+    /// It is not, and will not be.
+    End(NotHeld),
+}
+
+/// A line for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// What `-q` hides.
+    pub is_note: bool,
+    /// The text.
+    pub text: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+/// The lock is held.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// The fencing token; `None` where the requirement excludes nobody.
+    pub token: Option<u64>,
+    /// The names of the nodes that hold it.
+    pub nodes: Vec<String>,
+    /// What the first of them granted.
+    pub grant: Option<Grant>,
+}
+
+/// Why the lock is not held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NotHeld {
+    /// It was refused.
+    Refused {
+        /// `full`, `timeout` or `deadlock`.
+        reason: String,
+        /// What people are told.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+    /// Something failed.
+    Failed {
+        /// What.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+    /// It was lost before the command began.
+    Lost {
+        /// What people are told.
+        message: String,
+    },
+    /// The caller gave up.
+    GivenBack,
+}
+
+/// What the coordinator tells the parent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum ToParent {
+    /// The deadline page has changed in a way that matters at once.
+    Look,
+    /// People are to be told.
+    Line(Line),
+}
+
+/// What the others tell the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum ToCoordinator {
+    /// The child: this descriptor is my process.
+    Command,
+    /// The parent: give everything back.
+    Stop,
+}
+
+/// What came.
+#[derive(Debug)]
+pub(super) enum Received<T> {
+    Message(T, Vec<OwnedFd>),
+    Nothing,
+    /// The other side has closed its end.
+    End,
+}
+
+/// Two ends of a channel.
+pub(super) fn channel() -> io::Result<(End, End)> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    Ok((End(one), End(other)))
+}
+
+impl End {
+    /// Sends a message if there is room. Returns whether the other side may get it.
+    pub(super) fn send<T: Serialize>(&self, message: &T, process: Option<&Pidfd>) -> bool {
+        let Ok(text) = serde_json::to_vec(message) else { return false };
+        let process = process.map(AsFd::as_fd);
+        loop {
+            match fds::send(self.0.as_fd(), &text, process.as_slice(), libc::MSG_DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                sent => return sent.is_ok(),
+            }
+        }
+    }
+
+    /// The next message, without waiting.
+    pub(super) fn receive<T: DeserializeOwned>(&self) -> Received<T> {
+        let mut buffer = vec![0; PACKET_BYTES];
+        let mut received = Vec::new();
+        let flags = libc::MSG_DONTWAIT;
+        loop {
+            let count = match fds::receive(self.0.as_fd(), &mut buffer, &mut received, flags) {
+                Ok(0) => return Received::End,
+                Ok(count) => count,
+                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::EINTR) => continue,
+                    Some(Errno::EAGAIN) => return Received::Nothing,
+                    _ => return Received::End,
+                },
+            };
+            // Both sides are one program.
+            if let Ok(message) = serde_json::from_slice(&buffer[..count]) {
+                return Received::Message(message, received);
+            }
+        }
+    }
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

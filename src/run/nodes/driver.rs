@@ -1,0 +1,409 @@
+//! Drives a coordinator: opens connections, sends what it wants sent, and tells it what comes.
+//!
+//! Invariant: what a coordinator wants done is done in its order, and its standing is kept before
+//! that.
+
+use std::collections::VecDeque;
+use std::io;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollTimeout, poll};
+use nix::unistd::Pid;
+
+use crate::client::nodes::link::Link;
+use crate::client::nodes::pins::Pin;
+use crate::client::nodes::ssh::NodeFailure;
+use crate::core::Token;
+use crate::nodes::{Change, Coordinator, Effect, Input, Millis, Outcome, Plan, Refusal, Standing};
+use crate::protocol::node_address::NodeAddress;
+use crate::protocol::{
+    Collect, ConfirmAt, ErrorName, Failure, Grant, NodeId, NodeIdentity, NodesRefusal, Report,
+};
+use crate::sys::clock::boottime_ms;
+use crate::sys::process::child::{Reap, ended};
+
+use super::host::{Ending, Host, Named, Started, StartedPart, Word};
+use super::meeting::Known;
+use super::member::{Heard, Member};
+use super::request::NodesRequest;
+
+/// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
+const SLEEP_MS_MAX: u64 = 1000;
+
+/// A coordinator with its connections.
+pub(super) struct Driver<'a> {
+    request: &'a NodesRequest,
+    coordinator: Coordinator,
+    nodes: Vec<NodeState>,
+    kept: Option<Standing>,
+    wake_at: Option<Millis>,
+    /// Processes of connections that were closed, until they are reaped.
+    ending: Vec<Pid>,
+}
+
+/// A node of the plan.
+struct NodeState {
+    at: usize,
+    id: NodeId,
+    member: Member,
+    /// The number of the lease that was asked for last.
+    lease: u32,
+    grant: Option<Grant>,
+    /// Whether the node has said on this connection that it is the right one.
+    reached: bool,
+    hint: Option<String>,
+}
+
+impl<'a> Driver<'a> {
+    /// A coordinator of a new request, or of one that another coordinator has begun: with what it left
+    /// behind, and whether the command may run.
+    pub(super) fn new(
+        request: &'a NodesRequest,
+        known: Vec<Known>,
+        left: Option<(Standing, bool)>,
+    ) -> Self {
+        let plan = Plan {
+            nodes: known.iter().map(|known| known.id).collect(),
+            require: request.require,
+            ttl_ms: request.ttl_ms,
+            wait_ms: request.wait_ms,
+            local: None,
+        };
+        let nodes = known.into_iter().map(|Known { at, id, member }| NodeState {
+            at,
+            id,
+            reached: false,
+            member,
+            lease: 0,
+            grant: None,
+            hint: None,
+        });
+        let nodes = nodes.collect();
+        let coordinator = match left {
+            Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
+            None => Coordinator::new(plan),
+        };
+        Self { request, coordinator, nodes, kept: None, wake_at: None, ending: Vec::new() }
+    }
+
+    /// Runs until the request is over, or the host wants no more; then `None`.
+    pub(super) fn run(&mut self, host: &mut dyn Host) -> io::Result<Option<Ending>> {
+        let mut inputs = VecDeque::from([Input::Tick]);
+        loop {
+            let now = boottime_ms();
+            if host.turn(now) {
+                inputs.push_back(Input::Stop);
+            }
+            if self.wake_at.is_some_and(|at| at <= now) {
+                self.wake_at = None;
+                inputs.push_back(Input::Tick);
+            }
+            while let Some(input) = inputs.pop_front() {
+                let effects = self.coordinator.handle(input, boottime_ms());
+                self.keep(host);
+                for effect in effects {
+                    match self.carry_out(effect, host, &mut inputs) {
+                        Next::Go => {}
+                        Next::Leave => return Ok(None),
+                        Next::End(outcome) => return Ok(Some(self.ending(outcome))),
+                    }
+                }
+            }
+            self.wait(host)?;
+            self.ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
+            for node in 0..self.nodes.len() {
+                self.hear(node, host, &mut inputs);
+            }
+        }
+    }
+
+    fn keep(&mut self, host: &mut dyn Host) {
+        let standing = self.coordinator.standing();
+        if self.kept.as_ref() != Some(&standing) {
+            let named = self.nodes.iter().map(|node| Named { at: node.at, id: node.id });
+            host.keep(&named.collect::<Vec<_>>(), &standing);
+            self.kept = Some(standing);
+        }
+    }
+
+    fn wait(&self, host: &dyn Host) -> io::Result<()> {
+        let now = boottime_ms();
+        let due = [self.wake_at, host.due()].into_iter().flatten();
+        let patience = due
+            .map(|at| at.saturating_sub(now))
+            .chain(self.nodes.iter().map(|node| node.member.patience_ms()))
+            .min()
+            .unwrap_or(SLEEP_MS_MAX)
+            .min(SLEEP_MS_MAX);
+        let polled = self.nodes.iter().flat_map(|node| node.member.polled());
+        let mut polled: Vec<PollFd<'_>> = polled.chain(host.polled()).collect();
+        match poll(&mut polled, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX)) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        effect: Effect,
+        host: &mut dyn Host,
+        inputs: &mut VecDeque<Input>,
+    ) -> Next {
+        let sent = match effect {
+            Effect::Connect { node } => {
+                inputs.retain(|input| node_of(input) != Some(node));
+                self.connect(node, inputs);
+                return Next::Go;
+            }
+            Effect::Cancel { node } => {
+                // What it said before is not told any more.
+                inputs.retain(|input| node_of(input) != Some(node));
+                self.close(node);
+                return Next::Go;
+            }
+            Effect::Ask { node, lease, no_wait, spare } => {
+                self.nodes[node].lease = lease;
+                self.nodes[node].grant = None;
+                let asked = self.asked(node, no_wait, spare);
+                (node, self.nodes[node].member.collect(&asked))
+            }
+            Effect::ConfirmAt { node, lease, token } => {
+                let id = self.nodes[node].id;
+                let (tag, handle) =
+                    (self.request.secret.tag(id, lease), self.request.secret.handle(id, lease));
+                let asked = ConfirmAt { tag, handle, token: token.0, note: None };
+                (node, self.nodes[node].member.confirm(&asked))
+            }
+            Effect::Renew { node, lease } => {
+                let handle = self.request.secret.handle(self.nodes[node].id, lease);
+                (node, self.nodes[node].member.renew(handle))
+            }
+            Effect::Release { node, lease } => {
+                let handle = self.request.secret.handle(self.nodes[node].id, lease);
+                (node, self.nodes[node].member.release(handle))
+            }
+            Effect::Start { token, nodes, deadline } => {
+                host.publish(deadline);
+                let parts = nodes.iter().map(|node| self.started(*node)).collect();
+                let started = Started { token: token.map(|token| token.0), parts };
+                return if host.start(&started) { Next::Go } else { Next::Leave };
+            }
+            Effect::Deadline(deadline) => {
+                host.publish(deadline);
+                return Next::Go;
+            }
+            Effect::KillNow => {
+                host.kill_now();
+                return Next::Go;
+            }
+            Effect::Say(change) => {
+                self.report(&change);
+                let names = self.names();
+                host.say(&Word::Change { change: &change, names: &names });
+                return Next::Go;
+            }
+            Effect::End(outcome) => return Next::End(outcome),
+            Effect::WakeAt(at) => {
+                self.wake_at = Some(at);
+                return Next::Go;
+            }
+        };
+        if let (node, Err(failure)) = sent {
+            self.lose(node, failure, inputs);
+        }
+        Next::Go
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.nodes.iter().map(|node| node.member.node.name.as_str()).collect()
+    }
+
+    fn started(&self, node: usize) -> StartedPart {
+        let NodeState { id, lease, grant, member, .. } = &self.nodes[node];
+        StartedPart { name: member.node.name.clone(), id: *id, lease: *lease, grant: grant.clone() }
+    }
+
+    fn asked(&self, node: usize, no_wait: bool, spare: bool) -> Collect {
+        let NodeState { id, lease, .. } = self.nodes[node];
+        let request = self.request;
+        Collect {
+            run: request.secret.run(),
+            tag: request.secret.tag(id, lease),
+            handle: request.secret.handle(id, lease),
+            ttl_ms: request.ttl_ms,
+            items: request.items.clone(),
+            nodes: self.nodes.iter().map(|node| node.id).collect(),
+            require: request.require.as_asked(),
+            // The coordinator keeps the one clock over all nodes.
+            wait_ms: no_wait.then_some(0),
+            priority: request.priority,
+            max_waiting: request.max_waiting,
+            command: request.command.clone(),
+            note: request.note.clone(),
+            spare,
+            under: None,
+        }
+    }
+
+    fn connect(&mut self, node: usize, inputs: &mut VecDeque<Input>) {
+        let state = &mut self.nodes[node];
+        if state.member.is_open() && !state.reached && state.lease == 0 {
+            // It was opened to find out who it is.
+            state.reached = true;
+            return inputs.push_back(Input::Reached { node });
+        }
+        self.close(node);
+        let state = &mut self.nodes[node];
+        let opened = Link::open(&state.member.node, &self.request.here, &self.request.options);
+        if let Err(failure) = opened.and_then(|link| state.member.connect(link)) {
+            self.lose(node, failure, inputs);
+        }
+    }
+
+    fn close(&mut self, node: usize) {
+        self.nodes[node].reached = false;
+        self.ending.extend(self.nodes[node].member.close());
+    }
+
+    fn lose(&mut self, node: usize, failure: NodeFailure, inputs: &mut VecDeque<Input>) {
+        self.close(node);
+        let NodeFailure { permanent, what, hint } = failure;
+        self.nodes[node].hint = hint;
+        inputs.push_back(Input::Away { node, permanent, why: what });
+    }
+
+    fn hear(&mut self, node: usize, host: &mut dyn Host, inputs: &mut VecDeque<Input>) {
+        for heard in self.nodes[node].member.turn() {
+            let input = match heard {
+                Heard::Away(failure) => return self.lose(node, failure, inputs),
+                Heard::Identity(identity) => match self.check(node, &identity) {
+                    Ok(()) => {
+                        self.nodes[node].reached = true;
+                        Input::Reached { node }
+                    }
+                    Err(failure) => return self.lose(node, failure, inputs),
+                },
+                Heard::Progress(progress) => {
+                    let name = &self.nodes[node].member.node.name;
+                    host.say(&Word::Waits { name, progress: &progress });
+                    Input::Queued { node }
+                }
+                Heard::Granted(grant) => {
+                    let token = Token(grant.token);
+                    self.nodes[node].grant = Some(*grant);
+                    Input::Granted { node, token }
+                }
+                Heard::Refused(failure) => match refusal(&failure) {
+                    Some(refusal) => {
+                        self.nodes[node].hint = failure.hint.as_deref().map(str::to_owned);
+                        Input::Refused { node, refusal, why: failure.message.clone() }
+                    }
+                    None => {
+                        let failure = NodeFailure::passing(failure.message.clone());
+                        return self.lose(node, failure, inputs);
+                    }
+                },
+                Heard::Confirmed { sent } => Input::Confirmed { node, sent },
+                Heard::ConfirmFailed => Input::ConfirmFailed { node },
+                Heard::Renewed { sent } => Input::Renewed { node, sent },
+                Heard::Gone => Input::Gone { node },
+            };
+            inputs.push_back(input);
+        }
+    }
+
+    /// Whether the daemon is the one that the plan means.
+    fn check(&self, node: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
+        let state = &self.nodes[node];
+        let of_list = &state.member.node;
+        if of_list.address != NodeAddress::Local {
+            let met = self.request.pins.meet(&of_list.name, &of_list.address, &Pin::of(identity));
+            if let Err(error) = met {
+                let failure = NodeFailure::permanent(error.to_string());
+                return Err(match error.hint() {
+                    Some(hint) => failure.hint(hint),
+                    None => failure,
+                });
+            }
+        }
+        match identity.node == state.id {
+            true => Ok(()),
+            false => Err(NodeFailure::permanent("it is another daemon than a moment ago")),
+        }
+    }
+
+    /// Lets each node that was asked show how far the whole request is.
+    fn report(&mut self, change: &Change) {
+        let Change::Held { held, need, waits_for } = change else { return };
+        let names = self.names();
+        let waits_for: Vec<String> = waits_for.iter().map(|node| names[*node].to_owned()).collect();
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let (need, held) = (number(*need), number(*held));
+        let secret = self.request.secret;
+        for state in self.nodes.iter_mut().filter(|state| state.reached && state.lease > 0) {
+            let handle = secret.handle(state.id, state.lease);
+            let waits_for = waits_for.clone();
+            state.member.report(&Report { handle, need, held, waits_for });
+        }
+    }
+
+    fn ending(&self, outcome: Outcome) -> Ending {
+        let concerned: Vec<usize> = match &outcome {
+            Outcome::Refused { node, .. } => node.iter().copied().collect(),
+            Outcome::Failed { nodes } => nodes.iter().map(|(node, _)| *node).collect(),
+            Outcome::Lost { .. } | Outcome::GivenBack { .. } => Vec::new(),
+        };
+        let hint = concerned.iter().find_map(|node| self.nodes[*node].hint.clone());
+        let names = self.names().into_iter().map(str::to_owned).collect();
+        Ending { outcome, names, hint }
+    }
+}
+
+enum Next {
+    Go,
+    /// The host goes on without the driver.
+    Leave,
+    End(Outcome),
+}
+
+/// The node that an input is about.
+fn node_of(input: &Input) -> Option<usize> {
+    match input {
+        Input::Reached { node }
+        | Input::Away { node, .. }
+        | Input::Queued { node }
+        | Input::Granted { node, .. }
+        | Input::Refused { node, .. }
+        | Input::Confirmed { node, .. }
+        | Input::ConfirmFailed { node }
+        | Input::Renewed { node, .. }
+        | Input::Gone { node }
+        | Input::SpareTaken { node } => Some(*node),
+        Input::Surrender | Input::Stop | Input::Tick => None,
+    }
+}
+
+/// What kind of refusal an error is; `None` if the node may grant it when it is asked again.
+fn refusal(failure: &Failure) -> Option<Refusal> {
+    Some(match failure.name {
+        ErrorName::Refused => match failure.reason.as_deref() {
+            Some("timeout") => Refusal::Timeout,
+            Some("deadlock") => Refusal::Deadlock,
+            _ => Refusal::Full,
+        },
+        ErrorName::NotYet => match failure.nodes.as_deref() {
+            Some(NodesRefusal::Later { left_ms }) => Refusal::NotYet { left_ms: *left_ms },
+            _ => return None,
+        },
+        ErrorName::NotLasting | ErrorName::Denied => Refusal::Unfit,
+        ErrorName::NodeListDiffers
+        | ErrorName::RequireTooLarge
+        | ErrorName::Mismatch
+        | ErrorName::BadRequest
+        | ErrorName::TooManyWaiters
+        | ErrorName::TooManyLeases
+        | ErrorName::TooManyKeys
+        | ErrorName::TooMuch => Refusal::Invalid,
+        _ => return None,
+    })
+}

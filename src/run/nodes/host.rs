@@ -1,0 +1,112 @@
+//! What the driver of a coordinator asks of the process that it runs in.
+
+use nix::poll::PollFd;
+
+use crate::client::nodes::pins::Pin;
+use crate::client::nodes::ssh::NodeFailure;
+use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
+use crate::protocol::{Grant, NodeId, Progress};
+
+/// What the driver of a coordinator asks of the process that it runs in.
+pub trait Host {
+    /// Keeps what another coordinator must know to take over.
+    fn keep(&mut self, nodes: &[Named], standing: &Standing);
+
+    /// Makes the deadline of the command known.
+    fn publish(&mut self, deadline: Deadline);
+
+    /// Lets the command start. Returns whether the driver goes on.
+    fn start(&mut self, started: &Started) -> bool;
+
+    /// The lock is lost: the command must be killed at once.
+    fn kill_now(&mut self);
+
+    /// Tells people.
+    fn say(&mut self, word: &Word<'_>);
+
+    /// What to poll besides the connections.
+    fn polled(&self) -> Vec<PollFd<'_>>;
+
+    /// Looks at what was polled, and at what is due by now. Returns whether the command has ended, or
+    /// the caller wants no lock any more.
+    fn turn(&mut self, now: Millis) -> bool;
+
+    /// When [`Self::turn`] is to be called at the latest.
+    fn due(&self) -> Option<Millis>;
+}
+
+/// A node and what it is called, in the order of the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its place in the list of the user.
+    pub at: usize,
+    /// Its id.
+    pub id: NodeId,
+}
+
+/// The lock is held.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// The fencing token; `None` where the requirement excludes nobody.
+    pub token: Option<u64>,
+    /// The nodes that hold it, by their index in the plan, each with what it granted and the number
+    /// of its lease.
+    pub parts: Vec<StartedPart>,
+}
+
+/// A node that holds its part.
+#[derive(Clone, Debug)]
+pub struct StartedPart {
+    /// What its user calls it.
+    pub name: String,
+    /// Its id.
+    pub id: NodeId,
+    /// The number of its lease.
+    pub lease: u32,
+    /// What it granted; `None` if an earlier coordinator was told.
+    pub grant: Option<Grant>,
+}
+
+/// What people are told. Names of nodes are those that the user knows.
+#[derive(Debug)]
+pub enum Word<'a> {
+    /// A node was met for the first time.
+    Met {
+        /// Its name.
+        name: &'a str,
+        /// What it is.
+        pin: &'a Pin,
+    },
+    /// A node that was never met cannot be reached, and the request does without it.
+    LeftOut {
+        /// Its name.
+        name: &'a str,
+        /// Why.
+        failure: &'a NodeFailure,
+    },
+    /// The request waits at a node.
+    Waits {
+        /// Its name.
+        name: &'a str,
+        /// For what.
+        progress: &'a Progress,
+    },
+    /// Anything else; `names` are those of the plan.
+    Change {
+        /// What has changed.
+        change: &'a Change,
+        /// The names of the nodes.
+        names: &'a [&'a str],
+    },
+}
+
+/// How a request ended, with the names of its nodes.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// How.
+    pub outcome: Outcome,
+    /// The names of the nodes of the plan.
+    pub names: Vec<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}

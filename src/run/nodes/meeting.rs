@@ -1,0 +1,202 @@
+//! Finding out which daemons the nodes of a list are, before anything is asked of them: a request
+//! carries the ids of all its nodes.
+
+use nix::poll::{PollFd, PollTimeout, poll};
+
+use crate::client::nodes::link::Link;
+use crate::client::nodes::list::Node;
+use crate::client::nodes::pins::{Pin, PinError};
+use crate::client::nodes::ssh::NodeFailure;
+use crate::nodes::Require;
+use crate::protocol::node_address::NodeAddress;
+use crate::protocol::{NodeId, NodeIdentity};
+use crate::sys::clock::boottime_ms;
+
+use super::host::{Host, Word};
+use super::member::{Heard, Member};
+use super::request::NodesRequest;
+
+/// The longest sleep.
+const SLEEP_MS_MAX: u64 = 1000;
+
+/// A node whose id is known.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// Its place in the list of the user.
+    pub(super) at: usize,
+    pub(super) id: NodeId,
+    /// With an open connection if it was asked now.
+    pub(super) member: Member,
+}
+
+/// Why a request cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum MeetError {
+    /// A node that was never met cannot be reached.
+    #[error("{name} was never met, and cannot be reached now: {}", failure.what)]
+    NeverMet {
+        /// Its name.
+        name: String,
+        /// Why it cannot be reached.
+        failure: NodeFailure,
+    },
+    /// No node can be reached.
+    #[error("none of the nodes can be reached; {name}: {}", failure.what)]
+    None {
+        /// The last of them.
+        name: String,
+        /// Why it cannot be reached.
+        failure: NodeFailure,
+    },
+    /// Two names lead to one daemon.
+    #[error("{one} and {other} are one daemon: {what}")]
+    OneDaemon {
+        /// One name.
+        one: String,
+        /// The other name.
+        other: String,
+        /// Which daemon.
+        what: String,
+    },
+    /// What was met before cannot be read, or differs.
+    #[error(transparent)]
+    Pins(#[from] PinError),
+    /// A system call failed.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// The caller gave up.
+    #[error("given up")]
+    GivenUp,
+}
+
+impl MeetError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NeverMet { failure, .. } | Self::None { failure, .. } => {
+                failure.hint.clone().or_else(|| {
+                    Some("a node must answer once before others can stand for it".to_owned())
+                })
+            }
+            Self::OneDaemon { .. } => Some("each daemon counts once: name it once".to_owned()),
+            Self::Pins(error) => error.hint(),
+            Self::Io(_) | Self::GivenUp => None,
+        }
+    }
+}
+
+/// A node that is being asked who it is.
+struct Asked {
+    at: usize,
+    member: Member,
+    result: Option<Result<Box<NodeIdentity>, NodeFailure>>,
+}
+
+/// The nodes of a request, ascending by id. Asks those that were not met before.
+pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Vec<Known>, MeetError> {
+    let mut known = Vec::new();
+    let mut asked = Vec::new();
+    for (at, node) in request.nodes.iter().enumerate() {
+        let member = Member::new(node.clone());
+        // Which daemon this machine asks is not a matter of trust.
+        let pin = match node.address {
+            NodeAddress::Local => None,
+            _ => request.pins.known(&node.address)?,
+        };
+        match pin {
+            Some(pin) => known.push(Known { at, id: pin.node, member }),
+            None => asked.push(Asked { at, member, result: None }),
+        }
+    }
+    ask_all(&mut asked, request, host)?;
+    for Asked { at, member, result } in asked {
+        let node = &request.nodes[at];
+        match result {
+            Some(Ok(identity)) => {
+                let pin = Pin::of(&identity);
+                if node.address != NodeAddress::Local {
+                    request.pins.meet(&node.name, &node.address, &pin)?;
+                    host.say(&Word::Met { name: &node.name, pin: &pin });
+                }
+                known.push(Known { at, id: pin.node, member });
+            }
+            Some(Err(failure)) if may_be_left_out(request.require) => {
+                host.say(&Word::LeftOut { name: &node.name, failure: &failure });
+                if known.is_empty() && at + 1 == request.nodes.len() {
+                    return Err(MeetError::None { name: node.name.clone(), failure });
+                }
+            }
+            Some(Err(failure)) => {
+                return Err(MeetError::NeverMet { name: node.name.clone(), failure });
+            }
+            None => return Err(MeetError::GivenUp),
+        }
+    }
+    known.sort_by_key(|known| known.id);
+    if let Some(pair) = known.windows(2).find(|pair| pair[0].id == pair[1].id) {
+        let [one, other] = [&pair[0], &pair[1]].map(|known| &request.nodes[known.at]);
+        return Err(MeetError::OneDaemon {
+            one: one.name.clone(),
+            other: other.name.clone(),
+            what: shown(request, one, other, pair[0].id),
+        });
+    }
+    Ok(known)
+}
+
+/// Whether a request counts on the nodes that answer only.
+fn may_be_left_out(require: Require) -> bool {
+    require == Require::Any || require.counts_the_alive()
+}
+
+/// Which daemon two names lead to.
+fn shown(request: &NodesRequest, one: &Node, other: &Node, id: NodeId) -> String {
+    let pin = |node: &Node| request.pins.known(&node.address).ok().flatten();
+    match pin(one).or_else(|| pin(other)) {
+        Some(pin) => pin.shown(),
+        None => format!("node {id}"),
+    }
+}
+
+/// Asks all of them at once, each until it has answered or cannot be reached.
+fn ask_all(
+    asked: &mut [Asked],
+    request: &NodesRequest,
+    host: &mut dyn Host,
+) -> Result<(), MeetError> {
+    for one in asked.iter_mut() {
+        let opened = Link::open(&one.member.node, &request.here, &request.options);
+        if let Err(failure) = opened.and_then(|link| one.member.connect(link)) {
+            one.result = Some(Err(failure));
+        }
+    }
+    while asked.iter().any(|one| one.result.is_none()) {
+        let waits = asked.iter().filter(|one| one.result.is_none());
+        let patience = waits.map(|one| one.member.patience_ms()).min().unwrap_or(0);
+        let mut polled: Vec<PollFd<'_>> =
+            asked.iter().flat_map(|one| one.member.polled()).chain(host.polled()).collect();
+        let timeout = PollTimeout::try_from(patience.min(SLEEP_MS_MAX)).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(std::io::Error::from(error).into()),
+        }
+        drop(polled);
+        if host.turn(boottime_ms()) {
+            return Err(MeetError::GivenUp);
+        }
+        for one in asked.iter_mut() {
+            for heard in one.member.turn() {
+                match heard {
+                    Heard::Identity(identity) => one.result = Some(Ok(identity)),
+                    Heard::Away(failure) => {
+                        one.member.close();
+                        one.result.get_or_insert(Err(failure));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! One node of a request: its connection, what was asked there, and what its answers mean.
+//!
+//! Invariant: what a connection says is told only while it is open. Each answer belongs to the oldest
+//! call of that connection which is not answered.
+
+use std::collections::VecDeque;
+
+use nix::poll::PollFd;
+use nix::unistd::Pid;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::client::nodes::link::{Answer, Answers, Link};
+use crate::client::nodes::list::Node;
+use crate::client::nodes::ssh::{self, NodeFailure};
+use crate::protocol::{
+    Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE, Identify,
+    NODES_INTERFACE, NodeIdentity, Progress, Release, Renew, Report,
+};
+use crate::sys::clock::boottime_ms;
+
+/// How often each side of a connection is to be heard, in milliseconds. It is well below the
+/// shortest TTL, for which the bridge waits.
+const BEAT_MS: u64 = 2_500;
+
+/// A connection that was not heard for so long is given up.
+const SILENCE_MS: u64 = 15_000;
+
+/// How long it may take until a node says who it is: ssh has to connect, and a daemon to start.
+const CONNECT_MS: u64 = 25_000;
+
+/// How long a call that has not to wait for others may take.
+const CALL_MS: u64 = 15_000;
+
+/// One node of a request.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) node: Node,
+    link: Option<Link>,
+    calls: VecDeque<Call>,
+    connected_at: u64,
+    beaten_at: u64,
+}
+
+/// A call that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    kind: Kind,
+    sent: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Identify,
+    Collect,
+    ConfirmAt,
+    Renew,
+    Release,
+}
+
+/// What a node said.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Who it is.
+    Identity(Box<NodeIdentity>),
+    /// The connection has ended.
+    Away(NodeFailure),
+    /// The request waits.
+    Progress(Box<Progress>),
+    Granted(Box<Grant>),
+    Refused(Box<Failure>),
+    Confirmed {
+        sent: u64,
+    },
+    ConfirmFailed,
+    Renewed {
+        sent: u64,
+    },
+    Gone,
+}
+
+/// An answer that is an error.
+enum Wrong {
+    /// The daemon's own.
+    Failure(Box<Failure>),
+    /// The connection is of no more use.
+    Broken(NodeFailure),
+}
+
+impl Member {
+    pub(super) fn new(node: Node) -> Self {
+        Self { node, link: None, calls: VecDeque::new(), connected_at: 0, beaten_at: 0 }
+    }
+
+    /// Takes a connection that was begun, and asks who is there.
+    pub(super) fn connect(&mut self, link: Link) -> Result<(), NodeFailure> {
+        self.link = Some(link);
+        self.connected_at = boottime_ms();
+        self.beaten_at = self.connected_at;
+        self.call(Kind::Identify, NODES_INTERFACE, "Identify", &Identify {})
+    }
+
+    /// Closes the connection. Returns the process that has to be reaped.
+    pub(super) fn close(&mut self) -> Option<Pid> {
+        self.calls.clear();
+        self.link.take().map(|link| link.process())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.link.is_some()
+    }
+
+    pub(super) fn collect(&mut self, asked: &Collect) -> Result<(), NodeFailure> {
+        self.call(Kind::Collect, NODES_INTERFACE, "Collect", asked)
+    }
+
+    pub(super) fn confirm(&mut self, asked: &ConfirmAt) -> Result<(), NodeFailure> {
+        self.call(Kind::ConfirmAt, NODES_INTERFACE, "ConfirmAt", asked)
+    }
+
+    pub(super) fn renew(&mut self, handle: Handle) -> Result<(), NodeFailure> {
+        self.call(Kind::Renew, INTERFACE, "Renew", &Renew { handle, note: None })
+    }
+
+    pub(super) fn release(&mut self, handle: Handle) -> Result<(), NodeFailure> {
+        let release = Release { handle: Some(handle), ..Release::default() };
+        self.call(Kind::Release, INTERFACE, "Release", &release)
+    }
+
+    /// Tells the node what to show of the whole request. No answer follows, and it does not matter
+    /// whether it arrives.
+    pub(super) fn report(&mut self, report: &Report) {
+        if let Some(link) = &mut self.link {
+            let _ = link.send(&format!("{NODES_INTERFACE}.Report"), report, Answers::None);
+        }
+    }
+
+    fn call<P: Serialize>(
+        &mut self,
+        kind: Kind,
+        interface: &str,
+        method: &str,
+        parameters: &P,
+    ) -> Result<(), NodeFailure> {
+        let Some(link) = &mut self.link else {
+            return Err(NodeFailure::passing("the connection was closed"));
+        };
+        // Before the first byte is written.
+        let sent = boottime_ms();
+        let answers = if kind == Kind::Collect { Answers::Several } else { Answers::One };
+        link.send(&format!("{interface}.{method}"), parameters, answers)?;
+        self.calls.push_back(Call { kind, sent });
+        Ok(())
+    }
+
+    pub(super) fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.link.iter().flat_map(Link::polled)
+    }
+
+    /// How long the caller may sleep, in milliseconds.
+    pub(super) fn patience_ms(&self) -> u64 {
+        match &self.link {
+            None => u64::MAX,
+            Some(link) if link.is_closing() => 20,
+            Some(_) => BEAT_MS.saturating_sub(boottime_ms().saturating_sub(self.beaten_at)).max(1),
+        }
+    }
+
+    /// Reads what has come. After [`Heard::Away`], which is the last then, the connection is to be
+    /// closed.
+    pub(super) fn turn(&mut self) -> Vec<Heard> {
+        let Some(link) = &mut self.link else { return Vec::new() };
+        let answers = match link.turn() {
+            Ok(answers) => answers,
+            Err(failure) => return vec![Heard::Away(failure)],
+        };
+        let mut heard = Vec::new();
+        for answer in answers {
+            match self.understand(&answer) {
+                Ok(word) => heard.push(word),
+                Err(failure) => {
+                    heard.push(Heard::Away(failure));
+                    return heard;
+                }
+            }
+        }
+        if let Some(silence) = self.silence() {
+            heard.push(Heard::Away(NodeFailure::passing(silence)));
+        }
+        heard
+    }
+
+    /// What is wrong if the node was silent for too long; asks for a sign of it in time.
+    fn silence(&mut self) -> Option<&'static str> {
+        let link = self.link.as_mut()?;
+        let now = boottime_ms();
+        let since = |time: u64| now.saturating_sub(time);
+        let owed = self.calls.front().map(|call| (call.kind, since(call.sent)));
+        let identified = owed.is_none_or(|(kind, _)| kind != Kind::Identify);
+        if !identified {
+            return (since(self.connected_at) > CONNECT_MS).then_some("no answer");
+        }
+        if owed.is_some_and(|(kind, waited)| kind != Kind::Collect && waited > CALL_MS) {
+            return Some("its daemon does not answer");
+        }
+        if since(self.beaten_at) >= BEAT_MS {
+            // A suspended machine, or a coordinator that was stopped, has not asked for so long.
+            let asked_in_time = since(self.beaten_at) < 3 * BEAT_MS;
+            if asked_in_time && since(link.heard_at()) > SILENCE_MS {
+                return Some("the connection is silent");
+            }
+            link.beat();
+            self.beaten_at = now;
+        }
+        None
+    }
+
+    /// What an answer means.
+    fn understand(&mut self, answer: &Answer) -> Result<Heard, NodeFailure> {
+        let call = match (self.calls.front(), answer.continues) {
+            (Some(call), true) => *call,
+            (Some(_), false) | (None, _) => match self.calls.pop_front() {
+                Some(call) => call,
+                None => return Err(NodeFailure::passing("it sends answers to nothing")),
+            },
+        };
+        if let Some(name) = &answer.error {
+            return match wrong(name, &answer.parameters) {
+                Wrong::Broken(failure) => Err(failure),
+                Wrong::Failure(failure) => Ok(match (call.kind, failure.name) {
+                    (Kind::Identify, _) => {
+                        return Err(NodeFailure::permanent(failure.message.clone()));
+                    }
+                    (Kind::Collect, _) => Heard::Refused(failure),
+                    (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
+                    (Kind::Renew | Kind::Release, ErrorName::LeaseLost) => Heard::Gone,
+                    (Kind::Renew | Kind::Release, _) => {
+                        return Err(NodeFailure::passing(failure.message.clone()));
+                    }
+                }),
+            };
+        }
+        let sent = call.sent;
+        Ok(match call.kind {
+            Kind::Identify => Heard::Identity(read(answer)?),
+            Kind::Collect if answer.continues => Heard::Progress(read(answer)?),
+            Kind::Collect => Heard::Granted(read(answer)?),
+            Kind::ConfirmAt => {
+                let _: ConfirmedAt = read(answer)?;
+                Heard::Confirmed { sent }
+            }
+            Kind::Renew => Heard::Renewed { sent },
+            Kind::Release => Heard::Gone,
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(answer: &Answer) -> Result<T, NodeFailure> {
+    serde_json::from_str(&answer.parameters).map_err(|error| {
+        NodeFailure::permanent(format!("its answer cannot be understood: {error}"))
+    })
+}
+
+fn wrong(name: &str, parameters: &str) -> Wrong {
+    let known = ErrorName::from_qualified(name);
+    match known {
+        Some(ErrorName::Stopping) => Wrong::Broken(NodeFailure::passing("its daemon is stopping")),
+        Some(ErrorName::EngineAway | ErrorName::DiskFull | ErrorName::Fault) | None => {
+            let older =
+                ["org.varlink.service.InterfaceNotFound", "org.varlink.service.MethodNotFound"];
+            if older.contains(&name) {
+                return Wrong::Broken(ssh::older());
+            }
+            let said: serde_json::Value = serde_json::from_str(parameters).unwrap_or_default();
+            let said = said.get("message").and_then(serde_json::Value::as_str);
+            Wrong::Broken(NodeFailure::passing(said.unwrap_or(name)))
+        }
+        Some(known) => match serde_json::from_str::<Failure>(parameters) {
+            Ok(failure) => Wrong::Failure(Box::new(Failure { name: known, ..failure })),
+            Err(error) => Wrong::Broken(NodeFailure::permanent(format!(
+                "its answer cannot be understood: {error}"
+            ))),
+        },
+    }
+}

@@ -1,0 +1,38 @@
+//! A command under a lock over nodes.
+//!
+//! `canal run --on` is three processes. The *child* becomes the command when the lock is held. The
+//! *parent* stays by it as over an engine: it reads the deadline page and never touches the network.
+//! The *coordinator* ([`process`]) speaks to the nodes, by an ssh or a bridge each, writes the page,
+//! and belongs to no terminal and no job. If it dies, the parent starts another one, which goes on
+//! with the same leases ([`handover`]). If the parent dies, the coordinator ends the command in time
+//! alone.
+//!
+//! What is decided about the lock is decided by [`crate::nodes`]; [`driver`] carries it out.
+
+mod channel;
+mod driver;
+mod handover;
+mod host;
+mod meeting;
+mod member;
+mod parent;
+mod process;
+mod request;
+
+pub use channel::{BeforeStart, Line, NotHeld, Start};
+pub use host::{Ending, Host, Named, Started, StartedPart, Word};
+pub use meeting::MeetError;
+pub use parent::{ChildEnd, OverNodes};
+pub use process::{EndWording, Wording};
+pub use request::{NodesRequest, Secret};
+
+use driver::Driver;
+
+/// Asks the nodes from this process, until the host wants no more or the request is over.
+///
+/// # Errors
+/// The nodes cannot be known, or a system call failed.
+pub fn ask(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Ending>, MeetError> {
+    let known = meeting::meet(request, host)?;
+    Ok(Driver::new(request, known, None).run(host)?)
+}

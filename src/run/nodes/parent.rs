@@ -1,0 +1,266 @@
+//! The side of the parent: keeps a coordinator running while the command runs.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getppid, getsid};
+
+use crate::protocol::OnLost;
+use crate::sys::deadline::{Deadline, Reader, Writer};
+use crate::sys::fds;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::child::{Reap, ended, fork};
+
+use super::channel::{BeforeStart, End, Line, NotHeld, Received, ToCoordinator, ToParent, channel};
+use super::handover::{Handover, Left};
+use super::process::{CoordinatorProcess, EndWording, Wording};
+use super::request::NodesRequest;
+
+/// The shortest time between the starts of two coordinators.
+const START_AFTER: Duration = Duration::from_millis(500);
+
+/// How often the child looks whether its parent is there.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the parent waits at its end until everything is given back.
+const GIVE_BACK: Duration = Duration::from_secs(5);
+
+/// A request over nodes, as the process that stays by its command sees it.
+pub struct OverNodes {
+    request: Rc<NodesRequest>,
+    on_lost: OnLost,
+    wording: Wording,
+    end_wording: EndWording,
+    /// `None` in a process that was forked and has taken them.
+    writer: Option<Writer>,
+    handover: Option<Handover>,
+    /// The coordinator's end of its channel to the child, for the next coordinator.
+    to_child: Option<End>,
+    coordinator: Option<(Pid, End)>,
+    /// All coordinators so far: each leads a session, to which its ssh belong.
+    sessions: BTreeSet<i32>,
+    started: Instant,
+    lines: Vec<Line>,
+}
+
+/// The child's side: it waits for the lock, and becomes the command.
+pub struct ChildEnd {
+    channel: End,
+    page: OwnedFd,
+    line: OwnedFd,
+    /// The process that stays by the command.
+    parent: Pid,
+}
+
+impl OverNodes {
+    /// Starts a coordinator. This process must have one thread, and stays by the command. The child
+    /// takes the other side.
+    ///
+    /// # Errors
+    /// No process or memory is left.
+    pub fn begin(
+        request: NodesRequest,
+        engine: &str,
+        on_lost: OnLost,
+        wording: Wording,
+        end_wording: EndWording,
+    ) -> io::Result<(Self, ChildEnd)> {
+        let (to_child, channel) = channel()?;
+        let label = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let host = u64::from(std::process::id());
+        // Nothing is held: no command may start.
+        let none = Deadline::default();
+        let writer = Writer::create(host, engine, &label.unwrap_or_default(), none)?;
+        let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned());
+        let child = ChildEnd { channel, page: page?, line: line?, parent: Pid::this() };
+        let mut this = Self {
+            request: Rc::new(request),
+            on_lost,
+            wording,
+            end_wording,
+            writer: Some(writer),
+            handover: Some(Handover::create()?),
+            to_child: Some(to_child),
+            coordinator: None,
+            sessions: BTreeSet::new(),
+            started: Instant::now(),
+            lines: Vec::new(),
+        };
+        this.start(None)?;
+        Ok((this, child))
+    }
+
+    /// Starts a coordinator, which takes over from another one if there was one. `command` is the
+    /// child, if there is one already.
+    fn start(&mut self, command: Option<Pid>) -> io::Result<()> {
+        self.started = Instant::now();
+        let (ours, theirs) = channel()?;
+        let left = self.handover.as_mut().and_then(Handover::read);
+        let command = command.and_then(|pid| Pidfd::open(pid.as_raw().unsigned_abs()).ok());
+        let Some(pid) = fork()? else {
+            drop(ours);
+            self.become_coordinator(theirs, command, left);
+        };
+        self.sessions.insert(pid.as_raw());
+        self.coordinator = Some((pid, ours));
+        Ok(())
+    }
+
+    fn become_coordinator(&mut self, parent: End, command: Option<Pidfd>, left: Option<Left>) -> ! {
+        self.coordinator = None;
+        let child = self.to_child.take();
+        let (Some(writer), Some(handover)) = (self.writer.take(), self.handover.take()) else {
+            std::process::exit(1)
+        };
+        let mut keep = vec![parent.as_fd(), handover.descriptor()];
+        keep.extend(writer.descriptors());
+        keep.extend(child.as_ref().map(AsFd::as_fd));
+        keep.extend(command.as_ref().map(AsFd::as_fd));
+        fds::close_from_except(3, &keep);
+        if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+            let _ = dup2_stdin(&null);
+            let _ = dup2_stdout(&null);
+        }
+        let mut process = CoordinatorProcess {
+            writer,
+            handover,
+            parent,
+            child,
+            command,
+            on_lost: self.on_lost,
+            wording: self.wording,
+            end_wording: self.end_wording,
+            begun: false,
+            parent_gone: false,
+            stopped: false,
+            kill_at: None,
+            unsent: None,
+            kept: Vec::new(),
+            standing: None,
+        };
+        process.run(&self.request.clone(), left);
+        // Nothing is dropped: most descriptors that this copy of the parent had are closed.
+        std::process::exit(0)
+    }
+
+    /// The descriptors that the parent needs while the command runs.
+    pub fn kept(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let coordinator = self.coordinator.iter().map(|(_, channel)| channel.as_fd());
+        coordinator
+            .chain(self.to_child.as_ref().map(AsFd::as_fd))
+            .chain(self.handover.as_ref().map(Handover::descriptor))
+            .chain(self.writer.iter().flat_map(Writer::descriptors))
+    }
+
+    /// What to poll while the command runs.
+    pub fn polled(&self) -> Option<BorrowedFd<'_>> {
+        self.coordinator.as_ref().map(|(_, channel)| channel.as_fd())
+    }
+
+    /// After what time [`Self::turn`] is to be called.
+    pub fn due(&self) -> Option<Duration> {
+        match self.coordinator {
+            Some(_) => None,
+            None => Some(START_AFTER.saturating_sub(self.started.elapsed())),
+        }
+    }
+
+    /// Hears the coordinator, and starts another one if it has died. `command` is the child, until it
+    /// has ended. Returns what people are to be told.
+    pub fn turn(&mut self, command: Option<Pid>) -> Vec<Line> {
+        self.hear();
+        if self.coordinator.is_none()
+            && let Some(command) = command
+            && self.started.elapsed() >= START_AFTER
+            && let Err(error) = self.start(Some(command))
+        {
+            self.lines.push(Line {
+                is_note: false,
+                text: format!("cannot start another coordinator: {error}"),
+                hint: None,
+            });
+        }
+        std::mem::take(&mut self.lines)
+    }
+
+    fn hear(&mut self) {
+        while let Some((pid, channel)) = &self.coordinator {
+            match channel.receive::<ToParent>() {
+                Received::Message(ToParent::Line(line), _) => self.lines.push(line),
+                // The caller looks at the page whenever it wakes.
+                Received::Message(ToParent::Look, _) => {}
+                Received::Nothing => return,
+                Received::End => {
+                    let _ = ended(*pid, Reap::Now);
+                    self.coordinator = None;
+                }
+            }
+        }
+    }
+
+    /// Whether a process is a coordinator, or an ssh of one.
+    #[must_use]
+    pub fn is_part(&self, pid: Pid) -> bool {
+        getsid(Some(pid)).is_ok_and(|session| self.sessions.contains(&session.as_raw()))
+    }
+
+    /// After the end of the command: waits a while until everything is given back.
+    pub fn finish(&mut self) -> Vec<Line> {
+        if let Some((_, channel)) = &self.coordinator {
+            channel.send(&ToCoordinator::Stop, None);
+        }
+        let until = Instant::now() + GIVE_BACK;
+        loop {
+            self.hear();
+            let left = until.saturating_duration_since(Instant::now());
+            let Some((_, channel)) = self.coordinator.as_ref().filter(|_| !left.is_zero()) else {
+                return std::mem::take(&mut self.lines);
+            };
+            let mut polled = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+            let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
+            let _ = poll(&mut polled, timeout);
+        }
+    }
+}
+
+impl ChildEnd {
+    /// In the child: tells the coordinator which process becomes the command. Returns the page, which
+    /// says until when the lock is safe.
+    ///
+    /// # Errors
+    /// The page cannot be read, or no descriptors are left.
+    pub fn begin(&self) -> io::Result<Reader> {
+        let this = Pidfd::open(std::process::id())?;
+        self.channel.send(&ToCoordinator::Command, Some(&this));
+        Reader::open(self.page.try_clone()?, self.line.try_clone()?)
+    }
+
+    /// The next word of the coordinator, if one comes within this time.
+    pub fn next(&self, within: Duration) -> Option<BeforeStart> {
+        let until = Instant::now() + within;
+        loop {
+            if let Received::Message(word, _) = self.channel.receive() {
+                return Some(word);
+            }
+            // It starts another coordinator if one dies; without it the lock would be in danger.
+            if getppid() != self.parent {
+                return Some(BeforeStart::End(NotHeld::Failed {
+                    message: "the process that was to stay by the command has ended".to_owned(),
+                    hint: None,
+                }));
+            }
+            let left = until.saturating_duration_since(Instant::now()).min(LOOK);
+            if left.is_zero() {
+                return None;
+            }
+            let mut polled = [PollFd::new(self.channel.as_fd(), PollFlags::POLLIN)];
+            let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
+            let _ = poll(&mut polled, timeout);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The coordinator's process: what its driver asks of it, and its part in ending the command.
+//!
+//! It belongs to no terminal and to no job: neither Ctrl-C nor Ctrl-Z stops its renewals. While its
+//! parent lives, that decides when the command is over; without a parent, the coordinator does.
+//!
+//! Invariant: the command is killed when the lock is lost or its deadline has come, whether or not
+//! the parent does the same.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::setsid;
+
+use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
+use crate::protocol::OnLost;
+use crate::run::supervise::kill_with_descendants;
+use crate::sys::clock::boottime_ms;
+use crate::sys::deadline::{self, Why, Writer};
+use crate::sys::pidfd::Pidfd;
+use crate::sys::signals;
+
+use super::channel::{BeforeStart, End, Line, NotHeld, Received, Start, ToCoordinator, ToParent};
+use super::driver::Driver;
+use super::handover::{Handover, Left};
+use super::host::{Ending, Host, Named, Started, Word};
+use super::meeting::{self, Known, MeetError};
+use super::member::Member;
+use super::request::NodesRequest;
+
+/// How often what is due is looked at while the command is being killed.
+const LOOK_KILLING_MS: u64 = 50;
+
+/// What a message that found no room is tried again after.
+const AGAIN_MS: u64 = 100;
+
+/// What is said about a change, or nothing.
+pub type Wording = fn(&Word<'_>) -> Option<Line>;
+
+/// How it is said that a request has come to nothing.
+pub type EndWording = fn(&Ending) -> NotHeld;
+
+/// The process of a coordinator.
+pub(super) struct CoordinatorProcess {
+    pub(super) writer: Writer,
+    pub(super) handover: Handover,
+    pub(super) parent: End,
+    /// `None` once the command has begun, or its process has ended.
+    pub(super) child: Option<End>,
+    pub(super) command: Option<Pidfd>,
+    pub(super) on_lost: OnLost,
+    pub(super) wording: Wording,
+    pub(super) end_wording: EndWording,
+    /// Whether the command may have begun.
+    pub(super) begun: bool,
+    pub(super) parent_gone: bool,
+    pub(super) stopped: bool,
+    pub(super) kill_at: Option<Millis>,
+    pub(super) unsent: Option<Start>,
+    /// What was handed over last.
+    pub(super) kept: Vec<Named>,
+    pub(super) standing: Option<Standing>,
+}
+
+impl CoordinatorProcess {
+    /// Runs until nothing is left to do. The process has to end then.
+    pub(super) fn run(&mut self, request: &NodesRequest, left: Option<Left>) {
+        stand_alone();
+        let (known, standing) = match left {
+            Some(left) => {
+                self.take_over(left.start);
+                let known = known(request, &left.nodes);
+                self.kept = left.nodes;
+                (known, Some((left.standing, self.begun)))
+            }
+            None => match meeting::meet(request, self) {
+                Ok(known) => (known, None),
+                Err(error) => return self.not_met(&error),
+            },
+        };
+        let mut driver = Driver::new(request, known, standing);
+        match driver.run(self) {
+            Ok(Some(ending)) => self.end(&ending),
+            Ok(None) => {}
+            Err(error) => self.not_held(NotHeld::Failed { message: error.to_string(), hint: None }),
+        }
+    }
+
+    /// Goes on after another coordinator. `start` is what the child was told, or was about to be told.
+    fn take_over(&mut self, start: Option<Start>) {
+        self.begun = start.is_some();
+        let deadline = self.writer.state().deadline;
+        self.kill_at = Some(deadline.kill_at).filter(|at| *at > 0);
+        if !self.begun {
+            // The child was not told, and what was held for it is given back.
+            self.kill_at = None;
+            self.writer.publish(deadline::Deadline::default());
+        }
+        // If it was told, it does not listen any more.
+        self.unsent = start;
+    }
+
+    fn not_met(&mut self, error: &MeetError) {
+        self.not_held(match error {
+            MeetError::GivenUp => NotHeld::GivenBack,
+            error => NotHeld::Failed { message: error.to_string(), hint: error.hint() },
+        });
+    }
+
+    fn not_held(&mut self, why: NotHeld) {
+        if let Some(child) = &self.child {
+            child.send(&BeforeStart::End(why), None);
+        }
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        if self.child.is_some() && !self.begun {
+            let why = (self.end_wording)(ending);
+            return self.not_held(why);
+        }
+        if let Outcome::GivenBack { left } = &ending.outcome
+            && !left.is_empty()
+        {
+            let names: Vec<&str> = left.iter().map(|node| ending.names[*node].as_str()).collect();
+            self.line(Line {
+                is_note: true,
+                text: format!(
+                    "{} did not answer: the lock ends there when its TTL is over",
+                    names.join(", ")
+                ),
+                hint: None,
+            });
+        }
+    }
+
+    fn line(&self, line: Line) {
+        match &self.child {
+            Some(child) if !self.begun => child.send(&BeforeStart::Line(line), None),
+            _ => self.parent.send(&ToParent::Line(line), None),
+        };
+    }
+
+    fn hear_child(&mut self) {
+        let Some(child) = &self.child else { return };
+        loop {
+            match child.receive::<ToCoordinator>() {
+                Received::Message(ToCoordinator::Command, mut descriptors) => {
+                    self.command = descriptors.pop().and_then(|fd| Pidfd::from_fd(fd).ok());
+                }
+                Received::Message(ToCoordinator::Stop, _) => self.stopped = true,
+                Received::Nothing => return,
+                Received::End => {
+                    // It has become the command, or ended before that.
+                    self.child = None;
+                    if !self.begun {
+                        self.stopped = true;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn hear_parent(&mut self) {
+        while !self.parent_gone {
+            match self.parent.receive::<ToCoordinator>() {
+                Received::Message(ToCoordinator::Stop, _) => self.stopped = true,
+                Received::Message(ToCoordinator::Command, _) => {}
+                Received::Nothing => return,
+                Received::End => self.parent_gone = true,
+            }
+        }
+    }
+
+    fn command_has_ended(&self) -> bool {
+        self.command.as_ref().is_none_or(Pidfd::has_ended)
+    }
+
+    fn send_start(&mut self) {
+        let (Some(start), Some(child)) = (&self.unsent, &self.child) else { return };
+        if child.send(&BeforeStart::Start(start.clone()), None) {
+            self.unsent = None;
+        }
+    }
+
+    fn kill_if_due(&mut self, now: Millis) {
+        let due = self.kill_at.is_some_and(|at| now >= at);
+        if due
+            && self.begun
+            && self.on_lost == OnLost::Kill
+            && let Some(command) = &self.command
+        {
+            kill_with_descendants(command);
+        }
+    }
+}
+
+impl Host for CoordinatorProcess {
+    fn keep(&mut self, nodes: &[Named], standing: &Standing) {
+        // Too many nodes for the room: another coordinator would begin anew.
+        let _ = self.handover.write(nodes, standing);
+        self.kept = nodes.to_vec();
+        self.standing = Some(standing.clone());
+    }
+
+    fn publish(&mut self, deadline: Deadline) {
+        let Deadline { reached_at, term_at, kill_at } = deadline;
+        let earlier = self.kill_at.is_some_and(|before| kill_at < before);
+        self.kill_at = Some(kill_at);
+        self.writer.publish(deadline::Deadline { reached_at, term_at, kill_at });
+        if earlier {
+            self.parent.send(&ToParent::Look, None);
+        }
+    }
+
+    fn start(&mut self, started: &Started) -> bool {
+        self.begun = true;
+        let start = Start {
+            token: started.token,
+            nodes: started.parts.iter().map(|part| part.name.clone()).collect(),
+            grant: started.parts.first().and_then(|part| part.grant.clone()),
+        };
+        // Another coordinator has to know it before the child does.
+        self.handover.begin(start.clone());
+        if let Some(standing) = self.standing.take() {
+            let _ = self.handover.write(&self.kept.clone(), &standing);
+        }
+        self.unsent = Some(start);
+        self.send_start();
+        true
+    }
+
+    fn kill_now(&mut self) {
+        self.writer.lost(Why::Fewer);
+        self.kill_at = Some(0);
+        self.parent.send(&ToParent::Look, None);
+        self.kill_if_due(boottime_ms());
+    }
+
+    fn say(&mut self, word: &Word<'_>) {
+        if let (Word::Waits { name, progress }, Some(child), false) =
+            (word, &self.child, self.begun)
+        {
+            let name = (*name).to_owned();
+            let progress = (*progress).clone();
+            child.send(&BeforeStart::Waits { name, progress }, None);
+            return;
+        }
+        // At first only a person who waits wants to know how many nodes there are.
+        if let Word::Change { change: Change::Held { .. }, .. } = word
+            && self.begun
+        {
+            return;
+        }
+        if let Some(line) = (self.wording)(word) {
+            self.line(line);
+        }
+    }
+
+    fn polled(&self) -> Vec<PollFd<'_>> {
+        let parent = (!self.parent_gone).then(|| self.parent.as_fd());
+        let child = self.child.as_ref().map(AsFd::as_fd);
+        // The parent says when the command has ended; without it the kernel does.
+        let command = self.command.as_ref().filter(|_| self.parent_gone).map(AsFd::as_fd);
+        let all = parent.into_iter().chain(child).chain(command);
+        all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect()
+    }
+
+    fn turn(&mut self, now: Millis) -> bool {
+        self.hear_child();
+        self.hear_parent();
+        self.send_start();
+        self.kill_if_due(now);
+        if self.parent_gone && self.command_has_ended() {
+            self.stopped = true;
+        }
+        self.stopped
+    }
+
+    fn due(&self) -> Option<Millis> {
+        let now = boottime_ms();
+        let kill = self.kill_at.filter(|_| self.begun && self.on_lost == OnLost::Kill);
+        let kill = kill.map(|at| if at > now { at } else { now + LOOK_KILLING_MS });
+        let again = self.unsent.is_some().then_some(now + AGAIN_MS);
+        kill.into_iter().chain(again).min()
+    }
+}
+
+/// The nodes of a request that another coordinator has begun.
+fn known(request: &NodesRequest, nodes: &[Named]) -> Vec<Known> {
+    let known = nodes.iter().filter_map(|named| {
+        let node = request.nodes.get(named.at)?;
+        Some(Known { at: named.at, id: named.id, member: Member::new(node.clone()) })
+    });
+    known.collect()
+}
+
+/// Leaves the job and the terminal of the caller, and its signals.
+fn stand_alone() {
+    // It fails only for the leader of a group, which a child is not.
+    let _ = setsid();
+    let _ = SigSet::empty().thread_set_mask();
+    let _ = signals::set_default(Signal::SIGCHLD);
+    // A service that is stopped signals all its processes at once. This one has to give back first,
+    // and ends by itself when the command has ended.
+    for signal in [
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTERM,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGALRM,
+    ] {
+        let _ = signals::set_ignored(signal);
+    }
+    let _: io::Result<()> = std::env::set_current_dir("/");
+}

@@ -1,0 +1,14 @@
+//! Locks over nodes: several daemons that share nothing, and what joins them.
+//!
+//! Each node is a [`world::World`] of its own.
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+#![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+#[path = "../whole/backend.rs"]
+mod backend;
+#[expect(dead_code, reason = "the whole program's tests use the rest")]
+#[path = "../fixtures/world/mod.rs"]
+mod world;
+
+mod bridge;
+mod run;

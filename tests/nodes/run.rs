@@ -1,0 +1,389 @@
+//! `canal run --on`: the lock is held at enough nodes while the command runs, and at none after it,
+//! whatever is killed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::world::World;
+use crate::world::process::{Cmd, Proc, alive, children, signal, state, wait_until};
+
+/// The shortest TTL.
+const TTL: Duration = Duration::from_secs(10);
+
+/// Three daemons, and a place for the commands that ask them.
+struct Nodes {
+    here: World,
+    nodes: [World; 3],
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+impl Nodes {
+    fn new() -> Self {
+        let nodes = [World::new(), World::new(), World::new()];
+        let here = World::new();
+        let mut config = "[node_groups]\nall = [\"a\", \"b\", \"c\"]\n[nodes]\n".to_owned();
+        for (name, node) in NAMES.iter().zip(&nodes) {
+            // A node whose state is new grants nothing for this time.
+            node.configure("[nodes]\nlongest_ttl = \"10s\"\n");
+            node.status();
+            config += &format!("{name} = \"unix:{}\"\n", node.socket().display());
+        }
+        here.configure(&config);
+        Self { here, nodes }
+    }
+
+    /// `canal run --on @all --ttl 10s ARGS`.
+    fn run(&self, args: &[&str]) -> Cmd<'_> {
+        let words = ["run", "--on", "@all", "--ttl", "10s", "-k", "x"];
+        self.here.canal(words.iter().chain(args))
+    }
+
+    fn held(&self) -> Vec<u64> {
+        self.nodes.iter().map(|node| node.held("x")).collect()
+    }
+
+    fn until_free(&self) {
+        wait_until("nothing is left on any node", || self.held() == [0, 0, 0]);
+    }
+
+    /// Starts a command that ends when its standard input does, and waits until it runs.
+    fn start(&self, args: &[&str]) -> (Proc, i32) {
+        let script = "echo $$ > started.tmp; mv started.tmp started; cat";
+        let words: Vec<&str> = args.iter().chain(&["--", "sh", "-c", script]).copied().collect();
+        let _ = fs::remove_file(self.here.path("work").join("started"));
+        let run = self.run(&words).stdin(std::process::Stdio::piped()).spawn();
+        wait_until("the command runs", || !self.here.read("started").is_empty());
+        let command = self.here.read("started").trim().parse().unwrap();
+        (run, command)
+    }
+}
+
+/// The process that is started as the parent of a command, not the command that it becomes.
+fn parent(command: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// The coordinator: the child of the parent that leads a session.
+fn coordinator(parent: i32, command: i32) -> Option<i32> {
+    let living = children(parent).into_iter().filter(|pid| *pid != command && alive(*pid));
+    living.into_iter().find(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let session = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(3));
+        session == Some(&pid.to_string())
+    })
+}
+
+#[test]
+fn all_any_and_majority_hold_the_lock_where_they_say_and_leave_nothing() {
+    let nodes = Nodes::new();
+    let (run, _) = nodes.start(&[]);
+    assert_eq!(nodes.held(), [1, 1, 1]);
+    let refused = nodes.run(&["-n", "--", "true"]).end().code(75);
+    assert!(refused.stderr.contains("is full"), "{}", refused.stderr);
+    run.finish().code(0);
+    // It was given back before canal ended.
+    assert_eq!(nodes.held(), [0, 0, 0]);
+
+    let (run, _) = nodes.start(&["--require", "majority"]);
+    wait_until("a majority holds it", || nodes.held().iter().sum::<u64>() >= 2);
+    nodes.run(&["-n", "--require", "majority", "--", "true"]).end().code(75);
+    run.finish().code(0);
+    assert_eq!(nodes.held(), [0, 0, 0]);
+
+    let (run, _) = nodes.start(&["--require", "any"]);
+    wait_until("surplus is given back", || nodes.held().iter().sum::<u64>() == 1);
+    run.finish().code(0);
+    nodes.until_free();
+
+    let env = nodes.run(&["--require", "any", "--", "env"]).end().code(0).stdout;
+    let value = |name: &str| {
+        env.lines().find_map(|line| line.strip_prefix(&format!("{name}="))).map(str::to_owned)
+    };
+    assert!(NAMES.contains(&value("CANAL_NODE").unwrap().as_str()), "{env}");
+    assert_eq!(value("CANAL_NODE"), value("CANAL_NODES"));
+    assert_eq!(value("CANAL_SLOT").as_deref(), Some("0"));
+    let env = nodes.run(&["--", "env"]).end().code(0).stdout;
+    assert!(env.contains("CANAL_TOKEN="), "{env}");
+    assert!(!env.contains("CANAL_SLOT"), "{env}");
+    let alive = nodes.run(&["--require", "all-alive", "--", "env"]).end().code(0).stdout;
+    assert!(!alive.contains("CANAL_TOKEN="), "{alive}");
+}
+
+#[test]
+fn tokens_grow_from_command_to_command_over_any_majority() {
+    let nodes = Nodes::new();
+    nodes.run(&["--", "true"]).end().code(0);
+    let mut before = 0;
+    for round in 0..6 {
+        // Another node is silent each time, so that each majority is another one.
+        let silent = nodes.nodes[round % 3].daemon_pid();
+        signal(silent, Signal::SIGSTOP);
+        let words = ["--require", "majority", "--", "sh", "-c", "echo $CANAL_TOKEN"];
+        let out = nodes.run(&words).end().code(0).stdout;
+        signal(silent, Signal::SIGCONT);
+        let token: u64 = out.trim().parse().unwrap();
+        assert!(token > before, "{token} after {before}");
+        before = token;
+    }
+}
+
+#[test]
+fn of_two_that_do_not_wait_one_wins() {
+    let nodes = Nodes::new();
+    nodes.run(&["--", "true"]).end().code(0);
+    for _ in 0..5 {
+        let start = || nodes.run(&["-n", "--", "sleep", "2"]).spawn();
+        let codes = [start(), start()].map(|run| run.end().code.unwrap());
+        let mut sorted = codes;
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 75]);
+        nodes.until_free();
+    }
+}
+
+#[test]
+fn a_killed_coordinator_is_replaced_and_the_lock_stays_held() {
+    let nodes = Nodes::new();
+    let (run, command) = nodes.start(&["--require", "majority"]);
+    let parent = parent(command);
+    let first = coordinator(parent, command).unwrap();
+    signal(first, Signal::SIGKILL);
+    wait_until("there is another one", || {
+        coordinator(parent, command).is_some_and(|pid| pid != first)
+    });
+    // Its leases would have ended by now.
+    let until = Instant::now() + TTL + TTL / 2;
+    while Instant::now() < until {
+        assert!(alive(command), "the command goes on");
+        assert!(nodes.held().iter().sum::<u64>() >= 2);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    run.finish().code(0);
+    nodes.until_free();
+}
+
+#[test]
+fn a_command_whose_parent_is_killed_keeps_the_lock_until_it_ends() {
+    let nodes = Nodes::new();
+    let (run, command) = nodes.start(&[]);
+    let parent = parent(command);
+    signal(parent, Signal::SIGKILL);
+    wait_until("it is gone", || !alive(parent));
+    let until = Instant::now() + TTL + TTL / 2;
+    while Instant::now() < until {
+        assert!(alive(command), "the command goes on");
+        assert_eq!(nodes.held(), [1, 1, 1]);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    signal(command, Signal::SIGKILL);
+    nodes.until_free();
+    drop(run);
+}
+
+#[test]
+fn nodes_that_are_killed_and_come_back_cost_the_command_nothing() {
+    let nodes = Nodes::new();
+    let (run, command) = nodes.start(&[]);
+    for node in &nodes.nodes {
+        node.kill_daemon();
+    }
+    let until = Instant::now() + TTL + TTL / 2;
+    while Instant::now() < until {
+        assert!(alive(command), "the command goes on");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(nodes.held(), [1, 1, 1]);
+    run.finish().code(0);
+    nodes.until_free();
+}
+
+#[test]
+fn a_majority_survives_the_loss_of_any_one_node() {
+    let nodes = Nodes::new();
+    for lost in 0..3 {
+        let (run, command) = nodes.start(&["--require", "majority"]);
+        wait_until("the third holds it, too", || nodes.held() == [1, 1, 1]);
+        let daemon = nodes.nodes[lost].daemon_pid();
+        signal(daemon, Signal::SIGSTOP);
+        let until = Instant::now() + TTL + TTL / 2;
+        while Instant::now() < until {
+            assert!(alive(command), "without {}", NAMES[lost]);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        signal(daemon, Signal::SIGCONT);
+        run.finish().code(0);
+        nodes.until_free();
+    }
+}
+
+#[test]
+fn a_command_is_killed_before_its_lock_can_be_taken() {
+    let nodes = Nodes::new();
+    let (run, command) = nodes.start(&[]);
+    // What the last renewal may have moved the deadline to.
+    let stopped = Instant::now();
+    let daemon = nodes.nodes[1].daemon_pid();
+    signal(daemon, Signal::SIGSTOP);
+    wait_until("the command is ended", || !alive(command));
+    assert!(stopped.elapsed() < TTL, "{:?}", stopped.elapsed());
+    let ended = run.end().code(122);
+    assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("b away since"), "{}", ended.stderr);
+    signal(daemon, Signal::SIGCONT);
+    nodes.until_free();
+}
+
+#[test]
+fn ctrl_c_while_it_waits_leaves_nothing() {
+    let nodes = Nodes::new();
+    let (run, _) = nodes.start(&[]);
+    let waiter = nodes.run(&["--", "true"]).spawn();
+    let waiting = || nodes.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
+    wait_until("it waits at the first node", || waiting() == 1);
+    waiter.signal(Signal::SIGINT);
+    assert_eq!(waiter.end().signal, Some(libc::SIGINT));
+    wait_until("it is withdrawn", || waiting() == 0);
+    run.finish().code(0);
+    nodes.until_free();
+}
+
+#[test]
+fn lists_and_options_that_cannot_be_used_are_one_line_with_a_hint() {
+    let nodes = Nodes::new();
+    let a = nodes.nodes[0].socket();
+    let again = format!("a,unix:{}", a.parent().unwrap().join("../run/canal.sock").display());
+    for (args, message, hint) in [
+        (&["--on", "wbe"][..], "unknown node `wbe`", "[nodes] of "),
+        (&["--on", "@al"], "unknown group `@al`", "did you mean @all?"),
+        (&["--on", "a,a"], "a is named twice", "name it once"),
+        (&["--on", ""], "the list of nodes is empty", "a list looks like"),
+        (&["--on", &again], " are one daemon: ", "name it once"),
+        (&["--on", "ssh:-oProxyCommand=x"], "cannot begin with `-`", ""),
+        (&["--on", "a", "--ttl", "9s"], "at least 10s", "no time to reach"),
+        (&["--ttl", "20s"], "--ttl goes with --on", ""),
+        (&["--require", "all"], "--on", ""),
+        (&["--on", "a,unix:/proc/nope/s"], "unix:/proc/nope/s was never met", ""),
+    ] {
+        let words = ["run", "-k", "x"].iter().chain(args).chain(&["--", "true"]);
+        let ended = nodes.here.canal(words).end().code(125);
+        assert!(ended.stderr.contains(message), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(hint), "{args:?}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    }
+    let write = ["run", "--on", "@all", "--require", "majority", "--write", "x", "--", "true"];
+    let ended = nodes.here.canal(write).end().code(125);
+    assert!(ended.stderr.contains("--require all stops it"), "{}", ended.stderr);
+    assert_eq!(nodes.held(), [0, 0, 0]);
+}
+
+#[test]
+fn a_node_that_is_another_daemon_than_before_is_refused() {
+    let nodes = Nodes::new();
+    nodes.run(&["--", "true"]).end().code(0);
+    let pins = nodes.here.runtime().join("nodes.json");
+    let text = fs::read_to_string(&pins).unwrap();
+    let mut met: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let first = met["nodes"].as_object_mut().unwrap().values_mut().next().unwrap();
+    first["node"] = format!("{:032x}", 7).into();
+    fs::write(&pins, met.to_string()).unwrap();
+    let ended = nodes.run(&["--", "true"]).end().code(125);
+    assert!(ended.stderr.contains("is another daemon than before"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("hint: if that is meant"), "{}", ended.stderr);
+    nodes.until_free();
+}
+
+/// Puts a program named `ssh` before the real one. `$host` is whom canal wants to reach, `$command`
+/// what is to be run there.
+fn stand_in(nodes: &Nodes, script: &str) -> String {
+    let dir = nodes.here.path("bin");
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("ssh");
+    let text = format!(
+        "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nhost=$2 command=$3\n{script}\n"
+    );
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let canal = crate::world::canal().parent().unwrap().display();
+    format!("{}:{canal}:{}", dir.display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn nodes_are_reached_over_ssh() {
+    let nodes = Nodes::new();
+    let [a, b, _] = &nodes.nodes;
+    let path = stand_in(
+        &nodes,
+        &format!(
+            "case $host in web1) s={};; web2) s={};; esac\nCANAL_SOCKET=$s exec sh -c \"$command\"",
+            a.socket().display(),
+            b.socket().display()
+        ),
+    );
+    let words = ["run", "--on", "ssh:web1,ssh:u@web2:2222", "--ttl", "10s", "-k", "x", "--", "env"];
+    let env = nodes.here.canal(words).env("PATH", &path).end().code(0).stdout;
+    let names = env.lines().find_map(|line| line.strip_prefix("CANAL_NODES=")).unwrap();
+    let mut names: Vec<&str> = names.split(',').collect();
+    names.sort_unstable();
+    assert_eq!(names, ["ssh:u@web2:2222", "ssh:web1"]);
+    nodes.until_free();
+}
+
+#[test]
+fn what_ssh_says_is_said_with_what_to_do() {
+    let nodes = Nodes::new();
+    for (script, message, hint) in [
+        (
+            "echo \"u@$host: Permission denied (publickey,password).\" >&2; exit 255",
+            ": permission denied; it takes a password",
+            "`ssh-copy-id` puts your key there",
+        ),
+        (
+            "echo \"ssh: Could not resolve hostname $host: Name or service not known\" >&2; exit 255",
+            "no such host",
+            "`ssh web1` must work",
+        ),
+        ("echo 'sh: canal: not found' >&2; exit 127", "no `canal` there", "install canal there"),
+        (
+            "echo 'canal: unknown command `bridge`' >&2; exit 125",
+            "the canal there is older",
+            "install the same version",
+        ),
+        (
+            "echo 'welcome to web1'; cat",
+            "what comes from there is no answer of canal",
+            "login script",
+        ),
+    ] {
+        let path = stand_in(&nodes, script);
+        let words = ["run", "--on", "a,ssh:web1", "-k", "x", "--", "true"];
+        let ended = nodes.here.canal(words).env("PATH", &path).end().code(125);
+        assert!(ended.stderr.contains(message), "{script}: {}", ended.stderr);
+        assert!(ended.stderr.contains(hint), "{script}: {}", ended.stderr);
+    }
+    assert_eq!(nodes.held(), [0, 0, 0]);
+}
+
+#[test]
+fn a_killed_bridge_is_replaced() {
+    let nodes = Nodes::new();
+    let (run, command) = nodes.start(&[]);
+    let coordinator = coordinator(parent(command), command).unwrap();
+    for bridge in children(coordinator) {
+        if state(bridge) != Some('Z') {
+            signal(bridge, Signal::SIGKILL);
+        }
+    }
+    let until = Instant::now() + TTL + TTL / 2;
+    while Instant::now() < until {
+        assert!(alive(command), "the command goes on");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(nodes.held(), [1, 1, 1]);
+    run.finish().code(0);
+    nodes.until_free();
+}
