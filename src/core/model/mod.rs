@@ -7,7 +7,6 @@ mod id;
 mod key;
 mod lease;
 mod outcome;
-mod over_nodes;
 mod process;
 mod rules;
 mod slots;
@@ -15,6 +14,7 @@ mod snapshot;
 mod usage;
 mod view;
 
+pub use entry::over_nodes::{CONFIRMED_TOKEN_MAX, NODES_MAX, OverNodes, Require};
 pub use entry::{
     Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, Release, Request, Wait,
     Withdrawal,
@@ -26,7 +26,6 @@ pub use key::{KEY_BYTES_MAX, Key, KeyError};
 pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
 pub(in crate::core) use outcome::InvalidOutcome;
 pub use outcome::{By, CycleStep, Diverged, Granted, GrantedItem, Outcome, Refusal};
-pub use over_nodes::{CONFIRMED_TOKEN_MAX, NODES_MAX, OverNodes, Require};
 pub use process::ProcessId;
 pub use rules::Rules;
 pub use slots::{SlotRange, Slots};

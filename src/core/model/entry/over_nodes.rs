@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{NodeId, RunId};
+use crate::core::{NodeId, RunId};
 
 /// The part of a request that only a request over nodes has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,5 +1,7 @@
 //! What can happen to the table.
 
+pub(in crate::core) mod over_nodes;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
