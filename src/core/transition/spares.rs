@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use super::worklist::Transition;
 use crate::core::admission::over_nodes::are_rivals;
 use crate::core::{
-    FrameId, HoldState, Key, Outcome, OverNodes, Refusal, Request, RequestId, Table, Token,
+    Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, OverNodes, Refusal, Release,
+    Request, RequestId, Revision, Table, Token, UnixMillis,
 };
 
 impl Table {
@@ -75,11 +76,25 @@ impl Table {
         let first = self.in_order(near).into_iter().find_map(|request| {
             let waiter = self.waiters.get(&request)?;
             let lineage = self.lineage(waiter.frame, None);
-            Some(self.spares_before(&waiter.request, &lineage)).filter(|spares| !spares.is_empty())
+            let spares = self.spares_before(&waiter.request, &lineage);
+            (!spares.is_empty() && self.grants_without(&spares)).then_some(spares)
         });
         let Some(spares) = first else { return false };
         self.take_back(transition, &spares);
         true
+    }
+
+    /// Whether somebody is granted if some spares go. A waiter that fits then may still wait for its
+    /// turn.
+    fn grants_without(&self, spares: &[Token]) -> bool {
+        let mut copy = self.clone();
+        let mut outcomes = Vec::new();
+        for token in spares {
+            let change = Change::Release(Release::Hold { token: *token, forced: false });
+            let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+            copy.apply(Revision(copy.revision.0 + 1), &entry, &mut outcomes);
+        }
+        outcomes.iter().any(|outcome| matches!(outcome, Outcome::Granted(_)))
     }
 
     pub(in crate::core) fn take_back(&mut self, transition: &mut Transition<'_>, spares: &[Token]) {

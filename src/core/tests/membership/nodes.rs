@@ -224,6 +224,24 @@ fn a_spare_neither_waits_nor_takes_the_place_of_another() {
 }
 
 #[test]
+fn a_spare_does_not_give_way_to_a_waiter_that_waits_for_its_turn_all_the_same() {
+    let mut world = World::new();
+    let outer = world.take(part(1, &ABC).write("a"));
+    world.confirm_at(outer.request, outer.token.0);
+    // One waits for the outer lease, and another one for its turn after that.
+    let first = world.wait(by(2).write("a").slots("x", 1));
+    world.wait(by(3).slots("x", 1));
+    // Neither is before a request of that session.
+    let frame = world.table.lease(LeaseId(1)).unwrap();
+    let spare = world.take(part(4, &ABC).under(frame).slots("x", 1).spare());
+    assert!(world.table.hold(spare.token).is_some(), "the grant is told after this entry");
+    let outcomes =
+        world.apply(Change::Release(Release::Hold { token: outer.token, forced: false }));
+    assert_eq!(grants(&outcomes), [first]);
+    assert!(world.table.hold(spare.token).is_none());
+}
+
+#[test]
 fn only_as_many_spares_go_as_have_to() {
     let mut world = World::new();
     let spares = [1, 2, 3].map(|name| world.take(part(name, &ABC).slots("a", 3).spare()).token);
