@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ring::{Blocked, Step};
 use super::union::{FrameName, RequestName, Union};
-use super::{Blocked, Step};
 use crate::core::{Blocker, By, NodeId};
 
 /// Which of the requests that remain waits for which.

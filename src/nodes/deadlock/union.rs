@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Way;
 use super::reading::{Above, PartOf, Reading};
+use super::ring::Way;
 use crate::core::{
     Diverged, Excerpt, FrameId, NodeId, RequestId, Require, RunId, Snapshot, UnixMillis,
 };
