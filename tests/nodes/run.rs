@@ -205,14 +205,14 @@ fn nodes_that_are_killed_and_come_back_cost_the_command_nothing() {
 #[test]
 fn a_majority_survives_the_loss_of_any_one_node() {
     let nodes = Nodes::new();
-    for lost in 0..3 {
+    for (lost, name) in nodes.nodes.iter().zip(NAMES) {
         let (run, command) = nodes.start(&["--require", "majority"]);
         wait_until("the third holds it, too", || nodes.held() == [1, 1, 1]);
-        let daemon = nodes.nodes[lost].daemon_pid();
+        let daemon = lost.daemon_pid();
         signal(daemon, Signal::SIGSTOP);
         let until = Instant::now() + TTL + TTL / 2;
         while Instant::now() < until {
-            assert!(alive(command), "without {}", NAMES[lost]);
+            assert!(alive(command), "without {name}");
             std::thread::sleep(Duration::from_millis(200));
         }
         signal(daemon, Signal::SIGCONT);
