@@ -5,12 +5,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::duration::stated;
-use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::client::nodes::list::{KnownNode, KnownNodes, Node, resolve};
-use crate::daemon;
 use crate::nodes::{Require, TTL_MIN_MS};
-use crate::protocol::place::{Place, Rule};
 use crate::protocol::{Mode, WireItem};
 
 /// For how long a node keeps its part without a renewal, by default.
@@ -68,14 +64,6 @@ impl NodesArgs {
         self.require.map(Into::into).unwrap_or_default()
     }
 
-    /// The nodes, in the order in which they are named.
-    ///
-    /// # Errors
-    /// A name is unknown, one node is there twice, or the list is empty.
-    pub(crate) fn nodes(&self, target: &Target) -> Result<Vec<Node>, Failed> {
-        listed(&self.on, target)
-    }
-
     /// What cannot be asked of these nodes.
     ///
     /// # Errors
@@ -91,42 +79,6 @@ impl NodesArgs {
             .hint("--require all stops it on each of them")),
         }
     }
-}
-
-/// The nodes that the words of a list name.
-///
-/// # Errors
-/// As [`NodesArgs::nodes`].
-pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
-    let resolved = resolve(words, || known(&target.place))?;
-    resolved.map_err(|error| {
-        let failed = Failed::new(error.to_string());
-        match error.hint() {
-            Some(hint) => failed.hint(hint),
-            None => failed,
-        }
-    })
-}
-
-/// The names of the configuration that the daemon of this place reads; for that of the machine also
-/// those of the user's own.
-fn known(place: &Place) -> Result<KnownNodes, Failed> {
-    let mut paths = vec![place.stores().config.clone()];
-    if place.rule == Rule::Shared {
-        paths.extend(Place::of_user(place.uid).stores().config.last().map(|own| vec![own.clone()]));
-    }
-    let mut known = KnownNodes::default();
-    for paths in paths {
-        let configured = daemon::configured_nodes(&paths)?;
-        if let Some(file) = configured.file {
-            known.source = file.display().to_string();
-        }
-        for (name, node) in configured.nodes {
-            known.nodes.insert(name, KnownNode { address: node.address, canal: node.canal });
-        }
-        known.groups.extend(configured.groups);
-    }
-    Ok(known)
 }
 
 /// The TTL of a lock over nodes, in milliseconds.

@@ -29,7 +29,7 @@ use crate::daemon::config::duration::duration;
 use crate::daemon::config::engine_section::Configured;
 use crate::daemon::config::history_section::HistorySettings;
 use crate::daemon::config::nodes_section::ConfiguredNodes;
-use crate::daemon::config::written::{Written, line_of};
+use crate::daemon::config::written::{Written, line_of, with_suggestion};
 use crate::daemon::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NODES_TTL, NUMBER_MAX, WAITERS_PER_USER,
     connections_max,
@@ -307,39 +307,6 @@ impl KeySection {
 /// that the daemon must not read is an error.
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-/// Replaces the list in "unknown field `x`, expected `a` or `b`" with the name that was probably
-/// meant.
-fn with_suggestion(message: &str) -> String {
-    let first = message.lines().next().unwrap_or(message);
-    // Serde's "variant" is a word in a list for the author of the file.
-    let first = first.replacen("unknown variant", "unknown word", 1);
-    if let Some((value, type_of)) = first.split_once(", expected ")
-        && let Some(range) = number_range(type_of)
-    {
-        return format!("{value}, expected {range}");
-    }
-    let kind = ["unknown field", "unknown word"].into_iter().find(|kind| first.starts_with(kind));
-    let mut names = first.split('`').skip(1).step_by(2);
-    let (Some(kind), Some(unknown)) = (kind, names.next()) else { return first };
-    let near = names.filter(|name| strsim::jaro_winkler(unknown, name) > 0.7);
-    // By this similarity a short word resembles every long word that begins like it, so the name
-    // with the fewest changes is chosen.
-    let nearest = near.min_by_key(|name| strsim::osa_distance(unknown, name));
-    match nearest {
-        Some(name) => format!("{kind} `{unknown}`; did you mean `{name}`?"),
-        None => first,
-    }
-}
-
-/// Describes a Rust number type in plain words.
-fn number_range(type_of: &str) -> Option<&'static str> {
-    match type_of {
-        "u8" | "u32" | "u64" | "usize" => Some("a whole number that is not negative"),
-        "a nonzero usize" => Some("a whole number that is at least 1"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

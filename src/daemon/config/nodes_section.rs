@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::with_suggestion;
 use crate::daemon::config::duration::duration;
+use crate::daemon::config::written::with_suggestion;
 use crate::daemon::limits::{NODES_TTL_MAX, NODES_TTL_MIN};
 use crate::duration_text::stated;
 use crate::protocol::node_address::NodeAddress;

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use crate::cli::arguments::definition::{Global, RunArgs};
 use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::arguments::wait::WaitArgs;
+use crate::cli::commands::nodes::list::listed;
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
@@ -44,7 +45,7 @@ pub(in crate::cli) fn run(
     args.nodes.check(&request.items)?;
     let ttl_ms = ttl_ms(args.ttl)?;
     let target = Target::of(global)?;
-    let nodes = args.nodes.nodes(&target)?;
+    let nodes = listed(&args.nodes.on, &target)?;
     note_of_two(args.nodes.require(), nodes.len(), verbosity);
     let require = args.nodes.require();
     let engine = over_nodes::engine(require, nodes.len());

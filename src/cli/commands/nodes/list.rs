@@ -1,0 +1,43 @@
+//! The nodes that a list of the command line names, by the configuration that the daemon reads.
+
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::client::nodes::list::{KnownNode, KnownNodes, Node, resolve};
+use crate::daemon;
+use crate::protocol::place::{Place, Rule};
+
+/// The nodes that the words of a list name.
+///
+/// # Errors
+/// A name is unknown, one node is there twice, or the list is empty.
+pub(in crate::cli) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
+    let resolved = resolve(words, || known(&target.place))?;
+    resolved.map_err(|error| {
+        let failed = Failed::new(error.to_string());
+        match error.hint() {
+            Some(hint) => failed.hint(hint),
+            None => failed,
+        }
+    })
+}
+
+/// The names of the configuration that the daemon of this place reads; for that of the machine also
+/// those of the user's own.
+fn known(place: &Place) -> Result<KnownNodes, Failed> {
+    let mut paths = vec![place.stores().config.clone()];
+    if place.rule == Rule::Shared {
+        paths.extend(Place::of_user(place.uid).stores().config.last().map(|own| vec![own.clone()]));
+    }
+    let mut known = KnownNodes::default();
+    for paths in paths {
+        let configured = daemon::configured_nodes(&paths)?;
+        if let Some(file) = configured.file {
+            known.source = file.display().to_string();
+        }
+        for (name, node) in configured.nodes {
+            known.nodes.insert(name, KnownNode { address: node.address, canal: node.canal });
+        }
+        known.groups.extend(configured.groups);
+    }
+    Ok(known)
+}
