@@ -54,7 +54,7 @@ fn change_line(change: &Change, names: &[&str]) -> Option<(bool, String)> {
         Change::NotYet { node, until } => (
             true,
             format!(
-                "{} has lost its state, and grants nothing over nodes before {}",
+                "{} is new or has lost its state, and grants nothing over nodes before {}",
                 name(*node),
                 clock_of(*until)
             ),

@@ -1,7 +1,7 @@
 //! The rooms of the core: each uses only those that stand before it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The rooms, in order, with what each may import of the others.
 const ROOMS: [(&str, &[&str]); 6] = [
@@ -13,12 +13,17 @@ const ROOMS: [(&str, &[&str]); 6] = [
     ("transition", &["model", "index", "state", "admission", "deadlock"]),
 ];
 
+/// The files of a room, also those in its folders.
+fn files(room: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(room).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
 #[test]
 fn each_room_uses_only_those_before_it() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
     for (room, may) in ROOMS {
-        for file in fs::read_dir(core.join(room)).unwrap() {
-            let path = file.unwrap().path();
+        for path in files(&core.join(room)) {
             let text = fs::read_to_string(&path).unwrap();
             for (other, _) in ROOMS.iter().filter(|(other, _)| *other != room) {
                 let used = text.contains(&format!("use crate::core::{other}::"));
@@ -32,8 +37,7 @@ fn each_room_uses_only_those_before_it() {
 fn neither_model_nor_index_knows_the_table() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
     for room in ["model", "index"] {
-        for file in fs::read_dir(core.join(room)).unwrap() {
-            let path = file.unwrap().path();
+        for path in files(&core.join(room)) {
             let text = fs::read_to_string(&path).unwrap();
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
             let mut words =

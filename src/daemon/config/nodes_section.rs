@@ -106,6 +106,8 @@ pub(crate) fn configured(
     nodes: &Section,
     groups: &Groups,
 ) -> Result<ConfiguredNodes, (usize, String)> {
+    // A name that is nearly that of the setting is no node with a wrong address.
+    nodes.longest_ttl()?;
     let mut found = ConfiguredNodes::default();
     for (name, entry) in nodes.0.iter().filter(|(name, _)| name.get_ref() != LONGEST_TTL) {
         check_name(name, "node")?;

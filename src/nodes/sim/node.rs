@@ -126,7 +126,7 @@ impl Node {
         holds || self.has_lost(now) && self.lost.iter().any(|name| name.run == run)
     }
 
-    /// Whether it has lost its state, and grants nothing because of that.
+    /// Whether it is new or has lost its state, and grants nothing because of that.
     pub(super) fn has_lost(&self, now: u64) -> bool {
         self.clock.at(now) < self.grants_from
     }

@@ -69,7 +69,11 @@ fn a_watcher_says_each_change_once_through_kills_and_a_restart_of_the_daemon() {
     watcher.until("b");
     world.kill_daemon();
     world.daemons_return();
-    world.until_waiting("x", 1);
+    // Until then nobody would lead between the two.
+    wait_until("the third waits again", || {
+        let waiters = world.key("x").waiters;
+        waiters.len() == 1 && !waiters[0].reason.contains("not come back")
+    });
     second.kill();
     watcher.until("c");
     third.kill();

@@ -147,11 +147,23 @@ fn message(error: &clap::Error) -> String {
 }
 
 fn suggestion(error: &clap::Error) -> Option<String> {
-    [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
-        .into_iter()
-        .map(|kind| text(error, kind))
-        .find(|text| !text.is_empty())
-        .map(|text| format!("did you mean `{}`?", name_of(&text)))
+    use ContextKind as Kind;
+    [
+        (Kind::SuggestedArg, Kind::InvalidArg),
+        (Kind::SuggestedSubcommand, Kind::InvalidSubcommand),
+        (Kind::SuggestedValue, Kind::InvalidValue),
+    ]
+    .into_iter()
+    .map(|(suggested, wrong)| (text(error, suggested), text(error, wrong)))
+    .find(|(text, wrong)| !text.is_empty() && is_near(text, wrong))
+    .map(|(text, _)| text)
+    .map(|text| format!("did you mean `{}`?", name_of(&text)))
+}
+
+/// Whether a word may be a typing error for another one. clap takes `--frobnicate` for `--on`.
+fn is_near(suggested: &str, wrong: &str) -> bool {
+    let [suggested, wrong] = [suggested, wrong].map(|word| word.trim_start_matches('-'));
+    2 * strsim::osa_distance(suggested, wrong) <= suggested.len().max(wrong.len())
 }
 
 fn text(error: &clap::Error, kind: ContextKind) -> String {

@@ -35,7 +35,6 @@ fn usage_errors_are_one_line_that_names_the_option() {
         ),
         (&["acquire", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "--handle", "x"], "unknown option `--handle`"),
-        (&["run", "--ttl", "5"], "unknown option `--ttl`"),
         (&["release", "a", "b"], "`b` is one argument too many"),
         (&["status", "a:b"], "KEY a:b: a key on the command line contains no `:`"),
         (&["status", "--json=1"], "--json takes no value"),
