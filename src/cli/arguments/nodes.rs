@@ -16,9 +16,14 @@ pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(60);
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Over several machines")]
 pub(crate) struct NodesArgs {
-    /// Take the lock at these daemons, which share nothing: names of [nodes] in canal.toml, @GROUP,
-    /// local, unix:/path/canal.sock, ssh:[user@]host[:port]; with commas, or the option several times
-    #[arg(long, value_name = "NODES")]
+    // No doc comment: it would have links.
+    #[arg(
+        long,
+        value_name = "NODES",
+        help = "Take the lock at these daemons, which share nothing: names of [nodes] in canal.toml, \
+                @GROUP, local, unix:/path/canal.sock, ssh:[user@]host[:port]; with commas, or the \
+                option several times"
+    )]
     pub(crate) on: Vec<String>,
     /// How many of them must grant it. all-alive and majority-alive count only those that answer
     /// within 5 s, and are not exclusive where the network is cut: each side may run one

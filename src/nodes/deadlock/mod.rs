@@ -4,7 +4,7 @@
 //! the clients in it: a client that waits under a run over nodes reads, from every node that it can
 //! reach, the part of the table that can be reached from its waits ([`Reading`]), twice. What both
 //! readings have in common was there at one moment, between the last answer of the first and the
-//! first answer of the second ([`join`]). On it, the client lets everything go on that can: it ends
+//! first answer of the second (`join`). On it, the client lets everything go on that can: it ends
 //! every frame in which nothing waits, and grants every request that its node could then grant,
 //! by the node's own rules. What remains is a deadlock ([`find`]).
 //!

@@ -2,12 +2,12 @@
 //!
 //! `canal run --on` is three processes. The *child* becomes the command when the lock is held. The
 //! *parent* stays by it as over an engine: it reads the deadline page and never touches the network.
-//! The *coordinator* ([`process`]) speaks to the nodes, by an ssh or a bridge each, writes the page,
+//! The *coordinator* (`process`) speaks to the nodes, by an ssh or a bridge each, writes the page,
 //! and belongs to no terminal and no job. If it dies, the parent starts another one, which goes on
-//! with the same leases ([`handover`]). If the parent dies, the coordinator ends the command in time
+//! with the same leases (`handover`). If the parent dies, the coordinator ends the command in time
 //! alone.
 //!
-//! What is decided about the lock is decided by [`crate::nodes`]; [`driver`] carries it out.
+//! What is decided about the lock is decided by [`crate::nodes`]; `driver` carries it out.
 
 mod channel;
 mod driver;
