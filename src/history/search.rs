@@ -30,7 +30,7 @@ pub(crate) struct Query {
 pub(crate) struct Found {
     /// Records with their numbers, the newest first.
     pub(crate) records: Vec<(u64, Record)>,
-    /// The `before` of a query that goes on; `None` if there is no more.
+    /// The `before` of the query for the next page; `None` on the last page.
     pub(crate) before: Option<u64>,
     /// A file that is damaged, by the number of its first record. What comes after the damage is
     /// left out.

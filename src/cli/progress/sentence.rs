@@ -171,7 +171,7 @@ pub(super) mod tests {
         at("2026-11-20T14:05:23Z")
     }
 
-    /// The 2nd of 4 waiters for a key with so many holders.
+    /// The second of four waiters for a key with this many holders.
     pub(in crate::cli::progress) fn progress(holders: usize) -> Progress {
         Progress {
             key: "deploy".to_owned(),

@@ -64,7 +64,7 @@ impl Table {
 
     pub(in crate::core) fn renew(&mut self, transition: &mut Transition<'_>, lease: LeaseId) {
         let frame = self.lease(lease).and_then(|id| self.frames.get(&id));
-        // A part that is not confirmed ends with its connection: whoever renews it by its handle must
+        // A part that is not confirmed ends with its connection: a client that renews it by its handle must
         // not count on it.
         let is_collecting = |hold: &HoldState| hold.provisional && hold.asked.over_nodes.is_some();
         let holding = frame.filter(|frame| {

@@ -43,7 +43,7 @@ impl Asker {
     }
 }
 
-/// The reading that is under way, and who waits for it.
+/// The reading that is under way, and the calls that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
     under_way: Option<Reading>,

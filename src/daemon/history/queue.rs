@@ -16,7 +16,7 @@ use crate::history::{Counts, Found, Query};
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.
 const BATCH_TIME: Duration = Duration::from_millis(400);
 
-/// If so many records wait, they are written at once.
+/// The number of waiting records at which the thread writes them at once.
 const BATCH: usize = 4_096;
 
 /// More records than this do not wait: the newest are dropped and counted.
