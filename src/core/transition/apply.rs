@@ -144,9 +144,16 @@ impl Table {
 
     fn suspend(&mut self, transition: &mut Transition<'_>, request: RequestId) {
         if let Some(hold) = self.hold_of(request) {
-            // Items of a grant can be released only after the client was told of it.
-            if hold.items.len() == hold.asked.items.len() && !hold.orphaned {
+            // Items of a grant can be released, and a part can be confirmed, only after the client
+            // was told of it.
+            let confirmed = hold.asked.provisional && !hold.provisional;
+            if hold.items.len() == hold.asked.items.len() && !hold.orphaned && !confirmed {
                 let token = hold.token;
+                if hold.is_unconfirmed_spare() {
+                    // A spare does not wait: what it waits for could be granted and be taken back
+                    // for another waiter in one entry.
+                    return self.release_whole(transition, token);
+                }
                 self.commit(transition, Outcome::Requeued { request, token });
             }
         } else {

@@ -7,32 +7,29 @@ use std::collections::BTreeSet;
 use super::worklist::Transition;
 use crate::core::admission::over_nodes::are_rivals;
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, OverNodes, Refusal, Release,
-    Request, RequestId, Revision, Table, Token, UnixMillis,
+    Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, Refusal, Release, Request,
+    RequestId, Revision, Table, Token, UnixMillis,
 };
 
 impl Table {
     /// The holds that give way to any request: spares that are not confirmed, the youngest first.
     fn yielding(&self) -> impl Iterator<Item = &HoldState> {
-        let is_spare = |over: &OverNodes| over.spare;
         let holds = self.over_nodes.iter().rev().filter_map(|request| self.hold_of(*request));
-        holds.filter(move |hold| {
-            hold.provisional && hold.asked.over_nodes.as_deref().is_some_and(is_spare)
-        })
+        holds.filter(|hold| hold.is_unconfirmed_spare())
     }
 
     /// The spares that have to go so that a request of a lineage is free. Empty if it is free, or is
     /// not free without them either.
     fn spares_before(&self, asked: &Request, lineage: &[FrameId]) -> Vec<Token> {
-        let (mut tokens, mut gone) = (Vec::new(), Vec::new());
-        if self.may_be_free_without(asked, lineage, &gone) {
+        let (mut tokens, mut gone, mut lineage) = (Vec::new(), Vec::new(), lineage.to_vec());
+        if self.may_be_free_without(asked, &lineage, &gone) {
             return tokens;
         }
-        let is_foreign = |hold: &&HoldState| !lineage.contains(&hold.frame);
-        for hold in self.yielding().filter(is_foreign).filter(|hold| competes(hold, asked)) {
+        for hold in self.yielding().filter(|hold| competes(hold, asked)) {
             tokens.push(hold.token);
             gone.push(hold.frame);
-            if self.may_be_free_without(asked, lineage, &gone) {
+            lineage.retain(|frame| *frame != hold.frame);
+            if self.may_be_free_without(asked, &lineage, &gone) {
                 return tokens;
             }
         }
@@ -113,6 +110,13 @@ impl Table {
             drop(without.give_back(*token, &keys));
         }
         without
+    }
+}
+
+impl HoldState {
+    /// Whether this gives way to any request.
+    pub(in crate::core) fn is_unconfirmed_spare(&self) -> bool {
+        self.provisional && self.asked.over_nodes.as_deref().is_some_and(|over| over.spare)
     }
 }
 

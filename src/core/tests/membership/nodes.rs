@@ -1,7 +1,7 @@
 //! Requests over nodes: their parts collect, are confirmed at a token, give way, and exclude each
 //! other only if enough of their nodes meet.
 
-use crate::core::tests::world::{World, by, grants, key, lease, part, victims};
+use crate::core::tests::world::{Wish, World, by, grants, key, lease, part, victims};
 use crate::core::*;
 
 const ABC: [u128; 3] = [1, 2, 3];
@@ -221,6 +221,41 @@ fn a_spare_neither_waits_nor_takes_the_place_of_another() {
     // Nor does a part that may yet be confirmed with others give way.
     world.take(part(3, &ABC).slots("b", 1));
     assert_eq!(world.refused(by(9).slots("b", 1).now()), Refusal::Full { item: 0 });
+}
+
+#[test]
+fn a_spare_that_is_asked_for_anew_goes_instead_of_waiting() {
+    let mut world = World::new();
+    let spare = world.take(part(1, &ABC).slots("a", 1).spare());
+    let outcomes = world.apply(Change::Suspend { request: spare.request });
+    assert!(
+        matches!(outcomes[..], [Outcome::Released { whole: true, .. }, Outcome::FrameGone { .. }]),
+        "{outcomes:?}"
+    );
+    assert!(world.table.waiter(spare.request).is_none());
+}
+
+#[test]
+fn a_part_that_is_confirmed_is_not_taken_back_as_untold() {
+    let mut world = World::new();
+    for asked in [part(1, &ABC).slots("a", 1), part(2, &ABC).slots("b", 1).spare()] {
+        let told = world.take(asked);
+        world.confirm_at(told.request, told.token.0);
+        assert_eq!(world.apply(Change::Suspend { request: told.request }), []);
+        assert!(world.table.hold_of(told.request).is_some());
+    }
+}
+
+#[test]
+fn a_spare_gives_way_to_a_request_of_its_own_session() {
+    let mut world = World::new();
+    let two_of_four = |wish: Wish| wish.item("a", 2, Some(View::Buckets { per: 2, buckets: 2 }));
+    let spare = world.take(two_of_four(part(1, &ABC)).spare());
+    world.take(two_of_four(by(2)));
+    let third = by(3).slots("b", 1);
+    let inner = world.take(two_of_four(third.under(spare.frame)));
+    assert!(world.table.hold(spare.token).is_none());
+    assert_eq!(world.table.hold(inner.token).unwrap().items.len(), 2);
 }
 
 #[test]
