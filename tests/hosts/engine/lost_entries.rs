@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::etcd_server::{self, Etcd};
 use crate::postgres_server::{self, Server};
 use crate::shared_table::{Host, Log, SHORT, hosts_timed};
-use crate::world::process::{Proc, wait_until};
+use crate::world::process::{Ended, Proc, wait_until};
 
 /// An engine that loses entries.
 trait Forgets {
@@ -150,6 +150,16 @@ fn run<'a>(host: &'a Host, key: &'a str, body: &str) -> crate::world::process::C
     host.world.canal(["run", "-k", key, "--", "sh", "-c", &witnessed(body), "sh", key])
 }
 
+/// Runs a command to its end. A host on a busy machine can lose the engine for longer than its short
+/// TTL; then the command is run again.
+fn run_whole(host: &Host, key: &str) {
+    wait_until("a command has run to its end", || match run(host, key, ":").end() {
+        Ended { code: Some(0), .. } => true,
+        Ended { code: Some(122), .. } | Ended { signal: Some(_), .. } => false,
+        other => panic!("{other:?}"),
+    });
+}
+
 /// Starts a command that keeps running, after all earlier ones have started.
 fn start(host: &Host, key: &str) -> Proc {
     let before = tokens(host).len();
@@ -168,12 +178,12 @@ fn tokens(host: &Host) -> Vec<u64> {
 /// part, and asks for the locks of both.
 fn no_overlap_and_no_token_twice(log: &Log, mut engine: impl Forgets, meanwhile: Meanwhile) {
     let [known, other] = hosts_timed(log, SHORT);
-    run(&known, "before", ":").end().code(0);
+    run_whole(&known, "before");
     other.world.canal(["daemon", "--stop"]).end().code(0);
     engine.mark();
     let new = Host::new(log, "new", SHORT, Some(&known.world));
     new.join();
-    run(&known, "after", ":").end().code(0);
+    run_whole(&known, "after");
     let holders = [start(&known, "k"), start(&new, "n")];
     let forgotten = [&known, &new];
     for host in forgotten {
@@ -193,7 +203,7 @@ fn no_overlap_and_no_token_twice(log: &Log, mut engine: impl Forgets, meanwhile:
         forgotten.into_iter().for_each(|host| drop(host.world.status()));
     }
     for key in ["n", "k"] {
-        run(&other, key, ":").end().code(0);
+        run_whole(&other, key);
     }
     let overlaps = fs::read_to_string(known.world.path("work").join("overlaps"));
     assert!(overlaps.is_err(), "{overlaps:?} {:?}", tokens(&known));
@@ -201,9 +211,9 @@ fn no_overlap_and_no_token_twice(log: &Log, mut engine: impl Forgets, meanwhile:
     drop(holders);
     for host in [&known, &new, &other] {
         host.join();
-        run(host, "last", ":").end().code(0);
+        run_whole(host, "last");
     }
     let tokens = tokens(&known);
-    assert_eq!(tokens.len(), 9);
+    assert!(tokens.len() >= 9, "{tokens:?}");
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
 }
