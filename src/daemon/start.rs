@@ -348,25 +348,6 @@ fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
             "the kernel is older than 6.5: a peer is known by its number and start time".to_owned(),
         );
     }
-    notes.extend(separations(place).iter().filter_map(separation));
+    notes.extend(separations(place).iter().filter_map(Separation::note));
     notes
-}
-
-/// What an operator should know of a separation, if no other note says it.
-fn separation(separation: &Separation) -> Option<String> {
-    let note = match separation {
-        Separation::OtherUsers(uids) => {
-            let uids: Vec<_> = uids.iter().map(u32::to_string).collect();
-            return Some(format!("other users have daemons of their own: uid {}", uids.join(", ")));
-        }
-        Separation::PrivateTmp => {
-            "its /tmp is private to a service: others of this user do not meet it"
-        }
-        Separation::AnotherTmp => {
-            "its /tmp is not that of process 1: others of this user may not meet it"
-        }
-        Separation::DaemonInAnotherTmp => "this user has another daemon, in another /tmp",
-        Separation::PidNamespace => return None,
-    };
-    Some(note.to_owned())
 }

@@ -26,6 +26,36 @@ pub enum Separation {
     PidNamespace,
 }
 
+/// How the note of a daemon about other users' daemons begins.
+const OTHER_USERS: &str = "other users have daemons of their own: uid ";
+const PRIVATE_TMP: &str = "its /tmp is private to a service: others of this user do not meet it";
+const ANOTHER_TMP: &str = "its /tmp is not that of process 1: others of this user may not meet it";
+const DAEMON_IN_ANOTHER_TMP: &str = "this user has another daemon, in another /tmp";
+
+impl Separation {
+    /// What an operator should know of this, if no other note of the daemon says it.
+    pub(crate) fn note(&self) -> Option<String> {
+        let note = match self {
+            Self::OtherUsers(uids) => {
+                let uids: Vec<_> = uids.iter().map(u32::to_string).collect();
+                return Some(format!("{OTHER_USERS}{}", uids.join(", ")));
+            }
+            Self::PrivateTmp => PRIVATE_TMP,
+            Self::AnotherTmp => ANOTHER_TMP,
+            Self::DaemonInAnotherTmp => DAEMON_IN_ANOTHER_TMP,
+            Self::PidNamespace => return None,
+        };
+        Some(note.to_owned())
+    }
+
+    /// Whether a note of a daemon is about a separation.
+    #[must_use]
+    pub fn is_told_by(note: &str) -> bool {
+        note.starts_with(OTHER_USERS)
+            || [PRIVATE_TMP, ANOTHER_TMP, DAEMON_IN_ANOTHER_TMP].contains(&note)
+    }
+}
+
 /// What keeps the locks of a user's own daemon apart from others, as far as it can be seen. Empty for
 /// any other place: a user who chooses one knows that it is separate.
 #[must_use]

@@ -53,7 +53,7 @@ fn of_crontab(who: &str, path: &str, own: &Path) -> Finding {
         ),
         Found::Nothing => Finding::advice(
             "cron",
-            format!("{who} finds no `canal`: its PATH is {path}"),
+            format!("{who} finds no `canal`: its PATH has {}", folders(path)),
             format!("write {shown} there, or set PATH above its lines"),
         ),
     }
@@ -77,12 +77,18 @@ fn of_ssh(stated: Option<&str>, own: &Path) -> Finding {
         Found::Nothing => Finding::advice(
             "ssh",
             format!(
-                "`ssh HOST canal` may find no `canal`: without a login PATH is {path}, unless the \
-                 user's shell adds to it"
+                "`ssh HOST canal` may find no `canal`: without a login PATH has {}, unless the \
+                 user's shell adds to it",
+                folders(path)
             ),
             format!("write {shown} there; `ssh HOST 'command -v canal'` tells for sure"),
         ),
     }
+}
+
+/// The folders of a PATH, as text that fits any width.
+fn folders(path: &str) -> String {
+    path.replace(':', ", ")
 }
 
 /// What a PATH leads to.

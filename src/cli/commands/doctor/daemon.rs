@@ -4,7 +4,7 @@ use super::finding::Finding;
 use crate::cli::commands::config::changed;
 use crate::cli::connect;
 use crate::client::{Client, ClientError, Start};
-use crate::daemon;
+use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{
     Configuration, ConfigurationQuery, DaemonInfo, EngineInfo, Status, StatusQuery,
@@ -20,7 +20,7 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
     });
     match asked {
         Ok((status, configuration)) => {
-            let mut findings = about(&status);
+            let mut findings = about(&status, place);
             findings.extend(in_force(&configuration));
             findings.extend(status.engine.as_ref().map(engine));
             (findings, Some(status.daemon))
@@ -65,7 +65,7 @@ fn file(place: &Place) -> Finding {
     }
 }
 
-fn about(status: &Status) -> Vec<Finding> {
+fn about(status: &Status, place: &Place) -> Vec<Finding> {
     let daemon = &status.daemon;
     let (pid, version, ours) = (daemon.pid, &daemon.version, env!("CARGO_PKG_VERSION"));
     let first = if version == ours {
@@ -77,7 +77,10 @@ fn about(status: &Status) -> Vec<Finding> {
             "`canal daemon --replace` puts the new one in its place; all locks stay held",
         )
     };
-    let notes = daemon.notes.iter().map(|note| Finding::note("daemon", note));
+    // What keeps the locks of this machine apart is looked at by itself.
+    let is_told_elsewhere = |note: &str| place.is_users_own() && Separation::is_told_by(note);
+    let notes = daemon.notes.iter().filter(|note| !is_told_elsewhere(note));
+    let notes = notes.map(|note| Finding::note("daemon", note));
     std::iter::once(first).chain(notes).collect()
 }
 
