@@ -108,10 +108,10 @@ fn a_wrong_password_at_the_first_start_is_reported_at_once_and_can_be_corrected(
 #[test]
 fn a_host_waits_for_a_taken_name_and_does_not_keep_its_owner_out() {
     let Some(log) = crate::shared_table::etcd() else { return };
-    let a = Host::new(&log, "a", "ttl = \"120s\"", None);
+    let a = Host::new(&log, "a", "ttl = \"40s\"", None);
     a.join();
     let holder = start_for_now(&a, "1");
-    let twin = Host::new(&log, "a", "ttl = \"120s\"", None);
+    let twin = Host::new(&log, "a", "ttl = \"40s\"", None);
     let in_front = twin.world.canal(["daemon"]).end().code(125);
     assert!(in_front.stderr.contains("another host has the name `a`"), "{in_front:?}");
     let behind = twin.world.canal(["run", "-k", "y", "--", "echo", "ran"]).end().code(125);
