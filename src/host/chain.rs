@@ -244,14 +244,19 @@ impl Chain {
         };
         let name = encoding::author(host, sequence);
         if sequence != expected {
-            return Err(Trouble::Gap(format!("{name} lies where number {expected} should be")));
+            return Err(Trouble::Gap(format!(
+                "{name} follows, but batch {expected} of that host is missing"
+            )));
         }
         let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
         let batch = batch_of(rules, placed)?;
         let joins =
             |change: &Change| matches!(change, Change::HostJoin { host: h, .. } if *h == host);
         if sequence == 1 && !batch.entries.first().is_some_and(|entry| joins(&entry.change)) {
-            return Err(unreadable("it does not begin by joining".to_owned()));
+            return Err(unreadable(
+                "the first batch of a host has to begin with its joining, and this one does not"
+                    .to_owned(),
+            ));
         }
         if trust.compares() && self.knows(batch.seen) == Known::Other {
             return Ok(Step::Divergent { host });
@@ -270,7 +275,9 @@ impl Chain {
         let entries = batch_of(rules, placed)?.entries;
         let notes = |entry: &Entry| matches!(entry.change, Change::Era { number, .. } if number == sequence);
         if entries.len() != 1 || !entries.iter().all(notes) {
-            let what = format!("era {sequence}: it says something else");
+            let what = format!(
+                "era {sequence}: the batch has other entries than the one that begins an era"
+            );
             return Err(Trouble::Unreadable(what));
         }
         let first = Revision(self.revision.0 + 1);
@@ -309,7 +316,7 @@ fn batch_of(rules: Rules, placed: &Placed) -> Result<Batch, Trouble> {
     let batch = batch.map_err(|error| unreadable(error.to_string()))?;
     if (batch.host, batch.sequence) != (host, sequence) {
         let inside = encoding::author(batch.host, batch.sequence);
-        return Err(unreadable(format!("inside it says that it is {inside}")));
+        return Err(unreadable(format!("its content is that of {inside}")));
     }
     Ok(batch)
 }

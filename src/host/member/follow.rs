@@ -34,10 +34,12 @@ impl Member {
         let kept =
             encoding::read_kept(self.rules, &stored.body).map_err(|error| error.to_string())?;
         if !kept.chain.is_of(epoch) {
-            return Err("it is of another history".to_owned());
+            return Err("it was taken of another history of the log".to_owned());
         }
         if kept.chain.link().position != stored.position {
-            return Err("it lies at another place than it says".to_owned());
+            return Err(
+                "the engine stores it under another position than it was taken at".to_owned()
+            );
         }
         Ok(kept)
     }
@@ -98,7 +100,7 @@ impl Member {
     fn skip_to(&mut self, kept: Kept) -> bool {
         let seat = self.our_seat(&kept.chain);
         if seat.is_none() && self.standing == Standing::Member {
-            let why = "it ended while the engine could not be read".to_owned();
+            let why = "it ended while this host could not read the engine".to_owned();
             self.lose(LostWhy::Fenced { why });
             return false;
         }
@@ -185,7 +187,7 @@ impl Member {
             Step::Counts { host, sequence, .. }
                 if self.writes_as(host) && self.writer.is_foreign(sequence, &placed.body) =>
             {
-                let why = "somebody else appends in its name".to_owned();
+                let why = "somebody else appends to the log in its name".to_owned();
                 self.lose(LostWhy::Fenced { why });
                 false
             }

@@ -40,7 +40,7 @@ impl Reader {
         let mapping = Mapping::new(page.as_fd(), ProtFlags::PROT_READ)?;
         let layout = mapping.page();
         if layout.magic.load(Ordering::Relaxed) != MAGIC {
-            return Err(wrong("the deadline page is none"));
+            return Err(wrong("the file is no deadline page"));
         }
         if layout.version.load(Ordering::Relaxed) != VERSION {
             return Err(wrong("the deadline page is of another version"));

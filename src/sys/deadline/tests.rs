@@ -129,7 +129,7 @@ fn a_descriptor_of_something_else_is_refused() {
     assert_eq!(refused(memory(4096, libc::F_SEAL_GROW)), "the deadline page is not sealed");
     assert_eq!(refused(memory(4096, libc::F_SEAL_SHRINK)), "the deadline page is not sealed");
     assert_eq!(refused(memory(64, both)), "the deadline page has another size");
-    assert_eq!(refused(memory(4096, both)), "the deadline page is none");
+    assert_eq!(refused(memory(4096, both)), "the file is no deadline page");
     let newer = memfd_create("x", flags).unwrap();
     let mut bytes = vec![0; 4096];
     bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"canalTTL").to_ne_bytes());
