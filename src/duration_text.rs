@@ -15,7 +15,7 @@ pub(crate) fn short(length: Duration) -> String {
 }
 
 /// A length of time that somebody chose, for people; up to an hour it is exact: `200ms`, `1.5s`,
-/// `1m05.6s`, `10m00s`.
+/// `1m05.6s`, `10m00s`. Whole days have no hours: `30d`.
 pub(crate) fn stated(length: Duration) -> String {
     let seconds = length.as_secs();
     match seconds {
@@ -25,6 +25,7 @@ pub(crate) fn stated(length: Duration) -> String {
             let rest = format!("{rest:06.3}");
             format!("{}m{}s", seconds / 60, rest.trim_end_matches('0'))
         }
+        _ if seconds % 86_400 == 0 => format!("{}d", seconds / 86_400),
         _ => short(length),
     }
 }
@@ -53,5 +54,7 @@ mod tests {
         }
         let stated = [200, 1_500, 10_000, 65_600, 600_000, 7_500_001].map(stated_ms);
         assert_eq!(stated, ["200ms", "1.5s", "10s", "1m05.6s", "10m00s", "2h05m"]);
+        assert_eq!(stated_ms(30 * 86_400_000), "30d");
+        assert_eq!(stated_ms(25 * 3_600_000), "1d01h");
     }
 }
