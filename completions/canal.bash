@@ -50,7 +50,7 @@ _canal() {
                 ;;
             --key | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
                 --priority | --max-waiting | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
-                --idle-exit | --since | --on | --require)
+                --idle-exit | --since | --on | --require | --svg)
                 ((i++))
                 ;;
             --*) ;;
@@ -100,7 +100,7 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -u -- "$cur")
             return
             ;;
-        --socket)
+        --socket | --svg)
             _filedir
             return
             ;;
@@ -161,7 +161,7 @@ _canal() {
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
         renew) options="--handle --while --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
-        stats) options="--since --user --json $everywhere" ;;
+        stats) options="--since --user --ascii --svg --force --json $everywhere" ;;
         history) options="--since --user --failed -n --json --csv $everywhere" ;;
         test) options="$lock --for --json $everywhere" ;;
         leader) options="--watch --json $everywhere" ;;

@@ -12,7 +12,8 @@ function __canal_words
             case --
                 break
             case --socket --key --read --write --why --under --user --for --while --per --buckets --slots --count --wait --conflict-exit-code \
-                --priority --max-waiting --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit
+                --priority --max-waiting --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit \
+                --since --svg
                 set -e words[1]
             case '--*'
             case '-*'
@@ -90,7 +91,7 @@ complete -c canal -n __canal_at -a release -d 'Give back what a process or a lea
 complete -c canal -n __canal_at -a renew -d 'Renew a lease'
 complete -c canal -n __canal_at -a status -d 'Show holders, waiters, and why they wait'
 complete -c canal -n __canal_at -a history -d 'Show what ended, when and how'
-complete -c canal -n __canal_at -a stats -d 'Show how long requests waited and held their locks'
+complete -c canal -n __canal_at -a stats -d 'Show waits, holds and use over time, and how many slots a lock should have'
 complete -c canal -n __canal_at -a test -d 'Ask whether locks are free, without taking them'
 complete -c canal -n __canal_at -a leader -d 'Show who leads by holding a lock'
 complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, after showing it'
@@ -155,6 +156,9 @@ complete -c canal -n '__canal_at acquire release status list ps history stats te
 
 complete -c canal -n '__canal_at history stats' -l since -x -a '1h 1d 1w' -d 'Only what ended within DUR'
 complete -c canal -n '__canal_at history stats' -l user -x -a '(__fish_complete_users)' -d 'Only what is of this user'
+complete -c canal -n '__canal_at stats' -l ascii -d 'Draw with plain ASCII characters'
+complete -c canal -n '__canal_at stats' -l svg -r -F -d 'Write a report with pictures'
+complete -c canal -n '__canal_at stats' -l force -d 'Replace the file of --svg'
 complete -c canal -n '__canal_at history' -l failed -d 'Only what ended otherwise than by a release or with exit code 0'
 complete -c canal -n '__canal_at history' -s n -x -d 'Show the last so many'
 complete -c canal -n '__canal_at history' -l csv -d 'Print comma-separated values'

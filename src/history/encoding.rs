@@ -8,7 +8,7 @@ use super::record::{Ending, Item, Reason, Record, RingStep};
 use crate::core::Mode;
 
 /// The version of this form, the first byte of each record.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 const FAILED: u8 = 1;
 const GRANTED: u8 = 2;
@@ -36,6 +36,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             Mode::Write => 2,
         });
         number(item.count, out);
+        number(item.size, out);
     }
     number(record.waited_ms, out);
     if let Some(held_ms) = record.held_ms {
@@ -125,34 +126,58 @@ impl<'a> Head<'a> {
     /// Whether one of the keys is this one or lies below it.
     pub(super) fn is_below(&self, key: &str) -> bool {
         let (count, mut reader) = self.items;
-        (0..count).map_while(|_| item(&mut reader)).any(|(found, _, _)| {
-            let rest = found.as_bytes().strip_prefix(key.as_bytes());
-            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-        })
+        (0..count).map_while(|_| item(&mut reader)).any(|item| item.is_below(key))
+    }
+}
+
+/// What was asked of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ItemForm<'a> {
+    pub(super) key: &'a str,
+    pub(super) mode: Mode,
+    pub(super) count: u64,
+    pub(super) size: u64,
+}
+
+impl ItemForm<'_> {
+    /// Whether its key is this one or lies below it.
+    pub(super) fn is_below(&self, key: &str) -> bool {
+        let rest = self.key.as_bytes().strip_prefix(key.as_bytes());
+        rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
     }
 }
 
 /// What is counted of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths<'a> {
+    pub(super) ended_ms: u64,
     pub(super) uid: u32,
     pub(super) waited_ms: u64,
     /// `None` if it was never granted.
     pub(super) held_ms: Option<u64>,
     pub(super) command: &'a str,
+    /// The number of items, and their form.
+    items: (u64, Reader<'a>),
 }
 
 impl<'a> Lengths<'a> {
     /// Reads what is counted of a record; `None` if it is none, or one of a later version.
     pub(super) fn read(payload: &'a [u8]) -> Option<Self> {
-        let (Head { uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
+        let (Head { ended_ms, uid, items, .. }, flags) = Head::and_flags(payload)?;
+        let (count, mut reader) = items;
         for _ in 0..count {
             item(&mut reader)?;
         }
         let waited_ms = reader.number()?;
         let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
         let _token_session_pid = (reader.number()?, reader.number()?, reader.number()?);
-        Some(Self { uid, waited_ms, held_ms, command: reader.text()? })
+        Some(Self { ended_ms, uid, waited_ms, held_ms, command: reader.text()?, items })
+    }
+
+    /// What it asked for.
+    pub(super) fn items(&self) -> impl Iterator<Item = ItemForm<'a>> + use<'a> {
+        let (count, mut reader) = self.items;
+        (0..count).map_while(move |_| item(&mut reader))
     }
 }
 
@@ -161,8 +186,8 @@ pub(super) fn decode(payload: &[u8]) -> Option<Record> {
     let (Head { ended_ms, uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
     let mut items = Vec::new();
     for _ in 0..count {
-        let (key, mode, count) = item(&mut reader)?;
-        items.push(Item { key: key.to_owned(), mode, count });
+        let ItemForm { key, mode, count, size } = item(&mut reader)?;
+        items.push(Item { key: key.to_owned(), mode, count, size });
     }
     let waited_ms = reader.number()?;
     let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
@@ -188,7 +213,7 @@ pub(super) fn decode(payload: &[u8]) -> Option<Record> {
     })
 }
 
-fn item<'a>(reader: &mut Reader<'a>) -> Option<(&'a str, Mode, u64)> {
+fn item<'a>(reader: &mut Reader<'a>) -> Option<ItemForm<'a>> {
     let key = reader.text()?;
     let mode = match reader.byte()? {
         0 => Mode::Counted,
@@ -196,7 +221,7 @@ fn item<'a>(reader: &mut Reader<'a>) -> Option<(&'a str, Mode, u64)> {
         2 => Mode::Write,
         _ => return None,
     };
-    Some((key, mode, reader.number()?))
+    Some(ItemForm { key, mode, count: reader.number()?, size: reader.number()? })
 }
 
 fn read_ending(reader: &mut Reader<'_>) -> Option<Ending> {
@@ -278,11 +303,11 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::history::record::tests::record;
 
-    fn written(record: &Record) -> Vec<u8> {
+    pub(in crate::history) fn written(record: &Record) -> Vec<u8> {
         let mut out = Vec::new();
         encode(record, &mut out);
         out
@@ -310,7 +335,8 @@ mod tests {
     /// A record that has everything, with each ending.
     fn records() -> impl Iterator<Item = Record> {
         endings().into_iter().map(|ending| {
-            let item = |key: &str, mode, count| Item { key: key.to_owned(), mode, count };
+            let item =
+                |key: &str, mode, count| Item { key: key.to_owned(), mode, count, size: count };
             Record {
                 items: vec![
                     item("ä", Mode::Read, 0),
@@ -332,6 +358,18 @@ mod tests {
         }
         let never = Record { held_ms: None, token: 0, ..record(1, "x", 0) };
         assert_eq!(decode(&written(&never)), Some(never));
+    }
+
+    #[test]
+    fn what_is_counted_of_a_record_has_its_items() {
+        for record in records() {
+            let form = written(&record);
+            let lengths = Lengths::read(&form).unwrap();
+            let items: Vec<_> = lengths.items().map(|it| (it.key, it.mode, it.size)).collect();
+            let known = record.items.iter().map(|it| (it.key.as_str(), it.mode, it.size));
+            assert_eq!(items, known.collect::<Vec<_>>());
+            assert_eq!((lengths.ended_ms, lengths.command), (record.ended_ms, &*record.command));
+        }
     }
 
     #[test]

@@ -1,20 +1,24 @@
 //! What ended: a bounded record of requests and holds, in files.
 //!
 //! `record` is what is known of one request, `encoding` its form in a file, `segment` the form of a
-//! file, `store` all files, `search` looks something up in them, and
-//! `tally` counts.
+//! file, `store` all files, `search` looks something up in them, and `tally` counts, with
+//! `histogram` and `timeline`. `replay` has the recorded requests ask for a lock of another size.
 //!
 //! Invariants: a file is only appended to, so that a process that is killed leaves at most its last
 //! record torn. What cannot be read is set aside and never ends a daemon.
 
 mod encoding;
+mod histogram;
 mod record;
+mod replay;
 mod search;
 mod segment;
 mod store;
 mod tally;
+mod timeline;
 
+pub(crate) use histogram::{Bins, Quantiles};
 pub(crate) use record::{Ending, Item, Reason, Record, RingStep};
 pub(crate) use search::{Found, Query, Search};
 pub(crate) use store::{Limits, Store};
-pub(crate) use tally::{Counted, Counts, Quantiles, Tally};
+pub(crate) use tally::{Counted, Counts, KeyUse, Present, Running, SlotsTable, Tally};

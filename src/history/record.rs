@@ -37,6 +37,9 @@ pub(crate) struct Item {
     pub(crate) mode: Mode,
     /// How many slots; 0 for a read or a write.
     pub(crate) count: u64,
+    /// Of how many slots, where no size is stored: those that it stated, or was given; 0 for a read
+    /// or a write.
+    pub(crate) size: u64,
 }
 
 /// How a request ended.
@@ -128,7 +131,7 @@ pub(super) mod tests {
             waited_ms: 1_500,
             held_ms: Some(300),
             token: 77,
-            items: vec![Item { key: key.to_owned(), mode: Mode::Counted, count: 1 }],
+            items: vec![Item { key: key.to_owned(), mode: Mode::Counted, count: 1, size: 2 }],
             session: 12,
             uid,
             pid: 812,

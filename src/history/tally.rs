@@ -1,14 +1,25 @@
-//! Counts waits and holds: of all records that fit, by user, and by command.
+//! Counts waits and holds: of all records that fit, by user, by command, and by key. Of one key it
+//! also says how long its requests would have waited with another number of slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::encoding::Lengths;
+use super::histogram::{Bins, Histogram, Quantiles};
+use super::replay::{Arrival, replay};
 use super::search::Query;
 use super::segment::Frames;
 use super::store::Store;
+use super::timeline::Timeline;
+use crate::core::Mode;
 
 /// Users and commands that are counted at once. The rest is part of all records only.
 const GROUPS_MAX: usize = 1_000;
+
+/// Keys that are counted at once: each has a timeline.
+const KEYS_MAX: usize = 100;
+
+/// At most this many requests are replayed, the latest ones.
+const ARRIVALS_MAX: usize = 10_000;
 
 /// What is counted of many records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,12 +35,73 @@ pub(crate) struct Counted {
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
+    /// The key of the query.
+    pub(crate) key: Option<String>,
+    /// When it was asked, in milliseconds since 1970 UTC.
+    pub(crate) now_ms: u64,
     pub(crate) all: Counted,
+    /// How many of all waits lie between some bounds.
+    pub(crate) wait_bins: Bins,
+    /// How many of all holds do.
+    pub(crate) hold_bins: Bins,
     pub(crate) users: BTreeMap<u32, Counted>,
     /// By user and command, as far as the caller may see commands.
     pub(crate) commands: BTreeMap<(u32, String), Counted>,
-    /// Whether there were more users or commands than are counted at once.
+    /// By key, as far as the query is about it.
+    pub(crate) keys: BTreeMap<String, KeyUse>,
+    /// Whether there were more users, commands or keys than are counted at once.
     pub(crate) left_out: bool,
+    /// Of the key of the query, if slots of it were granted.
+    pub(crate) slots: Option<SlotsTable>,
+}
+
+/// How much of a key was in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyUse {
+    /// How many requests were granted.
+    pub(crate) granted: u64,
+    /// How many slots the latest request stated, or was given; 0 if none asked for slots.
+    pub(crate) size: u64,
+    /// When that request ended.
+    size_ms: u64,
+    /// Slots in use; each reader and writer counts for one.
+    pub(crate) used: Timeline,
+    /// What was in use before this moment is not counted, in milliseconds since 1970 UTC.
+    pub(crate) since_ms: u64,
+}
+
+/// How long the requests for a key would have waited with another number of slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlotsTable {
+    /// How many slots the key has now.
+    pub(crate) present: u64,
+    /// How many requests were replayed: those that were granted, the latest ones.
+    pub(crate) requests: u64,
+    /// Whether there were more of them.
+    pub(crate) more: bool,
+    /// For each number of slots how long they would have waited, and how many ask for more slots.
+    pub(crate) rows: Vec<(u64, Quantiles, u64)>,
+}
+
+/// What the files do not say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Present {
+    /// Now, in milliseconds since 1970 UTC.
+    pub(crate) now_ms: u64,
+    /// How many slots are stored for the key of the query.
+    pub(crate) stored: Option<u64>,
+    /// What is held now.
+    pub(crate) running: Vec<Running>,
+}
+
+/// What is held of a key now.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) key: String,
+    /// Since when, in milliseconds since 1970 UTC.
+    pub(crate) since_ms: u64,
+    /// How many slots; 1 of a read or a write.
+    pub(crate) slots: u64,
 }
 
 /// A count under way.
@@ -38,32 +110,137 @@ pub(crate) struct Tally {
     query: Query,
     /// Only the commands of this user are told apart; `None` means all.
     viewer: Option<u32>,
+    present: Present,
     below: u64,
+    /// The requests for the key of the query that were granted, the latest file first.
+    arrivals: Vec<Arrival>,
+    /// The numbers of slots that are still to be tried; `None` while files are read.
+    to_try: Option<BTreeSet<u64>>,
     pub(crate) counts: Counts,
 }
 
 impl Tally {
-    pub(crate) fn new(query: Query, viewer: Option<u32>) -> Self {
-        Self { query, viewer, below: u64::MAX, counts: Counts::default() }
+    pub(crate) fn new(query: Query, viewer: Option<u32>, present: Present) -> Self {
+        let (key, now_ms) = (query.key.clone(), present.now_ms);
+        Self {
+            query,
+            viewer,
+            present,
+            below: u64::MAX,
+            arrivals: Vec::new(),
+            to_try: None,
+            counts: Counts { key, now_ms, ..Counts::default() },
+        }
+    }
+
+    /// Counts the next file, or tries the next number of slots. Returns whether all is done.
+    pub(crate) fn step(&mut self, store: &Store) -> bool {
+        match &mut self.to_try {
+            None => {
+                if self.read_next(store) {
+                    self.add_running();
+                    self.to_try = Some(self.sizes());
+                }
+                false
+            }
+            Some(sizes) => match sizes.pop_first() {
+                Some(slots) => {
+                    let replayed = replay(&self.arrivals, slots);
+                    if let Some(table) = &mut self.counts.slots {
+                        table.rows.push((slots, replayed.quantiles(), replayed.unfit));
+                    }
+                    false
+                }
+                None => true,
+            },
+        }
     }
 
     /// Counts the next file. Returns whether all are counted.
-    pub(crate) fn step(&mut self, store: &Store) -> bool {
+    fn read_next(&mut self, store: &Store) -> bool {
         let Some(segment) = store.last_before(self.below) else { return true };
         self.below = segment.first;
         let bytes = store.read(segment);
+        let before = self.arrivals.len();
         for frame in Frames::of(&bytes).into_iter().flatten() {
             if self.query.fits(&frame)
                 && let Some(lengths) = frame.lengths()
             {
                 self.count(&lengths);
+                self.count_use(&lengths, before < ARRIVALS_MAX);
             }
+        }
+        // In a file the latest come last.
+        if let Some(added) = self.arrivals.get_mut(before..) {
+            added.reverse();
         }
         segment.first_ms < self.query.since_ms
     }
 
+    /// Adds what was held to the keys that the query is about.
+    fn count_use(&mut self, lengths: &Lengths<'_>, collects: bool) {
+        let Some(held_ms) = lengths.held_ms else { return };
+        let asked_for = self.query.key.as_deref();
+        let begin_ms = lengths.ended_ms.saturating_sub(held_ms);
+        for item in lengths.items() {
+            if asked_for.is_some_and(|key| !item.is_below(key)) {
+                continue;
+            }
+            let is_counted = item.mode == Mode::Counted;
+            if collects && is_counted && asked_for == Some(item.key) {
+                let asked_ms = begin_ms.saturating_sub(lengths.waited_ms);
+                self.arrivals.push(Arrival { asked_ms, held_ms, count: item.count });
+            }
+            let since_ms = self.query.since_ms;
+            let Some(of) = self.counts.use_of(item.key, since_ms) else { continue };
+            of.granted += 1;
+            if is_counted && lengths.ended_ms >= of.size_ms {
+                (of.size, of.size_ms) = (item.size, lengths.ended_ms);
+            }
+            let slots = if is_counted { item.count } else { 1 };
+            of.used.add(begin_ms.max(since_ms), lengths.ended_ms, slots);
+        }
+    }
+
+    /// Adds what is held now, and has each timeline reach to now.
+    fn add_running(&mut self) {
+        let now_ms = self.present.now_ms;
+        let running = std::mem::take(&mut self.present.running);
+        let since_ms = self.query.since_ms;
+        for held in running {
+            if let Some(of) = self.counts.use_of(&held.key, since_ms) {
+                of.used.add(held.since_ms.max(since_ms), now_ms, held.slots);
+            }
+        }
+        for of in self.counts.keys.values_mut() {
+            of.used.reach(now_ms);
+        }
+    }
+
+    /// The numbers of slots to try: the present one, one and two less and more, and twice as many.
+    fn sizes(&mut self) -> BTreeSet<u64> {
+        let of = self.query.key.as_ref().and_then(|key| self.counts.keys.get(key));
+        let present = self.present.stored.or(of.map(|of| of.size)).unwrap_or(0);
+        let more = self.arrivals.len() > ARRIVALS_MAX;
+        self.arrivals.truncate(ARRIVALS_MAX);
+        self.arrivals.sort_by_key(|arrival| arrival.asked_ms);
+        if present == 0 || self.arrivals.is_empty() {
+            return BTreeSet::new();
+        }
+        let requests = self.arrivals.len() as u64;
+        self.counts.slots = Some(SlotsTable { present, requests, more, rows: Vec::new() });
+        let less = (1..=2).map(|n| present.saturating_sub(n));
+        let more = (0..=2).map(|n| present.saturating_add(n));
+        let all = less.chain(more).chain([present.saturating_mul(2)]);
+        all.filter(|slots| *slots > 0).collect()
+    }
+
     fn count(&mut self, lengths: &Lengths<'_>) {
         self.counts.all.add(lengths);
+        if let Some(held_ms) = lengths.held_ms {
+            self.counts.wait_bins.add(lengths.waited_ms);
+            self.counts.hold_bins.add(held_ms);
+        }
         let uid = lengths.uid;
         let users = &mut self.counts.users;
         if users.len() < GROUPS_MAX || users.contains_key(&uid) {
@@ -80,6 +257,20 @@ impl Tally {
                 self.counts.left_out = true;
             }
         }
+    }
+}
+
+impl Counts {
+    /// The use of a key, if not too many keys are counted already.
+    fn use_of(&mut self, key: &str, since_ms: u64) -> Option<&mut KeyUse> {
+        if !self.keys.contains_key(key) {
+            if self.keys.len() >= KEYS_MAX {
+                self.left_out = true;
+                return None;
+            }
+            self.keys.insert(key.to_owned(), KeyUse { since_ms, ..KeyUse::default() });
+        }
+        self.keys.get_mut(key)
     }
 }
 
@@ -100,114 +291,12 @@ impl Counted {
     }
 }
 
-/// Each power of two is divided into this many parts: a quantile is at most 1/32 too large.
-const PARTS: u64 = 32;
-
-/// How often each length of time occurred. The lengths are rounded, so that a million of them take no
-/// more room than ten.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Histogram {
-    parts: BTreeMap<u32, u64>,
-    count: u64,
-    max: u64,
-}
-
-/// What is told of many lengths of time, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Quantiles {
-    pub(crate) median: u64,
-    pub(crate) p90: u64,
-    pub(crate) p99: u64,
-    pub(crate) max: u64,
-}
-
-impl Histogram {
-    pub(crate) fn add(&mut self, length: u64) {
-        *self.parts.entry(part(length)).or_default() += 1;
-        self.count += 1;
-        self.max = self.max.max(length);
-    }
-
-    pub(crate) fn quantiles(&self) -> Quantiles {
-        Quantiles {
-            median: self.quantile(50),
-            p90: self.quantile(90),
-            p99: self.quantile(99),
-            max: self.max,
-        }
-    }
-
-    /// The least length that at least so many percent do not exceed; 0 of none.
-    fn quantile(&self, percent: u64) -> u64 {
-        let rank = (self.count * percent).div_ceil(100);
-        let mut seen = 0;
-        let found = self.parts.iter().find(|(_, count)| {
-            seen += **count;
-            seen >= rank
-        });
-        found.map_or(0, |(part, _)| largest(*part).min(self.max))
-    }
-}
-
-/// In which part a length lies: lengths below `PARTS` have one each.
-fn part(length: u64) -> u32 {
-    if length < PARTS {
-        return length as u32;
-    }
-    let shift = length.ilog2() - PARTS.ilog2();
-    let within = (length >> shift) - PARTS;
-    (shift + 1) * PARTS as u32 + within as u32
-}
-
-/// The largest length of a part.
-fn largest(part: u32) -> u64 {
-    let parts = PARTS as u32;
-    if part < parts {
-        return part.into();
-    }
-    let (shift, within) = (part / parts - 1, part % parts);
-    let first = u128::from(PARTS + u64::from(within)) << shift;
-    u64::try_from(first + (1 << shift) - 1).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::record::{Ending, Reason, Record, tests::record};
+    use crate::history::encoding::tests::written;
+    use crate::history::record::{Ending, Item, Reason, Record, tests::record};
     use crate::history::store::Limits;
-
-    #[test]
-    fn parts_are_in_order_and_not_wide() {
-        let mut last = 0;
-        for length in (0..5_000).chain((13..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit])) {
-            let part = part(length);
-            assert!(part >= last, "{length}");
-            last = part;
-            assert!(largest(part) >= length, "{length}");
-            assert!(largest(part) - length <= length / PARTS, "{length}: {}", largest(part));
-        }
-        assert_eq!(largest(part(u64::MAX)), u64::MAX);
-    }
-
-    #[test]
-    fn quantiles_are_those_of_the_sorted_lengths_but_for_rounding() {
-        for count in [1_u64, 2, 10, 999, 1_000] {
-            let mut histogram = Histogram::default();
-            // A permutation of 1 to `count`: 7 divides none of them but as a factor of its own.
-            let lengths: Vec<u64> = (1..=count).collect();
-            lengths.iter().rev().for_each(|length| histogram.add(*length));
-            let found = histogram.quantiles();
-            assert_eq!((histogram.count, found.max), (count, count));
-            for (quantile, percent) in [(found.median, 50), (found.p90, 90), (found.p99, 99)] {
-                let exact = lengths[(count * percent).div_ceil(100) as usize - 1];
-                assert!(
-                    quantile >= exact && quantile - exact <= exact / PARTS,
-                    "{percent}: {found:?}"
-                );
-            }
-        }
-        assert_eq!(Histogram::default().quantiles(), Quantiles::default());
-    }
 
     #[test]
     fn records_are_counted_by_user_and_by_the_commands_that_may_be_seen() {
@@ -229,7 +318,7 @@ mod tests {
             .collect();
         store.append(&all, 0).unwrap();
         let count = |query: Query, viewer| {
-            let mut tally = Tally::new(query, viewer);
+            let mut tally = Tally::new(query, viewer, Present::default());
             while !tally.step(&store) {}
             tally.counts
         };
@@ -250,13 +339,89 @@ mod tests {
 
     #[test]
     fn many_commands_take_no_more_room_than_some() {
-        let mut tally = Tally::new(Query::default(), None);
+        let mut tally = Tally::new(Query::default(), None, Present::default());
         for n in 0..2 * GROUPS_MAX {
             let command = n.to_string();
-            tally.count(&Lengths { uid: 1, waited_ms: 1, held_ms: Some(1), command: &command });
+            let form = written(&Record { command, ..record(5_000, &format!("k/{n}"), 1) });
+            let lengths = Lengths::read(&form).unwrap();
+            tally.count(&lengths);
+            tally.count_use(&lengths, true);
         }
+        assert_eq!(tally.counts.keys.len(), KEYS_MAX);
+        assert!(tally.arrivals.is_empty(), "no key was asked for");
         assert_eq!(tally.counts.commands.len(), GROUPS_MAX);
         assert!(tally.counts.left_out);
         assert_eq!(tally.counts.all.count(), 2 * GROUPS_MAX as u64);
+    }
+
+    /// Requests for slots of `a`, one each second, each for three seconds, of which two hold at
+    /// once: each pair waits a second longer than the pair before. One in three also reads `b`.
+    fn steady(count: u64) -> Vec<Record> {
+        let of = |n: u64| {
+            let waited_ms = n / 2 * 1000;
+            let ended_ms = n * 1000 + waited_ms + 3000;
+            let item = |key: &str, mode, size| {
+                let count = size / 2;
+                Item { key: key.to_owned(), mode, count, size }
+            };
+            let mut items = vec![item("a", Mode::Counted, 2)];
+            if n.is_multiple_of(3) {
+                items.push(item("b", Mode::Read, 0));
+            }
+            let held_ms = Some(3000);
+            Record { items, waited_ms, held_ms, ..record(ended_ms, "a", 0) }
+        };
+        (0..count).map(of).collect()
+    }
+
+    fn counted(records: &[Record], key: Option<&str>, since_ms: u64, present: Present) -> Counts {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
+        let (mut store, _) = Store::open(dir.path(), limits).unwrap();
+        store.append(records, 0).unwrap();
+        let query = Query { key: key.map(str::to_owned), since_ms, ..Query::default() };
+        let mut tally = Tally::new(query, None, present);
+        while !tally.step(&store) {}
+        tally.counts
+    }
+
+    #[test]
+    fn use_over_time_has_what_ended_and_what_is_held_now() {
+        let running = |key: &str, since_ms| Running { key: key.to_owned(), since_ms, slots: 1 };
+        let present = || Present {
+            now_ms: 20_000,
+            stored: None,
+            running: vec![running("a", 15_000), running("c", 19_500)],
+        };
+        let counts = counted(&steady(8), None, 0, present());
+        let of_a = &counts.keys["a"];
+        assert_eq!((of_a.granted, of_a.size), (8, 2));
+        // The first holds until second 3, the second from 1 to 4, the third from 3 to 6, and so on.
+        let seconds: Vec<u64> = of_a.used.buckets().iter().map(|used| used / 1000).collect();
+        assert_eq!(seconds, [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 0, 0, 1, 1, 1, 1, 1, 0]);
+        assert_eq!(counts.keys["b"].granted, 3);
+        assert_eq!(counts.keys["c"].used.sum(), 500);
+        assert!(counts.slots.is_none(), "no key was asked for");
+        let later = counted(&steady(8), Some("a"), 5_500, present());
+        assert_eq!(later.keys["a"].used.buckets()[..2], [1_000, 2_000]);
+        assert_eq!(later.keys["a"].used.begin_ms(), 5_000);
+    }
+
+    #[test]
+    fn another_number_of_slots_would_have_meant_these_waits() {
+        let counts = counted(&steady(8), Some("a"), 0, Present::default());
+        let table = counts.slots.unwrap();
+        assert_eq!((table.present, table.requests, table.more), (2, 8, false));
+        let found: Vec<_> = table.rows.iter().map(|row| (row.0, row.1.median, row.1.max)).collect();
+        // With three slots nobody waits. With two the pairs wait 0, 1, 2 and 3 s; with one slot
+        // each waits 2 s longer than the one before.
+        let expected = [(1, 6_000, 14_000), (2, 1_000, 3_000), (3, 0, 0), (4, 0, 0)];
+        assert_eq!(found, expected);
+        let stored = Present { stored: Some(5), ..Present::default() };
+        let table = counted(&steady(8), Some("a"), 0, stored).slots.unwrap();
+        let sizes: Vec<_> = table.rows.iter().map(|row| row.0).collect();
+        assert_eq!((table.present, sizes), (5, vec![3, 4, 5, 6, 7, 10]));
+        let of_readers = counted(&steady(8), Some("b"), 0, Present::default());
+        assert!(of_readers.slots.is_none(), "it has no slots");
     }
 }

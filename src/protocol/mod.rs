@@ -31,8 +31,9 @@ pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
 pub use messages::handle::Handle;
 pub use messages::history::{
-    HistoryClient, HistoryCount, HistoryItem, HistoryLengths, HistoryPage, HistoryQuery,
-    HistoryRecord, HistoryStats, HistoryStatsQuery, HistoryStep,
+    HistoryBin, HistoryClient, HistoryCount, HistoryItem, HistoryKeyUse, HistoryLengths,
+    HistoryPage, HistoryQuery, HistoryRecord, HistorySlots, HistorySlotsRow, HistoryStats,
+    HistoryStatsQuery, HistoryStep,
 };
 pub use messages::kill::{Kill, KillTarget, KillTargets, Killed, WouldKill};
 pub use messages::leader::{Leader, LeaderQuery};

@@ -104,7 +104,7 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Show what ended: when, how, and how long it waited and held its locks
     History(HistoryArgs),
-    /// Show how long requests waited and held their locks, by user and by command
+    /// Show waits, holds and use over time, and how many slots a lock should have
     Stats(StatsArgs),
     /// Ask whether locks are free, without taking them: exit code 0 or 75
     Test(TestArgs),
@@ -305,7 +305,7 @@ pub(crate) struct StatusArgs {
     pub(crate) graph: bool,
 }
 
-/// Show how long requests waited and held their locks, by user and by command
+/// Show waits, holds and use over time, and how many slots a lock should have
 #[derive(Args, Debug)]
 pub(crate) struct StatsArgs {
     /// Only what asked for this key or one below it
@@ -317,6 +317,15 @@ pub(crate) struct StatsArgs {
     /// Only what is of this user; a name or a number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
     pub(crate) user: Option<u32>,
+    /// Draw with plain ASCII characters, as is done where the locale is not UTF-8
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) ascii: bool,
+    /// Write a report with pictures to FILE, as SVG; - is standard output
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "ascii"])]
+    pub(crate) svg: Option<PathBuf>,
+    /// Replace the FILE of --svg if it is there
+    #[arg(long, requires = "svg")]
+    pub(crate) force: bool,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,

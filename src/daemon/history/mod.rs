@@ -2,7 +2,7 @@
 //!
 //! `recorder` makes records of what the table decided, at the one place where its outcomes are taken
 //! in (`calls/dispatch/propose.rs` and `cluster/follow.rs`). `queue` hands them to a thread of their
-//! own (`writer`), which also searches. `serve` is what clients ask.
+//! own (`writer`), which also searches. `serve` and `stats` are what clients ask.
 //!
 //! Invariants: no answer waits for the history, and nothing is done for it before the answers of a
 //! turn are written, but to note in memory what ended. If the writer cannot keep up, records are
@@ -14,4 +14,5 @@ pub(super) mod queue;
 pub(super) mod raw;
 pub(super) mod recorder;
 pub(super) mod serve;
+pub(super) mod stats;
 pub(super) mod writer;

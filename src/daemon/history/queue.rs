@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Counts, Found, Query};
+use crate::history::{Counts, Found, Present, Query};
 
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.
 const BATCH_TIME: Duration = Duration::from_millis(400);
@@ -31,6 +31,7 @@ pub(crate) enum Question {
     Counts {
         query: Query,
         viewer: Option<u32>,
+        present: Present,
     },
 }
 
@@ -38,7 +39,7 @@ pub(crate) enum Question {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Records(Found),
-    Counts(Counts),
+    Counts(Box<Counts>),
 }
 
 /// What the daemon and the thread of its history say to each other.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::core::Request;
+use crate::core::{Request, View};
 use crate::daemon::history::exits::Exit;
 use crate::daemon::view::text::pid_of;
 use crate::history::{Ending, Item, Record};
@@ -27,10 +27,14 @@ impl Raw {
     /// The record of it.
     pub(crate) fn record(&self, ending: Ending) -> Record {
         let asked = &self.asked;
-        let items = asked.items.iter().map(|item| Item {
-            key: item.key.as_str().to_owned(),
-            mode: item.ask.mode(),
-            count: item.ask.counted().map_or(0, |(count, _)| count),
+        let items = asked.items.iter().map(|item| {
+            let counted = item.ask.counted();
+            Item {
+                key: item.key.as_str().to_owned(),
+                mode: item.ask.mode(),
+                count: counted.map_or(0, |(count, _)| count),
+                size: counted.map_or(0, |(_, view)| view.unwrap_or(View::ONE).capacity()),
+            }
         });
         Record {
             ended_ms: self.ended_ms,

@@ -9,16 +9,12 @@ use crate::daemon::history::queue::{Answer, Question};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
-use crate::history::{Counted, Counts, Ending, Found, Quantiles, Query, Reason, Record};
+use crate::history::{Ending, Found, Query, Reason, Record};
 use crate::protocol::{
-    ErrorName, Failure, HistoryClient, HistoryCount, HistoryItem, HistoryLengths, HistoryPage,
-    HistoryQuery, HistoryRecord, HistoryStats, HistoryStatsQuery, HistoryStep,
+    ErrorName, Failure, HistoryClient, HistoryItem, HistoryPage, HistoryQuery, HistoryRecord,
+    HistoryStep,
 };
 use crate::sys::clock;
-use crate::sys::peer::Credentials;
-
-/// The most users, and the most commands, of a reply.
-const GROUPS_SHOWN_MAX: usize = 100;
 
 /// The most records of a page.
 const PAGE_MAX: u64 = 500;
@@ -40,27 +36,7 @@ impl Server {
         self.look_up(id, Question::Records(query))
     }
 
-    /// Counts waits and holds. The answer comes when all are counted.
-    pub(crate) fn history_stats(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        query: &HistoryStatsQuery,
-    ) -> Result<Step, Failure> {
-        let key = query.key.as_deref().map(items::key).transpose()?;
-        let since_ms = query.since_ms.map_or(0, |ms| clock::unix_ms().saturating_sub(ms));
-        let query = Query {
-            key: key.map(|key| key.as_str().to_owned()),
-            since_ms,
-            uid: query.uid,
-            ..Query::default()
-        };
-        // As commands are shown elsewhere: root sees all of them.
-        let viewer = (peer.uid != 0).then_some(peer.uid);
-        self.look_up(id, Question::Counts { query, viewer })
-    }
-
-    fn look_up(&mut self, id: ConnId, question: Question) -> Result<Step, Failure> {
+    pub(crate) fn look_up(&mut self, id: ConnId, question: Question) -> Result<Step, Failure> {
         if !self.history.is_on() {
             let message = "this daemon keeps no history";
             return Err(Failure::new(ErrorName::Unsupported, message)
@@ -77,7 +53,7 @@ impl Server {
     pub(crate) fn history_answer(&self, viewer: u32, answer: &Answer) -> Step {
         match answer {
             Answer::Records(found) => self.history_page(viewer, found),
-            Answer::Counts(counts) => Step::reply(&stats(counts, self.history.dropped())),
+            Answer::Counts(counts) => Step::reply(&self.stats(counts)),
         }
     }
 
@@ -94,49 +70,6 @@ impl Server {
             dropped: self.history.dropped(),
         })
     }
-}
-
-/// What was counted; users and commands with the most records first.
-fn stats(counts: &Counts, dropped: u64) -> HistoryStats {
-    let users = counts.users.iter().map(|(uid, of)| (Some(*uid), None, of));
-    let commands = counts.commands.iter();
-    let commands = commands.map(|((uid, command), of)| (Some(*uid), Some(command), of));
-    let (users, more_users) = most(users.collect());
-    let (commands, more_commands) = most(commands.collect());
-    HistoryStats {
-        all: count(None, None, &counts.all),
-        users,
-        commands,
-        left_out: counts.left_out || more_users || more_commands,
-        dropped,
-    }
-}
-
-/// A group: its user, its command, what was counted.
-type Group<'a> = (Option<u32>, Option<&'a String>, &'a Counted);
-
-/// The groups with the most records, and whether there are more.
-fn most(mut groups: Vec<Group<'_>>) -> (Vec<HistoryCount>, bool) {
-    groups.sort_by_key(|(.., of)| std::cmp::Reverse(of.count()));
-    let shown = groups.iter().take(GROUPS_SHOWN_MAX);
-    let shown = shown.map(|(uid, command, of)| count(*uid, *command, of)).collect();
-    (shown, groups.len() > GROUPS_SHOWN_MAX)
-}
-
-fn count(uid: Option<u32>, command: Option<&String>, of: &Counted) -> HistoryCount {
-    HistoryCount {
-        uid,
-        command: command.cloned(),
-        count: of.count(),
-        refused: of.refused,
-        waits: lengths(&of.waits.quantiles()),
-        holds: lengths(&of.holds.quantiles()),
-    }
-}
-
-fn lengths(of: &Quantiles) -> HistoryLengths {
-    let Quantiles { median, p90, p99, max } = *of;
-    HistoryLengths { median_ms: median, p90_ms: p90, p99_ms: p99, max_ms: max }
 }
 
 /// What everybody may see of a record.

@@ -44,7 +44,7 @@ pub(crate) fn start(queue: Arc<Queue>, files: Files) -> io::Result<std::thread::
 /// What is being looked for.
 enum UnderWay {
     Search(Search),
-    Tally(Tally),
+    Tally(Box<Tally>),
 }
 
 impl UnderWay {
@@ -94,7 +94,7 @@ impl Writer {
                             self.note_damage(&search.found);
                             Answer::Records(search.found)
                         }
-                        UnderWay::Tally(tally) => Answer::Counts(tally.counts),
+                        UnderWay::Tally(tally) => Answer::Counts(Box::new(tally.counts)),
                     };
                     self.queue.answer(id, answer);
                 } else {
@@ -110,7 +110,9 @@ impl Writer {
         let kept = |query: Query| Query { since_ms: query.since_ms.max(oldest), ..query };
         match question {
             Question::Records(query) => UnderWay::Search(Search::new(kept(query))),
-            Question::Counts { query, viewer } => UnderWay::Tally(Tally::new(kept(query), viewer)),
+            Question::Counts { query, viewer, present } => {
+                UnderWay::Tally(Box::new(Tally::new(kept(query), viewer, present)))
+            }
         }
     }
 

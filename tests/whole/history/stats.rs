@@ -40,3 +40,80 @@ fn waits_and_holds_are_counted_by_user_and_command() {
     let none = world.canal(["stats", "nowhere"]).end().code(0).stdout;
     assert_eq!(none, "nowhere  0 grants, 0 never granted\n");
 }
+
+#[test]
+fn use_and_slots_are_those_of_the_key_that_was_asked_about() {
+    let world = World::with_daemon().on_one_host();
+    for _ in 0..3 {
+        world.canal(["run", "-j", "2", "-k", "p", "--", "true"]).end().code(0);
+    }
+    world.canal(["run", "-k", "p/below", "--", "true"]).end().code(0);
+    let holder = world.holder(&["-j", "2", "-k", "held"]);
+    until_recorded(&world, &[], 4);
+    let found = world.canal(["stats", "p", "--json"]).end().code(0).json();
+    let keys = found["keys"].as_array().unwrap();
+    let names: Vec<_> = keys.iter().map(|key| key["key"].as_str().unwrap()).collect();
+    assert_eq!(names, ["p", "p/below"], "{found}");
+    assert_eq!((&keys[0]["size"], &keys[0]["granted"]), (&json!(2), &json!(3)), "{found}");
+    let sum = |bins: &str| {
+        let bins = found[bins].as_array().unwrap();
+        bins.iter().map(|bin| bin["count"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!((sum("wait_bins"), sum("hold_bins")), (4, 4), "{found}");
+    let slots = &found["slots"];
+    assert_eq!((&slots["present"], &slots["requests"]), (&json!(2), &json!(3)), "{found}");
+    let tried = slots["rows"].as_array().unwrap().iter();
+    let tried: Vec<_> = tried.map(|row| row["slots"].as_u64().unwrap()).collect();
+    assert_eq!(tried, [1, 2, 3, 4]);
+    // A stored size is the one that counts now.
+    world.canal(["resize", "p", "--slots", "5"]).end().code(0);
+    let found = world.canal(["stats", "p", "--json"]).end().code(0).json();
+    assert_eq!(found["slots"]["present"], 5, "{found}");
+    assert_eq!(found["keys"][0]["size"], 5, "{found}");
+    // What is held now is in use, though it has not ended.
+    crate::world::process::wait_until("what is held is in use", || {
+        let found = world.canal(["stats", "held", "--json"]).end().code(0).json();
+        assert_eq!((&found["all"]["count"], &found["slots"]), (&json!(0), &json!(null)));
+        found["keys"][0]["used_ms"].as_u64().unwrap() > 0
+    });
+    holder.finish();
+}
+
+#[test]
+fn plots_are_drawn_as_the_locale_allows() {
+    let world = World::with_daemon().on_one_host();
+    for _ in 0..2 {
+        world.canal(["run", "-k", "p", "--", "true"]).end().code(0);
+    }
+    until_recorded(&world, &[], 2);
+    let blocks = world.canal(["stats", "p"]).env("LC_ALL", "C.UTF-8").end().code(0).stdout;
+    assert!(blocks.contains('█') && blocks.contains('└'), "{blocks}");
+    let said = "how many slots? waits if all 2 requests had come at the same times\n";
+    assert!(blocks.contains(said), "{blocks}");
+    let plain = world.canal(["stats", "p"]).env("LC_ALL", "C").end().code(0).stdout;
+    assert!(plain.is_ascii() && plain.contains('#') && plain.contains(said), "{plain}");
+    let asked = ["stats", "p", "--ascii"];
+    let asked = world.canal(asked).env("LC_ALL", "C.UTF-8").end().code(0).stdout;
+    assert!(asked.is_ascii() && asked.contains('#'), "{asked}");
+}
+
+#[test]
+fn a_report_is_written_whole_and_over_nothing() {
+    let world = World::with_daemon().on_one_host();
+    world.canal(["run", "-k", "<p>&\"", "--", "true"]).end().code(0);
+    until_recorded(&world, &[], 1);
+    let path = world.path("work").join("report.svg");
+    let file = path.to_str().unwrap();
+    let told = world.canal(["stats", "--svg", file]).end().code(0);
+    assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("", ""));
+    let svg = world.read("report.svg");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    let again = world.canal(["stats", "--svg", file]).end().code(125).stderr;
+    let refused = format!("canal: {file} is there already\nhint: `--force` replaces it\n");
+    assert_eq!(again, refused);
+    world.canal(["stats", "--svg", file, "--force"]).end().code(0);
+    let shown = world.canal(["stats", "<p>&\"", "--svg", "-"]).end().code(0).stdout;
+    assert!(shown.contains("canal stats: &lt;p&gt;&amp;&quot;</text>"), "{shown}");
+    let both = world.canal(["stats", "--svg", file, "--json"]).end().code(125).stderr;
+    assert!(both.contains("cannot be given together"), "{both}");
+}

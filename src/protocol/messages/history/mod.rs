@@ -113,7 +113,21 @@ pub struct HistoryStats {
     pub users: Vec<HistoryCount>,
     /// By command, as far as they are the caller's to see; those with the most records first.
     pub commands: Vec<HistoryCount>,
-    /// Whether there are more users or commands.
+    /// How often waits of some lengths occurred, the shortest first.
+    #[serde(default)]
+    pub wait_bins: Vec<HistoryBin>,
+    /// The same of holds.
+    #[serde(default)]
+    pub hold_bins: Vec<HistoryBin>,
+    /// How much of each key was in use over time: first the key that was asked about, then those
+    /// that were in use most.
+    #[serde(default)]
+    pub keys: Vec<HistoryKeyUse>,
+    /// How long the requests for the key that was asked about would have waited with another number
+    /// of slots; null if none of its slots were granted.
+    #[serde(default)]
+    pub slots: Option<HistorySlots>,
+    /// Whether there are more users, commands or keys.
     #[serde(default)]
     pub left_out: bool,
     /// As in [`HistoryPage`].
@@ -151,6 +165,67 @@ pub struct HistoryLengths {
     pub p99_ms: u64,
     /// The longest one.
     pub max_ms: u64,
+}
+
+/// How many lengths of time belong together: those that are longer than the bins before it allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryBin {
+    /// The longest of them, in milliseconds; null of those that are longer than any bound.
+    pub up_to_ms: Option<u64>,
+    /// How many there are.
+    pub count: u64,
+}
+
+/// How much of a key was in use over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryKeyUse {
+    /// The key.
+    pub key: String,
+    /// How many requests were granted.
+    pub granted: u64,
+    /// How many slots it has: what is stored, else what the latest of the requests stated or was
+    /// given; null if none asked for slots.
+    pub size: Option<u64>,
+    /// What was in use in all, in slots times milliseconds; a reader or writer counts as a slot.
+    pub used_ms: u64,
+    /// When the first bucket begins, RFC 3339 UTC. It ends, as all others, where the time since 1970
+    /// is a multiple of `bucket_ms`.
+    pub from: String,
+    /// When the last bucket ends, RFC 3339 UTC: now.
+    pub until: String,
+    /// How long a bucket is, in milliseconds.
+    pub bucket_ms: u64,
+    /// What was in use in each bucket, in slots times milliseconds.
+    pub used: Vec<u64>,
+}
+
+/// How long requests would have waited with another number of slots, if they had come at the same
+/// times.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistorySlots {
+    /// The key.
+    pub key: String,
+    /// How many slots it has now.
+    pub present: u64,
+    /// How many requests were replayed: those that were granted, the latest 10,000 at most.
+    pub requests: u64,
+    /// Whether there were more.
+    #[serde(default)]
+    pub more: bool,
+    /// What the waiting would have been; fewer slots first.
+    pub rows: Vec<HistorySlotsRow>,
+}
+
+/// How long requests would have waited with this number of slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistorySlotsRow {
+    /// How many slots.
+    pub slots: u64,
+    /// The waits.
+    pub waits: HistoryLengths,
+    /// How many requests ask for more slots than that.
+    #[serde(default)]
+    pub unfit: u64,
 }
 
 /// What was asked of one key.

@@ -1,0 +1,355 @@
+//! Plots on a terminal: of blocks, or of plain ASCII characters.
+
+use crate::cli::commands::history::length;
+use crate::cli::commands::history::stats::series::Series;
+use crate::cli::output::sanitize::{cut, sanitize, width};
+use crate::cli::wording::time::Now;
+use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots};
+
+/// How many lines a plot over time is high.
+const LINES: usize = 8;
+
+/// A bucket of time is at most this wide, where there are few of them.
+const BUCKET_COLUMNS_MAX: usize = 4;
+
+/// A bar of a histogram is at most this long.
+const BAR_COLUMNS_MAX: usize = 40;
+
+/// A name before a small plot is at most this long.
+const NAME_COLUMNS_MAX: usize = 24;
+
+/// The characters of which plots are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Glyphs {
+    /// Unicode's blocks, which have eight heights and lengths.
+    Blocks,
+    Ascii,
+}
+
+impl Glyphs {
+    /// Those that the locale has, which is what the first of these variables with a value says.
+    pub(super) fn of_locale(lc_all: &str, lc_ctype: &str, lang: &str) -> Self {
+        let locale = [lc_all, lc_ctype, lang].into_iter().find(|value| !value.is_empty());
+        let locale = locale.unwrap_or_default().to_ascii_lowercase();
+        if locale.contains("utf-8") || locale.contains("utf8") { Self::Blocks } else { Self::Ascii }
+    }
+
+    /// A character of which so many eighths are filled from below.
+    fn upward(self, eighths: usize) -> char {
+        match (self, eighths) {
+            (_, 0) => ' ',
+            (Self::Blocks, _) => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][eighths.min(8) - 1],
+            (Self::Ascii, 1..4) => '.',
+            (Self::Ascii, 4..8) => ':',
+            (Self::Ascii, _) => '#',
+        }
+    }
+
+    /// A bar from the left that is so many eighths of a character long.
+    fn bar(self, eighths: usize) -> String {
+        match self {
+            Self::Blocks => {
+                let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+                "█".repeat(eighths / 8) + rest
+            }
+            Self::Ascii => "#".repeat(eighths.div_ceil(8)),
+        }
+    }
+
+    /// What stands left of a plot, below it, and where the two meet.
+    fn axes(self) -> [char; 3] {
+        match self {
+            Self::Blocks => ['│', '─', '└'],
+            Self::Ascii => ['|', '-', '+'],
+        }
+    }
+
+    fn up_to(self) -> &'static str {
+        if self == Self::Blocks { "≤" } else { "<=" }
+    }
+}
+
+/// `part` of `whole` in eighths of so many characters; at least one if there is a part.
+fn eighths(part: f64, whole: f64, characters: usize) -> usize {
+    if part <= 0.0 || whole <= 0.0 {
+        return 0;
+    }
+    let most = characters * 8;
+    ((part / whole * most as f64).round() as usize).clamp(1, most)
+}
+
+/// One line for each bin: its bounds, how many it has, and a bar.
+pub(super) fn histogram(bins: &[HistoryBin], columns: usize, glyphs: Glyphs) -> Vec<String> {
+    let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0);
+    let bounds: Vec<String> = bins
+        .iter()
+        .scan(None, |before, bin| {
+            let bound = match (bin.up_to_ms, *before) {
+                (Some(up_to), _) => format!("{} {}", glyphs.up_to(), bound(up_to)),
+                (None, Some(more)) => format!("> {}", bound(more)),
+                (None, None) => "> 1d".to_owned(),
+            };
+            *before = bin.up_to_ms;
+            Some(bound)
+        })
+        .collect();
+    let wide = bounds.iter().map(|text| width(text)).max().unwrap_or(0);
+    let counts = bins.iter().map(|bin| bin.count.to_string());
+    let digits = counts.clone().map(|text| text.len()).max().unwrap_or(0);
+    let room = columns.saturating_sub(wide + digits + 6).clamp(1, BAR_COLUMNS_MAX);
+    let lines = bounds.into_iter().zip(bins).zip(counts).map(|((bounds, bin), count)| {
+        let fill = " ".repeat(wide - width(&bounds));
+        let bar = glyphs.bar(eighths(bin.count as f64, most as f64, room));
+        format!("  {fill}{bounds}  {count:>digits$}  {bar}")
+    });
+    lines.collect()
+}
+
+/// `10ms`, `0.3s`, `30s`, `3m`, `8h`.
+pub(super) fn bound(ms: u64) -> String {
+    match ms {
+        0..100 => format!("{ms}ms"),
+        100..1_000 => length(ms),
+        _ if ms.is_multiple_of(86_400_000) => format!("{}d", ms / 86_400_000),
+        _ if ms.is_multiple_of(3_600_000) => format!("{}h", ms / 3_600_000),
+        _ if ms.is_multiple_of(60_000) => format!("{}m", ms / 60_000),
+        _ => format!("{}s", ms / 1000),
+    }
+}
+
+/// A plot of the use of a key over time, with axes.
+pub(super) fn use_over_time(
+    key: &HistoryKeyUse,
+    columns: usize,
+    glyphs: Glyphs,
+    now: &Now,
+) -> Vec<String> {
+    const LABEL: usize = 7;
+    let Some(series) = Series::of(key, columns.saturating_sub(LABEL + 3).max(1)) else {
+        return Vec::new();
+    };
+    let room = columns.saturating_sub(LABEL + 3).max(1);
+    let each = (room / series.columns.len().max(1)).clamp(1, BUCKET_COLUMNS_MAX);
+    let heights: Vec<usize> =
+        series.columns.iter().map(|used| eighths(*used, series.top, LINES)).collect();
+    let [left, below, corner] = glyphs.axes();
+    let mut lines = vec![said(key, &series)];
+    for line in 0..LINES {
+        let under = (LINES - 1 - line) * 8;
+        let label = match line {
+            0 => level(series.top, key.size),
+            4 => level(series.top / 2.0, key.size),
+            _ => String::new(),
+        };
+        let cells = heights.iter().map(|height| glyphs.upward(height.saturating_sub(under).min(8)));
+        let cells: String = cells.flat_map(|cell| std::iter::repeat_n(cell, each)).collect();
+        lines.push(format!("  {label:>LABEL$}{left}{}", cells.trim_end()));
+    }
+    let wide = series.columns.len() * each;
+    let line = below.to_string().repeat(wide);
+    lines.push(format!("  {:>LABEL$}{corner}{line}", "0"));
+    let (from, until) = (now.clock(&key.from), now.clock(&key.until));
+    let gap = wide.saturating_sub(width(&from) + width(&until)).max(2);
+    lines.push(format!("  {:>LABEL$} {from}{}{until}", "", " ".repeat(gap)));
+    lines
+}
+
+/// `in use: 43% of 3 slots on average; each column 2h`.
+pub(super) fn said(key: &HistoryKeyUse, series: &Series) -> String {
+    format!("in use: {} on average; each column {}", share(key, series), bound(series.column_ms))
+}
+
+/// `43% of 3 slots`; `1.3 slots` where nobody said how many there are.
+pub(super) fn share(key: &HistoryKeyUse, series: &Series) -> String {
+    match key.size {
+        Some(size) if size > 0 => {
+            let percent = (series.mean / size as f64 * 100.0).round();
+            let slots = if size == 1 { "slot" } else { "slots" };
+            format!("{percent}% of {size} {slots}")
+        }
+        _ => format!("{:.1} at once", series.mean),
+    }
+}
+
+/// What a height of a plot means.
+pub(super) fn level(slots: f64, size: Option<u64>) -> String {
+    match size {
+        Some(size) if size > 0 => format!("{}%", (slots / size as f64 * 100.0).round()),
+        _ => format!("{slots:.1}"),
+    }
+}
+
+/// One line for each key: its name, its use, and a plot that is one line high.
+pub(super) fn keys(keys: &[HistoryKeyUse], columns: usize, glyphs: Glyphs) -> Vec<String> {
+    let names: Vec<String> =
+        keys.iter().map(|key| cut(&sanitize(&key.key), NAME_COLUMNS_MAX)).collect();
+    let wide = names.iter().map(|name| width(name)).max().unwrap_or(0);
+    let mut lines = Vec::new();
+    for (key, name) in keys.iter().zip(names) {
+        // The plot is as wide as the share leaves room for, which is nearly the same for all keys.
+        let room = columns.saturating_sub(wide + 26).max(1);
+        let Some(series) = Series::of(key, room) else { continue };
+        let fill = " ".repeat(wide - width(&name));
+        let plot = series.columns.iter().map(|used| glyphs.upward(eighths(*used, series.top, 1)));
+        let plot: String = plot.collect();
+        let share = share(key, &series);
+        lines.push(format!("  {name}{fill}  {share:<20}  {}", plot.trim_end()));
+    }
+    lines
+}
+
+/// How long requests would have waited with another number of slots, a line for each number.
+pub(super) fn slots(of: &HistorySlots) -> Vec<String> {
+    let mut rows = vec![["SLOTS", "MEDIAN", "P90", "MAX"].map(str::to_owned)];
+    for row in &of.rows {
+        let now = if row.slots == of.present { " now" } else { "" };
+        let waits = row.waits;
+        rows.push([
+            format!("{}{now}", row.slots),
+            length(waits.median_ms),
+            length(waits.p90_ms),
+            length(waits.max_ms),
+        ]);
+    }
+    let wide = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let [slots, median, p90] = [wide(0), wide(1), wide(2)];
+    let unfit = std::iter::once(0).chain(of.rows.iter().map(|row| row.unfit));
+    let lines = rows.iter().zip(unfit).map(|(row, unfit)| {
+        let [n, half, nine, max] = row;
+        let more = if unfit > 0 { format!("  ({unfit} need more slots)") } else { String::new() };
+        format!("  {n:<slots$}  {half:<median$}  {nine:<p90$}  {max}{more}")
+    });
+    lines.collect()
+}
+
+/// What the table of [`slots`] is about.
+pub(super) fn slots_said(of: &HistorySlots) -> String {
+    let which = match (of.requests, of.more) {
+        (1, false) => "the request".to_owned(),
+        (all, false) => format!("all {all} requests"),
+        (some, true) => format!("the last {some} requests"),
+    };
+    format!("how many slots? waits if {which} had come at the same times")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::commands::history::stats::series::tests::key_use;
+    use crate::cli::wording::time::tests::at;
+    use crate::protocol::{HistoryLengths, HistorySlotsRow};
+
+    fn bins() -> Vec<HistoryBin> {
+        let bin = |up_to_ms, count| HistoryBin { up_to_ms, count };
+        vec![bin(Some(300), 1), bin(Some(1_000), 0), bin(Some(86_400_000), 40), bin(None, 13)]
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_bin_is_large() {
+        assert_eq!(
+            histogram(&bins(), 30, Glyphs::Blocks),
+            [
+                "  ≤ 0.3s   1  ▍",
+                "    ≤ 1s   0  ",
+                "    ≤ 1d  40  ████████████████",
+                "    > 1d  13  █████▎",
+            ]
+        );
+        assert_eq!(
+            histogram(&bins(), 30, Glyphs::Ascii),
+            [
+                "  <= 0.3s   1  #",
+                "    <= 1s   0  ",
+                "    <= 1d  40  ###############",
+                "     > 1d  13  #####",
+            ]
+        );
+        for columns in 0..100 {
+            let lines = histogram(&bins(), columns, Glyphs::Blocks);
+            assert!(lines.iter().all(|line| width(line) <= columns.max(16)), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_short() {
+        let shown = [10, 300, 1_000, 30_000, 180_000, 28_800_000, 86_400_000].map(bound);
+        assert_eq!(shown, ["10ms", "0.3s", "1s", "30s", "3m", "8h", "1d"]);
+    }
+
+    #[test]
+    fn a_plot_over_time_has_a_column_for_each_bucket() {
+        let now = at("2026-11-20T14:10:30Z");
+        let lines = use_over_time(&key_use(), 40, Glyphs::Blocks, &now);
+        assert_eq!(
+            lines,
+            [
+                "in use: 45% of 2 slots on average; each column 1m",
+                "     100%│████            ██",
+                "         │████            ██",
+                "         │████            ██",
+                "         │████            ██",
+                "      50%│██████    ██    ██  ██",
+                "         │██████    ██    ██  ██",
+                "         │██████    ████████████",
+                "         │██████    ████████████",
+                "        0└──────────────────────",
+                "          14:00:30      14:10:30",
+            ]
+        );
+        let ascii = use_over_time(&key_use(), 40, Glyphs::Ascii, &now);
+        assert!(ascii.iter().all(|line| line.is_ascii()), "{ascii:?}");
+        for columns in 30..100 {
+            let lines = use_over_time(&key_use(), columns, Glyphs::Blocks, &now);
+            assert!(lines[1..].iter().all(|line| width(line) <= columns), "{columns}: {lines:?}");
+        }
+    }
+
+    #[test]
+    fn each_key_has_a_line() {
+        let unknown = HistoryKeyUse { key: "db\x1b".to_owned(), size: None, ..key_use() };
+        assert_eq!(
+            keys(&[key_use(), unknown], 60, Glyphs::Blocks),
+            [
+                "  deploy  45% of 2 slots        ██▄  ▄▂▂█▂▄",
+                "  db?     0.9 at once           ██▄  ▄▂▂█▂▄",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_present_number_of_slots_is_marked() {
+        let row = |slots, ms, unfit| HistorySlotsRow {
+            slots,
+            waits: HistoryLengths { median_ms: ms, p90_ms: 9 * ms, p99_ms: 0, max_ms: 90 * ms },
+            unfit,
+        };
+        let of = HistorySlots {
+            key: "deploy".to_owned(),
+            present: 2,
+            requests: 120,
+            more: false,
+            rows: vec![row(1, 61_000, 7), row(2, 1_000, 0), row(3, 0, 0)],
+        };
+        assert_eq!(
+            slots(&of),
+            [
+                "  SLOTS  MEDIAN  P90    MAX",
+                "  1      1m01s   9m09s  1h31m  (7 need more slots)",
+                "  2 now  1.0s    9.0s   1m30s",
+                "  3      0.0s    0.0s   0.0s",
+            ]
+        );
+        let said = "how many slots? waits if all 120 requests had come at the same times";
+        assert_eq!(slots_said(&of), said);
+        let some = HistorySlots { more: true, ..of };
+        assert!(slots_said(&some).contains("the last 120 requests"));
+    }
+
+    #[test]
+    fn a_locale_without_utf_8_gets_ascii() {
+        assert_eq!(Glyphs::of_locale("", "", "de_DE.UTF-8"), Glyphs::Blocks);
+        assert_eq!(Glyphs::of_locale("", "C.utf8", "C"), Glyphs::Blocks);
+        assert_eq!(Glyphs::of_locale("C", "", "de_DE.UTF-8"), Glyphs::Ascii);
+        assert_eq!(Glyphs::of_locale("", "", ""), Glyphs::Ascii);
+    }
+}

@@ -1,0 +1,238 @@
+//! `canal stats`: how long requests waited and held their locks, by user and by command; how much of
+//! each key was in use; and how many slots a key should have.
+
+mod chart;
+mod report_file;
+mod series;
+mod svg;
+
+use std::time::Duration;
+
+use anstyle::Style;
+
+use self::chart::Glyphs;
+use super::{finite, length};
+use crate::cli::arguments::definition::{Global, StatsArgs};
+use crate::cli::arguments::duration::{millis, stated};
+use crate::cli::commands::status::Screen;
+use crate::cli::commands::status::page::{COLUMNS, Page};
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::output::sanitize::{command_line, fold};
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::output::stdout;
+use crate::cli::wording::participant::plural;
+use crate::cli::wording::time::Now;
+use crate::cli::wording::user_name;
+use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
+use crate::run::SUCCESS;
+
+/// How many users, commands and keys are shown to a person.
+const SHOWN: usize = 10;
+
+/// The width of plots that no terminal shows.
+const COLUMNS_ASSUMED: usize = 80;
+
+/// What stands left of a line of a page.
+const INDENT: usize = 2;
+
+const NAMES: [&str; COLUMNS] = ["", "MEDIAN", "COUNT", "P90", "P99", "MAX", "OF"];
+const PLAIN: Style = Style::new();
+const FAINT: Style = Style::new().dimmed();
+const BOLD: Style = Style::new().bold();
+
+pub(crate) fn run(args: &StatsArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
+    let since = args.since.and_then(finite);
+    let query = HistoryStatsQuery {
+        key: args.key.as_ref().map(|key| key.as_str().to_owned()),
+        since_ms: since.map(millis),
+        uid: args.user,
+    };
+    let found = connect::client(global)?.history_stats(&query).map_err(connect::failed)?;
+    let about = args.key.as_ref().map_or("all keys", |key| key.as_str());
+    if args.json {
+        stdout::print(&stdout::json(&found)?)?;
+    } else if let Some(file) = &args.svg {
+        let picture = svg::report(&found, about, &counts(&found, since), &Now::here());
+        report_file::write(file, &picture, args.force)?;
+    } else {
+        let columns = Screen::of_stdout().map(|screen| screen.columns);
+        let glyphs = if args.ascii { Glyphs::Ascii } else { locale() };
+        let mut page = page(&found, about, since);
+        draw(&mut page, &found, columns.unwrap_or(COLUMNS_ASSUMED), glyphs, &Now::here());
+        stdout::print_styled(&page.render(columns))?;
+    }
+    Ok(SUCCESS)
+}
+
+/// The characters that the locale of this process has.
+fn locale() -> Glyphs {
+    let value = |name| std::env::var(name).unwrap_or_default();
+    Glyphs::of_locale(&value("LC_ALL"), &value("LC_CTYPE"), &value("LANG"))
+}
+
+/// `1204 grants in 7d00h, 31 never granted`.
+fn counts(found: &HistoryStats, since: Option<Duration>) -> String {
+    let HistoryCount { count, refused, .. } = found.all;
+    let within = since.map(|length| format!(" in {}", stated(length))).unwrap_or_default();
+    let granted = plural(count.saturating_sub(refused), "grant", "grants");
+    format!("{granted}{within}, {refused} never granted")
+}
+
+fn page(found: &HistoryStats, about: &str, since: Option<Duration>) -> Page {
+    let mut page = Page::default();
+    let HistoryCount { count, refused, .. } = found.all;
+    page.title(about.to_owned(), counts(found, since), BOLD);
+    if count > refused {
+        page.cells(NAMES.map(str::to_owned), FAINT);
+        rows(&mut page, &found.all, "everything");
+    }
+    if found.users.len() > 1 {
+        for user in found.users.iter().filter(|it| it.count > it.refused).take(SHOWN) {
+            rows(&mut page, user, &user_name::name(user.uid.unwrap_or(0)));
+        }
+    }
+    for of in found.commands.iter().filter(|it| it.count > it.refused).take(SHOWN) {
+        let command = command_line(of.command.as_deref().unwrap_or_default());
+        rows(&mut page, of, &command);
+    }
+    let shown = [found.users.len(), found.commands.len(), found.keys.len()];
+    if found.left_out || shown.iter().any(|count| *count > SHOWN) {
+        let more = "more users, commands or keys are left out; --json shows more";
+        page.note(more.to_owned(), FAINT);
+    }
+    page
+}
+
+/// Adds the plots, as far as there is something to draw.
+fn draw(page: &mut Page, found: &HistoryStats, columns: usize, glyphs: Glyphs, now: &Now) {
+    let columns = columns.saturating_sub(INDENT);
+    for (name, bins) in [("waits", &found.wait_bins), ("holds", &found.hold_bins)] {
+        part(page, name, chart::histogram(bins, columns, glyphs), columns);
+    }
+    // The first key is the one that was asked about, if it was in use itself.
+    let asked_for = found.slots.as_ref().map(|slots| &slots.key);
+    if let Some(key) = found.keys.first()
+        && (found.keys.len() == 1 || asked_for == Some(&key.key))
+    {
+        let mut lines = chart::use_over_time(key, columns, glyphs, now).into_iter();
+        if let Some(said) = lines.next() {
+            part(page, &said, lines.collect(), columns);
+        }
+    }
+    if found.keys.len() > 1 {
+        let keys = &found.keys[..found.keys.len().min(SHOWN)];
+        part(page, "in use, by key", chart::keys(keys, columns, glyphs), columns);
+    }
+    if let Some(slots) = &found.slots {
+        part(page, &chart::slots_said(slots), chart::slots(slots), columns);
+    }
+}
+
+/// Adds a title and lines below it, if there are lines.
+fn part(page: &mut Page, title: &str, lines: Vec<String>, columns: usize) {
+    if lines.is_empty() {
+        return;
+    }
+    page.title(String::new(), String::new(), PLAIN);
+    for line in fold(title, columns) {
+        page.title(line, String::new(), BOLD);
+    }
+    for line in lines {
+        page.title(line, String::new(), PLAIN);
+    }
+}
+
+fn rows(page: &mut Page, of: &HistoryCount, name: &str) {
+    let granted = (of.count - of.refused).to_string();
+    for (what, lengths) in [("waits", &of.waits), ("holds", &of.holds)] {
+        let cells = [
+            what.to_owned(),
+            length(lengths.median_ms),
+            granted.clone(),
+            length(lengths.p90_ms),
+            length(lengths.p99_ms),
+            length(lengths.max_ms),
+            name.to_owned(),
+        ];
+        page.cells(cells, PLAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::commands::history::stats::series::tests::key_use;
+    use crate::cli::wording::time::tests::at;
+    use crate::protocol::{HistoryBin, HistoryLengths, HistorySlots, HistorySlotsRow};
+
+    fn of(count: u64, command: Option<&str>) -> HistoryCount {
+        let lengths =
+            |ms| HistoryLengths { median_ms: ms, p90_ms: 2 * ms, p99_ms: 3 * ms, max_ms: 192_000 };
+        HistoryCount {
+            uid: command.map(|_| 0),
+            command: command.map(str::to_owned),
+            count,
+            refused: 2,
+            waits: lengths(100),
+            holds: lengths(20_000),
+        }
+    }
+
+    #[test]
+    fn waits_and_holds_have_a_line_each() {
+        let found = HistoryStats {
+            all: of(12, None),
+            users: vec![of(12, Some(""))],
+            commands: vec![of(7, Some("make  -j4"))],
+            ..HistoryStats::default()
+        };
+        let text = page(&found, "deploy", Some(Duration::from_secs(3600))).render(Some(80));
+        assert_eq!(
+            anstream::adapter::strip_str(&text).to_string(),
+            "deploy  10 grants in 1h00m, 2 never granted\n         \
+             MEDIAN  COUNT  P90   P99    MAX    OF\n  \
+             waits  0.1s    10     0.2s  0.3s   3m12s  everything\n  \
+             holds  20s     10     40s   1m00s  3m12s  everything\n  \
+             waits  0.1s    5      0.2s  0.3s   3m12s  make -j4\n  \
+             holds  20s     5      40s   1m00s  3m12s  make -j4\n"
+        );
+        let none = page(&HistoryStats::default(), "all keys", None).render(None);
+        assert_eq!(
+            anstream::adapter::strip_str(&none).to_string(),
+            "all keys  0 grants, 0 never granted\n"
+        );
+    }
+
+    #[test]
+    fn what_is_there_is_drawn_in_parts() {
+        let bin = |up_to_ms, count| HistoryBin { up_to_ms, count };
+        let row = HistorySlotsRow { slots: 2, waits: HistoryLengths::default(), unfit: 0 };
+        let found = HistoryStats {
+            wait_bins: vec![bin(Some(10), 3)],
+            keys: vec![key_use()],
+            slots: Some(HistorySlots {
+                key: "deploy".to_owned(),
+                present: 2,
+                requests: 3,
+                more: false,
+                rows: vec![row],
+            }),
+            ..HistoryStats::default()
+        };
+        let drawn = |found: &HistoryStats| {
+            let mut page = Page::default();
+            draw(&mut page, found, 40, Glyphs::Ascii, &at("2026-11-20T14:10:30Z"));
+            anstream::adapter::strip_str(&page.render(Some(40))).to_string()
+        };
+        let text = drawn(&found);
+        assert!(text.starts_with("\nwaits\n  <= 10ms  3  ####"), "{text}");
+        assert!(text.contains("\n\nin use: 45% of 2 slots on average"), "{text}");
+        assert!(text.contains("\n\nhow many slots? waits if all 3\nrequests had"), "{text}");
+        assert!(!text.contains("holds"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        let two = HistoryStats { keys: vec![key_use(), key_use()], slots: None, ..found };
+        assert!(drawn(&two).contains("in use, by key\n  deploy  45% of 2 slots"), "{text}");
+        assert_eq!(drawn(&HistoryStats::default()), "");
+    }
+}

@@ -1,0 +1,125 @@
+//! The use of a key over time, in as many columns as there is room for.
+
+use jiff::Timestamp;
+
+use crate::protocol::HistoryKeyUse;
+
+/// By how much more than its size a key may be in use by inexact times.
+const OVERLAP_MAX: f64 = 1.05;
+
+/// The use of a key over time.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Series {
+    /// How many slots were in use on average, one number for each column.
+    pub(super) columns: Vec<f64>,
+    /// How many milliseconds a column is.
+    pub(super) column_ms: u64,
+    /// How many slots were in use on average over the whole time.
+    pub(super) mean: f64,
+    /// How many slots the whole height of a plot stands for.
+    pub(super) top: f64,
+}
+
+impl Series {
+    /// The use of a key in at most so many columns; `None` if there is none, or no time passed.
+    pub(super) fn of(key: &HistoryKeyUse, columns_max: usize) -> Option<Self> {
+        let (from, until) = (millis(&key.from)?, millis(&key.until)?);
+        let width = key.bucket_ms;
+        if width == 0 || key.used.is_empty() || until <= from || columns_max == 0 {
+            return None;
+        }
+        let joined = key.used.len().div_ceil(columns_max);
+        let column_ms = width.saturating_mul(joined as u64);
+        let begin = from / width * width;
+        let mut columns: Vec<f64> = (0_u64..)
+            .zip(key.used.chunks(joined))
+            .map(|(at, used)| {
+                let begins = begin.saturating_add(at.saturating_mul(column_ms));
+                let ends = begins.saturating_add(column_ms).min(until);
+                let length = ends.saturating_sub(begins.max(from)).max(1);
+                used.iter().map(|used| *used as f64).sum::<f64>() / length as f64
+            })
+            .collect();
+        let highest = columns.iter().copied().fold(1.0, f64::max);
+        let top = match key.size {
+            // Ends and grants of one moment overlap a little.
+            Some(size) if highest <= size as f64 * OVERLAP_MAX => size as f64,
+            _ => highest.ceil(),
+        };
+        columns.iter_mut().for_each(|used| *used = used.min(top));
+        Some(Self { columns, column_ms, mean: key.used_ms as f64 / (until - from) as f64, top })
+    }
+}
+
+fn millis(time: &str) -> Option<u64> {
+    let time: Timestamp = time.parse().ok()?;
+    u64::try_from(time.as_millisecond()).ok()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Ten minutes in buckets of a minute, of which the first and the last are half as long.
+    pub(in crate::cli::commands::history::stats) fn key_use() -> HistoryKeyUse {
+        let minute = 60_000;
+        HistoryKeyUse {
+            key: "deploy".to_owned(),
+            granted: 12,
+            size: Some(2),
+            used_ms: 9 * minute,
+            from: "2026-11-20T14:00:30Z".to_owned(),
+            until: "2026-11-20T14:10:30Z".to_owned(),
+            bucket_ms: minute,
+            used: vec![
+                minute,
+                2 * minute,
+                minute,
+                0,
+                0,
+                minute,
+                minute / 2,
+                minute / 2,
+                2 * minute,
+                minute / 2,
+                minute / 2,
+            ],
+        }
+    }
+
+    #[test]
+    fn a_column_is_what_was_in_use_on_average() {
+        let series = Series::of(&key_use(), 80).unwrap();
+        assert_eq!(series.columns, [2.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.5, 0.5, 2.0, 0.5, 1.0]);
+        assert_eq!((series.column_ms, series.mean, series.top), (60_000, 0.9, 2.0));
+    }
+
+    #[test]
+    fn buckets_are_joined_where_there_is_little_room() {
+        let series = Series::of(&key_use(), 6).unwrap();
+        assert_eq!(series.columns, [2.0, 0.5, 0.5, 0.5, 1.25, 1.0]);
+        assert_eq!(series.column_ms, 120_000);
+    }
+
+    #[test]
+    fn more_than_the_size_makes_a_higher_plot() {
+        let more = HistoryKeyUse { size: Some(1), ..key_use() };
+        assert_eq!(Series::of(&more, 80).unwrap().top, 2.0);
+        let unknown = HistoryKeyUse { size: None, ..key_use() };
+        assert_eq!(Series::of(&unknown, 80).unwrap().top, 2.0);
+        let inexact = HistoryKeyUse { used: vec![60_700, 121_000], ..key_use() };
+        let inexact = Series::of(&inexact, 80).unwrap();
+        assert_eq!((inexact.top, inexact.columns), (2.0, vec![2.0, 2.0]));
+        let large = HistoryKeyUse { size: Some(9), ..key_use() };
+        assert_eq!(Series::of(&large, 80).unwrap().top, 9.0);
+    }
+
+    #[test]
+    fn what_a_daemon_should_not_say_is_no_series() {
+        assert_eq!(Series::of(&HistoryKeyUse::default(), 80), None);
+        assert_eq!(Series::of(&HistoryKeyUse { bucket_ms: 0, ..key_use() }, 80), None);
+        assert_eq!(Series::of(&HistoryKeyUse { until: "?".to_owned(), ..key_use() }, 80), None);
+        let past = HistoryKeyUse { until: "2026-11-20T14:00:30Z".to_owned(), ..key_use() };
+        assert_eq!(Series::of(&past, 80), None);
+    }
+}

@@ -1,0 +1,349 @@
+//! The report as a picture: one SVG file that needs nothing else.
+//!
+//! Invariant: every text that comes from outside goes through [`escaped`].
+
+use std::fmt::Write as _;
+
+use crate::cli::commands::history::length;
+use crate::cli::commands::history::stats::chart::{bound, level, said, share, slots_said};
+use crate::cli::commands::history::stats::series::Series;
+use crate::cli::output::sanitize::{cut, sanitize};
+use crate::cli::wording::time::Now;
+use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots, HistoryStats};
+
+const WIDTH: u32 = 860;
+const MARGIN: u32 = 40;
+
+/// The part of the width that a plot over all of it has.
+const PLOT_WIDTH: u32 = WIDTH - 2 * MARGIN - 50;
+const PLOT_HEIGHT: u32 = 150;
+
+/// Between the bottom of one part and the title of the next.
+const GAP: u32 = 44;
+
+/// The height of a line of a histogram or a table.
+const LINE: u32 = 22;
+
+/// A plot over time has at most this many columns.
+const COLUMNS_MAX: usize = 128;
+
+/// At most this many keys have a plot.
+const KEYS_SHOWN: usize = 10;
+
+/// A text is cut after this many characters.
+const TEXT_MAX: usize = 90;
+
+const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}\
+    .title{font-size:19px;font-weight:600}.part{font-size:15px;font-weight:600}\
+    .faint{fill:#59636e}.end{text-anchor:end}.middle{text-anchor:middle}\
+    .axis{stroke:#8c959f;stroke-width:1}.grid{stroke:#d1d9e0;stroke-width:1}\
+    .wait{fill:#bc4c00}.hold{fill:#0969da}.use{fill:#1a7f37}.now{font-weight:600}";
+
+/// The report about a key, or about all keys. `about` names it, `counts` says how much there is.
+pub(super) fn report(found: &HistoryStats, about: &str, counts: &str, now: &Now) -> String {
+    let mut picture = Picture { body: String::new(), y: 44 };
+    picture.text(MARGIN, "title", &format!("canal stats: {about}"));
+    picture.y += 22;
+    picture.text(MARGIN, "faint", &format!("{counts}; made {}", now.stamp()));
+    let single = found.slots.as_ref().map(|slots| slots.key.as_str());
+    let is_single = |key: &&HistoryKeyUse| found.keys.len() == 1 || single == Some(&*key.key);
+    for key in found.keys.iter().filter(is_single).take(1) {
+        picture.use_over_time(key, now);
+    }
+    if found.keys.len() > 1 {
+        picture.keys(&found.keys);
+    }
+    picture.histograms(found);
+    if let Some(slots) = &found.slots {
+        picture.slots(slots);
+    }
+    picture.finish()
+}
+
+/// A text as it stands in XML: without what controls a terminal, and not too long.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in cut(&sanitize(text), TEXT_MAX).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // No XML can have these.
+            '\u{fffe}' | '\u{ffff}' => out.push('?'),
+            c if c.is_control() => out.push('?'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A picture that grows downward.
+struct Picture {
+    body: String,
+    /// The base line of the next text.
+    y: u32,
+}
+
+impl Picture {
+    /// Adds a text at `x` on the current base line.
+    fn text(&mut self, x: u32, class: &str, text: &str) {
+        self.text_at(x, self.y, class, text);
+    }
+
+    fn text_at(&mut self, x: u32, y: u32, class: &str, text: &str) {
+        let text = escaped(text);
+        // Writing into a string does not fail.
+        let _ = writeln!(self.body, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\">{text}</text>");
+    }
+
+    fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, class: &str) {
+        let _ = writeln!(
+            self.body,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" class=\"{class}\"/>"
+        );
+    }
+
+    fn line(&mut self, from: (u32, u32), to: (u32, u32), class: &str) {
+        let ((x1, y1), (x2, y2)) = (from, to);
+        let _ = writeln!(
+            self.body,
+            "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" class=\"{class}\"/>"
+        );
+    }
+
+    /// Begins a part of the report.
+    fn part(&mut self, title: &str) {
+        self.y += GAP;
+        self.text(MARGIN, "part", title);
+    }
+
+    /// Columns of a series between two corners of a rectangle.
+    fn columns(&mut self, series: &Series, (x, y): (u32, u32), (width, height): (u32, u32)) {
+        let each = f64::from(width) / series.columns.len() as f64;
+        for (at, used) in series.columns.iter().enumerate() {
+            let high = used / series.top * f64::from(height);
+            if high > 0.0 {
+                let left = f64::from(x) + at as f64 * each;
+                // Columns touch, so that none looks narrower than the others.
+                let top = f64::from(y + height) - high;
+                self.rect(left, top, each + 0.3, high, "use");
+            }
+        }
+    }
+
+    fn use_over_time(&mut self, key: &HistoryKeyUse, now: &Now) {
+        let Some(series) = Series::of(key, COLUMNS_MAX) else { return };
+        self.part(&said(key, &series));
+        let (x, top) = (MARGIN + 50, self.y + 16);
+        let bottom = top + PLOT_HEIGHT;
+        for part in 0..=4 {
+            let y = top + PLOT_HEIGHT * part / 4;
+            let slots = series.top * f64::from(4 - part) / 4.0;
+            self.line((x, y), (x + PLOT_WIDTH, y), "grid");
+            self.text_at(x - 8, y + 4, "faint end", &level(slots, key.size));
+        }
+        self.columns(&series, (x, top), (PLOT_WIDTH, PLOT_HEIGHT));
+        self.line((x, bottom), (x + PLOT_WIDTH, bottom), "axis");
+        self.y = bottom + 18;
+        self.text(x, "faint", &now.clock(&key.from));
+        self.text(x + PLOT_WIDTH, "faint end", &now.clock(&key.until));
+    }
+
+    /// A small plot for each key.
+    fn keys(&mut self, keys: &[HistoryKeyUse]) {
+        self.part("in use, by key");
+        self.y += 8;
+        for key in keys.iter().take(KEYS_SHOWN) {
+            let Some(series) = Series::of(key, COLUMNS_MAX) else { continue };
+            self.y += 30;
+            self.text(MARGIN, "", &cut(&key.key, 28));
+            self.text(MARGIN + 210, "faint", &share(key, &series));
+            let x = MARGIN + 360;
+            let width = WIDTH - MARGIN - x;
+            self.columns(&series, (x, self.y - 18), (width, 22));
+            self.line((x, self.y + 4), (x + width, self.y + 4), "axis");
+        }
+    }
+
+    /// Waits and holds beside each other.
+    fn histograms(&mut self, found: &HistoryStats) {
+        self.y += GAP;
+        let top = self.y;
+        let width = (WIDTH - 2 * MARGIN - 30) / 2;
+        let (waits, holds) = (&found.all.waits, &found.all.holds);
+        let mut lowest = top;
+        for (n, title, bins, lengths, class) in [
+            (0, "waits", &found.wait_bins, waits, "wait"),
+            (1, "holds", &found.hold_bins, holds, "hold"),
+        ] {
+            self.y = top;
+            let x = MARGIN + n * (width + 30);
+            self.text(x, "part", title);
+            self.y += 20;
+            let said = format!(
+                "median {}, 90 % up to {}, longest {}",
+                length(lengths.median_ms),
+                length(lengths.p90_ms),
+                length(lengths.max_ms)
+            );
+            self.text(x, "faint", &said);
+            self.y += 6;
+            self.bars(bins, x, width, class);
+            lowest = lowest.max(self.y);
+        }
+        self.y = lowest;
+    }
+
+    fn bars(&mut self, bins: &[HistoryBin], x: u32, width: u32, class: &str) {
+        const LABEL: u32 = 70;
+        const COUNT: u32 = 60;
+        let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
+        let room = f64::from(width - LABEL - COUNT);
+        let mut before = None;
+        for bin in bins {
+            self.y += LINE;
+            let bounds = match (bin.up_to_ms, before) {
+                (Some(up_to), _) => format!("≤ {}", bound(up_to)),
+                (None, Some(more)) => format!("> {}", bound(more)),
+                (None, None) => "> 1d".to_owned(),
+            };
+            before = bin.up_to_ms;
+            self.text(x + LABEL - 8, "faint end", &bounds);
+            let mut long = bin.count as f64 / most as f64 * room;
+            if bin.count > 0 {
+                long = long.max(1.0);
+                self.rect(f64::from(x + LABEL), f64::from(self.y - 12), long, 15.0, class);
+            }
+            let end = x + LABEL + 6 + long as u32;
+            self.text(end, "", &bin.count.to_string());
+        }
+    }
+
+    /// A line for each number of slots, with bars for median and 90 percent.
+    fn slots(&mut self, of: &HistorySlots) {
+        self.part(&slots_said(of));
+        self.y += LINE;
+        let columns = [MARGIN, MARGIN + 90, MARGIN + 170, MARGIN + 250, MARGIN + 340];
+        for (x, name) in columns.iter().zip(["slots", "median", "90 %", "longest"]) {
+            self.text(*x, "faint", name);
+        }
+        let longest = of.rows.iter().map(|row| row.waits.p90_ms).max().unwrap_or(0).max(1);
+        let room = f64::from(WIDTH - MARGIN - columns[4]);
+        for row in &of.rows {
+            self.y += LINE + 2;
+            let is_present = row.slots == of.present;
+            let now = if is_present { " (now)" } else { "" };
+            let class = if is_present { "now" } else { "" };
+            self.text(columns[0], class, &format!("{}{now}", row.slots));
+            let waits = [row.waits.median_ms, row.waits.p90_ms, row.waits.max_ms];
+            for (x, ms) in columns[1..].iter().zip(waits) {
+                self.text(*x, class, &length(ms));
+            }
+            let long = row.waits.p90_ms as f64 / longest as f64 * room;
+            self.rect(f64::from(columns[4]), f64::from(self.y - 12), long.max(1.0), 15.0, "wait");
+        }
+        self.y += LINE + 4;
+        let assumed = "Bars: 90 % of waits. Assumed: requests come at the same times and hold for \
+                       as long.";
+        self.text(MARGIN, "faint", assumed);
+    }
+
+    fn finish(self) -> String {
+        let height = self.y + 30;
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+             viewBox=\"0 0 {WIDTH} {height}\">\n<style>{STYLE}</style>\n\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n{}</svg>\n",
+            self.body
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::commands::history::stats::series::tests::key_use;
+    use crate::cli::wording::time::tests::at;
+    use crate::protocol::{HistoryLengths, HistorySlotsRow};
+
+    fn found() -> HistoryStats {
+        let bin = |up_to_ms, count| HistoryBin { up_to_ms, count };
+        let row = |slots, ms| HistorySlotsRow {
+            slots,
+            waits: HistoryLengths { median_ms: ms, p90_ms: 2 * ms, p99_ms: ms, max_ms: 3 * ms },
+            unfit: 0,
+        };
+        HistoryStats {
+            wait_bins: vec![bin(Some(10), 900), bin(Some(30), 0), bin(None, 3)],
+            hold_bins: vec![bin(Some(60_000), 12)],
+            keys: vec![key_use()],
+            slots: Some(HistorySlots {
+                key: "deploy".to_owned(),
+                present: 2,
+                requests: 12,
+                more: false,
+                rows: vec![row(1, 9_000), row(2, 300), row(3, 0)],
+            }),
+            ..HistoryStats::default()
+        }
+    }
+
+    fn drawn(found: &HistoryStats, about: &str) -> String {
+        report(found, about, "12 grants, 0 never granted", &at("2026-11-20T14:10:30Z"))
+    }
+
+    /// Each element is one of those that the report is made of, and all are closed.
+    fn check(svg: &str) {
+        let mut open = Vec::new();
+        for tag in svg.split('<').skip(1).map(|rest| rest.split('>').next().unwrap()) {
+            let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+            assert!(["svg", "style", "rect", "line", "text"].contains(&name), "{tag}");
+            match (tag.strip_prefix('/'), tag.ends_with('/')) {
+                (Some(name), _) => assert_eq!(open.pop(), Some(name)),
+                (None, false) => open.push(name),
+                (None, true) => {}
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert!(!svg.contains("width=\"-") && !svg.contains("height=\"-"), "{svg}");
+    }
+
+    #[test]
+    fn a_report_has_everything() {
+        let svg = drawn(&found(), "deploy");
+        check(&svg);
+        for text in [
+            "canal stats: deploy",
+            "45% of 2 slots on average",
+            ">waits<",
+            ">holds<",
+            "median 0.0s",
+            ">2 (now)<",
+            "how many slots?",
+            "Assumed: requests come at the same times",
+        ] {
+            assert!(svg.contains(text), "{text}: {svg}");
+        }
+        // Nothing is fetched from elsewhere, and nothing runs.
+        assert!(!svg.contains("href") && !svg.contains("url(") && !svg.contains("script"));
+    }
+
+    #[test]
+    fn no_text_gets_out_of_its_place() {
+        let evil = "</text><script>x</script>\"'&\u{1b}[2J\u{ffff}";
+        let key = HistoryKeyUse { key: evil.to_owned(), ..key_use() };
+        let found = HistoryStats { keys: vec![key.clone(), key], slots: None, ..found() };
+        let svg = drawn(&found, evil);
+        check(&svg);
+        assert!(svg.contains("&lt;/text&gt;&lt;script&gt;"), "{svg}");
+        assert!(!svg.contains('\u{1b}') && !svg.contains('\u{ffff}'));
+    }
+
+    #[test]
+    fn nothing_is_a_report_too() {
+        check(&drawn(&HistoryStats::default(), "all keys"));
+    }
+}

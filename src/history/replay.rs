@@ -1,0 +1,289 @@
+//! How long requests would have waited with another number of slots: those that were recorded go
+//! through the lock table once more.
+//!
+//! Each request comes when it came, and holds its slots for as long as it did. That people would ask
+//! at other times if they waited less is not foreseen.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use crate::core::{
+    Ask, Change, Command, ENTRY_VERSION, Entry, FrameId, HostId, Item, Key, OnLost, Outcome, Owner,
+    ProcessId, Request, RequestId, Revision, Rules, Table, Tag, UnixMillis, View, Wait,
+};
+use crate::history::histogram::Quantiles;
+
+/// A request for slots of a key that was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// When it was asked for, in milliseconds since 1970 UTC.
+    pub(crate) asked_ms: u64,
+    /// For how many milliseconds it held its slots.
+    pub(crate) held_ms: u64,
+    /// How many slots.
+    pub(crate) count: u64,
+}
+
+/// What the waiting would have been.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Replayed {
+    /// How many slots there would have been.
+    pub(crate) slots: u64,
+    /// How many milliseconds each request would have waited, in the order of their grants.
+    pub(crate) waits: Vec<u64>,
+    /// How many requests ask for more slots than that.
+    pub(crate) unfit: u64,
+}
+
+impl Replayed {
+    /// Median, 90 and 99 percent, and the longest wait; all 0 of none.
+    pub(crate) fn quantiles(&self) -> Quantiles {
+        let mut waits = self.waits.clone();
+        waits.sort_unstable();
+        Quantiles {
+            median: quantile(&waits, 50),
+            p90: quantile(&waits, 90),
+            p99: quantile(&waits, 99),
+            max: waits.last().copied().unwrap_or(0),
+        }
+    }
+}
+
+/// The least of the sorted lengths that at least so many percent do not exceed; 0 of none.
+pub(crate) fn quantile(sorted: &[u64], percent: usize) -> u64 {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+}
+
+/// Has these requests, the earliest first, ask for a lock with so many slots.
+pub(crate) fn replay(arrivals: &[Arrival], slots: u64) -> Replayed {
+    let Ok(key) = Key::new("replay") else { return Replayed::default() };
+    let mut replay = Replay {
+        table: Table::new(Rules::Current),
+        arrivals,
+        waiting: BTreeMap::new(),
+        ends: BinaryHeap::new(),
+        outcomes: Vec::new(),
+        replayed: Replayed { slots, ..Replayed::default() },
+    };
+    for (number, arrival) in (1..).zip(arrivals) {
+        // What ends at this moment makes room before, as in a turn of the daemon.
+        replay.end_until(arrival.asked_ms);
+        let item =
+            Item { key: key.clone(), ask: Ask::slots(arrival.count, Some(View::Slots { slots })) };
+        replay.ask(number, item, arrival.asked_ms);
+    }
+    replay.end_until(u64::MAX);
+    replay.replayed
+}
+
+/// A replay under way.
+struct Replay<'a> {
+    table: Table,
+    arrivals: &'a [Arrival],
+    /// Which arrival each request is that has not been granted.
+    waiting: BTreeMap<RequestId, usize>,
+    /// When which hold ends.
+    ends: BinaryHeap<Reverse<(u64, FrameId)>>,
+    outcomes: Vec<Outcome>,
+    replayed: Replayed,
+}
+
+impl Replay<'_> {
+    fn ask(&mut self, number: u32, item: Item, now_ms: u64) {
+        // Each comes from a process of its own: what asked again while it held did not wait.
+        let owner = Owner::Process(ProcessId { pid: number, started: 1, inode: 0 });
+        let request = Request {
+            tag: Tag(number.into()),
+            host: HostId(0),
+            owner,
+            parent: None,
+            uid: 0,
+            command: Command::default(),
+            note: None,
+            items: vec![item],
+            wait: Wait::Yes { until: None },
+            priority: 0,
+            max_waiting: None,
+            max_run_ms: None,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: OnLost::default(),
+            asker: None,
+            over_nodes: None,
+        };
+        let id = RequestId(self.table.revision().0 + 1);
+        self.waiting.insert(id, number as usize - 1);
+        self.apply(Change::Request(Arc::new(request)), now_ms);
+    }
+
+    /// Ends the holds that end until a moment, and those that are granted meanwhile.
+    fn end_until(&mut self, until_ms: u64) {
+        while let Some(Reverse((at_ms, frame))) = self.ends.peek().copied()
+            && at_ms <= until_ms
+        {
+            self.ends.pop();
+            self.apply(Change::End { frame }, at_ms);
+        }
+    }
+
+    fn apply(&mut self, change: Change, now_ms: u64) {
+        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(now_ms), change };
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        self.table.apply(Revision(self.table.revision().0 + 1), &entry, &mut outcomes);
+        for outcome in outcomes.drain(..) {
+            match outcome {
+                Outcome::Granted(granted) => {
+                    let arrival = self.waiting.remove(&granted.request);
+                    if let Some(arrival) = arrival.and_then(|at| self.arrivals.get(at)) {
+                        let end = now_ms.saturating_add(arrival.held_ms);
+                        self.ends.push(Reverse((end, granted.frame)));
+                        self.replayed.waits.push(now_ms - arrival.asked_ms);
+                    }
+                }
+                Outcome::Refused { request, .. } => {
+                    self.waiting.remove(&request);
+                    self.replayed.unfit += 1;
+                }
+                _ => {}
+            }
+        }
+        self.outcomes = outcomes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn waits(arrivals: &[(u64, u64, u64)], slots: u64) -> Vec<u64> {
+        let arrivals: Vec<Arrival> = arrivals
+            .iter()
+            .map(|(asked_ms, held_ms, count)| Arrival {
+                asked_ms: *asked_ms,
+                held_ms: *held_ms,
+                count: *count,
+            })
+            .collect();
+        replay(&arrivals, slots).waits
+    }
+
+    #[test]
+    fn the_waits_are_those_that_one_counts_by_hand() {
+        // One each second, each for three seconds: three slots are enough, and with two each pair
+        // waits a second longer than the pair before.
+        let steady: Vec<_> = (0..8).map(|n| (n * 1000, 3000, 1)).collect();
+        assert_eq!(waits(&steady, 3), [0; 8]);
+        assert_eq!(waits(&steady, 2), [0, 0, 1000, 1000, 2000, 2000, 3000, 3000]);
+        // With one, the second waits for the first, and so on: 3 s for each that is ahead, less
+        // the second that passed between them.
+        let alone: Vec<_> = (0..8).map(|n| n * 2000).collect();
+        assert_eq!(waits(&steady, 1), alone);
+        // A hold that ends in the moment of an arrival is in nobody's way.
+        assert_eq!(waits(&[(0, 1000, 1), (1000, 1000, 1), (1000, 0, 1)], 1), [0, 0, 1000]);
+        // Who wants two slots is not passed by those who come later.
+        assert_eq!(waits(&[(0, 100, 1), (10, 100, 2), (20, 100, 1)], 2), [0, 90, 180]);
+    }
+
+    #[test]
+    fn what_never_fits_is_counted_and_in_nobodys_way() {
+        let arrivals = [
+            Arrival { asked_ms: 0, held_ms: 100, count: 3 },
+            Arrival { asked_ms: 10, held_ms: 100, count: 1 },
+        ];
+        let replayed = replay(&arrivals, 2);
+        assert_eq!((replayed.unfit, replayed.waits), (1, vec![0]));
+        assert_eq!(replay(&arrivals, 0).unfit, 2);
+    }
+
+    /// A number in 0..1 that follows from the state alone.
+    fn random(state: &mut u64) -> f64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (*state >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// The waiting of M/M/c is known: the probability of it is Erlang's C, and the length of it is
+    /// exponential with the rate c·μ − λ.
+    #[test]
+    fn random_arrivals_wait_as_erlang_found() {
+        // Arrivals every 10 s on average, of which each holds for 24 s: an offered load of 2.4.
+        let (between, hold, count) = (10_000.0, 24_000.0, 20_000);
+        let (mut state, mut at) = (1917, 0.0);
+        let arrivals: Vec<Arrival> = (0..count)
+            .map(|_| {
+                at += -between * (1.0 - random(&mut state)).ln();
+                let held = -hold * (1.0 - random(&mut state)).ln();
+                Arrival { asked_ms: at as u64, held_ms: held as u64, count: 1 }
+            })
+            .collect();
+        for slots in [3_u64, 4, 6] {
+            let (load, servers) = (hold / between, slots as f64);
+            let mut blocked = 1.0;
+            for n in 1..=slots {
+                blocked = load * blocked / (n as f64 + load * blocked);
+            }
+            let waits_at_all = blocked / (1.0 - load / servers * (1.0 - blocked));
+            let rate = servers / hold - 1.0 / between;
+            let mean = waits_at_all / rate;
+            let p90 = (waits_at_all / 0.1).ln().max(0.0) / rate;
+            let replayed = replay(&arrivals, slots);
+            let waits = &replayed.waits;
+            assert_eq!(waits.len(), count);
+            let share = waits.iter().filter(|wait| **wait > 0).count() as f64 / count as f64;
+            let found_mean = waits.iter().sum::<u64>() as f64 / count as f64;
+            let found_p90 = replayed.quantiles().p90 as f64;
+            let is_near = |found: f64, known: f64| (found - known).abs() <= known * 0.25 + 50.0;
+            assert!(is_near(share, waits_at_all), "{slots}: {share} of {waits_at_all}");
+            assert!(is_near(found_mean, mean), "{slots}: {found_mean} of {mean}");
+            assert!(is_near(found_p90, p90), "{slots}: {found_p90} of {p90}");
+        }
+    }
+
+    /// First come, first served, without the table: each takes the slot that is free first.
+    fn by_hand(arrivals: &[(u64, u64)], slots: usize) -> Vec<u64> {
+        let mut free_at = vec![0; slots];
+        let wait = |(asked, held): &(u64, u64)| {
+            let slot = free_at.iter_mut().min().unwrap();
+            let begin = (*asked).max(*slot);
+            *slot = begin + held;
+            begin - asked
+        };
+        arrivals.iter().map(wait).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_serves_as_a_queue_does(
+            mut arrivals in proptest::collection::vec((0..5_000_u64, 0..900_u64), 0..60),
+            slots in 1..6_usize,
+        ) {
+            arrivals.sort_by_key(|(asked, _)| *asked);
+            let asked: Vec<_> = arrivals.iter().map(|(asked, held)| (*asked, *held, 1)).collect();
+            prop_assert_eq!(waits(&asked, slots as u64), by_hand(&arrivals, slots));
+        }
+
+        #[test]
+        fn more_slots_never_mean_more_waiting_for_single_slots(
+            mut arrivals in proptest::collection::vec((0..5_000_u64, 0..900_u64, 1..2_u64), 1..60),
+            slots in 1..6_u64,
+        ) {
+            arrivals.sort_by_key(|(asked, ..)| *asked);
+            let (some, more) = (waits(&arrivals, slots), waits(&arrivals, slots + 1));
+            prop_assert!(some.iter().zip(&more).all(|(some, more)| more <= some));
+        }
+    }
+
+    #[test]
+    fn a_quantile_is_one_of_the_lengths() {
+        assert_eq!(quantile(&[], 50), 0);
+        assert_eq!(quantile(&[7], 50), 7);
+        assert_eq!(quantile(&[1, 2, 3, 4], 50), 2);
+        assert_eq!(quantile(&[1, 2, 3, 4], 90), 4);
+        let hundred: Vec<u64> = (1..=100).collect();
+        assert_eq!((quantile(&hundred, 90), quantile(&hundred, 99)), (90, 99));
+    }
+}

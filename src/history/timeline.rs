@@ -1,0 +1,168 @@
+//! How much was in use, over time.
+//!
+//! Time is divided into buckets that all have one width. Where there would be too many of them, they
+//! are joined into wider ones, so that a year takes no more room than an hour.
+
+use std::collections::BTreeMap;
+
+/// The widths of buckets in milliseconds, from a second to a week. Each is a multiple of the one
+/// before, so that buckets are joined as they are.
+const WIDTHS_MS: [u64; 11] = [
+    1_000,
+    5_000,
+    15_000,
+    60_000,
+    300_000,
+    900_000,
+    3_600_000,
+    14_400_000,
+    43_200_000,
+    86_400_000,
+    604_800_000,
+];
+
+/// There are at most this many buckets, those that are empty among them.
+const BUCKETS_MAX: u64 = 256;
+
+/// How much was in use, over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Timeline {
+    width_ms: u64,
+    /// What was in use in each bucket, in slots times milliseconds. The number of a bucket is its
+    /// beginning divided by the width.
+    used: BTreeMap<u64, u64>,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self { width_ms: WIDTHS_MS[0], used: BTreeMap::new() }
+    }
+}
+
+impl Timeline {
+    /// Adds so many slots that were in use from one moment until another, both in milliseconds.
+    pub(crate) fn add(&mut self, from_ms: u64, until_ms: u64, slots: u64) {
+        if until_ms <= from_ms {
+            return;
+        }
+        self.cover(from_ms, until_ms - 1);
+        let width = self.width_ms;
+        for number in from_ms / width..=(until_ms - 1) / width {
+            let begin = number * width;
+            let length = until_ms.min(begin.saturating_add(width)) - from_ms.max(begin);
+            let used = self.used.entry(number).or_default();
+            *used = used.saturating_add(length.saturating_mul(slots));
+        }
+    }
+
+    /// Has the timeline reach to this moment.
+    pub(crate) fn reach(&mut self, at_ms: u64) {
+        self.cover(at_ms, at_ms);
+        self.used.entry(at_ms / self.width_ms).or_default();
+    }
+
+    /// Joins buckets until there are few enough of them with these moments.
+    fn cover(&mut self, first_ms: u64, last_ms: u64) {
+        loop {
+            let first = self.used.first_key_value().map(|(number, _)| *number);
+            let last = self.used.last_key_value().map(|(number, _)| *number);
+            let (from, to) = (first_ms / self.width_ms, last_ms / self.width_ms);
+            let from = first.map_or(from, |first| first.min(from));
+            let to = last.map_or(to, |last| last.max(to));
+            if to - from < BUCKETS_MAX {
+                return;
+            }
+            self.widen();
+        }
+    }
+
+    fn widen(&mut self) {
+        let wider = WIDTHS_MS.into_iter().find(|width| *width > self.width_ms);
+        let wider = wider.unwrap_or_else(|| self.width_ms.saturating_mul(2));
+        let factor = wider / self.width_ms;
+        let mut joined = BTreeMap::<u64, u64>::new();
+        for (number, used) in std::mem::take(&mut self.used) {
+            let sum = joined.entry(number / factor).or_default();
+            *sum = sum.saturating_add(used);
+        }
+        (self.width_ms, self.used) = (wider, joined);
+    }
+
+    /// How wide a bucket is, in milliseconds.
+    pub(crate) fn width_ms(&self) -> u64 {
+        self.width_ms
+    }
+
+    /// When the first bucket begins; 0 of none.
+    pub(crate) fn begin_ms(&self) -> u64 {
+        self.used.first_key_value().map_or(0, |(number, _)| number * self.width_ms)
+    }
+
+    /// What was in use in each bucket, from the first to the last one, in slots times milliseconds.
+    pub(crate) fn buckets(&self) -> Vec<u64> {
+        let ends = self.used.first_key_value().zip(self.used.last_key_value());
+        let Some(((first, _), (last, _))) = ends else { return Vec::new() };
+        (*first..=*last).map(|number| self.used.get(&number).copied().unwrap_or(0)).collect()
+    }
+
+    /// What was in use in all, in slots times milliseconds.
+    pub(crate) fn sum(&self) -> u64 {
+        self.used.values().fold(0, |sum, used| sum.saturating_add(*used))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_has_what_was_in_use_while_it_lasted() {
+        let mut timeline = Timeline::default();
+        // Two slots from the middle of the first second to the middle of the third.
+        timeline.add(10_500, 12_500, 2);
+        timeline.add(12_000, 12_001, 1);
+        timeline.add(12_000, 12_000, 9);
+        assert_eq!((timeline.begin_ms(), timeline.width_ms()), (10_000, 1_000));
+        assert_eq!(timeline.buckets(), [1_000, 2_000, 1_001]);
+        timeline.reach(14_999);
+        assert_eq!(timeline.buckets(), [1_000, 2_000, 1_001, 0, 0]);
+        assert_eq!(timeline.sum(), 4_001);
+    }
+
+    #[test]
+    fn buckets_are_joined_and_nothing_is_lost() {
+        let mut timeline = Timeline::default();
+        let mut sum = 0;
+        // A year, with something every three hours, the latest first.
+        for n in (0..2_920_u64).rev() {
+            let (from, length) = (n * 10_800_000, 1 + n * 977 % 7_200_000);
+            timeline.add(from, from + length, 1 + n % 3);
+            sum += length * (1 + n % 3);
+            assert!(timeline.buckets().len() as u64 <= BUCKETS_MAX);
+        }
+        assert_eq!(timeline.sum(), sum);
+        assert_eq!(timeline.buckets().iter().sum::<u64>(), sum);
+        assert_eq!(timeline.width_ms(), 604_800_000);
+        assert_eq!(timeline.begin_ms(), 0);
+    }
+
+    #[test]
+    fn a_long_hold_comes_in_as_few_buckets_as_a_short_one() {
+        let mut timeline = Timeline::default();
+        let day = 86_400_000;
+        timeline.add(day, 3 * day, 1);
+        assert_eq!(timeline.sum(), 2 * day);
+        assert_eq!(timeline.width_ms(), 900_000);
+        assert!(timeline.buckets().iter().all(|used| *used == 900_000));
+    }
+
+    #[test]
+    fn no_time_is_too_far_away() {
+        let mut timeline = Timeline::default();
+        timeline.add(0, 1, u64::MAX);
+        timeline.add(u64::MAX - 1, u64::MAX, u64::MAX);
+        timeline.reach(u64::MAX);
+        assert!(timeline.buckets().len() as u64 <= BUCKETS_MAX);
+        assert_eq!(timeline.sum(), u64::MAX);
+    }
+}
