@@ -15,6 +15,7 @@ mod hearing;
 mod link;
 mod node;
 mod progress;
+mod renewing;
 mod running;
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,8 @@ enum Phase {
     Collecting(Round),
     /// Enough nodes granted it; these are to confirm.
     Confirming { chosen: Vec<usize> },
+    /// Finds out what is left of a lease by renewing it.
+    Renewing,
     /// The command may run.
     Running,
     /// Too few nodes hold the lock: the command is being killed.
@@ -176,8 +179,11 @@ impl Coordinator {
         }
         self.begun = Some(now);
         self.nodes.iter_mut().for_each(|node| node.link = link::Link::new(now));
-        if !matches!(self.phase, Phase::Running) {
+        let patience_ms = self.patience_ms();
+        if matches!(self.phase, Phase::Counting { .. } | Phase::Collecting(_)) {
             self.phase = Self::first_phase(&self.plan, now);
+        } else if let Phase::Ending { until, .. } = &mut self.phase {
+            *until = now.saturating_add(patience_ms);
         }
     }
 
@@ -194,6 +200,7 @@ impl Coordinator {
             Phase::Counting { until } => self.count_the_alive(turn, until),
             Phase::Collecting(round) => self.collect(turn, round),
             Phase::Confirming { chosen } => self.confirm(turn, &chosen),
+            Phase::Renewing => self.renew_parts(turn),
             Phase::Running => self.keep_running(turn),
             Phase::Ending { outcome, until } => self.finish(turn, outcome, until),
             Phase::Lost | Phase::Over => false,
@@ -220,7 +227,7 @@ impl Coordinator {
         match self.phase {
             Phase::Counting { .. } | Phase::Collecting(_) | Phase::Confirming { .. } => true,
             Phase::Running => holds || self.plan.require.has_spares() && self.members.contains(&at),
-            Phase::Ending { .. } => holds,
+            Phase::Renewing | Phase::Ending { .. } => holds,
             Phase::Lost | Phase::Over => false,
         }
     }

@@ -78,7 +78,7 @@ impl Coordinator {
     }
 
     /// Renews the lease of a node, or finds out whether there is one.
-    fn keep_lease(&mut self, turn: &mut Turn, at: usize) {
+    pub(super) fn keep_lease(&mut self, turn: &mut Turn, at: usize) {
         let node = &self.nodes[at];
         if !matches!(node.hold, Hold::Firm | Hold::Unknown) || !node.link.is_open() {
             return;

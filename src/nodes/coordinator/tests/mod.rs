@@ -1,6 +1,7 @@
 //! What a coordinator does, one input after the other.
 
 mod asking;
+mod renewing;
 mod running;
 mod scene;
 mod taking_over;

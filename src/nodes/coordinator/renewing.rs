@@ -1,0 +1,107 @@
+//! A lease of which only its handle is known: renewing it, and giving it back.
+//!
+//! When its parts were renewed last is not known. So none of them counts before its node has
+//! answered.
+
+use super::node::Hold;
+use super::turn::Turn;
+use super::{Coordinator, Phase};
+use crate::nodes::{Effect, Millis, Outcome, Plan, Require, Standing};
+
+/// How many times longer than usual nodes may be silent if nothing can be done without them.
+const PATIENCE: Millis = 3;
+
+impl Coordinator {
+    /// A coordinator that renews each part of a lease. [`Effect::Start`] says that enough nodes have,
+    /// and it goes on to renew from then on. [`Outcome::Lost`] says that too few nodes have a part
+    /// left; the parts that are left are given back. [`Outcome::Failed`] says that too few nodes
+    /// answer; the parts stay what they are. It asks no node for a part.
+    #[must_use]
+    pub fn renew(plan: Plan, standing: &Standing) -> Self {
+        let mut new = Self::of_lease(plan, standing);
+        new.phase = Phase::Renewing;
+        new
+    }
+
+    /// A coordinator that gives a lease back and ends.
+    #[must_use]
+    pub fn give_back_lease(plan: Plan, standing: &Standing) -> Self {
+        let mut new = Self::of_lease(plan, standing);
+        new.phase = Phase::Ending { outcome: Outcome::GivenBack { left: Vec::new() }, until: 0 };
+        new
+    }
+
+    fn of_lease(plan: Plan, standing: &Standing) -> Self {
+        // No other requirement asks for further parts.
+        let mut new = Self::take_over(Plan { require: Require::All, ..plan }, standing, true);
+        new.nodes.iter_mut().for_each(|node| node.sent = None);
+        new
+    }
+
+    /// How long it may take to reach nodes that nothing can be done without.
+    pub(super) fn patience_ms(&self) -> Millis {
+        PATIENCE * self.timing.silence_ms
+    }
+
+    /// Renews each part once, and goes on to keep them when enough nodes have answered.
+    pub(super) fn renew_parts(&mut self, turn: &mut Turn) -> bool {
+        let members = self.members.iter().copied();
+        let gone: Vec<usize> = members.filter(|at| self.nodes[*at].hold == Hold::Nothing).collect();
+        if self.members.len() - gone.len() < self.need {
+            self.end(turn, Outcome::Lost { nodes: gone });
+            return true;
+        }
+        for at in self.members.clone() {
+            self.keep_lease(turn, at);
+        }
+        let is_enough = self.sure_nodes().count() >= self.need;
+        let patience_ms = if is_enough { self.timing.silence_ms } else { self.patience_ms() };
+        let is_over = turn.is_past(self.begun.unwrap_or(turn.now).saturating_add(patience_ms));
+        let owed: Vec<usize> =
+            self.members.iter().copied().filter(|at| self.owes_renewal(*at)).collect();
+        let may_answer = |at: &usize| !self.nodes[*at].link.is_permanently_away();
+        if !is_over && owed.iter().any(may_answer) {
+            return false;
+        }
+        if !is_enough {
+            let nodes = owed.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
+            self.phase = Phase::Over;
+            turn.carry_out(Effect::End(Outcome::Failed { nodes }));
+            return true;
+        }
+        // Too old if this process was stopped meanwhile: then they are renewed again.
+        let Some(deadline) = self.deadline(turn.now).filter(|it| turn.now < it.term_at) else {
+            return false;
+        };
+        self.published = Some(deadline.kill_at);
+        self.phase = Phase::Running;
+        let nodes = self.sure_nodes().collect();
+        turn.carry_out(Effect::Start { token: self.token, nodes, deadline });
+        true
+    }
+
+    /// Whether a node has not answered yet.
+    fn owes_renewal(&self, at: usize) -> bool {
+        self.nodes[at].hold != Hold::Nothing && self.nodes[at].sent.is_none()
+    }
+
+    /// Whether a node that was not needed for the start may soon hold its part, too.
+    #[must_use]
+    pub fn awaits_spares(&self, now: Millis) -> bool {
+        let may_join = |at: &usize| {
+            let node = &self.nodes[*at];
+            match node.hold {
+                Hold::Asked { .. } | Hold::Collecting { .. } | Hold::Confirming { .. } => true,
+                Hold::Nothing => {
+                    let silence_ms = self.timing.silence_ms;
+                    let until = node.link.silent_since().map(|since| since + silence_ms);
+                    let is_ready = node.ask_at.max(node.grants_from) <= now;
+                    is_ready && !self.never_grants(*at) && until.is_none_or(|until| now < until)
+                }
+                _ => false,
+            }
+        };
+        let runs = matches!(self.phase, Phase::Running);
+        runs && self.plan.require.has_spares() && self.members.iter().any(may_join)
+    }
+}
