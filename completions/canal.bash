@@ -157,7 +157,7 @@ _canal() {
                 return
             fi
             ;;
-        acquire) options="$lock $wait --pid --ttl --on-lost --json $everywhere" ;;
+        acquire) options="$lock $wait --pid --ttl --on --require --on-lost --json $everywhere" ;;
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
         renew) options="--handle --while --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;

@@ -144,8 +144,8 @@ complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__cana
 
 complete -c canal -n '__canal_at acquire release kill' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
 complete -c canal -n '__canal_at run acquire' -l on-lost -x -a 'kill term warn' -d 'What becomes of it if the lock is lost'
-complete -c canal -n '__canal_at run' -l on -x -d 'Take the lock at these daemons'
-complete -c canal -n '__canal_at run' -l require -x -a 'all any majority all-alive majority-alive' -d 'How many of them must grant it'
+complete -c canal -n '__canal_at run acquire' -l on -x -d 'Take the lock at these daemons'
+complete -c canal -n '__canal_at run acquire' -l require -x -a 'all any majority all-alive majority-alive' -d 'How many of them must grant it'
 complete -c canal -n '__canal_at run' -l ttl -x -a '10s 1m 10m' -d 'How long a node keeps the lock without news'
 complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take it as a lease that lives for DUR without renewal'
 complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'

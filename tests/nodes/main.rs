@@ -11,4 +11,5 @@ mod backend;
 mod world;
 
 mod bridge;
+mod lease;
 mod run;

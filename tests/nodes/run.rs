@@ -11,18 +11,18 @@ use crate::world::World;
 use crate::world::process::{Cmd, Proc, alive, children, signal, state, wait_until};
 
 /// The shortest TTL.
-const TTL: Duration = Duration::from_secs(10);
+pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 /// Three daemons, and a place for the commands that ask them.
-struct Nodes {
-    here: World,
-    nodes: [World; 3],
+pub(crate) struct Nodes {
+    pub(crate) here: World,
+    pub(crate) nodes: [World; 3],
 }
 
-const NAMES: [&str; 3] = ["a", "b", "c"];
+pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
 impl Nodes {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let nodes = [World::new(), World::new(), World::new()];
         let here = World::new();
         let mut config = "[node_groups]\nall = [\"a\", \"b\", \"c\"]\n[nodes]\n".to_owned();
@@ -37,16 +37,16 @@ impl Nodes {
     }
 
     /// `canal run --on @all --ttl 10s ARGS`.
-    fn run(&self, args: &[&str]) -> Cmd<'_> {
+    pub(crate) fn run(&self, args: &[&str]) -> Cmd<'_> {
         let words = ["run", "--on", "@all", "--ttl", "10s", "-k", "x"];
         self.here.canal(words.iter().chain(args))
     }
 
-    fn held(&self) -> Vec<u64> {
+    pub(crate) fn held(&self) -> Vec<u64> {
         self.nodes.iter().map(|node| node.held("x")).collect()
     }
 
-    fn until_free(&self) {
+    pub(crate) fn until_free(&self) {
         wait_until("nothing is left on any node", || self.held() == [0, 0, 0]);
     }
 
@@ -63,13 +63,13 @@ impl Nodes {
 }
 
 /// The process that is started as the parent of a command, not the command that it becomes.
-fn parent(command: i32) -> i32 {
+pub(crate) fn parent(command: i32) -> i32 {
     let stat = fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 /// The coordinator: the child of the parent that leads a session.
-fn coordinator(parent: i32, command: i32) -> Option<i32> {
+pub(crate) fn coordinator(parent: i32, command: i32) -> Option<i32> {
     let living = children(parent).into_iter().filter(|pid| *pid != command && alive(*pid));
     living.into_iter().find(|pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

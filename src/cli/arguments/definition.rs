@@ -43,7 +43,8 @@ Examples:
 const ACQUIRE_EXAMPLES: &str = "\
 Examples:
   canal acquire nightly --pid $$ -n || exit  in a script, which holds it until it ends
-  canal acquire --ttl 10m deploy             a lease: canal renew, canal release --handle";
+  canal acquire --ttl 10m deploy             a lease: canal renew, canal release --handle
+  canal acquire --ttl 60s --on a,b,c deploy  a lease at several daemons that share nothing";
 
 /// Limits how many commands run at once, and shows what runs, what waits and why
 #[derive(Debug, Parser)]
@@ -189,7 +190,7 @@ pub(crate) struct HowArgs {
 /// Take the lock for a process until that ends, or as a lease
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal acquire [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--pid PID | --ttl DUR]\n       LOCK: KEY | -k KEY | --read KEY | --write KEY\n       SIZE: -j N | --per P [--buckets B]",
+    override_usage = "canal acquire [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--pid PID | --ttl DUR [--on NODES]]\n       LOCK: KEY | -k KEY | --read KEY | --write KEY\n       SIZE: -j N | --per P [--buckets B]",
     after_help = ACQUIRE_EXAMPLES
 )]
 pub(crate) struct AcquireArgs {
@@ -206,6 +207,8 @@ pub(crate) struct AcquireArgs {
     pub(crate) note: NoteArgs,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
+    #[command(flatten)]
+    pub(crate) nodes: NodesArgs,
     /// Take it as a lease, owned by no process: it ends when it was not renewed for DUR. Prints its
     /// handle, the secret that canal renew and canal release need, and its token
     #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]

@@ -6,12 +6,22 @@ use clap::Args;
 
 use crate::cli::failed::Failed;
 use crate::protocol::Handle;
+use crate::run::nodes::{LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 
 /// Names the handle to later steps, and to `canal renew` and `canal release`.
 pub(crate) const VARIABLE: &str = "CANAL_HANDLE";
 
-/// A handle is much shorter than this.
-const LINE_BYTES_MAX: u64 = 4096;
+/// A line with a handle is shorter than this.
+const LINE_BYTES_MAX: u64 = LEASE_HANDLE_CHARS_MAX as u64 + 1024;
+
+/// The secret of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GivenHandle {
+    /// One that a daemon granted.
+    OfDaemon(Handle),
+    /// One over nodes.
+    OverNodes(Box<LeaseHandle>),
+}
 
 /// Which lease.
 #[derive(Args, Clone, Debug)]
@@ -25,7 +35,7 @@ pub(crate) struct HandleArgs {
 
 impl HandleArgs {
     /// The handle that the option names, else the environment.
-    pub(crate) fn read(&self) -> Result<Option<Handle>, Failed> {
+    pub(crate) fn read(&self) -> Result<Option<GivenHandle>, Failed> {
         match self.handle.as_deref() {
             Some("-") => parsed(&first_line()?, "the handle on standard input").map(Some),
             Some(given) => parsed(given, "--handle").map(Some),
@@ -34,7 +44,7 @@ impl HandleArgs {
     }
 
     /// The handle that the environment names.
-    pub(crate) fn of_environment() -> Result<Option<Handle>, Failed> {
+    pub(crate) fn of_environment() -> Result<Option<GivenHandle>, Failed> {
         match std::env::var(VARIABLE) {
             Ok(given) if !given.is_empty() => parsed(&given, VARIABLE).map(Some),
             _ => Ok(None),
@@ -49,8 +59,16 @@ fn first_line() -> Result<String, Failed> {
     Ok(line)
 }
 
-fn parsed(text: &str, source: &str) -> Result<Handle, Failed> {
-    text.trim().parse().map_err(|what| {
+fn parsed(text: &str, source: &str) -> Result<GivenHandle, Failed> {
+    let text = text.trim();
+    let parsed = match LeaseHandle::is_meant(text) {
+        true => text
+            .parse::<LeaseHandle>()
+            .map(|handle| GivenHandle::OverNodes(Box::new(handle)))
+            .map_err(|what| what.to_string()),
+        false => text.parse::<Handle>().map(GivenHandle::OfDaemon).map_err(str::to_owned),
+    };
+    parsed.map_err(|what| {
         Failed::new(format!("{source}: {what}"))
             .hint("`canal acquire --ttl` prints the handle of its lease")
     })
@@ -66,6 +84,9 @@ mod tests {
         let failed = args.read().unwrap_err();
         assert_eq!(failed.message, "--handle: a handle is 32 hexadecimal digits");
         let args = HandleArgs { handle: Some(format!(" {:032x}\n", 7)) };
-        assert_eq!(args.read().unwrap(), Some(Handle::new(7)));
+        assert_eq!(args.read().unwrap(), Some(GivenHandle::OfDaemon(Handle::new(7))));
+        let args = HandleArgs { handle: Some("n0123secret".to_owned()) };
+        let failed = args.read().unwrap_err();
+        assert_eq!(failed.message, "--handle: the handle is not whole: it was cut or changed");
     }
 }

@@ -12,6 +12,7 @@ use crate::cli::acquisition;
 use crate::cli::acquisition::NotAcquired;
 use crate::cli::arguments::definition::{AcquireArgs, Global};
 use crate::cli::arguments::duration::{millis, stated};
+use crate::cli::commands::nodes;
 use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
@@ -19,6 +20,7 @@ use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
 use crate::cli::wording::refusal;
+use crate::cli::wording::usage_error::wrong;
 use crate::client::{self, ClientError};
 use crate::protocol::{
     Confirm, CycleStepInfo, ErrorName, Failure, Grant, Handle, HolderInfo, LeaseAsked, OWNER_GONE,
@@ -48,6 +50,11 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     let lock = args.lock.with_operand(args.key.as_ref())?;
     let mut request = acquisition::request(&lock, &args.wait, args.session, &args.note, "")?;
     request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
+    if args.nodes.is_given() {
+        let ttl = args.ttl.ok_or_else(not_for_a_process)?;
+        request.command = asker();
+        return nodes::acquire::run(args, global, verbosity, &request, ttl);
+    }
     let target = Target::of(global)?;
     let owner = match args.ttl {
         Some(ttl) => {
@@ -103,6 +110,17 @@ fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
         return Failed::new(OWNER_GONE);
     }
     connect::failed(error)
+}
+
+/// The error for a lock over nodes without `--ttl`.
+fn not_for_a_process() -> Failed {
+    wrong(
+        "acquire",
+        "--on goes with --ttl: other machines cannot see when a process of this one ends",
+    )
+    .hint(
+        "`canal run --on` holds it as long as a command; `canal renew --while PID` renews a lease",
+    )
 }
 
 /// A lease of this length, under a new handle.

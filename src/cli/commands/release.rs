@@ -1,7 +1,8 @@
 //! `canal release`: give back.
 
 use crate::cli::arguments::definition::{Global, ReleaseArgs};
-use crate::cli::arguments::handle::HandleArgs;
+use crate::cli::arguments::handle::{GivenHandle, HandleArgs};
+use crate::cli::commands::nodes;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
@@ -14,9 +15,15 @@ use crate::cli::wording::usage_error::wrong;
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, Release, Released, ReleasedHold};
 use crate::run::SUCCESS;
+use crate::run::nodes::LeaseHandle;
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
-    let release = what(args)?;
+    let release = match what(args)? {
+        What::Here(release) => release,
+        What::OverNodes(handle) => {
+            return nodes::release::run(&handle, args.json, global, verbosity);
+        }
+    };
     let by_name = release.token.is_some() || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
     let mut client = connect::client(global)?;
@@ -59,26 +66,48 @@ fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
     }
 }
 
+/// What is to be given back.
+enum What {
+    /// At the daemon of this place.
+    Here(Release),
+    /// A lease over nodes.
+    OverNodes(Box<LeaseHandle>),
+}
+
+impl What {
+    fn lease(handle: GivenHandle) -> Self {
+        match handle {
+            GivenHandle::OfDaemon(handle) => {
+                Self::Here(Release { handle: Some(handle), ..Release::default() })
+            }
+            GivenHandle::OverNodes(handle) => Self::OverNodes(handle),
+        }
+    }
+}
+
 /// Exactly one of KEY, --all, --handle and --force --token says what; if none does, the handle that
 /// the environment names.
-fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
+fn what(args: &ReleaseArgs) -> Result<What, Failed> {
     let error = |message: &str| Err(wrong("release", message));
     let others = args.key.is_some() || args.all || args.force || args.token.is_some();
     if args.which.handle.is_some() {
         if others || args.whose.pid.is_some() {
             return error("--handle names a whole lease: leave out KEY, --all, --token and --pid");
         }
-        return Ok(Release { handle: args.which.read()?, ..Release::default() });
+        if let Some(handle) = args.which.read()? {
+            return Ok(What::lease(handle));
+        }
     }
     if !others
         && args.whose.pid.is_none()
         && let Some(handle) = HandleArgs::of_environment()?
     {
-        return Ok(Release { handle: Some(handle), ..Release::default() });
+        return Ok(What::lease(handle));
     }
+    let here = |release| Ok(What::Here(release));
     match (&args.key, args.all, args.force, args.token) {
         (None, false, true, Some(token)) => match args.whose.pid {
-            None => Ok(Release { token: Some(token), ..Release::default() }),
+            None => here(Release { token: Some(token), ..Release::default() }),
             Some(_) => {
                 error("--force releases by --token, whatever process holds it: leave out --pid")
             }
@@ -91,9 +120,9 @@ fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
         (_, _, false, Some(_)) => error("--token goes with --force"),
         (Some(_), true, false, None) => error("KEY and --all cannot be given together"),
         (Some(key), false, false, None) => {
-            Ok(Release { key: Some(key.text().clone()), ..Release::default() })
+            here(Release { key: Some(key.text().clone()), ..Release::default() })
         }
-        (None, true, false, None) => Ok(Release { all: true, ..Release::default() }),
+        (None, true, false, None) => here(Release { all: true, ..Release::default() }),
         (None, false, false, None) => error("which lock? give its KEY, --all, or --handle"),
     }
 }

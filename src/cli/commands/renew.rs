@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crate::cli::arguments::definition::{Global, RenewArgs};
 use crate::cli::arguments::duration::stated;
+use crate::cli::arguments::handle::GivenHandle;
+use crate::cli::commands::nodes;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
@@ -23,8 +25,12 @@ use crate::sys::pidfd::Pidfd;
 const SLEEP_MS_MAX: u64 = 30_000;
 
 pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
-    let Some(handle) = args.which.read()? else {
-        return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
+    let handle = match args.which.read()? {
+        None => return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE")),
+        Some(GivenHandle::OverNodes(handle)) => {
+            return nodes::renew::run(args, global, verbosity, &handle);
+        }
+        Some(GivenHandle::OfDaemon(handle)) => handle,
     };
     let note = args.note.of_renewal()?;
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;

@@ -10,8 +10,24 @@ use super::time::Now;
 /// The folder of the daemon that all users of a machine share.
 const SHARED: &str = "/run/canal";
 
+/// What is over when too few nodes hold the lock.
+#[derive(Clone, Copy, Debug)]
+enum Held {
+    ByCommand,
+    AsLease,
+}
+
 /// A line about what has happened, if people want to know.
 pub(crate) fn line(word: &Word<'_>) -> Option<Line> {
+    line_about(word, Held::ByCommand)
+}
+
+/// The same about a lease.
+pub(crate) fn lease_line(word: &Word<'_>) -> Option<Line> {
+    line_about(word, Held::AsLease)
+}
+
+fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
     let (is_note, text) = match word {
         Word::Met { name, pin } => (true, met(name, pin)),
         Word::LeftOut { name, failure } => {
@@ -19,7 +35,7 @@ pub(crate) fn line(word: &Word<'_>) -> Option<Line> {
         }
         // The line that shows the wait says it.
         Word::Waits { .. } => return None,
-        Word::Change { change, names } => change_line(change, names)?,
+        Word::Change { change, names } => change_line(change, names, lock)?,
     };
     Some(Line { is_note, text, hint: None })
 }
@@ -33,7 +49,7 @@ fn met(name: &str, pin: &Pin) -> String {
     format!("{name} is {}; it shares no locks with daemons of other users there", pin.shown())
 }
 
-fn change_line(change: &Change, names: &[&str]) -> Option<(bool, String)> {
+fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, String)> {
     let name = |node: usize| names.get(node).copied().unwrap_or("?");
     Some(match change {
         Change::Away { node, since, why, held, need, stops_at } => {
@@ -43,7 +59,11 @@ fn change_line(change: &Change, names: &[&str]) -> Option<(bool, String)> {
                 clock_of(*since)
             );
             if let Some(at) = stops_at {
-                text += &format!(", the command stops at {} unless it answers", clock_of(*at));
+                let what = match lock {
+                    Held::ByCommand => "the command stops",
+                    Held::AsLease => "the lease is lost",
+                };
+                text += &format!(", {what} at {} unless it answers", clock_of(*at));
             }
             (true, text)
         }
@@ -77,11 +97,16 @@ fn change_line(change: &Change, names: &[&str]) -> Option<(bool, String)> {
 }
 
 /// A time of CLOCK_BOOTTIME by the clock on the wall.
-fn clock_of(at: Millis) -> String {
+pub(crate) fn clock_of(at: Millis) -> String {
+    time_of(at).map(|at| Now::here().clock(&at)).unwrap_or_default()
+}
+
+/// A time of CLOCK_BOOTTIME, RFC 3339 UTC.
+pub(crate) fn time_of(at: Millis) -> Option<String> {
     let (now, unix) = (clock::boottime_ms(), clock::unix_ms());
     let at = unix.saturating_add(at).saturating_sub(now);
     let at = jiff::Timestamp::from_millisecond(i64::try_from(at).unwrap_or(i64::MAX));
-    at.map(|at| Now::here().clock(&at.to_string())).unwrap_or_default()
+    at.ok().map(|at| at.to_string())
 }
 
 /// Why the lock is not held.
@@ -134,7 +159,7 @@ mod tests {
     const NAMES: &[&str] = &["web1", "web2", "web3"];
 
     fn said(change: &Change) -> String {
-        change_line(change, NAMES).unwrap().1
+        change_line(change, NAMES, Held::ByCommand).unwrap().1
     }
 
     #[test]
@@ -156,6 +181,8 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(" unless it answers"), "{text}");
+        let of_lease = change_line(&away, NAMES, Held::AsLease).unwrap().1;
+        assert!(of_lease.contains("2 of 3 held, the lease is lost at "), "{of_lease}");
         assert_eq!(
             said(&Change::Back { node: 2, held: 3, need: 3 }),
             "web3 answers again; 3 of 3 held"
@@ -168,6 +195,7 @@ mod tests {
             outcome,
             names: NAMES.iter().map(|name| (*name).to_owned()).collect(),
             hint: None,
+            answers: Vec::new(),
         };
         let why = "deploy is full".to_owned();
         let refused = Outcome::Refused { node: Some(0), refusal: Refusal::Full, why };

@@ -17,7 +17,7 @@ impl Coordinator {
     /// left; the parts that are left are given back. [`Outcome::Failed`] says that too few nodes
     /// answer; the parts stay what they are. It asks no node for a part.
     #[must_use]
-    pub fn renew(plan: Plan, standing: &Standing) -> Self {
+    pub fn renew_lease(plan: Plan, standing: &Standing) -> Self {
         let mut new = Self::of_lease(plan, standing);
         new.phase = Phase::Renewing;
         new

@@ -15,6 +15,8 @@ use crate::protocol::{Grant, Progress};
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
 
+use super::host::HeldPart;
+
 /// The longest packet.
 const PACKET_BYTES: usize = 160 * 1024;
 
@@ -36,6 +38,8 @@ pub enum BeforeStart {
     Line(Line),
     /// The lock is held.
     Start(Start),
+    /// The lease is held.
+    Held(Held),
     /// It is not, and will not be.
     End(NotHeld),
 }
@@ -60,6 +64,17 @@ pub struct Start {
     pub nodes: Vec<String>,
     /// What the first of them granted.
     pub grant: Option<Grant>,
+}
+
+/// A lease is held.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Held {
+    /// With which token, and at which nodes it was held first.
+    pub start: Start,
+    /// How many nodes have to hold it.
+    pub need: usize,
+    /// What is known of each node, ascending by id.
+    pub parts: Vec<HeldPart>,
 }
 
 /// Why the lock is not held.
@@ -106,6 +121,8 @@ pub(super) enum ToCoordinator {
     Command,
     /// The parent: give everything back.
     Stop,
+    /// The parent: what is held stays as it is, others look after it. End.
+    Leave,
 }
 
 /// What came.

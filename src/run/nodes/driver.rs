@@ -22,13 +22,19 @@ use crate::protocol::{
 use crate::sys::clock::boottime_ms;
 use crate::sys::process::child::{Reap, ended};
 
-use super::host::{Ending, Host, Named, Started, StartedPart, Word};
+use super::host::{
+    Ending, HeldPart, Host, Named, PartAnswer, PartSaid, Started, StartedPart, Wish, Word,
+};
+use super::lease_handle::LeaseHandle;
 use super::meeting::Known;
 use super::member::{Heard, Member};
 use super::request::NodesRequest;
 
 /// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
 const SLEEP_MS_MAX: u64 = 1000;
+
+/// How long after the start other nodes are waited for before the parts that are held are told.
+const SETTLE_MS: Millis = 5_000;
 
 /// A coordinator with its connections.
 pub(super) struct Driver<'a> {
@@ -37,6 +43,10 @@ pub(super) struct Driver<'a> {
     nodes: Vec<NodeState>,
     kept: Option<Standing>,
     wake_at: Option<Millis>,
+    /// When the command could start, until the host was told that nothing more is to be expected.
+    unsettled_since: Option<Millis>,
+    /// Renewals bring a note: that of the request.
+    renews_note: bool,
     /// Processes of connections that were closed, until they are reaped.
     ending: Vec<Pid>,
 }
@@ -52,6 +62,19 @@ struct NodeState {
     /// Whether the node has said on this connection that it is the right one.
     reached: bool,
     hint: Option<String>,
+    /// How often it was told to give its part back.
+    releases: u32,
+    /// What it said last of its part.
+    said: Option<PartSaid>,
+    /// Why it could not be reached.
+    trouble: Option<String>,
+}
+
+/// What is to be done with a lease that was taken before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnLease {
+    Renew,
+    GiveBack,
 }
 
 impl<'a> Driver<'a> {
@@ -62,13 +85,30 @@ impl<'a> Driver<'a> {
         known: Vec<Known>,
         left: Option<(Standing, bool)>,
     ) -> Self {
-        let plan = Plan {
-            nodes: known.iter().map(|known| known.id).collect(),
-            require: request.require,
-            ttl_ms: request.ttl_ms,
-            wait_ms: request.wait_ms,
-            local: None,
+        let plan = plan(request, &known);
+        let unsettled_since = left.as_ref().filter(|(_, runs)| *runs).map(|_| boottime_ms());
+        let coordinator = match left {
+            Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
+            None => Coordinator::new(plan),
         };
+        Self { unsettled_since, ..Self::with(request, known, coordinator) }
+    }
+
+    /// A coordinator of a lease that was taken before. `request` is that of its handle.
+    pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, what: OnLease) -> Self {
+        let nodes = handle.ids().zip(&request.nodes).enumerate();
+        let known =
+            nodes.map(|(at, (id, node))| Known { at, id, member: Member::new(node.clone()) });
+        let known: Vec<Known> = known.collect();
+        let plan = plan(request, &known);
+        let coordinator = match what {
+            OnLease::Renew => Coordinator::renew_lease(plan, &handle.standing()),
+            OnLease::GiveBack => Coordinator::give_back_lease(plan, &handle.standing()),
+        };
+        Self { renews_note: true, ..Self::with(request, known, coordinator) }
+    }
+
+    fn with(request: &'a NodesRequest, known: Vec<Known>, coordinator: Coordinator) -> Self {
         let nodes = known.into_iter().map(|Known { at, id, member }| NodeState {
             at,
             id,
@@ -77,13 +117,20 @@ impl<'a> Driver<'a> {
             lease: 0,
             grant: None,
             hint: None,
+            releases: 0,
+            said: None,
+            trouble: None,
         });
-        let nodes = nodes.collect();
-        let coordinator = match left {
-            Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
-            None => Coordinator::new(plan),
-        };
-        Self { request, coordinator, nodes, kept: None, wake_at: None, ending: Vec::new() }
+        Self {
+            request,
+            coordinator,
+            nodes: nodes.collect(),
+            kept: None,
+            wake_at: None,
+            unsettled_since: None,
+            renews_note: false,
+            ending: Vec::new(),
+        }
     }
 
     /// Runs until the request is over, or the host wants no more; then `None`.
@@ -91,8 +138,10 @@ impl<'a> Driver<'a> {
         let mut inputs = VecDeque::from([Input::Tick]);
         loop {
             let now = boottime_ms();
-            if host.turn(now) {
-                inputs.push_back(Input::Stop);
+            match host.turn(now) {
+                Wish::GoOn => {}
+                Wish::Stop => inputs.push_back(Input::Stop),
+                Wish::Leave => return Ok(None),
             }
             if self.wake_at.is_some_and(|at| at <= now) {
                 self.wake_at = None;
@@ -109,6 +158,7 @@ impl<'a> Driver<'a> {
                     }
                 }
             }
+            self.settle(host);
             self.wait(host)?;
             self.ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
             for node in 0..self.nodes.len() {
@@ -124,6 +174,22 @@ impl<'a> Driver<'a> {
             host.keep(&named.collect::<Vec<_>>(), &standing);
             self.kept = Some(standing);
         }
+    }
+
+    /// Tells the host which nodes hold the lock when no other one is about to.
+    fn settle(&mut self, host: &mut dyn Host) {
+        let now = boottime_ms();
+        let Some(since) = self.unsettled_since else { return };
+        if now < since.saturating_add(SETTLE_MS) && self.coordinator.awaits_spares(now) {
+            return;
+        }
+        self.unsettled_since = None;
+        let parts = self.coordinator.standing().parts;
+        let parts = parts.iter().map(|part| {
+            let NodeState { at, id, .. } = self.nodes[part.node];
+            HeldPart { at, id, lease: part.lease, held: part.sent.is_some() }
+        });
+        host.settled(&parts.collect::<Vec<_>>());
     }
 
     fn wait(&self, host: &dyn Host) -> io::Result<()> {
@@ -176,16 +242,20 @@ impl<'a> Driver<'a> {
             }
             Effect::Renew { node, lease } => {
                 let handle = self.request.secret.handle(self.nodes[node].id, lease);
-                (node, self.nodes[node].member.renew(handle))
+                let note = self.request.note.clone().filter(|_| self.renews_note);
+                (node, self.nodes[node].member.renew(handle, note))
             }
             Effect::Release { node, lease } => {
                 let handle = self.request.secret.handle(self.nodes[node].id, lease);
+                self.nodes[node].releases += 1;
                 (node, self.nodes[node].member.release(handle))
             }
             Effect::Start { token, nodes, deadline } => {
                 host.publish(deadline);
                 let parts = nodes.iter().map(|node| self.started(*node)).collect();
-                let started = Started { token: token.map(|token| token.0), parts };
+                let token = token.map(|token| token.0);
+                let started = Started { token, parts, answers: self.answers() };
+                self.unsettled_since = Some(boottime_ms());
                 return if host.start(&started) { Next::Go } else { Next::Leave };
             }
             Effect::Deadline(deadline) => {
@@ -269,6 +339,7 @@ impl<'a> Driver<'a> {
         self.close(node);
         let NodeFailure { permanent, what, hint } = failure;
         self.nodes[node].hint = hint;
+        self.nodes[node].trouble = Some(what.clone());
         inputs.push_back(Input::Away { node, permanent, why: what });
     }
 
@@ -305,11 +376,41 @@ impl<'a> Driver<'a> {
                 },
                 Heard::Confirmed { sent } => Input::Confirmed { node, sent },
                 Heard::ConfirmFailed => Input::ConfirmFailed { node },
-                Heard::Renewed { sent } => Input::Renewed { node, sent },
-                Heard::Gone => Input::Gone { node },
+                Heard::Renewed { sent, renewed } => {
+                    self.nodes[node].said = Some(PartSaid::Renewed(renewed));
+                    Input::Renewed { node, sent }
+                }
+                Heard::Released(released) => {
+                    self.nodes[node].said = Some(PartSaid::Released(released));
+                    Input::Gone { node }
+                }
+                Heard::Lost(failure) => {
+                    self.note_loss(node, failure);
+                    Input::Gone { node }
+                }
             };
             inputs.push_back(input);
         }
+    }
+
+    fn note_loss(&mut self, node: usize, failure: Box<Failure>) {
+        let NodeState { releases, said, .. } = &mut self.nodes[node];
+        // The answer to an earlier release of this command did not arrive.
+        let was_ours = *releases > 1 && failure.reason.as_deref() == Some("released");
+        match said {
+            Some(PartSaid::Released(_) | PartSaid::Lost(_)) => {}
+            _ if was_ours => *said = Some(PartSaid::Released(Box::default())),
+            _ => *said = Some(PartSaid::Lost(failure)),
+        }
+    }
+
+    fn answers(&self) -> Vec<PartAnswer> {
+        let answer = |node: &NodeState| PartAnswer {
+            name: node.member.node.name.clone(),
+            said: node.said.clone(),
+            trouble: node.trouble.clone(),
+        };
+        self.nodes.iter().map(answer).collect()
     }
 
     /// Whether the daemon is the one that the plan means.
@@ -328,7 +429,7 @@ impl<'a> Driver<'a> {
         }
         match identity.node == state.id {
             true => Ok(()),
-            false => Err(NodeFailure::permanent("it is another daemon than a moment ago")),
+            false => Err(NodeFailure::permanent("it is another daemon than before")),
         }
     }
 
@@ -355,7 +456,17 @@ impl<'a> Driver<'a> {
         };
         let hint = concerned.iter().find_map(|node| self.nodes[*node].hint.clone());
         let names = self.names().into_iter().map(str::to_owned).collect();
-        Ending { outcome, names, hint }
+        Ending { outcome, names, hint, answers: self.answers() }
+    }
+}
+
+fn plan(request: &NodesRequest, known: &[Known]) -> Plan {
+    Plan {
+        nodes: known.iter().map(|known| known.id).collect(),
+        require: request.require,
+        ttl_ms: request.ttl_ms,
+        wait_ms: request.wait_ms,
+        local: None,
     }
 }
 

@@ -1,11 +1,12 @@
 //! What the driver of a coordinator asks of the process that it runs in.
 
 use nix::poll::PollFd;
+use serde::{Deserialize, Serialize};
 
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
-use crate::protocol::{Grant, NodeId, Progress};
+use crate::protocol::{Failure, Grant, NodeId, Progress, Released, Renewed};
 
 /// What the driver of a coordinator asks of the process that it runs in.
 pub trait Host {
@@ -18,6 +19,9 @@ pub trait Host {
     /// Lets the command start. Returns whether the driver goes on.
     fn start(&mut self, started: &Started) -> bool;
 
+    /// After the start: no other node is about to hold its part, too. It is told once.
+    fn settled(&mut self, _parts: &[HeldPart]) {}
+
     /// The lock is lost: the command must be killed at once.
     fn kill_now(&mut self);
 
@@ -27,12 +31,22 @@ pub trait Host {
     /// What to poll besides the connections.
     fn polled(&self) -> Vec<PollFd<'_>>;
 
-    /// Looks at what was polled, and at what is due by now. Returns whether the command has ended, or
-    /// the caller wants no lock any more.
-    fn turn(&mut self, now: Millis) -> bool;
+    /// Looks at what was polled, and at what is due by now.
+    fn turn(&mut self, now: Millis) -> Wish;
 
     /// When [`Self::turn`] is to be called at the latest.
     fn due(&self) -> Option<Millis>;
+}
+
+/// What the host wants of its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// To go on.
+    GoOn,
+    /// To give everything back and end: the command has ended, or the caller wants no lock any more.
+    Stop,
+    /// To end, and to leave what is held as it is: others look after it.
+    Leave,
 }
 
 /// A node and what it is called, in the order of the plan.
@@ -52,6 +66,43 @@ pub struct Started {
     /// The nodes that hold it, by their index in the plan, each with what it granted and the number
     /// of its lease.
     pub parts: Vec<StartedPart>,
+    /// What the nodes said last of a lease that was taken before, in the order of the plan.
+    pub answers: Vec<PartAnswer>,
+}
+
+/// What is known of the part of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldPart {
+    /// The place of the node in the list of the user.
+    pub at: usize,
+    /// Its id.
+    pub id: NodeId,
+    /// The number of the lease that it was asked for last; 0 if it was not asked.
+    pub lease: u32,
+    /// Whether the node has confirmed it.
+    pub held: bool,
+}
+
+/// What a node said last of its part of a lease.
+#[derive(Clone, Debug)]
+pub struct PartAnswer {
+    /// What its user calls the node.
+    pub name: String,
+    /// What it said; `None` if it did not answer.
+    pub said: Option<PartSaid>,
+    /// Why it cannot be reached, if that was seen.
+    pub trouble: Option<String>,
+}
+
+/// What a node said of its part of a lease.
+#[derive(Clone, Debug)]
+pub enum PartSaid {
+    /// It was renewed.
+    Renewed(Box<Renewed>),
+    /// It was given back.
+    Released(Box<Released>),
+    /// The node does not have it any more.
+    Lost(Box<Failure>),
 }
 
 /// A node that holds its part.
@@ -109,4 +160,6 @@ pub struct Ending {
     pub names: Vec<String>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// What the nodes said last of a lease that was taken before, in the order of the plan.
+    pub answers: Vec<PartAnswer>,
 }

@@ -12,7 +12,7 @@ use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{NodeId, NodeIdentity};
 use crate::sys::clock::boottime_ms;
 
-use super::host::{Host, Word};
+use super::host::{Host, Wish, Word};
 use super::member::{Heard, Member};
 use super::request::NodesRequest;
 
@@ -182,7 +182,7 @@ fn ask_all(
             Err(error) => return Err(std::io::Error::from(error).into()),
         }
         drop(polled);
-        if host.turn(boottime_ms()) {
+        if host.turn(boottime_ms()) != Wish::GoOn {
             return Err(MeetError::GivenUp);
         }
         for one in asked.iter_mut() {

@@ -15,7 +15,7 @@ use crate::client::nodes::list::Node;
 use crate::client::nodes::ssh::{self, NodeFailure};
 use crate::protocol::{
     Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE, Identify,
-    NODES_INTERFACE, NodeIdentity, Progress, Release, Renew, Report,
+    NODES_INTERFACE, NodeIdentity, Progress, Release, Released, Renew, Renewed, Report,
 };
 use crate::sys::clock::boottime_ms;
 
@@ -75,8 +75,12 @@ pub(super) enum Heard {
     ConfirmFailed,
     Renewed {
         sent: u64,
+        renewed: Box<Renewed>,
     },
-    Gone,
+    /// It has given its part back.
+    Released(Box<Released>),
+    /// It does not have it any more.
+    Lost(Box<Failure>),
 }
 
 /// An answer that is an error.
@@ -118,8 +122,13 @@ impl Member {
         self.call(Kind::ConfirmAt, NODES_INTERFACE, "ConfirmAt", asked)
     }
 
-    pub(super) fn renew(&mut self, handle: Handle) -> Result<(), NodeFailure> {
-        self.call(Kind::Renew, INTERFACE, "Renew", &Renew { handle, note: None })
+    /// `note`: what its note becomes; without one it stays.
+    pub(super) fn renew(
+        &mut self,
+        handle: Handle,
+        note: Option<String>,
+    ) -> Result<(), NodeFailure> {
+        self.call(Kind::Renew, INTERFACE, "Renew", &Renew { handle, note })
     }
 
     pub(super) fn release(&mut self, handle: Handle) -> Result<(), NodeFailure> {
@@ -233,7 +242,7 @@ impl Member {
                     }
                     (Kind::Collect, _) => Heard::Refused(failure),
                     (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
-                    (Kind::Renew | Kind::Release, ErrorName::LeaseLost) => Heard::Gone,
+                    (Kind::Renew | Kind::Release, ErrorName::LeaseLost) => Heard::Lost(failure),
                     (Kind::Renew | Kind::Release, _) => {
                         return Err(NodeFailure::passing(failure.message.clone()));
                     }
@@ -249,8 +258,8 @@ impl Member {
                 let _: ConfirmedAt = read(answer)?;
                 Heard::Confirmed { sent }
             }
-            Kind::Renew => Heard::Renewed { sent },
-            Kind::Release => Heard::Gone,
+            Kind::Renew => Heard::Renewed { sent, renewed: read(answer)? },
+            Kind::Release => Heard::Released(read(answer)?),
         })
     }
 }

@@ -7,20 +7,30 @@
 //! with the same leases (`handover`). If the parent dies, the coordinator ends the command in time
 //! alone.
 //!
+//! A lease (`canal acquire --on`) is taken by such a coordinator for the process that asks for it, which
+//! prints its handle (`lease_handle`). By the handle it is renewed and given back without further
+//! processes (`lease`).
+//!
 //! What is decided about the lock is decided by [`crate::nodes`]; `driver` carries it out.
 
 mod channel;
 mod driver;
 mod handover;
 mod host;
+mod lease;
+mod lease_handle;
 mod meeting;
 mod member;
 mod parent;
 mod process;
 mod request;
 
-pub use channel::{BeforeStart, Line, NotHeld, Start};
-pub use host::{Ending, Host, Named, Started, StartedPart, Word};
+pub use channel::{BeforeStart, Held, Line, NotHeld, Start};
+pub use host::{
+    Ending, HeldPart, Host, Named, PartAnswer, PartSaid, Started, StartedPart, Wish, Word,
+};
+pub use lease::{give_back_lease, renew_lease};
+pub use lease_handle::{HandleTooLong, LEASE_HANDLE_CHARS_MAX, LeaseHandle, LeaseHandleError};
 pub use meeting::MeetError;
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{EndWording, Wording};

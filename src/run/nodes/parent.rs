@@ -18,7 +18,8 @@ use crate::sys::process::child::{Reap, ended, fork};
 
 use super::channel::{BeforeStart, End, Line, NotHeld, Received, ToCoordinator, ToParent, channel};
 use super::handover::{Handover, Left};
-use super::process::{CoordinatorProcess, EndWording, Wording};
+use super::host::Wish;
+use super::process::{CoordinatorProcess, EndWording, Purpose, Wording};
 use super::request::NodesRequest;
 
 /// The shortest time between the starts of two coordinators.
@@ -33,6 +34,7 @@ const GIVE_BACK: Duration = Duration::from_secs(5);
 /// A request over nodes, as the process that stays by its command sees it.
 pub struct OverNodes {
     request: Rc<NodesRequest>,
+    purpose: Purpose,
     on_lost: OnLost,
     wording: Wording,
     end_wording: EndWording,
@@ -53,8 +55,8 @@ pub struct ChildEnd {
     channel: End,
     page: OwnedFd,
     line: OwnedFd,
-    /// The process that stays by the command.
-    parent: Pid,
+    /// The process that stays by the command; `None` where it is this one.
+    parent: Option<Pid>,
 }
 
 impl OverNodes {
@@ -70,6 +72,36 @@ impl OverNodes {
         wording: Wording,
         end_wording: EndWording,
     ) -> io::Result<(Self, ChildEnd)> {
+        let (mut this, mut child) = Self::of(request, engine, wording, end_wording)?;
+        this.on_lost = on_lost;
+        child.parent = Some(Pid::this());
+        this.start(None)?;
+        Ok((this, child))
+    }
+
+    /// Starts a coordinator that takes a lease. This process must have one thread, and has both sides.
+    /// If it ends before [`Self::leave`], everything is given back.
+    ///
+    /// # Errors
+    /// No process or memory is left.
+    pub fn begin_lease(
+        request: NodesRequest,
+        engine: &str,
+        wording: Wording,
+        end_wording: EndWording,
+    ) -> io::Result<(Self, ChildEnd)> {
+        let (mut this, child) = Self::of(request, engine, wording, end_wording)?;
+        this.purpose = Purpose::Lease;
+        this.start(None)?;
+        Ok((this, child))
+    }
+
+    fn of(
+        request: NodesRequest,
+        engine: &str,
+        wording: Wording,
+        end_wording: EndWording,
+    ) -> io::Result<(Self, ChildEnd)> {
         let (to_child, channel) = channel()?;
         let label = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let host = u64::from(std::process::id());
@@ -77,10 +109,12 @@ impl OverNodes {
         let none = Deadline::default();
         let writer = Writer::create(host, engine, &label.unwrap_or_default(), none)?;
         let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned());
-        let child = ChildEnd { channel, page: page?, line: line?, parent: Pid::this() };
-        let mut this = Self {
+        let child = ChildEnd { channel, page: page?, line: line?, parent: None };
+        let this = Self {
             request: Rc::new(request),
-            on_lost,
+            purpose: Purpose::Command,
+            // Whatever asks for a lease is not ended with it.
+            on_lost: OnLost::Warn,
             wording,
             end_wording,
             writer: Some(writer),
@@ -91,7 +125,6 @@ impl OverNodes {
             started: Instant::now(),
             lines: Vec::new(),
         };
-        this.start(None)?;
         Ok((this, child))
     }
 
@@ -132,14 +165,16 @@ impl OverNodes {
             parent,
             child,
             command,
+            purpose: self.purpose,
             on_lost: self.on_lost,
             wording: self.wording,
             end_wording: self.end_wording,
             begun: false,
             parent_gone: false,
-            stopped: false,
+            wish: Wish::GoOn,
             kill_at: None,
             unsent: None,
+            started: None,
             kept: Vec::new(),
             standing: None,
         };
@@ -211,8 +246,17 @@ impl OverNodes {
 
     /// After the end of the command: waits a while until everything is given back.
     pub fn finish(&mut self) -> Vec<Line> {
+        self.end(ToCoordinator::Stop)
+    }
+
+    /// The handle was printed: ends the coordinator, and leaves what is held as it is.
+    pub fn leave(&mut self) -> Vec<Line> {
+        self.end(ToCoordinator::Leave)
+    }
+
+    fn end(&mut self, word: ToCoordinator) -> Vec<Line> {
         if let Some((_, channel)) = &self.coordinator {
-            channel.send(&ToCoordinator::Stop, None);
+            channel.send(&word, None);
         }
         let until = Instant::now() + GIVE_BACK;
         loop {
@@ -248,7 +292,7 @@ impl ChildEnd {
                 return Some(word);
             }
             // It starts another coordinator if one dies; without it the lock would be in danger.
-            if getppid() != self.parent {
+            if self.parent.is_some_and(|parent| getppid() != parent) {
                 return Some(BeforeStart::End(NotHeld::Failed {
                     message: "the process that was to stay by the command has ended".to_owned(),
                     hint: None,

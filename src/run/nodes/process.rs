@@ -21,10 +21,12 @@ use crate::sys::deadline::{self, Why, Writer};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::signals;
 
-use super::channel::{BeforeStart, End, Line, NotHeld, Received, Start, ToCoordinator, ToParent};
+use super::channel::{
+    BeforeStart, End, Held, Line, NotHeld, Received, Start, ToCoordinator, ToParent,
+};
 use super::driver::Driver;
 use super::handover::{Handover, Left};
-use super::host::{Ending, Host, Named, Started, Word};
+use super::host::{Ending, HeldPart, Host, Named, Started, Wish, Word};
 use super::meeting::{self, Known, MeetError};
 use super::member::Member;
 use super::request::NodesRequest;
@@ -41,6 +43,15 @@ pub type Wording = fn(&Word<'_>) -> Option<Line>;
 /// How it is said that a request has come to nothing.
 pub type EndWording = fn(&Ending) -> NotHeld;
 
+/// What the lock is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The child, which becomes a command.
+    Command,
+    /// A lease, which outlives the process that asks for it.
+    Lease,
+}
+
 /// The process of a coordinator.
 pub(super) struct CoordinatorProcess {
     pub(super) writer: Writer,
@@ -49,15 +60,19 @@ pub(super) struct CoordinatorProcess {
     /// `None` once the command has begun, or its process has ended.
     pub(super) child: Option<End>,
     pub(super) command: Option<Pidfd>,
+    pub(super) purpose: Purpose,
     pub(super) on_lost: OnLost,
     pub(super) wording: Wording,
     pub(super) end_wording: EndWording,
     /// Whether the command may have begun.
     pub(super) begun: bool,
     pub(super) parent_gone: bool,
-    pub(super) stopped: bool,
+    pub(super) wish: Wish,
     pub(super) kill_at: Option<Millis>,
-    pub(super) unsent: Option<Start>,
+    /// What the child is told when the lock is held, if there was no room for it yet.
+    pub(super) unsent: Option<BeforeStart>,
+    /// What was handed over as the start.
+    pub(super) started: Option<Start>,
     /// What was handed over last.
     pub(super) kept: Vec<Named>,
     pub(super) standing: Option<Standing>,
@@ -97,8 +112,11 @@ impl CoordinatorProcess {
             self.kill_at = None;
             self.writer.publish(deadline::Deadline::default());
         }
-        // If it was told, it does not listen any more.
-        self.unsent = start;
+        self.started.clone_from(&start);
+        if self.purpose == Purpose::Command {
+            // If it was told, it does not listen any more.
+            self.unsent = start.map(BeforeStart::Start);
+        }
     }
 
     fn not_met(&mut self, error: &MeetError) {
@@ -148,13 +166,14 @@ impl CoordinatorProcess {
                 Received::Message(ToCoordinator::Command, mut descriptors) => {
                     self.command = descriptors.pop().and_then(|fd| Pidfd::from_fd(fd).ok());
                 }
-                Received::Message(ToCoordinator::Stop, _) => self.stopped = true,
+                Received::Message(ToCoordinator::Stop, _) => self.wish = Wish::Stop,
+                Received::Message(ToCoordinator::Leave, _) => self.wish = Wish::Leave,
                 Received::Nothing => return,
                 Received::End => {
                     // It has become the command, or ended before that.
                     self.child = None;
                     if !self.begun {
-                        self.stopped = true;
+                        self.wish = Wish::Stop;
                     }
                     return;
                 }
@@ -165,7 +184,8 @@ impl CoordinatorProcess {
     fn hear_parent(&mut self) {
         while !self.parent_gone {
             match self.parent.receive::<ToCoordinator>() {
-                Received::Message(ToCoordinator::Stop, _) => self.stopped = true,
+                Received::Message(ToCoordinator::Stop, _) => self.wish = Wish::Stop,
+                Received::Message(ToCoordinator::Leave, _) => self.wish = Wish::Leave,
                 Received::Message(ToCoordinator::Command, _) => {}
                 Received::Nothing => return,
                 Received::End => self.parent_gone = true,
@@ -178,8 +198,8 @@ impl CoordinatorProcess {
     }
 
     fn send_start(&mut self) {
-        let (Some(start), Some(child)) = (&self.unsent, &self.child) else { return };
-        if child.send(&BeforeStart::Start(start.clone()), None) {
+        let (Some(unsent), Some(child)) = (&self.unsent, &self.child) else { return };
+        if child.send(unsent, None) {
             self.unsent = None;
         }
     }
@@ -223,12 +243,25 @@ impl Host for CoordinatorProcess {
         };
         // Another coordinator has to know it before the child does.
         self.handover.begin(start.clone());
-        if let Some(standing) = self.standing.take() {
-            let _ = self.handover.write(&self.kept.clone(), &standing);
+        if let Some(standing) = &self.standing {
+            let _ = self.handover.write(&self.kept, standing);
         }
-        self.unsent = Some(start);
-        self.send_start();
+        self.started = Some(start.clone());
+        if self.purpose == Purpose::Command {
+            self.unsent = Some(BeforeStart::Start(start));
+            self.send_start();
+        }
         true
+    }
+
+    fn settled(&mut self, parts: &[HeldPart]) {
+        let need = self.standing.as_ref().map_or(0, |standing| standing.need);
+        if self.purpose == Purpose::Lease
+            && let Some(start) = self.started.clone()
+        {
+            self.unsent = Some(BeforeStart::Held(Held { start, need, parts: parts.to_vec() }));
+            self.send_start();
+        }
     }
 
     fn kill_now(&mut self) {
@@ -267,15 +300,15 @@ impl Host for CoordinatorProcess {
         all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect()
     }
 
-    fn turn(&mut self, now: Millis) -> bool {
+    fn turn(&mut self, now: Millis) -> Wish {
         self.hear_child();
         self.hear_parent();
         self.send_start();
         self.kill_if_due(now);
-        if self.parent_gone && self.command_has_ended() {
-            self.stopped = true;
+        if self.wish == Wish::GoOn && self.parent_gone && self.command_has_ended() {
+            self.wish = Wish::Stop;
         }
-        self.stopped
+        self.wish
     }
 
     fn due(&self) -> Option<Millis> {

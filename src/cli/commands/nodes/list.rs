@@ -4,6 +4,7 @@ use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::client::nodes::list::{KnownNode, KnownNodes, Node, resolve};
 use crate::daemon;
+use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
 
 /// The nodes that the words of a list name.
@@ -19,6 +20,26 @@ pub(in crate::cli) fn listed(words: &[String], target: &Target) -> Result<Vec<No
             None => failed,
         }
     })
+}
+
+/// The nodes at these addresses, as the configuration calls them.
+///
+/// # Errors
+/// The configuration cannot be read.
+pub(in crate::cli) fn named<'a>(
+    addresses: impl Iterator<Item = &'a NodeAddress>,
+    target: &Target,
+) -> Result<Vec<Node>, Failed> {
+    let known = known(&target.place)?;
+    let node = |address: &NodeAddress| {
+        let named = known.nodes.iter().find(|(_, node)| node.address == *address);
+        Node {
+            name: named.map_or_else(|| address.to_string(), |(name, _)| name.clone()),
+            address: address.clone(),
+            canal: named.and_then(|(_, node)| node.canal.clone()),
+        }
+    };
+    Ok(addresses.map(node).collect())
 }
 
 /// The names of the configuration that the daemon of this place reads; for that of the machine also

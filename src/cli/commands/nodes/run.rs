@@ -46,7 +46,7 @@ pub(in crate::cli) fn run(
     let ttl_ms = ttl_ms(args.ttl)?;
     let target = Target::of(global)?;
     let nodes = listed(&args.nodes.on, &target)?;
-    note_of_two(args.nodes.require(), nodes.len(), verbosity);
+    note_of_two(args.nodes.require(), nodes.len(), "the command", verbosity);
     let require = args.nodes.require();
     let engine = over_nodes::engine(require, nodes.len());
     let on_lost = request.on_lost;
@@ -99,11 +99,17 @@ pub(in crate::cli) fn over(
     })
 }
 
-/// A majority of two is both of them.
-pub(in crate::cli) fn note_of_two(require: Require, nodes: usize, verbosity: Verbosity) {
+/// A majority of two is both of them. `what` is lost with either.
+pub(in crate::cli) fn note_of_two(
+    require: Require,
+    nodes: usize,
+    what: &str,
+    verbosity: Verbosity,
+) {
     if nodes == 2 && matches!(require, Require::Majority) {
-        verbosity
-            .note("a majority of 2 nodes is both of them: the loss of either ends the command");
+        verbosity.note(&format!(
+            "a majority of 2 nodes is both of them: the loss of either ends {what}"
+        ));
         verbosity.advice("name a third node, or say --require all");
     }
 }
@@ -161,6 +167,8 @@ impl Child<'_> {
                     display.end();
                     return Ok(start);
                 }
+                // It is for a lease only.
+                Some(BeforeStart::Held(_)) => {}
                 Some(BeforeStart::End(why)) => {
                     display.end();
                     return Err(not_held(why, self.wait, self.verbosity));

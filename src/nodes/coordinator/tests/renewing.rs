@@ -11,7 +11,7 @@ fn standing(nodes: usize, need: usize) -> Standing {
 
 /// A majority of three.
 fn renewing() -> Scene {
-    let coordinator = Coordinator::renew(plan(3, Require::Majority), &standing(3, 2));
+    let coordinator = Coordinator::renew_lease(plan(3, Require::Majority), &standing(3, 2));
     let mut scene = Scene::with(coordinator);
     assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
     scene

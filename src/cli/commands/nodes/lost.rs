@@ -1,0 +1,162 @@
+//! What is said of a lease over nodes whose nodes do not all answer, or do not hold it any more.
+
+use serde::Serialize;
+
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::output::stdout;
+use crate::protocol::{HolderInfo, ReleasedHold};
+use crate::run::OwnCode;
+use crate::run::nodes::{Ending, LeaseHandle, PartAnswer, PartSaid};
+
+/// What a node said, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub(in crate::cli) struct PartReport<'a> {
+    name: &'a str,
+    /// `renewed`, `released`, `lost`, `away`, or `none` of a node that did not hold its part when the
+    /// handle was made and does not now.
+    state: &'static str,
+    /// Of a part that is lost: how it ended, as for a lease of one daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<&'a str>,
+    /// For people; null if there is nothing to say.
+    message: Option<&'a str>,
+}
+
+/// What `--json` prints of a lease that was lost.
+#[derive(Debug, Serialize)]
+struct LossReport<'a> {
+    lost: &'a str,
+    message: String,
+    lease: Option<()>,
+    holders: Vec<&'a HolderInfo>,
+    need: usize,
+    nodes: Vec<PartReport<'a>>,
+}
+
+/// What each node said.
+pub(super) fn reports<'a>(handle: &LeaseHandle, answers: &'a [PartAnswer]) -> Vec<PartReport<'a>> {
+    answers.iter().zip(handle.held()).map(|(answer, held)| report(answer, held)).collect()
+}
+
+fn report(answer: &PartAnswer, held: bool) -> PartReport<'_> {
+    let name = answer.name.as_str();
+    match &answer.said {
+        Some(PartSaid::Lost(_)) if !held => {
+            PartReport { name, state: "none", lost: None, message: None }
+        }
+        Some(PartSaid::Renewed(_)) => {
+            PartReport { name, state: "renewed", lost: None, message: None }
+        }
+        Some(PartSaid::Released(_)) => {
+            PartReport { name, state: "released", lost: None, message: None }
+        }
+        Some(PartSaid::Lost(failure)) => PartReport {
+            name,
+            state: "lost",
+            lost: Some(reason(failure.reason.as_deref())),
+            message: Some(&failure.message),
+        },
+        None => PartReport { name, state: "away", lost: None, message: answer.trouble.as_deref() },
+    }
+}
+
+fn reason(reason: Option<&str>) -> &str {
+    reason.unwrap_or("unknown")
+}
+
+/// Those that held a part when the handle was made, and did not say that they do: a line each.
+pub(super) fn missing(handle: &LeaseHandle, answers: &[PartAnswer]) -> Vec<String> {
+    held(handle, answers).filter_map(sentence).collect()
+}
+
+/// Those that held a part when the handle was made, and said that they do not any more: a line each.
+pub(super) fn gone(handle: &LeaseHandle, answers: &[PartAnswer]) -> Vec<String> {
+    held(handle, answers).filter(|answer| answer.said.is_some()).filter_map(sentence).collect()
+}
+
+fn held<'a>(
+    handle: &LeaseHandle,
+    answers: &'a [PartAnswer],
+) -> impl Iterator<Item = &'a PartAnswer> {
+    answers.iter().zip(handle.held()).filter(|(_, held)| *held).map(|(answer, _)| answer)
+}
+
+fn sentence(answer: &PartAnswer) -> Option<String> {
+    let name = &answer.name;
+    match &answer.said {
+        Some(PartSaid::Renewed(_) | PartSaid::Released(_)) => None,
+        Some(PartSaid::Lost(failure)) => Some(format!("{name}: {}", failure.message)),
+        None => Some(away(answer)),
+    }
+}
+
+fn away(answer: &PartAnswer) -> String {
+    let why = answer.trouble.as_deref().unwrap_or("it does not answer");
+    format!("{} is away: {why}", answer.name)
+}
+
+/// What was given back.
+pub(super) fn released(answers: &[PartAnswer]) -> impl Iterator<Item = (&str, &ReleasedHold)> {
+    answers.iter().flat_map(|answer| {
+        let released = match &answer.said {
+            Some(PartSaid::Released(released)) => &released.released[..],
+            _ => &[],
+        };
+        released.iter().map(move |one| (answer.name.as_str(), one))
+    })
+}
+
+/// Says that too few nodes held the lease, and gives the exit code. `late` are those that did not
+/// renew it in time.
+pub(super) fn explain(
+    handle: &LeaseHandle,
+    answers: &[PartAnswer],
+    late: &[usize],
+    json: bool,
+    verbosity: Verbosity,
+) -> Result<Failed, Failed> {
+    let lost = answers.iter().filter_map(|answer| match &answer.said {
+        Some(PartSaid::Lost(failure)) => Some(failure),
+        _ => None,
+    });
+    let lost: Vec<_> = lost.collect();
+    let need = handle.need();
+    let message = match (lost.len(), answers.len()) {
+        (0, _) => format!("the lease counts as lost: fewer than {need} nodes renewed it in time"),
+        (gone, all) => {
+            format!("the lease is lost: {gone} of its {all} nodes do not hold it, {need} have to")
+        }
+    };
+    if json {
+        let first = lost.first().and_then(|failure| failure.reason.as_deref());
+        stdout::print(&stdout::json(&LossReport {
+            lost: match first {
+                Some(first) => first,
+                None if lost.is_empty() => "expired",
+                None => "unknown",
+            },
+            message: message.clone(),
+            lease: None,
+            holders: lost.iter().flat_map(|failure| failure.holders.iter()).collect(),
+            need,
+            nodes: reports(handle, answers),
+        })?)?;
+    }
+    verbosity.message(&message);
+    let late = late.iter().filter_map(|node| answers.get(*node));
+    let late = late.filter(|answer| matches!(answer.said, Some(PartSaid::Renewed(_)))).map(away);
+    for line in missing(handle, answers).into_iter().chain(late) {
+        verbosity.message(&line);
+    }
+    Ok(Failed::silent(OwnCode::LockLost.number()))
+}
+
+/// The failure if too few nodes answer.
+pub(super) fn unreached(handle: &LeaseHandle, ending: &Ending) -> Failed {
+    let failed = Failed::new(missing(handle, &ending.answers).join("; "));
+    match &ending.hint {
+        Some(hint) => failed.hint(hint),
+        None => failed.hint("at each of them the lease lives until its TTL is over"),
+    }
+}

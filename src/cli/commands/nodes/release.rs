@@ -1,0 +1,103 @@
+//! `canal release` of a lease over nodes: all of them are told.
+
+use nix::poll::PollFd;
+use serde::Serialize;
+
+use crate::cli::arguments::definition::Global;
+use crate::cli::commands::nodes::list::named;
+use crate::cli::commands::nodes::lost::{self, PartReport};
+use crate::cli::commands::nodes::run::print;
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::output::stdout;
+use crate::cli::wording::over_nodes::lease_line;
+use crate::nodes::{Change, Deadline, Millis, Standing};
+use crate::protocol::ReleasedHold;
+use crate::run::SUCCESS;
+use crate::run::nodes::{
+    Host, LeaseHandle, Named, PartAnswer, PartSaid, Started, Wish, Word, give_back_lease,
+};
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct ReleasedOverNodes<'a> {
+    released: Vec<&'a ReleasedHold>,
+    nodes: Vec<PartReport<'a>>,
+}
+
+pub(in crate::cli) fn run(
+    handle: &LeaseHandle,
+    json: bool,
+    global: &Global,
+    verbosity: Verbosity,
+) -> Result<u8, Failed> {
+    let target = Target::of(global)?;
+    let nodes = named(handle.addresses(), &target)?;
+    let request = handle.request(nodes, None, target.place.clone(), target.options());
+    let failed = |error: std::io::Error| Failed::new(format!("cannot ask the nodes: {error}"));
+    let ending = give_back_lease(handle, &request, &mut GivingBack { verbosity });
+    let Some(ending) = ending.map_err(failed)? else { return Ok(SUCCESS) };
+    let answers = &ending.answers;
+    let count = |which: fn(&PartAnswer) -> bool| answers.iter().filter(|it| which(it)).count();
+    let lost = count(|answer| matches!(answer.said, Some(PartSaid::Lost(_))));
+    if answers.len() - lost < handle.need() {
+        return Err(lost::explain(handle, answers, &[], json, verbosity)?);
+    }
+    if count(|answer| answer.said.is_some()) == 0 {
+        return Err(lost::unreached(handle, &ending));
+    }
+    if json {
+        let released = lost::released(answers).map(|(_, released)| released).collect();
+        let nodes = lost::reports(handle, answers);
+        stdout::print(&stdout::json(&ReleasedOverNodes { released, nodes })?)?;
+    }
+    for (name, one) in lost::released(answers) {
+        verbosity.detail(&format!("gave back {} at {name}", one.keys.join(", ")));
+    }
+    for line in lost::missing(handle, answers) {
+        verbosity.note(&line);
+    }
+    if count(|answer| answer.said.is_none()) > 0 {
+        verbosity.advice("a lease at a node that is away ends when its TTL is over");
+    }
+    Ok(SUCCESS)
+}
+
+/// What is done while a lease is given back.
+struct GivingBack {
+    verbosity: Verbosity,
+}
+
+impl Host for GivingBack {
+    fn keep(&mut self, _nodes: &[Named], _standing: &Standing) {}
+
+    fn publish(&mut self, _deadline: Deadline) {}
+
+    fn start(&mut self, _started: &Started) -> bool {
+        true
+    }
+
+    fn kill_now(&mut self) {}
+
+    fn say(&mut self, word: &Word<'_>) {
+        // The result says which nodes are away.
+        if !matches!(word, Word::Change { change: Change::Away { .. }, .. })
+            && let Some(line) = lease_line(word)
+        {
+            print(&line, self.verbosity);
+        }
+    }
+
+    fn polled(&self) -> Vec<PollFd<'_>> {
+        Vec::new()
+    }
+
+    fn turn(&mut self, _now: Millis) -> Wish {
+        Wish::GoOn
+    }
+
+    fn due(&self) -> Option<Millis> {
+        None
+    }
+}

@@ -1,0 +1,400 @@
+//! The handle of a lease over nodes: all that renewing and releasing it needs, as one word.
+//!
+//! Nothing is kept in a file, so that a later step on another machine can use it. It names no program:
+//! what is run at a node is said by the configuration of the user of the handle.
+//!
+//! Invariant: a text that was cut or changed is not taken for a handle.
+
+use std::str::FromStr;
+
+use crate::client::Options;
+use crate::client::nodes::list::Node;
+use crate::client::nodes::pins::Pins;
+use crate::core::{NODES_MAX, Token};
+use crate::nodes::{Part, Require, Standing, TTL_MIN_MS};
+use crate::protocol::node_address::NodeAddress;
+use crate::protocol::place::Place;
+use crate::protocol::{Handle, NodeId};
+
+use super::host::HeldPart;
+use super::request::{NodesRequest, Secret};
+
+/// What the text begins with. No handle of a single daemon does.
+const PREFIX: &str = "n";
+
+/// How its bytes are laid out.
+const VERSION: u8 = 1;
+
+/// The most bytes; the text has two characters for each, after [`PREFIX`].
+const BYTES_MAX: usize = 8 * 1024;
+
+/// The longest text.
+pub const LEASE_HANDLE_CHARS_MAX: usize = PREFIX.len() + 2 * BYTES_MAX;
+
+/// The bytes besides those of the nodes: version, secret, token, TTL, two numbers, checksum.
+const FIXED_BYTES: usize = 1 + 16 + 8 + 8 + 2 + CHECKSUM_BYTES;
+
+/// The bytes of a node besides its address.
+const NODE_BYTES: usize = 16 + 4 + 1 + 2;
+
+const CHECKSUM_BYTES: usize = 4;
+
+/// A lease over nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseHandle {
+    secret: Secret,
+    token: Option<Token>,
+    ttl_ms: u64,
+    need: usize,
+    parts: Vec<LeasePart>,
+}
+
+/// The part of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LeasePart {
+    address: NodeAddress,
+    id: NodeId,
+    /// The number of its lease, not 0.
+    lease: u32,
+    /// Whether it was confirmed when the handle was made.
+    held: bool,
+}
+
+/// A text that is no handle. It is not repeated: it may be one with a letter too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseHandleError {
+    /// It was cut or changed.
+    #[error("the handle is not whole: it was cut or changed")]
+    Damaged,
+    /// A later version of canal made it.
+    #[error("a later version of canal made this handle")]
+    Later,
+}
+
+/// The handle of a lease would be too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the handle of a lease over these {nodes} nodes would have {chars} characters, more than {}",
+    LEASE_HANDLE_CHARS_MAX
+)]
+pub struct HandleTooLong {
+    nodes: usize,
+    chars: usize,
+}
+
+impl LeaseHandle {
+    /// Whether the handle of a lease over these nodes has a length that can be used. It is asked
+    /// before anything is taken.
+    ///
+    /// # Errors
+    /// It would be too long.
+    pub fn fits(nodes: &[Node]) -> Result<(), HandleTooLong> {
+        let address = |node: &Node| node.address.to_string().len();
+        let bytes =
+            nodes.iter().map(|node| NODE_BYTES + address(node)).sum::<usize>() + FIXED_BYTES;
+        match bytes <= BYTES_MAX {
+            true => Ok(()),
+            false => Err(HandleTooLong { nodes: nodes.len(), chars: PREFIX.len() + 2 * bytes }),
+        }
+    }
+
+    /// The handle of a lease that is held. `nodes` are those of the request.
+    #[must_use]
+    pub fn new(
+        secret: Secret,
+        token: Option<u64>,
+        ttl_ms: u64,
+        need: usize,
+        nodes: &[Node],
+        held: &[HeldPart],
+    ) -> Self {
+        let part = |part: &HeldPart| {
+            let address = nodes.get(part.at)?.address.clone();
+            Some(LeasePart { address, id: part.id, lease: part.lease, held: part.held })
+        };
+        let parts = held.iter().filter(|part| part.lease > 0).filter_map(part).collect();
+        Self { secret, token: token.map(Token), ttl_ms, need, parts }
+    }
+
+    /// The secret as text: letters and digits only.
+    #[must_use]
+    pub fn reveal(&self) -> String {
+        let mut text = PREFIX.to_owned();
+        for byte in self.bytes() {
+            for digit in [byte >> 4, byte & 0xf] {
+                text.extend(char::from_digit(digit.into(), 16));
+            }
+        }
+        text
+    }
+
+    /// Whether a text is meant as the handle of a lease over nodes.
+    #[must_use]
+    pub fn is_meant(text: &str) -> bool {
+        text.starts_with(PREFIX)
+    }
+
+    /// The fencing token; `None` where the requirement excludes nobody.
+    #[must_use]
+    pub fn token(&self) -> Option<u64> {
+        self.token.map(|token| token.0)
+    }
+
+    /// For how many milliseconds each node keeps its part without a renewal.
+    #[must_use]
+    pub fn ttl_ms(&self) -> u64 {
+        self.ttl_ms
+    }
+
+    /// How many nodes have to hold it.
+    #[must_use]
+    pub fn need(&self) -> usize {
+        self.need
+    }
+
+    /// Where its nodes are.
+    pub fn addresses(&self) -> impl Iterator<Item = &NodeAddress> {
+        self.parts.iter().map(|part| &part.address)
+    }
+
+    /// Of each node, in the order of [`Self::addresses`], whether it held its part when the handle
+    /// was made.
+    pub fn held(&self) -> impl Iterator<Item = bool> {
+        self.parts.iter().map(|part| part.held)
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = NodeId> {
+        self.parts.iter().map(|part| part.id)
+    }
+
+    /// What a coordinator has to know of it.
+    pub(super) fn standing(&self) -> Standing {
+        let part = |(node, part): (usize, &LeasePart)| Part { node, lease: part.lease, sent: None };
+        let parts = self.parts.iter().enumerate().map(part).collect();
+        Standing { token: self.token, need: self.need, parts }
+    }
+
+    /// A request that asks for nothing new. `nodes` are those of [`Self::addresses`], as their user
+    /// calls them; `note` is given with each renewal.
+    #[must_use]
+    pub fn request(
+        &self,
+        nodes: Vec<Node>,
+        note: Option<String>,
+        here: Place,
+        options: Options,
+    ) -> NodesRequest {
+        NodesRequest {
+            nodes,
+            require: Require::All,
+            ttl_ms: self.ttl_ms,
+            items: Vec::new(),
+            wait_ms: None,
+            priority: 0,
+            max_waiting: None,
+            command: String::new(),
+            note,
+            secret: self.secret,
+            pins: Pins::of(&here),
+            here,
+            options,
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let number = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.secret.as_handle().bits().to_be_bytes());
+        bytes.extend(self.token.map_or(0, |token| token.0).to_be_bytes());
+        bytes.extend(self.ttl_ms.to_be_bytes());
+        bytes.extend([number(self.need), number(self.parts.len())]);
+        for part in &self.parts {
+            let address = part.address.to_string();
+            bytes.extend(part.id.0.to_be_bytes());
+            bytes.extend(part.lease.to_be_bytes());
+            bytes.push(part.held.into());
+            bytes.extend(u16::try_from(address.len()).unwrap_or(u16::MAX).to_be_bytes());
+            bytes.extend(address.into_bytes());
+        }
+        bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+        bytes
+    }
+
+    fn of_bytes(bytes: &[u8]) -> Result<Self, LeaseHandleError> {
+        let Some((content, sum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+            return Err(LeaseHandleError::Damaged);
+        };
+        if crc32fast::hash(content).to_be_bytes() != *sum {
+            return Err(LeaseHandleError::Damaged);
+        }
+        match content.split_first() {
+            Some((&VERSION, rest)) => Self::of_content(rest).ok_or(LeaseHandleError::Damaged),
+            Some(_) => Err(LeaseHandleError::Later),
+            None => Err(LeaseHandleError::Damaged),
+        }
+    }
+
+    fn of_content(rest: &[u8]) -> Option<Self> {
+        let (secret, rest) = rest.split_first_chunk()?;
+        let (token, rest) = rest.split_first_chunk()?;
+        let (ttl_ms, rest) = rest.split_first_chunk()?;
+        let ([need, count], mut rest) = rest.split_first_chunk::<2>()?;
+        let mut parts = Vec::new();
+        for _ in 0..*count {
+            let part;
+            (part, rest) = LeasePart::of_content(rest)?;
+            parts.push(part);
+        }
+        let handle = Self {
+            secret: Secret::of(Handle::new(u128::from_be_bytes(*secret))),
+            token: Some(u64::from_be_bytes(*token)).filter(|token| *token > 0).map(Token),
+            ttl_ms: u64::from_be_bytes(*ttl_ms),
+            need: usize::from(*need),
+            parts,
+        };
+        (rest.is_empty() && handle.is_sound()).then_some(handle)
+    }
+
+    /// What a coordinator relies on.
+    fn is_sound(&self) -> bool {
+        let count = self.parts.len();
+        count <= NODES_MAX
+            && (1..=count).contains(&self.need)
+            && self.parts.is_sorted_by(|one, next| one.id < next.id)
+            && self.parts.iter().all(|part| part.lease > 0)
+            && (TTL_MIN_MS..=u64::from(u32::MAX)).contains(&self.ttl_ms)
+    }
+}
+
+impl LeasePart {
+    fn of_content(rest: &[u8]) -> Option<(Self, &[u8])> {
+        let (id, rest) = rest.split_first_chunk()?;
+        let (lease, rest) = rest.split_first_chunk()?;
+        let ([held], rest) = rest.split_first_chunk::<1>()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (address, rest) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
+        let part = Self {
+            address: str::from_utf8(address).ok()?.parse().ok()?,
+            id: NodeId(u128::from_be_bytes(*id)),
+            lease: u32::from_be_bytes(*lease),
+            held: *held != 0,
+        };
+        Some((part, rest))
+    }
+}
+
+impl FromStr for LeaseHandle {
+    type Err = LeaseHandleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.strip_prefix(PREFIX).ok_or(LeaseHandleError::Damaged)?;
+        if digits.len() > 2 * BYTES_MAX || digits.len() % 2 != 0 {
+            return Err(LeaseHandleError::Damaged);
+        }
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+        let byte = |pair: &[u8]| match pair {
+            [high, low] => Some((digit(high)? << 4) | digit(low)?),
+            _ => None,
+        };
+        let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
+        Self::of_bytes(&bytes.ok_or(LeaseHandleError::Damaged)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes() -> Vec<Node> {
+        let node = |name: &str, address: &str| Node {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            canal: Some("/opt/canal".to_owned()),
+        };
+        vec![node("web1", "ssh:deploy@web1:2222"), node("here", "local"), node("x", "unix:/x y/s")]
+    }
+
+    fn handle() -> LeaseHandle {
+        let part = |at, id, lease, held| HeldPart { at, id: NodeId(id), lease, held };
+        let held = [part(2, 5, 1, true), part(0, 7, 3, true), part(1, 9, 2, false)];
+        LeaseHandle::new(Secret::of(Handle::new(77)), Some(4711), 60_000, 2, &nodes(), &held)
+    }
+
+    #[test]
+    fn a_handle_is_one_word_from_which_the_lease_is_found_again() {
+        let handle = handle();
+        let text = handle.reveal();
+        assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{text}");
+        assert!(text.len() <= LEASE_HANDLE_CHARS_MAX);
+        assert_eq!(text.parse(), Ok(handle.clone()));
+        assert_eq!(text[1..].to_uppercase().parse::<Handle>().ok(), None);
+        assert_eq!(handle.token(), Some(4711));
+        let standing = handle.standing();
+        assert_eq!(standing.need, 2);
+        assert_eq!(standing.parts[1], Part { node: 1, lease: 3, sent: None });
+        let addresses: Vec<String> = handle.addresses().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["unix:/x y/s", "ssh:deploy@web1:2222", "local"]);
+        assert!(!format!("{handle:?}").contains("77"), "{handle:?}");
+    }
+
+    #[test]
+    fn a_node_that_was_never_asked_is_not_in_it() {
+        let part = |at, id, lease| HeldPart { at, id: NodeId(id), lease, held: lease > 0 };
+        let held = [part(2, 5, 1), part(0, 7, 0), part(1, 9, 2)];
+        let secret = Secret::of(Handle::new(1));
+        let handle = LeaseHandle::new(secret, None, 60_000, 2, &nodes(), &held);
+        assert_eq!(handle.addresses().count(), 2);
+        assert_eq!(handle.reveal().parse::<LeaseHandle>().unwrap().token(), None);
+    }
+
+    #[test]
+    fn a_text_that_was_cut_or_changed_is_refused() {
+        let text = handle().reveal();
+        for end in 0..text.len() {
+            assert_eq!(text[..end].parse::<LeaseHandle>(), Err(LeaseHandleError::Damaged), "{end}");
+        }
+        for at in 1..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert!(changed.parse::<LeaseHandle>().is_err(), "{at}");
+        }
+        for wrong in ["n", "nzz", "n€€", "nnnn", "0123"] {
+            assert_eq!(wrong.parse::<LeaseHandle>(), Err(LeaseHandleError::Damaged), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_no_coordinator_could_use_is_refused_though_it_is_whole() {
+        let sound = handle();
+        let wrong = |change: fn(&mut LeaseHandle)| {
+            let mut handle = sound.clone();
+            change(&mut handle);
+            assert_eq!(handle.reveal().parse::<LeaseHandle>(), Err(LeaseHandleError::Damaged));
+        };
+        wrong(|handle| handle.need = 0);
+        wrong(|handle| handle.need = 4);
+        wrong(|handle| handle.parts.swap(0, 1));
+        wrong(|handle| handle.parts[0].lease = 0);
+        wrong(|handle| handle.ttl_ms = 9_999);
+        wrong(|handle| handle.ttl_ms = u64::MAX);
+        wrong(|handle| {
+            handle.parts[0].address = NodeAddress::Unix("/x\ny".into());
+        });
+        let mut later = sound.bytes();
+        later.truncate(later.len() - CHECKSUM_BYTES);
+        later[0] = VERSION + 1;
+        later.extend(crc32fast::hash(&later).to_be_bytes());
+        assert_eq!(LeaseHandle::of_bytes(&later), Err(LeaseHandleError::Later));
+    }
+
+    #[test]
+    fn a_list_whose_handle_would_be_too_long_is_refused_before() {
+        assert_eq!(LeaseHandle::fits(&nodes()), Ok(()));
+        let long: NodeAddress = format!("ssh:{}", "x".repeat(200)).parse().unwrap();
+        let node = |n| Node { name: format!("{n}"), address: long.clone(), canal: None };
+        let many: Vec<Node> = (0..NODES_MAX).map(node).collect();
+        let error = LeaseHandle::fits(&many).unwrap_err().to_string();
+        assert!(error.contains(" over these 64 nodes would have "), "{error}");
+    }
+}
