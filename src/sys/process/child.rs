@@ -1,8 +1,13 @@
-//! Children: forks without exec, and finds out how children end.
+//! Children: forks without exec, starts programs apart from this process, and finds out how children
+//! end.
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 
-use nix::unistd::{ForkResult, Pid};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid, setsid};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 /// Forks. Returns `Some` with the child's pid in the parent, and `None` in the child.
@@ -20,6 +25,39 @@ pub fn fork() -> io::Result<Option<Pid>> {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
+}
+
+/// The ids of another user, which a child takes over.
+#[derive(Clone, Debug)]
+pub struct UserIds {
+    /// The user.
+    pub uid: Uid,
+    /// The primary group.
+    pub gid: Gid,
+    /// All groups.
+    pub groups: Vec<Gid>,
+}
+
+/// Starts a program in a session and a process group of its own, as another user if one is given. Its
+/// group has the number of the child. If this thread ends, the kernel kills the child.
+///
+/// # Errors
+/// The program cannot be started, or this process may not become that user.
+pub fn spawn_apart(command: &mut Command, user: Option<UserIds>) -> io::Result<Child> {
+    let enter = move || -> io::Result<()> {
+        setsid()?;
+        if let Some(UserIds { uid, gid, groups }) = &user {
+            setgroups(groups)?;
+            setresgid(*gid, *gid, *gid)?;
+            setresuid(*uid, *uid, *uid)?;
+        }
+        // A change of the user clears it, so it comes last.
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls. It neither allocates nor takes a lock.
+    unsafe { command.pre_exec(enter) };
+    command.spawn()
 }
 
 /// How a child ended.
@@ -124,9 +162,9 @@ fn to_pid(text: &str) -> Option<Pid> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
-
-    use nix::sys::signal::{Signal, kill};
+    use crate::sys::process::{RunState, run_state};
+    use nix::sys::signal::{kill, killpg};
+    use nix::unistd::{geteuid, getpgid, getsid};
 
     use super::*;
     use crate::sys::rerun;
@@ -188,6 +226,44 @@ mod tests {
         let signal = libc::SIGRTMIN() + 3;
         let child = pid(&shell(&format!("kill -{signal} $$")));
         assert_eq!(next(|| ended(child, Reap::Now)), End::Killed(signal));
+    }
+
+    #[test]
+    fn a_program_that_is_started_apart_leads_a_group_that_can_be_killed() {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "sleep 600 & sleep 600 & wait"]);
+        let mut shell = spawn_apart(&mut shell, None).unwrap();
+        let leader = pid(&shell);
+        assert_eq!(getpgid(Some(leader)).unwrap(), leader);
+        assert_eq!(getsid(Some(leader)).unwrap(), leader);
+        rerun::wait_until("both are there", || children_of(leader).len() == 2);
+        let found = children_of(leader);
+        killpg(leader, Signal::SIGKILL).unwrap();
+        shell.wait().unwrap();
+        // Nobody may be there to reap them.
+        let has_ended = |pid: &Pid| {
+            matches!(run_state(pid.as_raw().unsigned_abs()), RunState::Gone | RunState::Exiting)
+        };
+        rerun::wait_until("all have ended", || found.iter().all(has_ended));
+    }
+
+    #[test]
+    fn a_program_is_started_as_another_user_with_its_groups_only_by_root() {
+        let ids = |uid: u32| UserIds {
+            uid: Uid::from_raw(uid),
+            gid: Gid::from_raw(uid),
+            groups: vec![Gid::from_raw(uid), Gid::from_raw(12399)],
+        };
+        let mut id = Command::new("/bin/sh");
+        id.args(["-c", "id -u; id -g; id -G"]).stdout(std::process::Stdio::piped());
+        let started = spawn_apart(&mut id, Some(ids(12345)));
+        if !geteuid().is_root() {
+            assert_eq!(started.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            return;
+        }
+        let output = started.unwrap().wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "12345\n12345\n12345 12399\n");
+        assert!(geteuid().is_root(), "only the child is another user");
     }
 
     #[test]
