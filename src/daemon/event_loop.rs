@@ -52,6 +52,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     if let Some(cluster) = &mut server.cluster {
         cluster.close_tokens();
     }
+    server.hooks.close();
     server.history.close();
     tracing::info!("the daemon ends; what is held stays held");
     Ok(())

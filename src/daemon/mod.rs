@@ -12,6 +12,7 @@ mod due;
 mod event_loop;
 mod fault;
 mod history;
+mod hooks;
 mod limits;
 mod logging;
 mod net;
@@ -50,6 +51,8 @@ use crate::protocol::place::Place;
 pub use crate::daemon::cluster::engine::SeenEngine;
 pub use crate::daemon::cluster::watcher::watch;
 pub use crate::daemon::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
+pub use crate::daemon::hooks::guard::guard as guard_hook;
+pub use crate::daemon::hooks::look::SeenHook;
 pub use crate::daemon::options::{Options, Unusable};
 pub use crate::daemon::runtime_dir::Replacing;
 pub use crate::daemon::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
@@ -88,6 +91,15 @@ pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
 /// it. What the engine refuses is part of the result.
 pub fn look_at_engine(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
     cluster::engine::look_at(place, url)
+}
+
+/// Looks at the hooks that a daemon of the user `daemon` would have at a place: whether their programs
+/// could be run. Runs none of them.
+///
+/// # Errors
+/// The configuration cannot be read or used, with file and line.
+pub fn look_at_hooks(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>> {
+    Ok(hooks::look::look_at(place, daemon)?)
 }
 
 /// The names of nodes that the configuration of a place has. Without a file there are none.

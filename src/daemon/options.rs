@@ -37,7 +37,7 @@ pub struct Options {
     pub embedded: bool,
     /// The program of the watcher, which is canal. The watcher outlives a daemon over an engine,
     /// and ends in time the processes that the daemon would have ended. Without it, nothing ends
-    /// them.
+    /// them. It is also the program of the guards of hooks. Without it, the daemon runs no hooks.
     pub watcher: Option<PathBuf>,
 }
 

@@ -18,6 +18,7 @@ use crate::daemon::config::Limits;
 use crate::daemon::config::in_force::InForce;
 use crate::daemon::due::Due;
 use crate::daemon::history::recorder::History;
+use crate::daemon::hooks::configured::Hooks;
 use crate::daemon::limits::CALLS_PER_TURN;
 use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::batch::Batch;
@@ -70,6 +71,8 @@ pub(crate) struct Server {
     pub(crate) reports: Reports,
     /// What ended.
     pub(crate) history: History,
+    /// Who is told of it.
+    pub(crate) hooks: Hooks,
     pub(crate) told_sizes: ToldSizes,
     pub(crate) due: Due,
     pub(crate) spin: AdaptiveSpin,
@@ -135,6 +138,7 @@ impl Server {
             cluster.ask_engine();
         }
         self.conns.flush();
+        self.tell_hooks();
         self.history.hand_over();
         self.ledger.tidy();
         self.look_ahead(now);

@@ -22,6 +22,8 @@ use crate::daemon::due::Due;
 use crate::daemon::event_loop::{Signals, work};
 use crate::daemon::history::recorder::History;
 use crate::daemon::history::writer::Files;
+use crate::daemon::hooks::configured::Hooks;
+use crate::daemon::hooks::event::About;
 use crate::daemon::limits::DESCRIPTORS_MIN;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
@@ -75,7 +77,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 /// Whether a daemon could work here, as far as that can be checked while another daemon runs.
 pub(crate) fn check(options: &Options) -> anyhow::Result<()> {
     let (place, origin) = (&options.place, Origin::read()?);
-    let config = Config::read(&place.stores().config)?;
+    let config = Config::read_for_daemon(&place.stores().config)?;
     let chosen = Chosen::of(options, &config)?;
     if chosen.is_none() {
         holder_record::refuse_holders(&place.dir, &origin, options.discard_journal)?;
@@ -111,7 +113,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         Err(ClaimError::Running { .. }) if options.on_demand => return Ok(None),
         Err(error) => return Err(not_claimed(error)),
     };
-    let config = Config::read(&place.stores().config)?;
+    let config = Config::read_for_daemon(&place.stores().config)?;
     let (descriptors, given) = if options.embedded {
         (fds::limit().context("the limit of open files cannot be read")?, None)
     } else {
@@ -188,11 +190,17 @@ pub(crate) fn open(
         let state_dir = server.ledger.state_dir().unwrap_or(&place.stores().state_dir);
         let files = Files { dir: state_dir.join("history"), limits };
         let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
-        server.history = History::new(files, host);
+        server.history = History::new(Some(files), host);
         server.owners.keeps_ended = true;
         server.history.take_in_ended(ended);
         server.history.follow(&server.ledger.table, server.ledger.host);
         server.history.hand_over();
+    }
+    if let Some(program) = options.watcher.clone().filter(|_| !options.embedded) {
+        let host = chosen.as_ref().map(|chosen| chosen.label.clone());
+        let about = About { socket: place.socket.display().to_string(), host };
+        server.hooks = Hooks::new(program, &place.dir, about);
+        server.follow_hooks(true);
     }
     Ok(server)
 }
@@ -275,6 +283,7 @@ pub(crate) fn server(
         conns,
         reports: Reports::default(),
         history: History::default(),
+        hooks: Hooks::default(),
         told_sizes: ToldSizes::default(),
         due: Due::new(timer),
         spin: AdaptiveSpin::new(),

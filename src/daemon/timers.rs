@@ -32,6 +32,7 @@ impl Server {
             due.verify,
             due.unsure,
             due.idle,
+            self.hooks.due,
             self.cluster.as_ref().and_then(|cluster| cluster.watcher_due()),
             self.in_force.readings.due(now),
             self.waiters.next_deferred(),
@@ -132,7 +133,7 @@ impl Server {
             None => table.held() > 0 || table.waiting() > 0,
             Some(_) => table.frames_of_host(self.ledger.host).next().is_some(),
         };
-        let busy = self.conns.len() > 0 || used;
+        let busy = self.conns.len() > 0 || used || self.hooks.are_busy();
         if busy {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {

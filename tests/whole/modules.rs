@@ -27,6 +27,8 @@ mod deadlock;
 mod grants;
 #[path = "../whole/history/mod.rs"]
 mod history;
+#[path = "../whole/hooks/mod.rs"]
+mod hooks;
 #[path = "../whole/leader/mod.rs"]
 mod leader;
 #[path = "../whole/other_programs/mod.rs"]

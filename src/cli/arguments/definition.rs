@@ -498,6 +498,9 @@ pub(crate) struct DaemonArgs {
     /// A daemon started it, to outlive it
     #[arg(long, hide = true)]
     pub(crate) watcher: bool,
+    /// A daemon started it, to run the program of a hook
+    #[arg(long, hide = true)]
+    pub(crate) hook_guard: bool,
 }
 
 /// Join standard input and output to the daemon: what ssh runs at a node

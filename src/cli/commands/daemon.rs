@@ -16,6 +16,10 @@ use crate::protocol::{Reload, Reloaded, Stop};
 use crate::run::SUCCESS;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+    if args.hook_guard {
+        daemon::guard_hook()?;
+        return Ok(SUCCESS);
+    }
     let target = Target::of(global)?;
     let place = target.place.clone();
     if args.stop {

@@ -43,7 +43,7 @@ impl Server {
                 self.heed_our_end(&entry.change);
                 let proposed = ticket.and_then(|it| self.cluster.as_mut()?.in_flight.take(it));
                 let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
-                let cause = self.history.is_on().then(|| {
+                let cause = self.history.follows().then(|| {
                     let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
                     Cause::of(&entry.change, then)
                 });
@@ -188,6 +188,7 @@ impl Server {
         }
         self.leases.follow(&self.ledger.table, self.ledger.host);
         self.history.follow(&self.ledger.table, self.ledger.host);
+        self.hooks.look_soon();
     }
 
     /// The failure for a client whose call cannot be served because this host is not a member.

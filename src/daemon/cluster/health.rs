@@ -17,6 +17,7 @@ impl Server {
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
         daemon.notes.extend(self.history.notes());
+        daemon.notes.extend(self.hooks.notes());
         Status {
             daemon,
             keys,

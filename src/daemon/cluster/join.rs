@@ -119,6 +119,7 @@ impl Server {
         self.waiters.follow_table(table, host);
         self.leases = Leases::of_table(table, host);
         self.history.follow(table, host);
+        self.hooks.look_soon();
         let frames: Vec<_> = table.frames_of_host(host).collect();
         let enclosing: BTreeSet<FrameId> =
             table.frames().filter_map(|frame| frame.parent).collect();

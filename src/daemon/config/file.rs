@@ -12,7 +12,7 @@ use crate::daemon::processes::owner_identity::NOBODY;
 use crate::protocol::user_namespace::uid_of_machine;
 
 /// The mode bits that let other users write.
-const OTHERS_WRITE: u32 = 0o022;
+pub(crate) const OTHERS_WRITE: u32 = 0o022;
 
 /// The text of a configuration file. Links are followed: what they lead to is checked.
 ///
@@ -48,7 +48,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
 
 /// Whether a file belongs to the machine's root. In a user namespace that does not know it, it has
 /// the number of all users without one.
-fn is_root(owner: u32) -> bool {
+pub(crate) fn is_root(owner: u32) -> bool {
     owner == 0 || owner == NOBODY && uid_of_machine(0) != 0
 }
 

@@ -30,6 +30,7 @@ use crate::daemon::config::engine_section::Configured;
 use crate::daemon::config::history_section::HistorySettings;
 use crate::daemon::config::nodes_section::ConfiguredNodes;
 use crate::daemon::config::written::{Written, line_of, with_suggestion};
+use crate::daemon::hooks::section::{self as hooks_section, HOOKS_MAX, HookSettings};
 use crate::daemon::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NODES_TTL, NUMBER_MAX, WAITERS_PER_USER,
     connections_max,
@@ -59,6 +60,7 @@ pub(crate) struct Config {
     pub(crate) socket: SocketAccess,
     pub(crate) engine: Configured,
     pub(crate) history: HistorySettings,
+    pub(crate) hooks: Vec<HookSettings>,
     /// Names for daemons, which only clients use.
     pub(crate) nodes: ConfiguredNodes,
     /// The log filter, in the syntax of `CANAL_LOG`.
@@ -133,6 +135,7 @@ struct File {
     socket: socket_section::Section,
     engine: Option<engine_section::Section>,
     history: history_section::Section,
+    hooks: Vec<Spanned<hooks_section::Section>>,
     nodes: nodes_section::Section,
     node_groups: nodes_section::Groups,
 }
@@ -185,6 +188,29 @@ impl Config {
         Ok(Self::default())
     }
 
+    /// As [`Self::read`], for a daemon of this process's user.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; or it contains what a daemon of this user must not do.
+    pub(crate) fn read_for_daemon(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        let config = Self::read(paths)?;
+        config.check_hooks(nix::unistd::geteuid().is_root())?;
+        Ok(config)
+    }
+
+    /// A daemon of root runs a hook only as a user that the hook names.
+    fn check_hooks(&self, is_root: bool) -> Result<(), ConfigError> {
+        let without = self.hooks.iter().position(|hook| hook.user.is_none());
+        let Some(number) = without.filter(|_| is_root) else { return Ok(()) };
+        let name = format!("hooks[{number}]");
+        Err(ConfigError::Wrong {
+            path: self.path.clone().unwrap_or_default(),
+            line: self.written.iter().find(|one| one.name == name).map_or(1, |one| one.line),
+            what: "a daemon of root runs a hook only as a user that it names: `user = \"NAME\"`"
+                .to_owned(),
+        })
+    }
+
     /// Whether [`Self::read`] would look up groups by their names, which can take long.
     pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
         // A file that cannot be read names none: why it cannot be read is found out soon enough.
@@ -222,6 +248,11 @@ impl Config {
         let engine = file.engine.unwrap_or_default().configured();
         let socket = file.socket.access();
         let history = file.history.settings();
+        if let Some(one) = file.hooks.get(HOOKS_MAX) {
+            return Err(wrong(one.span().start, format!("more than {HOOKS_MAX} hooks")));
+        }
+        let hooks = file.hooks.iter().map(|hook| hook.get_ref().settings());
+        let hooks = hooks.collect::<Result<_, _>>();
         let nodes_longest_ttl = file.nodes.longest_ttl();
         let permissions = file.permission.iter().map(permissions::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
@@ -250,6 +281,7 @@ impl Config {
             socket: socket.map_err(|(at, what)| wrong(at, what))?,
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
             history: history.map_err(|(at, what)| wrong(at, what))?,
+            hooks: hooks.map_err(|(at, what)| wrong(at, what))?,
             nodes,
             log: file.daemon.log.map(Spanned::into_inner),
             written: written::written(text),
@@ -472,6 +504,16 @@ mod tests {
             let error = history(text).unwrap_err();
             assert!(error.starts_with("canal.toml, line 2: ") && error.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn a_daemon_of_root_needs_a_user_for_each_hook() {
+        let hook = "[[hooks]]\non = [\"deadlock\"]\nrun = [\"/x\"]\n";
+        let config = parse(&format!("{hook}user = \"ann\"\n\n{hook}")).unwrap();
+        assert!(config.check_hooks(false).is_ok());
+        let error = config.check_hooks(true).unwrap_err().to_string();
+        assert!(error.starts_with("canal.toml, line 6: a daemon of root runs a hook"), "{error}");
+        assert!(parse(&format!("{hook}user = \"ann\"")).unwrap().check_hooks(true).is_ok());
     }
 
     #[test]

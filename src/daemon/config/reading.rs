@@ -70,7 +70,7 @@ struct Asked {
 
 /// Reads the first of the files that exists.
 pub(crate) fn read(paths: &[PathBuf]) -> Read {
-    Config::read(paths).map_err(|error| error.to_string())
+    Config::read_for_daemon(paths).map_err(|error| error.to_string())
 }
 
 impl Readings {

@@ -101,6 +101,7 @@ impl Server {
         self.in_force.replace(config);
         self.limits = self.in_force.limits();
         self.permissions = self.in_force.permissions();
+        self.follow_hooks(false);
         // The time until the daemon ends by itself begins anew.
         self.due.idle = None;
         for (key, view) in resizes {

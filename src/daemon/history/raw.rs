@@ -8,7 +8,7 @@ use crate::daemon::view::text::pid_of;
 use crate::history::{Ending, Item, Record};
 
 /// A request that has ended. It shares the request with the log, so that making it costs little.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Raw {
     pub(crate) asked: Arc<Request>,
     /// The outermost frame; 0 if it had no frame.

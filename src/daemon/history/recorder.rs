@@ -15,13 +15,14 @@ use crate::daemon::history::exits::Exits;
 use crate::daemon::history::queue::{Answer, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::history::writer::{self, Files};
+use crate::daemon::hooks::section::On;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::view::text::pid_of;
 use crate::history::{Ending, Reason, RingStep};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 
-/// The history of this daemon; nothing where it is off.
+/// The history of this daemon; nothing where it is off and no hook is told of what ends.
 #[derive(Debug, Default)]
 pub(crate) struct History(Option<Box<Recorder>>);
 
@@ -37,7 +38,10 @@ struct Recorder {
     /// Connections that wait for an answer.
     asking: BTreeSet<ConnId>,
     queue: Arc<Queue>,
-    files: Files,
+    /// `None` where the history is off.
+    files: Option<Files>,
+    /// What hooks are told of, until they are; `None` if none is told of what ends.
+    notable: Option<Vec<Raw>>,
     /// The name of this host, if others share the table.
     host: Option<Arc<str>>,
     /// `None` until there is something to do.
@@ -82,9 +86,9 @@ impl Open {
 }
 
 impl History {
-    /// A history in these files, which are opened when they are first needed. `host` is the name of
-    /// this host, if others share the table.
-    pub(crate) fn new(files: Files, host: Option<&str>) -> Self {
+    /// A history in these files, which are opened when they are first needed; without files, nothing
+    /// is kept. `host` is the name of this host, if others share the table.
+    pub(crate) fn new(files: Option<Files>, host: Option<&str>) -> Self {
         Self(Some(Box::new(Recorder {
             open: BTreeMap::new(),
             ended: Vec::new(),
@@ -93,13 +97,47 @@ impl History {
             asking: BTreeSet::new(),
             queue: Arc::default(),
             files,
+            notable: None,
             host: host.map(Arc::from),
             thread: None,
         })))
     }
 
+    /// Whether what ends is kept.
     pub(crate) fn is_on(&self) -> bool {
+        self.0.as_ref().is_some_and(|recorder| recorder.files.is_some())
+    }
+
+    /// Whether what ends is followed.
+    pub(crate) fn follows(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Notes whether hooks `are_told` of what ends. `table` and `here` are what is followed then, if
+    /// nothing is yet.
+    pub(crate) fn tell_hooks(
+        &mut self,
+        are_told: bool,
+        host: Option<&str>,
+        table: &Table,
+        here: HostId,
+    ) {
+        if are_told && self.0.is_none() {
+            *self = Self::new(None, host);
+            self.follow(table, here);
+        } else if !are_told && !self.is_on() {
+            self.0 = None;
+        }
+        if let Some(recorder) = &mut self.0 {
+            let before = recorder.notable.take();
+            recorder.notable = are_told.then(|| before.unwrap_or_default());
+        }
+    }
+
+    /// What hooks are told of, since the last call.
+    pub(crate) fn take_notable(&mut self) -> Vec<Raw> {
+        let notable = self.0.as_mut().and_then(|recorder| recorder.notable.as_mut());
+        notable.map_or_else(Vec::new, std::mem::take)
     }
 
     /// Takes in what an entry of the log decided. `cause` is what the entry says.
@@ -160,13 +198,18 @@ impl History {
             && let Some(at) = recorder.ended.iter().rposition(|raw| raw.asked.tag == tag)
         {
             recorder.ended.remove(at);
+            if let Some(notable) = &mut recorder.notable {
+                notable.retain(|raw| raw.asked.tag != tag);
+            }
         }
     }
 
     /// Keeps the process of a frame that has ended, if there is room among `descriptors`: the kernel
     /// may tell how it ended.
     pub(crate) fn keep_exit(&mut self, frame: FrameId, pidfd: Pidfd, descriptors: usize) {
-        if let Some(recorder) = &mut self.0 {
+        if let Some(recorder) = &mut self.0
+            && recorder.files.is_some()
+        {
             recorder.exits.keep(frame, pidfd, descriptors);
         }
     }
@@ -176,7 +219,9 @@ impl History {
         if let Some(recorder) = &mut self.0
             && !recorder.ended.is_empty()
         {
-            if recorder.starts() {
+            if recorder.files.is_none() {
+                recorder.ended.clear();
+            } else if recorder.starts() {
                 recorder.queue.hand_over(&mut recorder.ended);
             } else {
                 recorder.queue.count_dropped(recorder.ended.len());
@@ -251,8 +296,10 @@ impl History {
 impl Recorder {
     /// Starts the thread if it does not run. Returns whether it runs.
     fn starts(&mut self) -> bool {
-        if self.thread.is_none() {
-            match writer::start(Arc::clone(&self.queue), self.files.clone()) {
+        if self.thread.is_none()
+            && let Some(files) = &self.files
+        {
+            match writer::start(Arc::clone(&self.queue), files.clone()) {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => tracing::warn!(%error, "the history has no thread"),
             }
@@ -381,7 +428,7 @@ impl Recorder {
             Ending::Ended => self.exits.get(open.frame),
             _ => None,
         };
-        self.ended.push(Raw {
+        let raw = Raw {
             session: open.session.0,
             ended_ms: now,
             waited_ms: waited_until.saturating_sub(open.asked_at.0),
@@ -391,7 +438,13 @@ impl Recorder {
             ending,
             exit,
             asked: open.asked,
-        });
+        };
+        if let Some(notable) = &mut self.notable
+            && On::of(&raw.ending).is_some()
+        {
+            notable.push(raw.clone());
+        }
+        self.ended.push(raw);
     }
 
     /// Notes for the holds that are kept for descendants that their owner has ended.
@@ -436,7 +489,7 @@ impl Recorder {
 }
 
 /// Whether this host looks after a frame.
-fn is_of(table: &Table, frame: FrameId, here: HostId) -> bool {
+pub(crate) fn is_of(table: &Table, frame: FrameId, here: HostId) -> bool {
     table.frame(frame).is_some_and(|frame| frame.host == here)
 }
 
@@ -509,7 +562,7 @@ mod tests {
         fn new() -> Self {
             let limits = Limits { keep_ms: 1, max_bytes: 1 };
             let files = Files { dir: "/nowhere".into(), limits };
-            Self { table: Table::new(Rules::Current), history: History::new(files, None) }
+            Self { table: Table::new(Rules::Current), history: History::new(Some(files), None) }
         }
 
         fn apply(&mut self, change: Change) -> Applied {
@@ -592,6 +645,32 @@ mod tests {
     }
 
     #[test]
+    fn hooks_are_told_of_some_ends_also_where_nothing_is_kept() {
+        let mut scene = Scene::new();
+        scene.ask(1, "a", true);
+        scene.history = History::default();
+        let (table, here) = (scene.table.clone(), HERE);
+        scene.history.tell_hooks(true, None, &table, here);
+        assert!(scene.history.follows() && !scene.history.is_on());
+        scene.ask(2, "a", false);
+        let token = scene.table.holds().next().unwrap().token;
+        scene.apply(Change::Release(Release::Hold { token, forced: true }));
+        scene.ask(3, "a", true);
+        scene.apply(Change::End { frame: scene.frame(3) });
+        scene.ask(4, "a", true);
+        scene.history.follow(&Table::new(Rules::Current), HERE);
+        let told: Vec<_> =
+            scene.history.take_notable().iter().map(|raw| On::of(&raw.ending)).collect();
+        assert_eq!(told, [Some(On::ForcedRelease), Some(On::LostLease)]);
+        assert!(scene.history.take_notable().is_empty());
+        assert_eq!(scene.ended().len(), 4);
+        scene.history.hand_over();
+        assert_eq!(scene.ended().len(), 0);
+        scene.history.tell_hooks(false, None, &table, here);
+        assert!(!scene.history.follows());
+    }
+
+    #[test]
     fn what_is_not_in_the_table_that_comes_next_was_lost() {
         let mut scene = Scene::new();
         scene.ask(1, "a", true);
@@ -613,7 +692,7 @@ mod tests {
         let mut scene = Scene::new();
         scene.ask(1, "a", true);
         let elsewhere = History::new(
-            Files { dir: "/nowhere".into(), limits: Limits { keep_ms: 1, max_bytes: 1 } },
+            Some(Files { dir: "/nowhere".into(), limits: Limits { keep_ms: 1, max_bytes: 1 } }),
             Some("beta"),
         );
         let mut other = Scene { table: scene.table.clone(), history: elsewhere };

@@ -1,6 +1,7 @@
 //! Where a daemon is found, and what other users may do there. These tests do not run over an engine.
 
 mod history;
+mod hooks;
 mod machine;
 mod permissions;
 mod places;

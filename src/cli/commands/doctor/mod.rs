@@ -8,6 +8,7 @@ mod daemon;
 mod disk;
 mod engine;
 mod finding;
+mod hooks;
 mod kernel;
 mod others;
 mod place;
@@ -43,6 +44,7 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global, _: Verbosity) -> Result<u8
     let (found, daemon) =
         if can_ask { daemon::look(&place) } else { (daemon::unasked(&place), None) };
     findings.extend(found);
+    findings.extend(hooks::look(&place, daemon.as_ref()));
     // A daemon that runs says itself how its engine is.
     let is_asked_for = args.engine.is_some() || std::env::var_os("CANAL_ENGINE").is_some();
     if daemon.is_none() || is_asked_for {

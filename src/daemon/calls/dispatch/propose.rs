@@ -38,7 +38,7 @@ impl Server {
             return self.propose_to_engine(change, then);
         }
         let before = self.at_stake(&then);
-        let cause = self.history.is_on().then(|| Cause::of(&change, &then));
+        let cause = self.history.follows().then(|| Cause::of(&change, &then));
         let applied = self.ledger.apply(change);
         self.record(cause, &applied);
         self.take_note(&applied, matches!(then, Completion::End { .. }));
@@ -61,9 +61,10 @@ impl Server {
         }
     }
 
-    /// Records the requests that a change ended. `cause` is what the change says; `None` where the
-    /// history is off.
+    /// Records the requests that a change ended. `cause` is what the change says; `None` where nothing
+    /// follows them.
     pub(crate) fn record(&mut self, cause: Option<Cause>, applied: &Applied) {
+        self.hooks.stirred |= !applied.outcomes.is_empty();
         if let Some(cause) = cause {
             self.history.take_in(&cause, applied, &self.ledger.table, self.ledger.host);
         }

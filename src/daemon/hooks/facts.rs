@@ -1,0 +1,147 @@
+//! What the program of a hook gets on its standard input: one JSON object on one line.
+
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::hooks::section::On;
+use crate::protocol::{HistoryClient, HistoryItem, HistoryStep};
+
+/// What happened. A field about which there is nothing to say is null or empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    pub(crate) event: On,
+    /// When it happened, RFC 3339 UTC.
+    pub(crate) at: String,
+    /// When the request was asked for, RFC 3339 UTC.
+    pub(crate) asked: String,
+    /// For how many milliseconds it waited.
+    pub(crate) waited_ms: u64,
+    /// For how many milliseconds it has held, or had held, its keys; null if it was not granted.
+    pub(crate) held_ms: Option<u64>,
+    /// What it asked for.
+    pub(crate) items: Vec<HistoryItem>,
+    /// The fencing token; null if it was not granted.
+    pub(crate) token: Option<u64>,
+    pub(crate) session: Option<String>,
+    /// The user.
+    pub(crate) uid: u32,
+    /// The process; 0 for a lease.
+    pub(crate) pid: u32,
+    /// What it runs; null if that is not the hook's user's to see.
+    pub(crate) command: Option<String>,
+    /// What the client wants people to know.
+    pub(crate) note: Option<String>,
+    /// Of a long wait: why it waits, in one clause.
+    pub(crate) reason: Option<String>,
+    /// Of a long wait: the first of those who hold what it waits for.
+    pub(crate) holders: Vec<HolderFacts>,
+    /// Of a forced release: who did it, if that client called the daemon of this host.
+    pub(crate) by: Option<HistoryClient>,
+    /// Of a deadlock of several sessions: the ring, the refused request first.
+    pub(crate) cycle: Vec<HistoryStep>,
+    /// Of a lost lease: `expired`, or `lost` where this host lost its membership.
+    pub(crate) how: Option<String>,
+    /// The name of this host, if several share the table.
+    pub(crate) host: Option<String>,
+    /// The socket of the daemon.
+    pub(crate) socket: String,
+    /// How many events were dropped since the one before.
+    pub(crate) dropped: u64,
+}
+
+/// Who holds what a request waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HolderFacts {
+    /// The user.
+    pub(crate) uid: u32,
+    /// The process; 0 for a lease.
+    pub(crate) pid: u32,
+    /// What it runs; null if that is not the hook's user's to see.
+    pub(crate) command: Option<String>,
+    /// Since when, RFC 3339 UTC.
+    pub(crate) since: String,
+    /// The fencing token.
+    pub(crate) token: u64,
+}
+
+impl Facts {
+    /// Leaves out what a user may not see: the commands of others, unless it is root. `canal status`
+    /// has the same rule.
+    pub(crate) fn for_viewer(mut self, viewer: u32) -> Self {
+        let sees = |uid: u32| viewer == 0 || viewer == uid;
+        self.command = self.command.filter(|_| sees(self.uid));
+        for holder in &mut self.holders {
+            holder.command.take_if(|_| !sees(holder.uid));
+        }
+        self
+    }
+
+    /// One line of JSON.
+    pub(crate) fn line(&self) -> Vec<u8> {
+        // Maps with other keys than texts are the only thing that JSON has no words for.
+        let mut line = serde_json::to_vec(self).unwrap_or_default();
+        line.push(b'\n');
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Mode;
+
+    fn facts() -> Facts {
+        let holder = |uid: u32| HolderFacts {
+            uid,
+            pid: 5,
+            command: Some("theirs".to_owned()),
+            since: "2026-01-01T00:00:00Z".to_owned(),
+            token: 3,
+        };
+        Facts {
+            event: On::LongWait,
+            at: "2026-01-01T00:10:00Z".to_owned(),
+            asked: "2026-01-01T00:00:00Z".to_owned(),
+            waited_ms: 600_000,
+            held_ms: None,
+            items: vec![HistoryItem { key: "a".to_owned(), mode: Mode::Counted, count: 1 }],
+            token: None,
+            session: Some("s7".to_owned()),
+            uid: 7,
+            pid: 4,
+            command: Some("mine\n\u{1b}[1m".to_owned()),
+            note: None,
+            reason: Some("full".to_owned()),
+            holders: vec![holder(7), holder(8)],
+            by: None,
+            cycle: Vec::new(),
+            how: None,
+            host: None,
+            socket: "/s".to_owned(),
+            dropped: 0,
+        }
+    }
+
+    #[test]
+    fn a_hook_sees_the_commands_that_its_user_sees() {
+        let seen = |viewer| {
+            let facts = facts().for_viewer(viewer);
+            let holders = facts.holders.iter().map(|it| it.command.is_some());
+            std::iter::once(facts.command.is_some()).chain(holders).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(0), [true, true, true]);
+        assert_eq!(seen(7), [true, true, false]);
+        assert_eq!(seen(8), [false, false, true]);
+    }
+
+    #[test]
+    fn facts_are_one_line_and_every_field_is_there() {
+        let line = String::from_utf8(facts().line()).unwrap();
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+        assert!(line.ends_with("}\n") && !line.contains('\u{1b}'), "{line}");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["event"], "long-wait");
+        assert!(read["held_ms"].is_null() && read.get("by").is_some());
+        assert_eq!(read["items"][0]["mode"], "counted");
+        assert_eq!(serde_json::from_str::<Facts>(&line).unwrap(), facts());
+    }
+}

@@ -1,0 +1,87 @@
+//! Whether the program of a hook may be run: nobody else can have written it.
+//!
+//! A program that another user can write would let that user act as the user of the hook. As with the
+//! configuration, the directories above the file are not looked at.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::daemon::config::file::{OTHERS_WRITE, is_root};
+
+/// Checks the program of a hook that a daemon of the user `daemon` runs as `user`. Links are followed:
+/// what they lead to is checked.
+///
+/// # Errors
+/// Why it may not or cannot be run, as text for people.
+pub(crate) fn check(path: &Path, daemon: u32, user: u32) -> Result<(), String> {
+    let found = std::fs::metadata(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    if !found.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    if owner != daemon && owner != user && !is_root(owner) {
+        let mut may = vec!["root".to_owned()];
+        may.extend([daemon, user].iter().filter(|uid| **uid != 0).map(|uid| format!("uid {uid}")));
+        may.dedup();
+        return Err(format!("it belongs to uid {owner}, and must belong to {}", may.join(" or ")));
+    }
+    if mode & OTHERS_WRITE != 0 {
+        let path = path.display();
+        return Err(format!(
+            "it can be written by others (mode {mode:04o}): `chmod go-w {path}` ends that"
+        ));
+    }
+    if mode & 0o111 == 0 {
+        return Err(format!("it is not executable (mode {mode:04o})"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_others_can_write_or_own_is_refused() {
+        let own = nix::unistd::geteuid().as_raw();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tell");
+        let why = |mode| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            check(&path, own, own).err()
+        };
+        assert!(check(&path, own, own).unwrap_err().contains("cannot be read: No such file"));
+        fs::write(&path, "").unwrap();
+        for mode in [0o755, 0o700, 0o500, 0o711] {
+            assert_eq!(why(mode), None, "{mode:o}");
+        }
+        for mode in [0o777, 0o775, 0o722] {
+            assert!(why(mode).unwrap().contains("`chmod go-w "), "{mode:o}");
+        }
+        assert_eq!(why(0o644).unwrap(), "it is not executable (mode 0644)");
+        let link = dir.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert!(check(&link, own, own).unwrap_err().contains("not executable"));
+        assert_eq!(check(dir.path(), own, own).unwrap_err(), "it is no regular file");
+    }
+
+    #[test]
+    fn a_program_belongs_to_root_the_daemon_or_the_hooks_user() {
+        if !nix::unistd::geteuid().is_root() {
+            return; // Nobody else can give a file away.
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tell");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(check(&path, 12345, 12346), Ok(()), "root's");
+        chown(&path, Some(12345), None).unwrap();
+        assert_eq!(check(&path, 12345, 12345), Ok(()));
+        assert_eq!(check(&path, 0, 12345), Ok(()), "it can do as that user what that user can");
+        let refused = check(&path, 0, 12346).unwrap_err();
+        assert_eq!(refused, "it belongs to uid 12345, and must belong to root or uid 12346");
+    }
+}

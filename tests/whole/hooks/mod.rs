@@ -1,0 +1,66 @@
+//! Hooks: programs that the configuration names are told what happened.
+
+mod bounds;
+mod events;
+mod set_up;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::Value;
+
+use crate::world::World;
+use crate::world::process::wait_until;
+
+/// What a program does that keeps what it was told.
+const KEEP: &str = "cat >>\"$0.told\"";
+
+/// A program that runs this script, and the hook that runs the program. A daemon of root needs to
+/// know as whom.
+fn hook(world: &World, name: &str, on: &[&str], more: &str, script: &str) -> String {
+    let path = world.path(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let is_root = nix::unistd::geteuid().is_root();
+    let user = if is_root { "user = \"root\"\n" } else { "" };
+    format!("[[hooks]]\non = {on:?}\nrun = [{path:?}, \"a word\"]\n{user}{more}\n")
+}
+
+/// A world whose daemon has these hooks.
+fn world_with(hooks: impl Fn(&World) -> String) -> World {
+    let world = World::new();
+    world.configure(&hooks(&world));
+    world.status();
+    world.on_one_host()
+}
+
+/// What the program of a hook has kept of what it was told.
+fn told(world: &World, name: &str) -> Vec<Value> {
+    let text = fs::read_to_string(world.path(&format!("{name}.told"))).unwrap_or_default();
+    let whole = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    whole.collect()
+}
+
+/// Waits until the program of a hook was told so much.
+#[track_caller]
+fn until_told(world: &World, name: &str, count: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    wait_until("the hook is told", || {
+        found = told(world, name);
+        found.len() >= count
+    });
+    assert_eq!(found.len(), count, "{found:#?}");
+    found
+}
+
+/// Has a lease expire: the shortest way to something that hooks are told of.
+#[track_caller]
+fn lose_a_lease(world: &World, key: &str) {
+    world.canal(["acquire", "--ttl", "1", key]).end().code(0);
+}
+
+/// The process numbers in a file that a program has written.
+fn pids(world: &World, name: &str) -> Vec<i32> {
+    let text = fs::read_to_string(world.path(name)).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
