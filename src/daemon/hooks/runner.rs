@@ -97,7 +97,9 @@ impl Runner {
 
     /// Has the thread end after the program that runs now. What waits is dropped.
     pub(crate) fn retire(&self) {
-        self.shared.lock().closing = true;
+        let mut state = self.shared.lock();
+        (state.closing, state.backlog) = (true, Backlog::default());
+        drop(state);
         self.shared.wake.notify_one();
     }
 
