@@ -49,10 +49,25 @@ pub enum Input {
         /// When the call was sent.
         sent: Millis,
     },
-    /// A `ConfirmAt` had an error: the grant is gone, or the node cannot take that token.
+    /// A `ConfirmAt` had an error: the grant is gone.
     ConfirmFailed {
         /// Which node.
         node: usize,
+    },
+    /// Another lock of the node has the token of a `ConfirmAt`. The grant is as it was.
+    TokenTaken {
+        /// Which node.
+        node: usize,
+        /// This token and all larger ones are free there.
+        least: Token,
+    },
+    /// The node takes no such token, and will not: it is too far ahead of its clock. The grant is as it
+    /// was.
+    TokenRefused {
+        /// Which node.
+        node: usize,
+        /// The reason, for people.
+        why: String,
     },
     /// The node answered a `Renew`: its part is firm.
     Renewed {

@@ -231,12 +231,12 @@ impl Coordinator {
             _ => None,
         });
         let Some((largest, by)) = tokens.max() else { return false };
-        if largest.0 >= CONFIRMED_TOKEN_MAX {
+        let token = Token(largest.0.saturating_add(1)).max(self.least_token);
+        if token.0 > CONFIRMED_TOKEN_MAX {
             let why = format!("its tokens have come to {largest}, and cannot grow any more");
             self.end(turn, Outcome::Failed { nodes: vec![(by, why)] });
             return true;
         }
-        let token = Token(largest.0 + 1);
         self.token = Some(token);
         for at in &chosen {
             self.confirm_at(turn, *at, token);

@@ -4,7 +4,17 @@ use super::link::Trouble;
 use super::node::Hold;
 use super::turn::Turn;
 use super::{Coordinator, Phase};
+use crate::core::Token;
 use crate::nodes::{Change, Effect, Input, Millis, Outcome, Refusal, Require};
+
+/// How often a node may fail to confirm what it granted, before it counts as one that never will.
+const UNCONFIRMED_MAX: u32 = 8;
+
+/// How many tokens are skipped when a node has given out the one that it was to confirm.
+const TOKENS_SKIPPED: u64 = 1 << 10;
+
+/// How often that number is doubled: then it is what the clock gives in a second.
+const TOKENS_SKIPPED_DOUBLED_MAX: u32 = 10;
 
 impl Coordinator {
     pub(super) fn hear(&mut self, input: Input, turn: &mut Turn) {
@@ -32,12 +42,22 @@ impl Coordinator {
                 }
             }
             Input::ConfirmFailed { node } => {
-                let ask_at = self.ask_spare_at(turn.now);
-                let node = &mut self.nodes[node];
-                if matches!(node.hold, Hold::Confirming { .. }) {
-                    // The grant may be there and refuse this token.
-                    node.hold = Hold::Unknown;
-                    node.ask_at = ask_at;
+                let why = "what it granted was gone when it was to be confirmed".to_owned();
+                self.hear_unconfirmed(node, why, turn);
+            }
+            Input::TokenTaken { node, least } => {
+                if matches!(self.nodes[node].hold, Hold::Confirming { .. }) {
+                    self.skip_tokens(least);
+                    let why = "another lock there had the token each time".to_owned();
+                    self.hear_unconfirmed(node, why, turn);
+                    self.release_spare(node, turn);
+                }
+            }
+            Input::TokenRefused { node, why } => {
+                if matches!(self.nodes[node].hold, Hold::Confirming { .. }) {
+                    self.hear_unconfirmed(node, String::new(), turn);
+                    self.nodes[node].unfit = Some(why);
+                    self.release_spare(node, turn);
                 }
             }
             Input::Renewed { node, sent } => {
@@ -82,6 +102,44 @@ impl Coordinator {
         node.sent = Some(sent);
         node.renewing = None;
         node.renew_at = sent.saturating_add(renewal_ms);
+    }
+
+    /// A node did not confirm what it had granted, and said so. A node that does so again and again is
+    /// not asked any more. While the command runs a spare is asked for again after a while, for as long
+    /// as it runs.
+    fn hear_unconfirmed(&mut self, at: usize, why: String, turn: &Turn) {
+        let runs = matches!(self.phase, Phase::Running);
+        let ask_at = self.ask_spare_at(turn.now);
+        let node = &mut self.nodes[at];
+        if !matches!(node.hold, Hold::Confirming { .. }) {
+            return;
+        }
+        node.hold = Hold::Unknown;
+        node.ask_at = ask_at;
+        if !runs {
+            node.unconfirmed += 1;
+            if node.unconfirmed >= UNCONFIRMED_MAX {
+                let times = node.unconfirmed;
+                node.unfit = Some(format!(
+                    "it granted the lock {times} times and never confirmed it: {why}"
+                ));
+            }
+        }
+    }
+
+    /// Begins the next tokens so far beyond those of a node that it cannot have given them out by the
+    /// time that it is asked to confirm one: twice as far each time.
+    fn skip_tokens(&mut self, least: Token) {
+        let beyond = TOKENS_SKIPPED << self.tokens_taken.min(TOKENS_SKIPPED_DOUBLED_MAX);
+        self.tokens_taken += 1;
+        self.least_token = self.least_token.max(Token(least.0.saturating_add(beyond)));
+    }
+
+    /// Gives back what a node granted as a spare and cannot confirm: it would stay collecting.
+    fn release_spare(&mut self, at: usize, turn: &mut Turn) {
+        if matches!(self.phase, Phase::Running) {
+            self.release(turn, at);
+        }
     }
 
     fn hear_gone(&mut self, at: usize, turn: &mut Turn) {

@@ -46,6 +46,10 @@ pub struct Coordinator {
     phase: Phase,
     /// The token that leases are confirmed with.
     token: Option<Token>,
+    /// The next token is not smaller: smaller ones were taken.
+    least_token: Token,
+    /// How often a node had given out the token that it was to confirm.
+    tokens_taken: u32,
     /// When the first input came.
     begun: Option<Millis>,
     /// When it wants to be called again.
@@ -106,6 +110,8 @@ impl Coordinator {
             nodes,
             phase,
             token: None,
+            least_token: Token(0),
+            tokens_taken: 0,
             begun: None,
             wake_at: None,
             patient_until: 0,

@@ -25,6 +25,8 @@ pub(super) struct Node {
     pub(super) refused: Option<(Refusal, String)>,
     /// Why it never will.
     pub(super) unfit: Option<String>,
+    /// How often it did not confirm what it had granted, while no command ran.
+    pub(super) unconfirmed: u32,
 }
 
 /// What a node holds for this request.
@@ -61,6 +63,7 @@ impl Node {
             grants_from: 0,
             refused: None,
             unfit: None,
+            unconfirmed: 0,
         }
     }
 

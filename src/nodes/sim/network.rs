@@ -41,6 +41,7 @@ pub(super) enum Reply {
         sent: Millis,
     },
     ConfirmFailed,
+    TokenTaken(Token),
     Renewed {
         sent: Millis,
     },

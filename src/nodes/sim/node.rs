@@ -97,12 +97,12 @@ impl Node {
         name: LeaseName,
         token: Token,
         ttl_ms: u64,
-    ) -> bool {
-        let is_confirmed = self.locks.confirm_at(name, token);
+    ) -> Result<(), Option<Token>> {
+        let confirmed = self.locks.confirm_at(name, token);
         if self.locks.holds_firmly(name) {
             self.leases.insert(name, (self.clock.at(now) + ttl_ms, ttl_ms));
         }
-        is_confirmed
+        confirmed
     }
 
     /// Only a firm lease can be renewed.

@@ -174,16 +174,25 @@ impl Locks {
         self.known.iter().find(|(request, _)| is_collecting(request)).map(|(_, asked)| asked.name)
     }
 
-    /// Makes a collecting grant firm. Returns whether it was there, and could take the token.
-    pub(super) fn confirm_at(&mut self, name: LeaseName, token: Token) -> bool {
+    /// Makes a collecting grant firm. The error is from which token on all are free, if the grant was
+    /// there and another lock has the token.
+    pub(super) fn confirm_at(
+        &mut self,
+        name: LeaseName,
+        token: Token,
+    ) -> Result<(), Option<Token>> {
         let request = self.request_of(name);
         let hold = request.and_then(|request| self.table.hold_of(request));
         let Some((request, held)) = request.zip(hold.map(|hold| hold.token)) else {
-            return is_broken(Rule::GoneIsNotConfirmed);
+            return if is_broken(Rule::GoneIsNotConfirmed) { Ok(()) } else { Err(None) };
         };
         let token = if is_broken(Rule::TokensGrow) { held } else { token };
         let outcomes = self.apply(Change::ConfirmAt { request, token, note: None });
-        outcomes.iter().any(|outcome| matches!(outcome, Outcome::ConfirmedAt { .. }))
+        match outcomes.first() {
+            Some(Outcome::ConfirmedAt { .. }) => Ok(()),
+            Some(Outcome::NotConfirmed { least }) => Err(*least),
+            _ => Err(None),
+        }
     }
 
     pub(super) fn is_spare(&self, name: LeaseName) -> bool {

@@ -285,6 +285,9 @@ impl World {
             Reply::SpareTaken => self.hand_on(id, |node| Input::SpareTaken { node }),
             Reply::Confirmed { sent } => self.hand_on(id, |node| Input::Confirmed { node, sent }),
             Reply::ConfirmFailed => self.hand_on(id, |node| Input::ConfirmFailed { node }),
+            Reply::TokenTaken(least) => {
+                self.hand_on(id, |node| Input::TokenTaken { node, least });
+            }
             Reply::Renewed { sent } => self.hand_on(id, |node| Input::Renewed { node, sent }),
             Reply::Gone => self.hand_on(id, |node| Input::Gone { node }),
         }
@@ -338,11 +341,12 @@ impl World {
                 (None, node.ask(self.now, asked))
             }
             Call::ConfirmAt { name, token, ttl_ms, sent } => {
-                let is_confirmed = node.confirm_at(self.now, name, token, ttl_ms);
-                self.seen.spares += u64::from(is_confirmed && node.locks.is_spare(name));
-                let reply = match is_confirmed {
-                    true => Reply::Confirmed { sent },
-                    false => Reply::ConfirmFailed,
+                let confirmed = node.confirm_at(self.now, name, token, ttl_ms);
+                self.seen.spares += u64::from(confirmed.is_ok() && node.locks.is_spare(name));
+                let reply = match confirmed {
+                    Ok(()) => Reply::Confirmed { sent },
+                    Err(Some(least)) => Reply::TokenTaken(least),
+                    Err(None) => Reply::ConfirmFailed,
                 };
                 (Some(reply), Vec::new())
             }

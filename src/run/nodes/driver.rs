@@ -376,6 +376,11 @@ impl<'a> Driver<'a> {
                 },
                 Heard::Confirmed { sent } => Input::Confirmed { node, sent },
                 Heard::ConfirmFailed => Input::ConfirmFailed { node },
+                Heard::TokenTaken { least } => Input::TokenTaken { node, least: Token(least) },
+                Heard::TokenRefused(failure) => {
+                    self.nodes[node].hint = failure.hint.as_deref().map(str::to_owned);
+                    Input::TokenRefused { node, why: failure.message.clone() }
+                }
                 Heard::Renewed { sent, renewed } => {
                     self.nodes[node].said = Some(PartSaid::Renewed(renewed));
                     Input::Renewed { node, sent }
@@ -487,6 +492,8 @@ fn node_of(input: &Input) -> Option<usize> {
         | Input::Refused { node, .. }
         | Input::Confirmed { node, .. }
         | Input::ConfirmFailed { node }
+        | Input::TokenTaken { node, .. }
+        | Input::TokenRefused { node, .. }
         | Input::Renewed { node, .. }
         | Input::Gone { node }
         | Input::SpareTaken { node } => Some(*node),

@@ -15,7 +15,8 @@ use crate::client::nodes::list::Node;
 use crate::client::nodes::ssh::{self, NodeFailure};
 use crate::protocol::{
     Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE, Identify,
-    NODES_INTERFACE, NodeIdentity, Progress, Release, Released, Renew, Renewed, Report,
+    NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release, Released, Renew, Renewed,
+    Report,
 };
 use crate::sys::clock::boottime_ms;
 
@@ -73,6 +74,11 @@ pub(super) enum Heard {
         sent: u64,
     },
     ConfirmFailed,
+    /// Another lock has the token; this one and all larger ones are free.
+    TokenTaken {
+        least: u64,
+    },
+    TokenRefused(Box<Failure>),
     Renewed {
         sent: u64,
         renewed: Box<Renewed>,
@@ -241,6 +247,12 @@ impl Member {
                         return Err(NodeFailure::permanent(failure.message.clone()));
                     }
                     (Kind::Collect, _) => Heard::Refused(failure),
+                    (Kind::ConfirmAt, ErrorName::TokenTaken) => match failure.nodes.as_deref() {
+                        Some(NodesRefusal::Least { least }) => Heard::TokenTaken { least: *least },
+                        _ => Heard::ConfirmFailed,
+                    },
+                    // It would be refused each time.
+                    (Kind::ConfirmAt, ErrorName::BadRequest) => Heard::TokenRefused(failure),
                     (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
                     (Kind::Renew | Kind::Release, ErrorName::LeaseLost) => Heard::Lost(failure),
                     (Kind::Renew | Kind::Release, _) => {

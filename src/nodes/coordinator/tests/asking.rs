@@ -1,7 +1,7 @@
 //! Asking nodes, and confirming their grants.
 
 use super::scene::{Scene, away, confirmed, granted, never, plan, refused};
-use crate::core::CONFIRMED_TOKEN_MAX;
+use crate::core::{CONFIRMED_TOKEN_MAX, Token};
 use crate::nodes::{Change, Coordinator, Input, Plan, Refusal, Require};
 
 #[test]
@@ -43,6 +43,101 @@ fn a_grant_does_not_count_before_it_is_confirmed() {
     assert_eq!(scene.hear(Input::Gone { node: 0 }), ["ask 0 #2"]);
     scene.hear(Input::Gone { node: 1 });
     assert_eq!(scene.hear(granted(0, 20)), ["ask 1 #2"]);
+}
+
+#[test]
+fn a_token_that_was_taken_is_followed_by_one_far_beyond_it() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(granted(0, 5));
+    assert_eq!(scene.hear(granted(1, 9)), ["confirm 0 #1 at 10", "confirm 1 #1 at 10"]);
+    let taken = |node, least| Input::TokenTaken { node, least: Token(least) };
+    assert_eq!(scene.hear(taken(0, 100)), ["release 1 #1", "release 0 #1"]);
+    scene.hear(Input::Gone { node: 1 });
+    assert_eq!(scene.hear(Input::Gone { node: 0 }), ["ask 0 #2"]);
+    scene.hear(granted(0, 100));
+    // However many the node gives out meanwhile: it is beyond them, twice as far each time.
+    let confirm = ["confirm 0 #2 at 1124", "confirm 1 #2 at 1124"];
+    assert_eq!(scene.hear(granted(1, 11)), confirm);
+    scene.hear(taken(0, 2_000));
+    scene.hear(Input::Gone { node: 1 });
+    scene.hear(Input::Gone { node: 0 });
+    scene.hear(granted(0, 2_000));
+    let confirm = ["confirm 0 #3 at 4048", "confirm 1 #3 at 4048"];
+    assert_eq!(scene.hear(granted(1, 1_125)), confirm);
+    scene.hear(confirmed(0, 1_000));
+    assert_eq!(scene.hear(confirmed(1, 1_000)), ["start 4048 [0, 1] until 56000"]);
+}
+
+/// Lets nodes grant, and the last of them fail to confirm, until another thing is done. Returns how
+/// often, and that.
+fn fail_to_confirm(scene: &mut Scene, nodes: usize, failure: &Input) -> (u32, Vec<String>) {
+    for times in 1..100 {
+        (0..nodes).for_each(|node| drop(scene.hear(granted(node, 5))));
+        let done = scene.hear(failure.clone());
+        let mut others: Vec<String> = (0..nodes)
+            .rev()
+            .flat_map(|node| scene.hear(Input::Gone { node }))
+            .filter(|done| !done.starts_with("ask 0 "))
+            .collect();
+        others.extend(done.into_iter().filter(|done| !done.starts_with("release ")));
+        if !others.is_empty() {
+            return (times, others);
+        }
+    }
+    panic!("it goes on without end");
+}
+
+#[test]
+fn a_node_that_never_confirms_what_it_granted_is_not_asked_for_ever() {
+    let taken = Input::TokenTaken { node: 1, least: Token(100) };
+    for failure in [Input::ConfirmFailed { node: 1 }, taken] {
+        let (mut scene, _) = Scene::reached(plan(2, Require::All));
+        let (times, done) = fail_to_confirm(&mut scene, 2, &failure);
+        assert_eq!(times, 8);
+        let failed = "failed 1: it granted the lock 8 times and never confirmed it: ";
+        assert!(done.iter().any(|done| done.starts_with(failed)), "{done:?}");
+    }
+}
+
+#[test]
+fn a_majority_does_without_a_node_that_never_confirms_or_refuses_the_token() {
+    let why = "more than a year ahead".to_owned();
+    for failure in [Input::ConfirmFailed { node: 1 }, Input::TokenRefused { node: 1, why }] {
+        let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+        // It is asked again some times, and then passed over.
+        let mut lease = 1;
+        while scene.hear(granted(0, 5)) != ["ask 2 #1"] {
+            let done = scene.hear(granted(1, 5));
+            assert_eq!(done, [0, 1].map(|node| format!("confirm {node} #{lease} at 6")));
+            scene.hear(failure.clone());
+            (0..2).for_each(|node| drop(scene.hear(Input::Gone { node })));
+            lease += 1;
+            assert!(lease < 10, "it goes on without end");
+        }
+        let done = scene.hear(granted(2, 5));
+        assert!(
+            done.iter().all(|done| done.starts_with("confirm ")) && done.len() == 2,
+            "{done:?}"
+        );
+        scene.hear(confirmed(0, 1_000));
+        assert_eq!(scene.hear(confirmed(2, 1_000)), ["start 6 [0, 2] until 56000"]);
+    }
+}
+
+#[test]
+fn a_token_that_all_other_nodes_refuse_is_said_of_each_of_them() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    scene.hear(granted(0, 5_000));
+    scene.hear(granted(1, 5));
+    let refused = |node| Input::TokenRefused { node, why: "a year ahead".to_owned() };
+    scene.hear(refused(1));
+    (0..2).for_each(|node| drop(scene.hear(Input::Gone { node })));
+    scene.hear(granted(0, 5_001));
+    scene.hear(granted(2, 5));
+    scene.hear(refused(2));
+    let done: Vec<String> =
+        [2, 0].iter().flat_map(|node| scene.hear(Input::Gone { node: *node })).collect();
+    assert_eq!(done, ["failed 1: a year ahead, 2: a year ahead"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Deadlines, renewals, spares, and the end.
 
 use super::scene::{Scene, away, confirmed, granted, plan, refused};
+use crate::core::Token;
 use crate::nodes::{Change, Input, Plan, Refusal, Require};
 
 #[test]
@@ -95,6 +96,26 @@ fn a_spare_that_is_refused_or_taken_back_is_asked_for_again_later() {
     let done = scene.pass(20_000);
     assert!(done.contains(&"ask 2 #3 spare".to_owned()), "{done:?}");
     assert_eq!(scene.hear(Input::Queued { node: 2 }), [""; 0]);
+}
+
+#[test]
+fn a_spare_whose_token_is_taken_is_given_back_and_asked_for_again() {
+    let mut scene = Scene::running(plan(3, Require::Majority));
+    assert_eq!(scene.hear(granted(2, 4)), ["confirm 2 #1 at 6"]);
+    let taken = Input::TokenTaken { node: 2, least: Token(900) };
+    assert_eq!(scene.hear(taken), ["release 2 #1"], "it would stay there, collecting");
+    assert_eq!(scene.hear(Input::Gone { node: 2 }), [""; 0]);
+    let done = scene.pass(20_000);
+    assert!(done.contains(&"ask 2 #2 spare".to_owned()), "{done:?}");
+    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
+    scene.hear(Input::Renewed { node: 1, sent: 21_000 });
+    assert_eq!(scene.hear(granted(2, 900)), ["confirm 2 #2 at 900"]);
+    // A node that refuses the token is not asked any more.
+    let refused = Input::TokenRefused { node: 2, why: "a year ahead".to_owned() };
+    assert_eq!(scene.hear(refused), ["release 2 #2"]);
+    scene.hear(Input::Gone { node: 2 });
+    let done = scene.pass(20_000);
+    assert!(!done.iter().any(|done| done.starts_with("ask 2")), "{done:?}");
 }
 
 #[test]
