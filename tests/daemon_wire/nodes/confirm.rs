@@ -88,6 +88,27 @@ fn a_token_that_is_taken_too_small_or_too_large_is_refused_and_the_part_stays() 
 }
 
 #[test]
+fn no_token_is_so_large_that_later_parts_have_none() {
+    let daemon = node();
+    let mut peer = daemon.connect();
+    let token = peer.call(COLLECT, part(&daemon, 1, "a"))["token"].as_u64().unwrap();
+    // All numbers that there are, and two years by the clock.
+    for ahead in [(1 << 52) - token, 2 * 366 * 24 * 60 * 60 * (1 << 20)] {
+        let (name, said) = failed(&mut peer, CONFIRM_AT, confirm(1, token + ahead));
+        assert_eq!(name, "BadRequest");
+        let message = said["message"].as_str().unwrap();
+        assert!(message.contains("more than a year ahead of the clock"), "{message}");
+        assert!(said["hint"].as_str().unwrap().contains("`date`"), "{said}");
+    }
+    // The clocks of two nodes may differ by some months.
+    let given = token + 300 * 24 * 60 * 60 * (1 << 20);
+    assert_eq!(peer.call(CONFIRM_AT, confirm(1, given)), json!({ "token": given }));
+    // From there on this node's own tokens are good, and so is each repetition.
+    assert_eq!(peer.call(CONFIRM_AT, confirm(1, given)), json!({ "token": given }));
+    assert!(take(&daemon, 2, "b") > given);
+}
+
+#[test]
 fn a_confirmation_on_another_connection_counts_and_brings_a_note() {
     let daemon = node();
     let mut peer = daemon.connect();
