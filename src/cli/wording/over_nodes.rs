@@ -54,9 +54,10 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
     Some(match change {
         Change::Away { node, since, why, held, need, stops_at } => {
             let mut text = format!(
-                "{} away since {} ({why}); {held} of {need} held",
+                "{} away since {} ({why}); {}",
                 name(*node),
-                clock_of(*since)
+                clock_of(*since),
+                held_of(*held, *need, names.len())
             );
             if let Some(at) = stops_at {
                 let what = match lock {
@@ -68,7 +69,8 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
             (true, text)
         }
         Change::Back { node, held, need } => {
-            (true, format!("{} answers again; {held} of {need} held", name(*node)))
+            let held = held_of(*held, *need, names.len());
+            (true, format!("{} answers again; {held}", name(*node)))
         }
         Change::Held { .. } => return None,
         Change::NotYet { node, until } => (
@@ -89,11 +91,20 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
             (true, format!("asking all nodes anew, because of {}", name(*node)))
         }
         Change::AskedAnew { node: None } => (true, "gave way to another request".to_owned()),
-        Change::Lost { node, held, need } => (
-            true,
-            format!("{} does not hold the lock any more; {held} of {need} held", name(*node)),
-        ),
+        Change::Lost { node, held, need } => {
+            let held = held_of(*held, *need, names.len());
+            (true, format!("{} does not hold the lock any more; {held}", name(*node)))
+        }
     })
+}
+
+/// `2 of 3 held`; `3 of 3 held, 2 are needed` where fewer than all are enough.
+fn held_of(held: usize, need: usize, all: usize) -> String {
+    let are = if need == 1 { "is" } else { "are" };
+    match need < all {
+        true => format!("{held} of {all} held, {need} {are} needed"),
+        false => format!("{held} of {all} held"),
+    }
 }
 
 /// A time of CLOCK_BOOTTIME by the clock on the wall.
@@ -187,6 +198,21 @@ mod tests {
             said(&Change::Back { node: 2, held: 3, need: 3 }),
             "web3 answers again; 3 of 3 held"
         );
+    }
+
+    #[test]
+    fn how_many_nodes_hold_the_lock_is_said_of_all_of_them() {
+        // A majority has more than it needs when its spares hold the lock, too.
+        for (held, need, said_of_it) in [
+            (3, 2, "web1 answers again; 3 of 3 held, 2 are needed"),
+            (1, 2, "web1 answers again; 1 of 3 held, 2 are needed"),
+            (1, 1, "web1 answers again; 1 of 3 held, 1 is needed"),
+            (2, 3, "web1 answers again; 2 of 3 held"),
+        ] {
+            assert_eq!(said(&Change::Back { node: 0, held, need }), said_of_it);
+        }
+        let lost = Change::Lost { node: 1, held: 2, need: 2 };
+        assert_eq!(said(&lost), "web2 does not hold the lock any more; 2 of 3 held, 2 are needed");
     }
 
     #[test]
