@@ -168,6 +168,29 @@ fn a_killed_coordinator_is_replaced_and_the_lock_stays_held() {
 }
 
 #[test]
+fn what_a_killed_coordinator_leaves_is_reaped_while_the_command_runs() {
+    let nodes = Nodes::new();
+    let (run, command) = nodes.start(&[]);
+    let parent = parent(command);
+    for _ in 0..2 {
+        let first = coordinator(parent, command).unwrap();
+        wait_until("it has its bridges", || children(first).len() == 3);
+        let bridges = children(first);
+        signal(first, Signal::SIGKILL);
+        wait_until("there is another one", || {
+            coordinator(parent, command).is_some_and(|pid| pid != first)
+        });
+        // A zombie has a state, too.
+        wait_until("it and its bridges are gone", || {
+            bridges.iter().chain([&first]).all(|pid| state(*pid).is_none())
+        });
+        assert!(alive(command));
+    }
+    run.finish().code(0);
+    nodes.until_free();
+}
+
+#[test]
 fn a_command_whose_parent_is_killed_keeps_the_lock_until_it_ends() {
     let nodes = Nodes::new();
     let (run, command) = nodes.start(&[]);

@@ -26,7 +26,7 @@ use super::host::{
     Ending, HeldPart, Host, Named, PartAnswer, PartSaid, Started, StartedPart, Wish, Word,
 };
 use super::lease_handle::LeaseHandle;
-use super::meeting::Known;
+use super::meeting::{Known, Met};
 use super::member::{Heard, Member};
 use super::request::NodesRequest;
 
@@ -80,18 +80,15 @@ pub(super) enum OnLease {
 impl<'a> Driver<'a> {
     /// A coordinator of a new request, or of one that another coordinator has begun: with what it left
     /// behind, and whether the command may run.
-    pub(super) fn new(
-        request: &'a NodesRequest,
-        known: Vec<Known>,
-        left: Option<(Standing, bool)>,
-    ) -> Self {
+    pub(super) fn new(request: &'a NodesRequest, met: Met, left: Option<(Standing, bool)>) -> Self {
+        let Met { nodes: known, ending } = met;
         let plan = plan(request, &known);
         let unsettled_since = left.as_ref().filter(|(_, runs)| *runs).map(|_| boottime_ms());
         let coordinator = match left {
             Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
             None => Coordinator::new(plan),
         };
-        Self { unsettled_since, ..Self::with(request, known, coordinator) }
+        Self { unsettled_since, ending, ..Self::with(request, known, coordinator) }
     }
 
     /// A coordinator of a lease that was taken before. `request` is that of its handle.

@@ -2,6 +2,7 @@
 //! carries the ids of all its nodes.
 
 use nix::poll::{PollFd, PollTimeout, poll};
+use nix::unistd::Pid;
 
 use crate::client::nodes::link::Link;
 use crate::client::nodes::list::Node;
@@ -27,6 +28,15 @@ pub(super) struct Known {
     pub(super) id: NodeId,
     /// With an open connection if it was asked now.
     pub(super) member: Member,
+}
+
+/// What was found out about the nodes of a request.
+#[derive(Debug)]
+pub(super) struct Met {
+    /// Those that count, ascending by id.
+    pub(super) nodes: Vec<Known>,
+    /// Processes of connections that were closed: the caller reaps them.
+    pub(super) ending: Vec<Pid>,
 }
 
 /// Why a request cannot begin.
@@ -94,7 +104,7 @@ struct Asked {
 }
 
 /// The nodes of a request, ascending by id. Asks those that were not met before.
-pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Vec<Known>, MeetError> {
+pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetError> {
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
@@ -109,7 +119,7 @@ pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Vec<Kn
             None => asked.push(Asked { at, member, result: None }),
         }
     }
-    ask_all(&mut asked, request, host)?;
+    let ending = ask_all(&mut asked, request, host)?;
     for Asked { at, member, result } in asked {
         let node = &request.nodes[at];
         match result {
@@ -142,7 +152,7 @@ pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Vec<Kn
             what: shown(request, one, other, pair[0].id),
         });
     }
-    Ok(known)
+    Ok(Met { nodes: known, ending })
 }
 
 /// Whether a request counts on the nodes that answer only.
@@ -159,15 +169,18 @@ fn shown(request: &NodesRequest, one: &Node, other: &Node, id: NodeId) -> String
     }
 }
 
-/// Asks all of them at once, each until it has answered or cannot be reached.
+/// Asks all of them at once, each until it has answered or cannot be reached. Returns the processes of
+/// the connections that it has closed.
 fn ask_all(
     asked: &mut [Asked],
     request: &NodesRequest,
     host: &mut dyn Host,
-) -> Result<(), MeetError> {
+) -> Result<Vec<Pid>, MeetError> {
+    let mut ending = Vec::new();
     for one in asked.iter_mut() {
         let opened = Link::open(&one.member.node, &request.here, &request.options);
         if let Err(failure) = opened.and_then(|link| one.member.connect(link)) {
+            ending.extend(one.member.close());
             one.result = Some(Err(failure));
         }
     }
@@ -190,7 +203,7 @@ fn ask_all(
                 match heard {
                     Heard::Identity(identity) => one.result = Some(Ok(identity)),
                     Heard::Away(failure) => {
-                        one.member.close();
+                        ending.extend(one.member.close());
                         one.result.get_or_insert(Err(failure));
                     }
                     _ => {}
@@ -198,5 +211,5 @@ fn ask_all(
             }
         }
     }
-    Ok(())
+    Ok(ending)
 }

@@ -43,6 +43,6 @@ use driver::Driver;
 /// # Errors
 /// The nodes cannot be known, or a system call failed.
 pub fn ask(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Ending>, MeetError> {
-    let known = meeting::meet(request, host)?;
-    Ok(Driver::new(request, known, None).run(host)?)
+    let met = meeting::meet(request, host)?;
+    Ok(Driver::new(request, met, None).run(host)?)
 }

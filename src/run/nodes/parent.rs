@@ -14,7 +14,7 @@ use crate::protocol::OnLost;
 use crate::sys::deadline::{Deadline, Reader, Writer};
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
-use crate::sys::process::child::{Reap, ended, fork};
+use crate::sys::process::child::{Reap, children, ended, fork};
 
 use super::channel::{BeforeStart, End, Line, NotHeld, Received, ToCoordinator, ToParent, channel};
 use super::handover::{Handover, Left};
@@ -209,6 +209,7 @@ impl OverNodes {
     /// has ended. Returns what people are to be told.
     pub fn turn(&mut self, command: Option<Pid>) -> Vec<Line> {
         self.hear();
+        self.reap();
         if self.coordinator.is_none()
             && let Some(command) = command
             && self.started.elapsed() >= START_AFTER
@@ -234,6 +235,21 @@ impl OverNodes {
                     let _ = ended(*pid, Reap::Now);
                     self.coordinator = None;
                 }
+            }
+        }
+    }
+
+    /// Reaps what is left of coordinators that died: themselves, and their ssh and bridges, which this
+    /// process adopted. All else that it adopts is the command's, and reaped by the supervisor.
+    fn reap(&self) {
+        // Without a death there is nothing to look for.
+        if self.sessions.len() < 2 && self.coordinator.is_some() {
+            return;
+        }
+        let present = self.coordinator.as_ref().map(|(pid, _)| *pid);
+        for pid in children().unwrap_or_default() {
+            if Some(pid) != present && self.is_part(pid) {
+                let _ = ended(pid, Reap::Now);
             }
         }
     }

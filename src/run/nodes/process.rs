@@ -27,7 +27,7 @@ use super::channel::{
 use super::driver::Driver;
 use super::handover::{Handover, Left};
 use super::host::{Ending, HeldPart, Host, Named, Started, Wish, Word};
-use super::meeting::{self, Known, MeetError};
+use super::meeting::{self, Known, MeetError, Met};
 use super::member::Member;
 use super::request::NodesRequest;
 
@@ -82,19 +82,20 @@ impl CoordinatorProcess {
     /// Runs until nothing is left to do. The process has to end then.
     pub(super) fn run(&mut self, request: &NodesRequest, left: Option<Left>) {
         stand_alone();
-        let (known, standing) = match left {
+        let (met, standing) = match left {
             Some(left) => {
                 self.take_over(left.start);
-                let known = known(request, &left.nodes);
+                let nodes = known(request, &left.nodes);
                 self.kept = left.nodes;
-                (known, Some((left.standing, self.begun)))
+                let met = Met { nodes, ending: Vec::new() };
+                (met, Some((left.standing, self.begun)))
             }
             None => match meeting::meet(request, self) {
-                Ok(known) => (known, None),
+                Ok(met) => (met, None),
                 Err(error) => return self.not_met(&error),
             },
         };
-        let mut driver = Driver::new(request, known, standing);
+        let mut driver = Driver::new(request, met, standing);
         match driver.run(self) {
             Ok(Some(ending)) => self.end(&ending),
             Ok(None) => {}
