@@ -12,4 +12,7 @@ mod world;
 
 mod bridge;
 mod lease;
+mod over_ssh;
 mod run;
+#[path = "../fixtures/ssh.rs"]
+mod ssh;

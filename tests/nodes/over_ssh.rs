@@ -1,0 +1,327 @@
+//! Nodes that are reached through a real OpenSSH server, with the user's own ssh.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Uid, chown};
+
+use crate::run::{Nodes, TTL, coordinator, parent};
+use crate::ssh::{Server, Ssh, Sshd, sshd_or_skip};
+use crate::world::process::{Cmd, Ended, Proc, alive, children, root_or_skip, signal, wait_until};
+use crate::world::{World, canal};
+
+const HOSTS: [&str; 3] = ["web1", "web2", "web3"];
+
+/// Starts a server for each node.
+fn serve(nodes: &Nodes, ssh: &Ssh<'_>) -> [Sshd; 3] {
+    [0, 1, 2].map(|node| ssh.serve(&Ssh::server(HOSTS[node], &nodes.nodes[node])))
+}
+
+/// `canal run --on ON --ttl 10s ARGS`.
+fn run<'a>(nodes: &'a Nodes, ssh: &Ssh<'_>, on: &str, args: &[&str]) -> Cmd<'a> {
+    let words = ["run", "--on", on, "--ttl", "10s"];
+    ssh.with(nodes.here.canal(words.iter().chain(args)))
+}
+
+/// Starts a command that ends with its standard input, and waits until it runs. Returns its process, too.
+#[track_caller]
+fn start(nodes: &Nodes, ssh: &Ssh<'_>, on: &str) -> (Proc, i32) {
+    let script = "echo $$ > started.tmp; mv started.tmp started; exec cat";
+    let words = ["-k", "x", "--", "sh", "-c", script];
+    let run = run(nodes, ssh, on, &words).stdin(Stdio::piped()).spawn();
+    wait_until("the command runs", || !nodes.here.read("started").is_empty());
+    (run, nodes.here.read("started").trim().parse().unwrap())
+}
+
+/// The bridges that run at a node.
+fn bridges(node: &World) -> Vec<i32> {
+    let is_bridge = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"bridge")
+    };
+    node.processes().into_iter().filter(is_bridge).collect()
+}
+
+/// Waits until nothing is held on any node, and no bridge is left there.
+#[track_caller]
+fn until_nothing_is_left(nodes: &Nodes) {
+    nodes.until_free();
+    wait_until("no bridge is left", || nodes.nodes.iter().all(|node| bridges(node).is_empty()));
+}
+
+/// Checks that a request failed, what was said, and that nothing is left.
+#[track_caller]
+fn failed(nodes: &Nodes, ended: Ended, message: &str, hint: &str) {
+    let ended = ended.code(125);
+    assert!(ended.stderr.contains(message), "{message}: {}", ended.stderr);
+    assert!(ended.stderr.contains(hint), "{hint}: {}", ended.stderr);
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    until_nothing_is_left(nodes);
+}
+
+#[test]
+fn a_lock_is_held_over_three_servers_and_survives_the_end_of_every_connection() {
+    let nodes = Nodes::new();
+    let Some(ssh) = Ssh::new(&nodes.here, "a lock over three machines") else { return };
+    let servers = serve(&nodes, &ssh);
+    let on = "ssh:web1,ssh:web2,ssh:web3";
+    let env = run(&nodes, &ssh, on, &["-k", "x", "--", "env"]).end().code(0);
+    let names = env.stdout.lines().find_map(|line| line.strip_prefix("CANAL_NODES=")).unwrap();
+    let mut names: Vec<&str> = names.split(',').collect();
+    names.sort_unstable();
+    assert_eq!(names, ["ssh:web1", "ssh:web2", "ssh:web3"]);
+    // Each node was met for the first time, and is named with its user.
+    assert!(env.stderr.contains("ssh:web3 is the daemon of "), "{}", env.stderr);
+    until_nothing_is_left(&nodes);
+
+    let (holder, command) = start(&nodes, &ssh, on);
+    assert_eq!(nodes.held(), [1, 1, 1]);
+    let busy = run(&nodes, &ssh, on, &["-n", "-k", "x", "--", "true"]).end().code(75);
+    assert!(busy.stderr.contains("is full"), "{}", busy.stderr);
+
+    // All ssh die, then all that the servers run.
+    let all_bridges = || nodes.nodes.iter().flat_map(bridges).collect::<Vec<i32>>();
+    let before = all_bridges();
+    for ssh in children(coordinator(parent(command), command).unwrap()) {
+        signal(ssh, Signal::SIGKILL);
+    }
+    wait_until("there are other bridges", || {
+        let now = all_bridges();
+        now.len() == 3 && !now.iter().any(|bridge| before.contains(bridge))
+    });
+    for bridge in all_bridges() {
+        signal(bridge, Signal::SIGKILL);
+    }
+    let until = Instant::now() + TTL + TTL / 2;
+    while Instant::now() < until {
+        assert!(alive(command), "the command goes on");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(nodes.held(), [1, 1, 1]);
+    holder.finish().code(0);
+    until_nothing_is_left(&nodes);
+    drop(servers);
+}
+
+#[test]
+fn the_jump_hosts_and_shared_connections_of_the_user_are_used_and_none_is_made() {
+    let nodes = Nodes::new();
+    let Some(ssh) = Ssh::new(&nodes.here, "the configuration of the user's ssh") else { return };
+    let servers = serve(&nodes, &ssh);
+    let accepted = |server: usize| servers[server].log().matches("Accepted publickey").count();
+    let quick = |on: &str| run(&nodes, &ssh, on, &["-k", "x", "--", "true"]).end().code(0);
+    ssh.configure("Host web2\n    ProxyJump web1\n");
+    quick("ssh:web2");
+    assert!(accepted(0) > 0, "{}", servers[0].log());
+
+    let socket = nodes.here.path("ssh/master");
+    let path = socket.display();
+    let shared = format!(
+        "Host web3\n    ControlMaster auto\n    ControlPersist 60\n    ControlPath {path}\n"
+    );
+    ssh.configure(&shared);
+    quick("ssh:web3");
+    assert!(!socket.exists(), "it would outlive the command");
+    let master = ssh.with(nodes.here.sh("exec ssh -N -o ControlPersist=no web3")).spawn();
+    wait_until("there is a connection to share", || socket.exists());
+    let before = accepted(2);
+    quick("ssh:web3");
+    assert_eq!(accepted(2), before, "{}", servers[2].log());
+
+    // Its end costs the command nothing.
+    let (holder, command) = start(&nodes, &ssh, "ssh:web3");
+    master.kill();
+    wait_until("there is another connection", || accepted(2) > before);
+    let until = Instant::now() + TTL;
+    while Instant::now() < until {
+        assert!(alive(command), "the command goes on");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    holder.finish().code(0);
+    until_nothing_is_left(&nodes);
+}
+
+#[test]
+fn a_restricted_key_is_good_for_leases_under_its_keys_and_for_nothing_else() {
+    let nodes = Nodes::new();
+    let Some(ssh) = Ssh::new(&nodes.here, "a restricted key") else { return };
+    let restriction =
+        format!("command=\"{} bridge --leases --keys deploy/\",restrict ", canal().display());
+    let server = Server { restriction, ..Ssh::server("web1", &nodes.nodes[0]) };
+    let _server = ssh.serve(&server);
+    for key in ["deploy/web", "deploy"] {
+        run(&nodes, &ssh, "ssh:web1", &["-k", key, "--", "true"]).end().code(0);
+    }
+    for (lock, key) in [("-k", "db"), ("-k", "deployment"), ("--write", "db")] {
+        let ended = run(&nodes, &ssh, "ssh:web1", &[lock, key, "--", "true"]).end();
+        let message = "ssh:web1: this connection is restricted to leases over nodes under `deploy`";
+        failed(&nodes, ended, message, "");
+    }
+    // With an allowed key beside it, too.
+    let words = ["-k", "deploy/web", "-k", "db", "--", "true"];
+    failed(&nodes, run(&nodes, &ssh, "ssh:web1", &words).end(), "is restricted to leases", "");
+
+    // Whatever else is sent over the connection.
+    let _holder = nodes.nodes[0].holder(&["-k", "db"]);
+    for (method, parameters) in [
+        ("Status", "{}"),
+        (
+            "Acquire",
+            "{\"tag\":\"0123456789abcdef0123456789abcdef\",\"command\":\"x\",\"items\":[{\"key\":\"deploy/x\"}]}",
+        ),
+        ("Release", "{\"key\":\"db\",\"token\":1}"),
+        ("Resize", "{\"key\":\"db\",\"slots\":7}"),
+        ("Stop", "{}"),
+        ("Graph", "{}"),
+    ] {
+        let call = format!("{{\"method\":\"io.canal.Lock.{method}\",\"parameters\":{parameters}}}");
+        let sent = format!("printf '{call}\\0' | ssh web1");
+        let out = ssh.with(nodes.here.sh(&sent)).end().code(0).stdout;
+        assert!(out.contains("io.canal.Lock.Denied"), "{method}: {out}");
+        assert!(!out.contains("\"db\""), "{method}: {out}");
+    }
+    assert_eq!(nodes.nodes[0].key("db").held, 1);
+    // The command that a client names is not run, and there is no terminal and no forwarding.
+    let file = nodes.here.path("work/touched");
+    ssh.with(nodes.here.sh("ssh web1 touch \"$PWD/touched\" </dev/null")).end().code(0);
+    assert!(!file.exists());
+    let forward = "ssh -o ExitOnForwardFailure=yes -R 0:127.0.0.1:22 web1 </dev/null";
+    let ended = ssh.with(nodes.here.sh(forward)).end();
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn what_a_server_refuses_is_said_with_what_to_do_and_leaves_nothing() {
+    let nodes = Nodes::new();
+    let Some(ssh) = Ssh::new(&nodes.here, "servers that refuse") else { return };
+    let node = &nodes.nodes[1];
+    let plain = |name| Ssh::server(name, node);
+    // Programs with the name of canal, and a folder without one.
+    let programs = |name: &str, script: Option<&str>| {
+        let dir = nodes.here.path(name);
+        fs::create_dir(&dir).unwrap();
+        if let Some(script) = script {
+            fs::write(dir.join("canal"), format!("#!/bin/sh\n{script}\n")).unwrap();
+            let executable = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(dir.join("canal"), executable).unwrap();
+        }
+        let path = format!("{}:/usr/bin:/bin", dir.display());
+        // A `canal` of the machine that runs the tests is not meant.
+        let path = if script.is_some() { path } else { dir.display().to_string() };
+        vec![("PATH", path.into())]
+    };
+    let first = "echo 'canal: unknown command `bridge`' >&2; exit 125";
+    let second = "printf '{\"error\":\"org.varlink.service.InterfaceNotFound\",\"parameters\":\
+                  {\"interface\":\"io.canal.Nodes\"}}\\0'; cat >/dev/null";
+    let servers = [
+        Server {
+            options: "PubkeyAuthentication no\nPasswordAuthentication yes",
+            ..plain("password")
+        },
+        Server { options: "AuthorizedKeysFile none", ..plain("denied") },
+        plain("changed"),
+        plain("unknown"),
+        Server { environment: programs("none", None), ..plain("none") },
+        Server { environment: programs("first", Some(first)), ..plain("first") },
+        Server { environment: programs("second", Some(second)), ..plain("second") },
+        Server { options: "ForceCommand echo welcome; cat", ..plain("talks") },
+        Server { options: "ForceCommand exit 3", ..plain("closed") },
+    ];
+    let running = servers.each_ref().map(|server| ssh.serve(server));
+    ssh.forget("changed", true);
+    ssh.forget("unknown", false);
+    for (host, message, hint) in [
+        (
+            "password",
+            "permission denied; it takes a password, which canal cannot type",
+            "`ssh-copy-id`",
+        ),
+        ("denied", "permission denied", "must work without a question"),
+        ("changed", "its host key has changed", "ssh-keygen -R changed"),
+        ("unknown", "its host key is not known yet", "compare the key that it shows"),
+        ("none", "no `canal` there", "install canal there"),
+        ("first", "the canal there is older and knows no nodes", "install the same version"),
+        ("second", "the canal there is older and knows no nodes", "install the same version"),
+        ("talks", "what comes from there is no answer of canal", "a login script"),
+        ("closed", "the bridge there ended with code 3", ""),
+    ] {
+        let on = format!("a,ssh:{host}");
+        let ended = run(&nodes, &ssh, &on, &["-k", "x", "--", "true"]).end();
+        failed(&nodes, ended, message, hint);
+    }
+    // Nobody listens.
+    let log = running.map(|server| server.log());
+    let ended = run(&nodes, &ssh, "a,ssh:closed", &["-k", "x", "--", "true"]).end();
+    failed(&nodes, ended, "ssh: connection refused", "");
+    assert!(log[0].contains("Connection from"), "{log:?}");
+}
+
+#[test]
+fn a_host_key_that_changes_ends_a_request_for_all_at_once_and_none_for_a_majority() {
+    let nodes = Nodes::new();
+    let Some(ssh) = Ssh::new(&nodes.here, "a host key that changes") else { return };
+    let _servers = serve(&nodes, &ssh);
+    let on = "ssh:web1,ssh:web2,ssh:web3";
+    run(&nodes, &ssh, on, &["-k", "x", "--", "true"]).end().code(0);
+    ssh.forget("web2", true);
+    let ended = run(&nodes, &ssh, on, &["-k", "x", "--", "true"]).end();
+    failed(&nodes, ended, "ssh:web2: its host key has changed", "ssh-keygen -R web2");
+    let words = ["--require", "majority", "-k", "x", "--", "true"];
+    run(&nodes, &ssh, on, &words).end().code(0);
+    until_nothing_is_left(&nodes);
+}
+
+/// Another user, whom the machine does not know by name.
+const STRANGER: u32 = 12_345;
+
+#[test]
+fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
+    let what = "a daemon of another user";
+    if !root_or_skip(what) || !sshd_or_skip(what) {
+        return;
+    }
+    let nodes = Nodes::new();
+    let Some(ssh) = Ssh::new(&nodes.here, what) else { return };
+    // Within the folder of this world, so that what runs there ends with it.
+    let (program, theirs) = (nodes.here.path("canal"), nodes.here.path("theirs"));
+    fs::set_permissions(nodes.here.path(""), fs::Permissions::from_mode(0o711)).unwrap();
+    fs::hard_link(canal(), &program).or_else(|_| fs::copy(canal(), &program).map(drop)).unwrap();
+    fs::create_dir(&theirs).unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(theirs.join("canal.toml"), "[nodes]\nlongest_ttl = \"10s\"\n").unwrap();
+    for path in [theirs.join("canal.toml"), theirs.clone()] {
+        chown(&path, Some(Uid::from_raw(STRANGER)), Some(Gid::from_raw(STRANGER))).unwrap();
+    }
+    let as_them = |socket: &Path| {
+        format!(
+            "command=\"cd / && CANAL_SOCKET={} exec setpriv --reuid {STRANGER} --regid {STRANGER} \
+             --clear-groups {} bridge\",restrict ",
+            socket.display(),
+            program.display()
+        )
+    };
+    let own = Ssh::server("web1", &nodes.nodes[0]);
+    let socket = theirs.join("canal.sock");
+    let _server = ssh.serve(&Server { restriction: as_them(&socket), ..own });
+    let again = || run(&nodes, &ssh, "ssh:web1", &["-w", "100s", "-k", "x", "--", "true"]).end();
+    // Its state is new: it grants after 10 s.
+    let first = again().code(0);
+    let met = format!("ssh:web1 is the daemon of uid {STRANGER} at {}", theirs.display());
+    assert!(first.stderr.contains(&met), "{}", first.stderr);
+    let alone = "it shares no locks with daemons of other users there";
+    assert!(first.stderr.contains(alone), "{}", first.stderr);
+    assert_eq!(again().code(0).stderr, "", "it is known now");
+
+    // The same address leads to the daemon of the user who runs the tests.
+    ssh.authorize("web1", "");
+    let before = format!("before the daemon of uid {STRANGER}");
+    failed(&nodes, again(), "ssh:web1 is another daemon than before: now the daemon of ", &before);
+    // And to a daemon whose folder is another user's.
+    ssh.authorize("web1", &as_them(&nodes.nodes[0].socket()));
+    let ended = run(&nodes, &ssh, "ssh:web1", &["-n", "-k", "x", "--", "true"]).end();
+    failed(&nodes, ended, "canal: ssh:web1: ", "");
+}
