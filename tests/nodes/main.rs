@@ -11,6 +11,8 @@ mod backend;
 mod world;
 
 mod bridge;
+mod cut;
+mod killed;
 mod lease;
 mod over_ssh;
 mod run;

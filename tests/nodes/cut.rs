@@ -1,0 +1,236 @@
+//! Nodes in networks of their own, joined by links that are cut and mended while a command runs.
+//!
+//! Each node's server, and the client, has a network namespace. They are those of processes without
+//! names below /run/netns, so that nothing is left of them when the test ends. The daemons are reached
+//! from outside as well, so that the test sees what a node holds that is cut off.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::run::{NAMES, Nodes, TTL};
+use crate::ssh::{Server, Ssh, Sshd};
+use crate::world::World;
+use crate::world::process::{
+    Cmd, Proc, alive, installed_or_skip, root_or_skip, skipped, wait_until,
+};
+
+const HOSTS: [&str; 3] = ["web1", "web2", "web3"];
+
+/// The capabilities that it takes to make a network namespace and its links, as bits.
+const SYS_ADMIN: u64 = 1 << 21;
+const NET_ADMIN: u64 = 1 << 12;
+
+/// What runs on the client's machine. Fields are dropped in this order.
+struct Network<'w> {
+    servers: Vec<Sshd>,
+    ssh: Ssh<'w>,
+    client: Proc,
+    machines: Vec<Proc>,
+    nodes: &'w Nodes,
+}
+
+/// How a link is cut.
+#[derive(Clone, Copy)]
+enum Cut {
+    /// Nothing passes.
+    BothWays,
+    /// The node hears the client, and its answers are lost.
+    Answers,
+}
+
+/// Whether this machine lets the test make networks. If not, says so. In CI that is a failure only where it
+/// could work: where the tests are root with both capabilities, as on a runner of its own; in a container
+/// without them it cannot.
+fn networks_or_skip(world: &World, what: &str) -> bool {
+    if !root_or_skip(what) || !installed_or_skip("ip", what) || !installed_or_skip("nsenter", what)
+    {
+        return false;
+    }
+    let script = "ip link add test-a type veth peer name test-b && ip link set test-a up";
+    let tried = world.program("unshare", ["-n", "sh", "-c", script]).end();
+    if tried.code == Some(0) {
+        return true;
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    let capabilities = u64::from_str_radix(capabilities, 16).unwrap();
+    let could_work = capabilities & SYS_ADMIN != 0 && capabilities & NET_ADMIN != 0;
+    let in_ci = std::env::var_os("CI").is_some();
+    assert!(!(could_work && in_ci), "no network namespaces in CI: {what}: {}", tried.stderr);
+    skipped(&format!("no network namespaces here: {what}: {}", tried.stderr.trim()));
+    false
+}
+
+/// A process in a new network namespace.
+fn machine(world: &World) -> Proc {
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    let proc = world.program("unshare", ["-n", "sleep", "infinity"]).spawn();
+    let network = || fs::read_link(format!("/proc/{}/ns/net", proc.pid()));
+    wait_until("it has a network of its own", || network().is_ok_and(|network| network != own));
+    proc
+}
+
+impl<'w> Network<'w> {
+    /// Three machines, each with a link to that of the client.
+    fn new(nodes: &'w Nodes, what: &str) -> Option<Self> {
+        let here = &nodes.here;
+        if !networks_or_skip(here, what) {
+            return None;
+        }
+        let ssh = Ssh::new(here, what)?;
+        let client = machine(here);
+        let machines: Vec<Proc> = nodes.nodes.iter().map(|_| machine(here)).collect();
+        let mut network = Self { servers: Vec::new(), ssh, client, machines, nodes };
+        network.ip(&network.client, "link set lo up");
+        for (node, host) in HOSTS.iter().enumerate() {
+            let (machine, client) = (&network.machines[node], &network.client);
+            let link =
+                format!("link add to{node} type veth peer name eth0 netns {}", machine.pid());
+            network.ip(client, &link);
+            network.ip(client, &format!("addr add 10.77.{node}.1/24 dev to{node}"));
+            network.ip(client, &format!("link set to{node} up"));
+            network.ip(machine, &format!("addr add 10.77.{node}.2/24 dev eth0"));
+            network.ip(machine, "link set lo up");
+            network.ip(machine, "link set eth0 up");
+            let server = Server {
+                address: &format!("10.77.{node}.2"),
+                network_of: Some(machine.pid()),
+                ..Ssh::server(host, &nodes.nodes[node])
+            };
+            let server = network.ssh.serve(&server);
+            network.servers.push(server);
+        }
+        // Meets the nodes, and waits until they grant.
+        let on = HOSTS.map(|host| format!("ssh:{host}")).join(",");
+        let words = ["run", "--on", &on, "--ttl", "10s", "-k", "x", "--", "true"];
+        network.canal(&words).end().code(0);
+        Some(network)
+    }
+
+    #[track_caller]
+    fn ip(&self, machine: &Proc, words: &str) {
+        let pid = machine.pid_text();
+        let args = ["-t", &pid, "-n", "ip"].into_iter().chain(words.split(' '));
+        self.nodes.here.program("nsenter", args).end().code(0);
+    }
+
+    /// `canal ARGS` on the client's machine.
+    fn canal(&self, args: &[&str]) -> Cmd<'w> {
+        let pid = self.client.pid_text();
+        let canal = crate::world::canal().to_str().unwrap();
+        let words = ["-t", &pid, "-n", canal].into_iter().chain(args.iter().copied());
+        self.ssh.with(self.nodes.here.program("nsenter", words))
+    }
+
+    /// Starts a command over all nodes, which ends with its standard input, and waits until it runs.
+    /// Returns its process, too.
+    #[track_caller]
+    fn start(&self, ttl: Duration, require: &str) -> (Proc, i32) {
+        let script = "echo $$ > started.tmp; mv started.tmp started; exec cat";
+        let _ = fs::remove_file(self.nodes.here.path("work").join("started"));
+        let on = HOSTS.map(|host| format!("ssh:{host}")).join(",");
+        let ttl = format!("{}s", ttl.as_secs());
+        let words = ["run", "--on", &on, "--require", require, "--ttl", &ttl, "-k", "x", "--"];
+        let words = [&words[..], &["sh", "-c", script]].concat();
+        let run = self.canal(&words).stdin(Stdio::piped()).spawn();
+        let started = || self.nodes.here.read("started");
+        wait_until("the command runs", || !started().is_empty());
+        (run, started().trim().parse().unwrap())
+    }
+
+    #[track_caller]
+    fn cut(&self, node: usize, how: Cut) {
+        let machine = &self.machines[node];
+        match how {
+            Cut::BothWays => self.ip(machine, "link set eth0 down"),
+            Cut::Answers => self.ip(machine, &format!("route add blackhole 10.77.{node}.1")),
+        }
+    }
+
+    #[track_caller]
+    fn mend(&self, node: usize, how: Cut) {
+        let machine = &self.machines[node];
+        match how {
+            Cut::BothWays => self.ip(machine, "link set eth0 up"),
+            Cut::Answers => self.ip(machine, &format!("route del blackhole 10.77.{node}.1")),
+        }
+    }
+}
+
+/// How often words stand in what a command said so far.
+fn times(run: &Proc, words: &str) -> usize {
+    run.stderr().matches(words).count()
+}
+
+#[test]
+fn a_majority_outlives_every_cut_of_one_link() {
+    let nodes = Nodes::new();
+    let Some(network) = Network::new(&nodes, "a majority and a link that is cut") else { return };
+    let (run, command) = network.start(TTL, "majority");
+    wait_until("the third holds it, too", || nodes.held() == [1, 1, 1]);
+    for (node, how) in [(0, Cut::BothWays), (1, Cut::Answers), (2, Cut::BothWays)] {
+        let (away, back) =
+            (format!("ssh:{} away since", HOSTS[node]), format!("ssh:{} answers", HOSTS[node]));
+        let said = (times(&run, &away), times(&run, &back));
+        network.cut(node, how);
+        let until = Instant::now() + TTL + TTL / 2;
+        wait_until("it is said to be away", || times(&run, &away) > said.0);
+        // The node hears nothing, and gives the lock away by its own clock.
+        if matches!(how, Cut::BothWays) {
+            wait_until("its lease has ended", || nodes.nodes[node].held("x") == 0);
+        }
+        while Instant::now() < until {
+            assert!(alive(command), "the command goes on without {}", HOSTS[node]);
+            assert!(nodes.held().iter().sum::<u64>() >= 2, "without {}", HOSTS[node]);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        network.mend(node, how);
+        wait_until("it is said to answer", || times(&run, &back) > said.1);
+        wait_until("it holds the lock again", || nodes.held() == [1, 1, 1]);
+    }
+    assert!(!run.stderr().contains("of 2 held"), "{}", run.stderr());
+    run.finish().code(0);
+    nodes.until_free();
+}
+
+/// Starts another request for the same lock, over the same nodes by other ways. Its command notes if the
+/// first command is alive.
+fn contend(nodes: &Nodes, first: i32) -> Proc {
+    let script = format!(
+        "grep -q '^State:.[RSDT]' /proc/{first}/status 2>>errors && echo both >>overlaps; \
+         echo done >contended"
+    );
+    let on = NAMES.join(",");
+    let words = ["run", "--on", &on, "--ttl", "10s", "-k", "x", "--", "sh", "-c", &script];
+    nodes.here.canal(words).spawn()
+}
+
+#[test]
+fn a_cut_ends_the_command_in_time_where_too_few_nodes_are_left() {
+    let nodes = Nodes::new();
+    let what = "links that are cut, and a command that must end";
+    let Some(network) = Network::new(&nodes, what) else { return };
+    for (require, cut, how) in [
+        ("all", &[0][..], Cut::BothWays),
+        ("majority", &[0, 1], Cut::Answers),
+        ("majority", &[0, 1, 2], Cut::BothWays),
+    ] {
+        let (run, command) = network.start(TTL, require);
+        let contender = contend(&nodes, command);
+        let waiting = || nodes.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
+        wait_until("another request waits", || waiting() > 0);
+        cut.iter().for_each(|node| network.cut(*node, how));
+        wait_until("the command is ended", || !alive(command));
+        let ended = run.end().code(122);
+        assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("away since"), "{}", ended.stderr);
+        // The nodes that are cut off are free by their own clocks.
+        contender.end().code(0);
+        assert_eq!(nodes.here.read("contended"), "done\n");
+        assert_eq!(nodes.here.read("overlaps"), "", "{require}: two commands ran at once");
+        nodes.until_free();
+        cut.iter().for_each(|node| network.mend(*node, how));
+        fs::remove_file(nodes.here.path("work/contended")).unwrap();
+    }
+}

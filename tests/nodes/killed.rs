@@ -1,0 +1,280 @@
+//! `kill -9` of each process of a run over nodes, at each of its steps and at random: afterwards nothing is
+//! left on any node, and no two commands ran at once.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::run::Nodes;
+use crate::world::World;
+use crate::world::process::{Cmd, Proc, alive, children, installed_or_skip, wait_until};
+
+/// For how many seconds processes are killed at random; `CAMPAIGN=600` sets another number, and then each
+/// step is tried in both ways.
+const CAMPAIGN_S: u64 = 15;
+
+/// A command that keeps a lock of the kernel while it runs, and notes if another one has it. It is one
+/// process, so that the lock ends with it.
+fn command(seconds: &str) -> String {
+    format!("exec 9>>witness; flock -n 9 || echo both >>overlaps; exec sleep {seconds}")
+}
+
+/// Stands in for ssh to one node. In the way between canal and the bridge it looks for a call, makes the
+/// folder `$STEP_AT`, and then passes nothing on any more: not the call, or not its answer. Only the first
+/// to make that folder does so. It ends when canal closes its end, as ssh does; the bridge's input stays
+/// open for longer than the TTL, as over a network that is cut.
+const SSH: &str = r#"#!/usr/bin/perl
+use strict;
+use IO::Select;
+shift while $ARGV[0] ne '--';
+pipe(my $calls, my $to_bridge) && pipe(my $answers, my $from_bridge) or die;
+if (!fork) {
+    open STDIN, '<&', $calls; open STDOUT, '>&', $from_bridge;
+    close $_ for $calls, $to_bridge, $answers, $from_bridge;
+    $ENV{CANAL_SOCKET} = $ENV{STEP_SOCKET};
+    exec 'sh', '-c', $ARGV[2];
+}
+close $_ for $calls, $from_bridge;
+my $polled = IO::Select->new(\*STDIN, $answers);
+while (1) {
+    for my $from ($polled->can_read) {
+        exit unless sysread $from, my $bytes, 1 << 16;
+        if ($from == $answers) { syswrite STDOUT, $bytes; next }
+        my $stops = $bytes =~ /\.$ENV{STEP_METHOD}"/ && mkdir $ENV{STEP_AT};
+        if ($stops && !fork) {
+            close $_ for \*STDIN, $answers;
+            open STDOUT, '>&', $to_bridge;
+            exec 'sleep', 12;
+        }
+        syswrite $to_bridge, $bytes unless $stops && $ENV{STEP_SIDE} eq 'call';
+        if ($stops) { 1 while sysread STDIN, $bytes, 1 << 16; exit }
+    }
+}
+"#;
+
+const METHODS: [&str; 5] = ["Identify", "Collect", "ConfirmAt", "Renew", "Release"];
+
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Parent,
+    Coordinator,
+    Ssh,
+    Bridge,
+    Daemon,
+}
+
+/// The coordinator: the child of the parent that leads a session.
+fn coordinator(parent: i32) -> Option<i32> {
+    let leads = |pid: &i32| nix::unistd::getsid(Some(Pid::from_raw(*pid))).ok().map(Pid::as_raw);
+    children(parent).into_iter().find(|pid| alive(*pid) && leads(pid) == Some(*pid))
+}
+
+/// The processes of a world with these words in their command line.
+fn with_words(world: &World, words: &[&str]) -> Vec<i32> {
+    let has = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        words.iter().all(|word| line.iter().any(|it| it.ends_with(word.as_bytes())))
+    };
+    world.processes().into_iter().filter(has).collect()
+}
+
+fn kill_now(pid: i32) {
+    // It may have ended by itself.
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+impl Victim {
+    fn kill(self, nodes: &Nodes, run: &Proc) {
+        let parent = run.pid();
+        match self {
+            Self::Parent => kill_now(parent),
+            Self::Coordinator => coordinator(parent).into_iter().for_each(kill_now),
+            Self::Ssh => {
+                let ssh = coordinator(parent).map(children).unwrap_or_default();
+                ssh.into_iter().for_each(kill_now);
+            }
+            Self::Bridge => {
+                with_words(&nodes.here, &["canal", "bridge"]).into_iter().for_each(kill_now)
+            }
+            Self::Daemon => {
+                nodes.nodes[1].kill_daemon_quietly();
+            }
+        }
+    }
+}
+
+/// The nodes of a test, of which the second is reached over the stand-in for ssh.
+struct Steps(Nodes);
+
+impl Steps {
+    fn new() -> Self {
+        let nodes = Nodes::new();
+        let dir = nodes.here.path("bin");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("ssh"), SSH).unwrap();
+        fs::set_permissions(dir.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        let this = Self(nodes);
+        // Both names of the second node are known from now on.
+        this.stepping("Nothing", "call", "0").end().code(0);
+        this.plain("0").end().code(0);
+        this
+    }
+
+    fn words(on: &str, seconds: &str) -> Vec<String> {
+        let words = ["run", "--on", on, "--ttl", "10s", "-k", "x", "--", "sh", "-c"];
+        words.iter().map(|word| (*word).to_owned()).chain([command(seconds)]).collect()
+    }
+
+    /// A run that stops when it comes to this step.
+    fn stepping(&self, method: &str, side: &str, seconds: &str) -> Cmd<'_> {
+        let here = &self.0.here;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let own = [here.path("bin"), crate::world::canal().parent().unwrap().to_owned()];
+        let dirs = own.into_iter().chain(std::env::split_paths(&path));
+        here.canal(Self::words("a,ssh:b,c", seconds))
+            .env("PATH", std::env::join_paths(dirs).unwrap())
+            .env("STEP_SOCKET", self.0.nodes[1].socket())
+            .env("STEP_METHOD", method)
+            .env("STEP_SIDE", side)
+            .env("STEP_AT", here.path("step"))
+    }
+
+    fn plain(&self, seconds: &str) -> Cmd<'_> {
+        self.0.here.canal(Self::words("a,b,c", seconds))
+    }
+
+    /// Kills a process when a run has come to a step. Another run gets the lock after that, and nothing is
+    /// left.
+    #[track_caller]
+    fn kill_at(&self, victim: Victim, method: &str, side: &str) {
+        let at = self.0.here.path("step");
+        let what = format!("{victim:?} at the {side} of {method}");
+        // A renewal comes after a third of the TTL.
+        let seconds = if method == "Renew" { "6" } else { "1" };
+        let run = self.stepping(method, side, seconds).spawn();
+        wait_until(&format!("it has come to the {side} of {method}"), || at.exists());
+        victim.kill(&self.0, &run);
+        self.plain("0").end().code(0);
+        let ended = run.end();
+        assert!(!ended.stderr.contains("panicked"), "{what}: {}", ended.stderr);
+        self.until_nothing_is_left(&what);
+        fs::remove_dir(&at).unwrap();
+    }
+
+    #[track_caller]
+    fn until_nothing_is_left(&self, what: &str) {
+        self.0.until_free();
+        let waiting = || self.0.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
+        wait_until(&format!("nobody waits after {what}"), || waiting() == 0);
+        wait_until(&format!("no process is left after {what}"), || {
+            self.0.here.processes().is_empty()
+        });
+        assert_eq!(self.0.here.read("overlaps"), "", "{what}: two commands ran at once");
+    }
+}
+
+/// Kills a process at each step.
+#[track_caller]
+fn each_step(victim: Victim) {
+    if !installed_or_skip("perl", "kill -9 at each step") {
+        return;
+    }
+    let steps = Steps::new();
+    let both = std::env::var_os("CAMPAIGN").is_some();
+    for (number, method) in METHODS.into_iter().enumerate() {
+        let first = (number + victim as usize) % 2;
+        let sides = [["call", "answer"][first], ["answer", "call"][first]];
+        for side in &sides[..1 + usize::from(both)] {
+            steps.kill_at(victim, method, side);
+        }
+    }
+}
+
+#[test]
+fn a_parent_that_is_killed_at_any_step_leaves_nothing() {
+    each_step(Victim::Parent);
+}
+
+#[test]
+fn a_coordinator_that_is_killed_at_any_step_leaves_nothing() {
+    each_step(Victim::Coordinator);
+}
+
+#[test]
+fn an_ssh_that_is_killed_at_any_step_leaves_nothing() {
+    each_step(Victim::Ssh);
+}
+
+#[test]
+fn a_bridge_that_is_killed_at_any_step_leaves_nothing() {
+    each_step(Victim::Bridge);
+}
+
+#[test]
+fn a_daemon_that_is_killed_at_any_step_leaves_nothing() {
+    each_step(Victim::Daemon);
+}
+
+#[test]
+fn a_campaign_of_kills_never_lets_two_commands_run_and_leaves_nothing() {
+    let nodes = Nodes::new();
+    let seconds = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
+    let seed =
+        std::env::var("CANAL_SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
+    let mut rng = fastrand::Rng::with_seed(seed);
+    nodes.run(&["--", "true"]).end().code(0);
+    let start = |rng: &mut fastrand::Rng| {
+        let require = ["all", "majority"][rng.usize(0..2)];
+        let script = command(["0", "0.3"][rng.usize(0..2)]);
+        nodes.run(&["--require", require, "-w", "100s", "--", "sh", "-c", &script]).spawn()
+    };
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut runs: Vec<(Proc, bool)> = Vec::new();
+    let (mut ended, mut kills) = (0, 0);
+    while Instant::now() < until {
+        while runs.len() < 3 {
+            runs.push((start(&mut rng), false));
+        }
+        std::thread::sleep(Duration::from_millis(rng.u64(0..400)));
+        let at = rng.usize(0..runs.len());
+        let (run, spared) = (&runs[at].0, runs[at].1);
+        let victim = match rng.u8(0..8) {
+            // One of the two that watch over a command: without both nobody ends it in time.
+            0 | 1 if !spared => Some(Victim::Coordinator),
+            2 | 3 if !spared => Some(Victim::Parent),
+            4 => Some(Victim::Daemon),
+            5 | 6 => Some(Victim::Ssh),
+            _ => None,
+        };
+        if let Some(victim) = victim {
+            match victim {
+                Victim::Daemon => {
+                    let node = &nodes.nodes[rng.usize(0..3)];
+                    // It may be dead already.
+                    node.daemon_pids().into_iter().for_each(kill_now);
+                }
+                _ => victim.kill(&nodes, run),
+            }
+            kills += 1;
+            runs[at].1 |= matches!(victim, Victim::Coordinator | Victim::Parent);
+        }
+        let before = runs.len();
+        runs.retain_mut(|(run, _)| !run.has_ended());
+        ended += before - runs.len();
+        assert_eq!(nodes.here.read("overlaps"), "", "two ran at once; CANAL_SEED={seed}");
+    }
+    for (run, _) in runs {
+        let run = run.end();
+        assert!(!run.stderr.contains("panicked"), "CANAL_SEED={seed}: {}", run.stderr);
+    }
+    assert!(kills > 0 && ended > 0, "{kills} kills, {ended} runs have ended");
+    // A daemon that was killed is started again by the next request.
+    nodes.run(&["-w", "100s", "--", "true"]).end().code(0);
+    nodes.until_free();
+    wait_until("no process is left", || nodes.here.processes().is_empty());
+    assert_eq!(nodes.here.read("overlaps"), "", "two ran at once; CANAL_SEED={seed}");
+}
