@@ -25,7 +25,7 @@ pub(crate) fn stated(length: Duration) -> String {
             let rest = format!("{rest:06.3}");
             format!("{}m{}s", seconds / 60, rest.trim_end_matches('0'))
         }
-        _ if seconds % 86_400 == 0 => format!("{}d", seconds / 86_400),
+        _ if seconds.is_multiple_of(86_400) => format!("{}d", seconds / 86_400),
         _ => short(length),
     }
 }
