@@ -98,7 +98,7 @@ impl Victim {
                 ssh.into_iter().for_each(kill_now);
             }
             Self::Bridge => {
-                with_words(&nodes.here, &["canal", "bridge"]).into_iter().for_each(kill_now)
+                with_words(&nodes.here, &["canal", "bridge"]).into_iter().for_each(kill_now);
             }
             Self::Daemon => {
                 nodes.nodes[1].kill_daemon_quietly();
