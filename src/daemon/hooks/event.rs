@@ -97,7 +97,7 @@ impl Event {
                     uid: step.uid,
                     pid: step.pid,
                     key: step.key.clone(),
-                }))
+                }));
             }
             Some(Ending::Expired) => how = Some("expired".to_owned()),
             Some(Ending::Lost) => how = Some("lost".to_owned()),
