@@ -67,6 +67,7 @@ impl World {
             on_lost: Default::default(),
             asker: None,
             over_nodes: None,
+            above: None,
         })))
     }
 

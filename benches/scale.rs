@@ -146,7 +146,7 @@ fn holders(count: usize) -> Result<(), Box<dyn Error>> {
             "tag": tag()?, "items": [item], "wait_ms": 0, "command": "sleep 1000",
         }))?;
         let owner = Pidfd::open(sleeper.id())?;
-        client.acquire(&request, Some(&owner), &mut |_| None)?;
+        client.acquire(&request, Some(&owner), &mut |_| Ok(None))?;
         client.confirm(&Confirm { tag: request.tag })?;
     }
     let figure = each(begun.elapsed(), count);

@@ -268,7 +268,7 @@ impl Lock {
             if let Some(progress) = progress {
                 waiting(progress);
             }
-            None
+            Ok(None)
         })?;
         Guard::new(client, place, request.tag, acquired)
     }
@@ -301,6 +301,7 @@ impl Lock {
             session: enclosing(environment::SESSION),
             frame: enclosing(environment::FRAME),
             lease: None,
+            under_run: environment::run().filter(|_| !self.new_session),
             wrapper: None,
             on_lost: self.on_lost.into(),
         })

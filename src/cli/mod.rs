@@ -12,6 +12,7 @@ mod arguments;
 mod commands;
 mod connect;
 mod failed;
+mod lookout;
 mod man;
 mod output;
 mod owner;

@@ -17,8 +17,8 @@ mod why;
 pub use deadlock::Excerpt;
 pub use leader::Leadership;
 pub use model::{
-    Ask, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged, ENTRY_VERSION, Entry,
-    FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId, HostState, Item,
+    Above, Ask, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged, ENTRY_VERSION,
+    Entry, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId, HostState, Item,
     KEY_BYTES_MAX, Key, KeyError, Kind, LeaseEnd, LeaseId, LeaseState, Mode, NODES_MAX, NodeId,
     OnLost, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, ProcessId, Recovery, Refusal,
     Release, Request, RequestId, Require, Revision, Rules, RunId, SlotRange, Slots, Snapshot,

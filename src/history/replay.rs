@@ -113,6 +113,7 @@ impl Replay<'_> {
             on_lost: OnLost::default(),
             asker: None,
             over_nodes: None,
+            above: None,
         };
         let id = RequestId(self.table.revision().0 + 1);
         self.waiting.insert(id, number as usize - 1);

@@ -90,6 +90,12 @@ pub enum Input {
     /// The request gives way: everything is given back and asked for anew, behind the requests that
     /// wait at the first node. Without effect once the command may have begun.
     Surrender,
+    /// The request gives way for good: it is refused, to end a deadlock. Without effect if it does not
+    /// wait any more.
+    Deadlock {
+        /// The deadlock, for people.
+        why: String,
+    },
     /// The command has ended, or the caller wants no lock any more.
     Stop,
     /// The time of an `Effect::WakeAt` has come.

@@ -46,6 +46,9 @@ pub use messages::nodes::identify::{Identify, NodeIdentity};
 pub use messages::nodes::refusal::NodesRefusal;
 pub use messages::nodes::report::{OverNodesInfo, REPORTED_NODES_MAX, Report, Reported};
 pub use messages::nodes::restrict::Restrict;
+pub use messages::nodes::waits_near::{
+    FrameFound, FrameOfNode, PartFound, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
+};
 pub use messages::release::{Release, Released, ReleasedHold};
 pub use messages::resize::{Resize, Resized};
 pub use messages::status::{

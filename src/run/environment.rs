@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::protocol::{Grant, HOLD_VARIABLE, SlotInfo, Tag};
+use crate::protocol::{Grant, HOLD_VARIABLE, RunId, SlotInfo, Tag};
 
 const KEY: &str = "CANAL_KEY";
 const TOKEN: &str = "CANAL_TOKEN";
@@ -19,6 +19,10 @@ const NODES: &str = "CANAL_NODES";
 pub const SESSION: &str = "CANAL_SESSION";
 /// The variable that names the frame of the enclosing `canal run`.
 pub const FRAME: &str = "CANAL_FRAME";
+/// The variable that names the enclosing run over nodes. A plain `canal run` leaves it as it is.
+pub const RUN: &str = "CANAL_RUN";
+/// The variable that lists the nodes of all enclosing runs over nodes.
+pub const RUN_NODES: &str = "CANAL_RUN_NODES";
 /// The variable that names the socket of the daemon.
 pub const SOCKET: &str = "CANAL_SOCKET";
 
@@ -28,6 +32,12 @@ pub const HOLD: &str = HOLD_VARIABLE;
 
 /// Variables to set, or with `None` to unset; everything else of the environment stays.
 pub type Variables = Vec<(&'static str, Option<OsString>)>;
+
+/// The run over nodes that the environment of this process names, if it names one.
+#[must_use]
+pub fn run() -> Option<RunId> {
+    std::env::var(RUN).ok()?.parse().ok()
+}
 
 /// The variables of a grant. `socket` is the daemon's socket if the caller named one.
 ///
@@ -56,9 +66,11 @@ pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
 
 /// The variables of a grant over nodes. `keys` are those of the request, `nodes` the names of the nodes
 /// that hold it, `token` is `None` where the requirement excludes nobody. `single` is what the only
-/// node granted, where one is enough. No session and no frame is named: the command holds leases.
+/// node granted, where one is enough. No session and no frame is named: the command holds leases. `run` is
+/// the name of the request, by which those who look for deadlocks know what is asked within it.
 #[must_use]
 pub fn variables_over_nodes(
+    run: RunId,
     keys: &[&str],
     nodes: &[String],
     token: Option<u64>,
@@ -81,7 +93,21 @@ pub fn variables_over_nodes(
         (SOCKET, socket.map(|path| path.as_os_str().to_owned())),
         (NODE, node.map(|node| node.as_str().into())),
         (NODES, Some(nodes.join(",").into())),
+        (RUN, Some(run.to_string().into())),
+        (RUN_NODES, Some(run_nodes(std::env::var(RUN_NODES).ok().as_deref(), nodes).into())),
     ]
+}
+
+/// The nodes of the enclosing runs, and then those of this one, each once.
+fn run_nodes(around: Option<&str>, nodes: &[String]) -> String {
+    let mut all: Vec<&str> = around.unwrap_or_default().split(',').collect();
+    all.retain(|node| !node.is_empty());
+    for node in nodes {
+        if !all.contains(&node.as_str()) {
+            all.push(node);
+        }
+    }
+    all.join(",")
 }
 
 /// The variable by which the daemon finds what was started under a hold that can be lost. What an
@@ -182,8 +208,13 @@ mod tests {
     fn over_nodes_slots_are_named_only_where_one_node_is_enough() {
         let show = |single: Option<&Grant>, nodes: &[&str], token| {
             let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
-            let variables = variables_over_nodes(&["gpu"], &nodes, token, single, None);
-            let set = variables.into_iter().filter_map(|(name, value)| {
+            let variables = variables_over_nodes(RunId(7), &["gpu"], &nodes, token, single, None);
+            let named =
+                |name: &str| variables.iter().find(|(it, _)| *it == name).unwrap().1.clone();
+            assert_eq!(named(RUN), Some(format!("{:032x}", 7).into()));
+            assert!(named(RUN_NODES).is_some());
+            let set = variables.into_iter().filter(|(name, _)| !name.starts_with(RUN));
+            let set = set.filter_map(|(name, value)| {
                 value.map(|value| format!("{name}={}", value.to_string_lossy()))
             });
             set.collect::<Vec<_>>()
@@ -202,6 +233,14 @@ mod tests {
                 "CANAL_NODES=gpu2"
             ]
         );
+    }
+
+    #[test]
+    fn the_nodes_of_all_enclosing_runs_are_listed_once() {
+        let nodes = ["web2".to_owned(), "web1".to_owned()];
+        assert_eq!(run_nodes(None, &nodes), "web2,web1");
+        assert_eq!(run_nodes(Some("web3,web1"), &nodes), "web3,web1,web2");
+        assert_eq!(run_nodes(Some(""), &nodes[..1]), "web2");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod world;
 
 mod bridge;
 mod cut;
+mod deadlock;
 mod killed;
 mod lease;
 mod over_ssh;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::protocol::{Acquire, Grant};
+use crate::protocol::{Acquire, Grant, RunId};
 use crate::run::environment;
 
 /// Which session.
@@ -20,6 +20,8 @@ pub(crate) struct SessionArgs {
 pub(crate) struct Enclosing {
     pub(crate) session: Option<String>,
     pub(crate) frame: Option<String>,
+    /// The run over nodes.
+    pub(crate) run: Option<RunId>,
 }
 
 impl SessionArgs {
@@ -30,7 +32,7 @@ impl SessionArgs {
         }
         let [session, frame] = [environment::SESSION, environment::FRAME]
             .map(|name| std::env::var_os(name)?.into_string().ok());
-        Enclosing { session, frame }
+        Enclosing { session, frame, run: environment::run() }
     }
 }
 
@@ -88,6 +90,7 @@ mod tests {
             session: Some("s3".to_owned()),
             lease: None,
             frame: Some("f4".to_owned()),
+            under_run: None,
             wrapper: None,
             on_lost: OnLost::Kill,
         };

@@ -1,8 +1,8 @@
 //! The message about a deadlock: each waiter of the ring, and what it waits for.
 
-use super::participant::{held, named, party, wanted};
+use super::participant::{held, party, party_again, wanted};
 use crate::cli::output::sanitize::sanitize;
-use crate::protocol::{BlockerInfo, CycleStepInfo};
+use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
 
 /// One line for each process, in the order of the wait; each ends where the next one goes on:
 ///
@@ -18,7 +18,7 @@ pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
         let waits = format!("  {who} waits {}", obstacle(step));
         let CycleStepInfo { blocker: BlockerInfo { party: blocker, .. }, .. } = step;
         match next.map(|next| &next.waiter) {
-            Some(waiter) if waiter.pid == blocker.pid => {
+            Some(waiter) if is_same(waiter, blocker) => {
                 lines.push(waits);
                 who = format!("{}, which", party(waiter));
             }
@@ -28,12 +28,12 @@ pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
                 lines.push(format!("  {}, within which", party(blocker)));
                 who = party(waiter);
             }
-            None if first.waiter.pid == blocker.pid => {
-                lines.push(format!("{waits} {}", named(blocker.pid, blocker.lease)));
+            None if is_same(&first.waiter, blocker) => {
+                lines.push(format!("{waits} {}", party_again(blocker)));
             }
             None => {
                 lines.push(waits);
-                let within = named(first.waiter.pid, first.waiter.lease);
+                let within = party_again(&first.waiter);
                 lines.push(format!("  {}, within which {within} waits", party(blocker)));
             }
         }
@@ -41,10 +41,16 @@ pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
     lines
 }
 
-/// `to write `b`, held for writing by`.
+/// Whether two of a cycle are one process, or one request over nodes.
+fn is_same(one: &PartyInfo, other: &PartyInfo) -> bool {
+    (one.pid, one.run, &one.session) == (other.pid, other.run, &other.session)
+}
+
+/// `to write `b`, held for writing by`; over nodes `to write `b` at web1, held for writing by`.
 fn obstacle(step: &CycleStepInfo) -> String {
-    let CycleStepInfo { key, mode, blocker, .. } = step;
-    let what = format!("{} `{}`", wanted(*mode), sanitize(key));
+    let CycleStepInfo { key, mode, blocker, node, .. } = step;
+    let at = node.as_deref().map(|node| format!(" at {}", sanitize(node))).unwrap_or_default();
+    let what = format!("{} `{}`{at}", wanted(*mode), sanitize(key));
     let other = sanitize(&blocker.key);
     match (blocker.holds, blocker.key == *key) {
         (true, true) => format!("{what}, held{} by", held(blocker.mode)),
@@ -57,13 +63,38 @@ fn obstacle(step: &CycleStepInfo) -> String {
 mod tests {
     use super::*;
     use crate::cli::wording::participant::tests::someone;
-    use crate::protocol::{Mode, PartyInfo};
+    use crate::protocol::{Mode, RunId};
 
     fn step(waiter: PartyInfo, key: &str, holder: PartyInfo, of: &str) -> CycleStepInfo {
         let since = "2026-11-20T14:02:11Z".to_owned();
         let (mode, holds) = (Mode::Write, true);
         let blocker = BlockerInfo { party: holder, key: of.to_owned(), mode, holds, since };
-        CycleStepInfo { waiter, key: key.to_owned(), mode, blocker }
+        CycleStepInfo { waiter, key: key.to_owned(), mode, blocker, node: None }
+    }
+
+    #[test]
+    fn over_nodes_each_wait_names_its_node_and_runs_are_told_by_their_names() {
+        let run = |number: u128, command: &str| PartyInfo {
+            run: Some(RunId(number << 96)),
+            lease: true,
+            ..someone(0, command, &format!("s{number}"))
+        };
+        let at =
+            |node: &str, step: CycleStepInfo| CycleStepInfo { node: Some(node.into()), ..step };
+        let (one, inner) = (run(0xaaaa_0001, "./one.sh"), run(0xaaaa_0002, "x"));
+        let (two, other) = (run(0xbbbb_0001, "./two.sh"), someone(21, "y", "s4"));
+        assert_eq!(
+            lines(&[
+                at("web2", step(inner, "b", two, "b")),
+                at("web1", step(other, "a", one, "a"))
+            ]),
+            [
+                "  `x` (root, run aaaa0002) waits to write `b` at web2, held for writing by",
+                "  `./two.sh` (root, run bbbb0001), within which",
+                "  pid 21 `y` (root, s4) waits to write `a` at web1, held for writing by",
+                "  `./one.sh` (root, run aaaa0001), within which run aaaa0002 waits",
+            ]
+        );
     }
 
     #[test]

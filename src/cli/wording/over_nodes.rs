@@ -137,6 +137,7 @@ pub(crate) fn not_held(ending: &Ending) -> NotHeld {
                 None => why.clone(),
             },
             hint,
+            cycle: ending.cycle.clone(),
         },
         Outcome::Failed { nodes } => {
             let each: Vec<String> =
@@ -222,11 +223,14 @@ mod tests {
             names: NAMES.iter().map(|name| (*name).to_owned()).collect(),
             hint: None,
             answers: Vec::new(),
+            cycle: Vec::new(),
         };
         let why = "deploy is full".to_owned();
         let refused = Outcome::Refused { node: Some(0), refusal: Refusal::Full, why };
         let (reason, message) = ("full".to_owned(), "web1: deploy is full".to_owned());
-        assert_eq!(not_held(&ending(refused)), NotHeld::Refused { reason, message, hint: None });
+        let (hint, cycle) = (None, Vec::new());
+        let expected = NotHeld::Refused { reason, message, hint, cycle };
+        assert_eq!(not_held(&ending(refused)), expected);
         let nodes = vec![(0, "no such host".to_owned()), (2, "permission denied".to_owned())];
         let message = "web1: no such host; web3: permission denied".to_owned();
         let failed = NotHeld::Failed { message, hint: None };

@@ -76,11 +76,39 @@ pub(crate) fn process(pid: u32) -> String {
     }
 }
 
-/// `pid 812 `make test` (alice, s17)`: a process with its user and session.
+/// How many digits of the name of a run over nodes are shown.
+const RUN_DIGITS: usize = 8;
+
+/// `pid 812 `make test` (alice, s17)`: a process with its user and session; of a request over nodes
+/// `` `./deploy.sh` (alice, run 3f00a1b2)``.
 pub(crate) fn party(party: &PartyInfo) -> String {
-    let PartyInfo { pid, uid, command, session, lease } = party;
-    let who = format!("({}, {})", user_name::name(*uid), sanitize(session));
-    shown(*pid, *lease, command.as_deref(), COMMAND_COLUMNS) + " " + &who
+    let PartyInfo { pid, uid, command, session, lease, run } = party;
+    let user = user_name::name(*uid);
+    match run {
+        None => {
+            let who = format!("({user}, {})", sanitize(session));
+            shown(*pid, *lease, command.as_deref(), COMMAND_COLUMNS) + " " + &who
+        }
+        Some(run) => {
+            let run: String = run.to_string().chars().take(RUN_DIGITS).collect();
+            let command = command.as_deref().map(|it| cut(&command_line(it), COMMAND_COLUMNS));
+            match command {
+                Some(command) => format!("`{command}` ({user}, run {run})"),
+                None => format!("run {run} ({user})"),
+            }
+        }
+    }
+}
+
+/// A process, or a request over nodes, that was shown before.
+pub(crate) fn party_again(party: &PartyInfo) -> String {
+    match party.run {
+        Some(run) => {
+            let run: String = run.to_string().chars().take(RUN_DIGITS).collect();
+            format!("run {run}")
+        }
+        None => named(party.pid, party.lease),
+    }
 }
 
 /// How a key is wanted, after `waits`: `for`, `to read`, `to write`.
@@ -166,7 +194,7 @@ pub(crate) mod tests {
     /// A holder or waiter, for tests.
     pub(crate) fn someone(pid: u32, command: &str, session: &str) -> PartyInfo {
         let command = Some(command.to_owned());
-        PartyInfo { pid, uid: 0, command, session: session.to_owned(), lease: false }
+        PartyInfo { pid, uid: 0, command, session: session.to_owned(), lease: false, run: None }
     }
 
     #[test]

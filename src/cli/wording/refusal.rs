@@ -10,7 +10,7 @@ use crate::protocol::Failure;
 use crate::run::OwnCode;
 
 /// What to do about a deadlock, if the daemon has no better idea.
-const AGAIN: &str = "run it again from where the first lock was taken; locks that are taken together, \
+pub(crate) const AGAIN: &str = "run it again from where the first lock was taken; locks that are taken together, \
                      in one request, cannot end so";
 
 /// Prints why nothing was acquired and the holders, and returns the exit code. `-E` applies only to
@@ -86,6 +86,7 @@ mod tests {
                 holds: true,
                 since: "2026-11-20T14:02:11Z".to_owned(),
             },
+            node: None,
         };
         let failure = Failure {
             holders: Box::default(),

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::protocol::{Acquire, Grant, Progress, frame};
+use crate::protocol::{Acquire, Failure, Grant, Progress, frame};
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
@@ -28,8 +28,10 @@ const CALL_AGAIN_MIN: Duration = Duration::from_millis(1);
 /// enough to start another one.
 const RETRY_MS_MIN: u64 = 10_000;
 
-/// The callback while a request waits; it returns when it is to be called again.
-pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(Option<&Progress>) -> Option<Duration>;
+/// The callback while a request waits; it returns when it is to be called again, or why the request is
+/// given up.
+pub(crate) type OnProgress<'a> =
+    &'a mut dyn FnMut(Option<&Progress>) -> Result<Option<Duration>, Box<Failure>>;
 
 /// When a wait is over, by CLOCK_BOOTTIME; the daemon's clock is the same.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +76,8 @@ impl Client {
     /// Sends the request, and waits as long as it says. `progress` is called for every progress
     /// message of the daemon. It returns after what time it is to be called again, with `None`, if
     /// no message comes; the client may call it sooner. Without such a time the client sleeps until
-    /// a message comes, except that it checks every 25 s whether the daemon is stopped. If the
+    /// a message comes, except that it checks every 25 s whether the daemon is stopped. An error of it
+    /// ends the wait; the request is withdrawn with the connection, so this client is to be dropped then. If the
     /// daemon goes away meanwhile, the client connects to the next one (and starts it if need be)
     /// and continues under the same tag.
     ///
@@ -188,14 +191,14 @@ impl Wait {
                     }
                     match *understood(&message)? {
                         Word::Last(grant) => return acquired(grant, connection),
-                        Word::Progress(word) => self.call(Some(&word), progress),
+                        Word::Progress(word) => self.call(Some(&word), progress)?,
                     }
                     self.silence.end_with_word(Instant::now());
                 }
                 Err(ReadStatus::Part) => self.silence.end_with_part(Instant::now()),
                 Err(ReadStatus::Nothing(waited)) => {
                     if self.silence.answered() {
-                        self.call(None, progress);
+                        self.call(None, progress)?;
                     }
                     self.check_silence(connection, waited)?;
                 }
@@ -210,9 +213,15 @@ impl Wait {
         self.call_at.map_or(patience, |at| patience.min(at.saturating_duration_since(now)))
     }
 
-    fn call(&mut self, word: Option<&Progress>, progress: OnProgress<'_>) {
-        let again = progress(word).map(|after| after.max(CALL_AGAIN_MIN));
+    fn call(
+        &mut self,
+        word: Option<&Progress>,
+        progress: OnProgress<'_>,
+    ) -> Result<(), ClientError> {
+        let again = progress(word).map_err(|failure| ClientError::Failure(*failure))?;
+        let again = again.map(|after| after.max(CALL_AGAIN_MIN));
         self.call_at = again.and_then(|after| Instant::now().checked_add(after));
+        Ok(())
     }
 
     fn check_silence(

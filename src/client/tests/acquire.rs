@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc;
 
 use super::*;
-use crate::protocol::{DeadlinePageQuery, Progress};
+use crate::protocol::{DeadlinePageQuery, ErrorName, Failure, Progress};
 use crate::sys::deadline::{Deadline, Writer};
 use crate::sys::pidfd::Pidfd;
 use fake::{Peer, grant, progress};
@@ -19,7 +19,7 @@ fn acquire(
     let mut positions = Vec::new();
     let told = &mut |progress: Option<&Progress>| {
         positions.extend(progress.map(|progress| progress.position));
-        None
+        Ok(None)
     };
     let acquired = client.acquire(request, None, told);
     (acquired, positions)
@@ -111,7 +111,7 @@ fn the_owners_pidfd_goes_with_the_call() {
     });
     let owner = Pidfd::open(std::process::id()).unwrap();
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    client.acquire(&request, Some(&owner), &mut |_| None).unwrap();
+    client.acquire(&request, Some(&owner), &mut |_| Ok(None)).unwrap();
     assert_eq!(daemon.join().unwrap(), Some(std::process::id()));
 }
 
@@ -156,7 +156,7 @@ fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
     });
     let request = request(None);
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    let acquired = client.acquire(&request, None, &mut |_| None).unwrap();
+    let acquired = client.acquire(&request, None, &mut |_| Ok(None)).unwrap();
     assert!(acquired.children.is_some());
     let first = acquired.page.unwrap();
     assert_eq!(first.host(), 4);
@@ -202,7 +202,7 @@ fn a_daemon_that_never_answers_a_waiter_is_silent() {
     let scratch = Scratch::new();
     let _listener = scratch.listen();
     let mut client = Client::connect(&scratch.place, impatient()).unwrap();
-    let error = client.acquire(&request(None), None, &mut |_| None).unwrap_err();
+    let error = client.acquire(&request(None), None, &mut |_| Ok(None)).unwrap_err();
     assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
 }
 
@@ -220,12 +220,28 @@ fn a_daemon_that_lets_the_wait_run_over_is_silent() {
     let mut ticks = 0;
     let tick = &mut |progress: Option<&Progress>| {
         ticks += i32::from(progress.is_none());
-        Some(Duration::from_millis(100))
+        Ok(Some(Duration::from_millis(100)))
     };
     let error = client.acquire(&request(Some(500)), None, tick).unwrap_err();
     assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
     assert!(before.elapsed() >= Duration::from_millis(700), "{:?}", before.elapsed());
     assert!(ticks > 0);
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_wait_that_its_callback_gives_up_ends_with_that_failure() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(move |listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.go_on(progress(1));
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let give_up =
+        &mut |_: Option<&Progress>| Err(Box::new(Failure::new(ErrorName::Refused, "a deadlock")));
+    let error = client.acquire(&request(None), None, give_up).unwrap_err();
+    assert!(matches!(&error, ClientError::Failure(it) if it.message == "a deadlock"), "{error:?}");
     daemon.join().unwrap();
 }
 
@@ -248,7 +264,7 @@ fn a_waiter_with_patience_is_called_at_its_times_during_silence() {
             go_on.send(()).unwrap();
         }
         // Longer, the two together, than the answer may take: a queue is no silence.
-        Some(Duration::from_millis(150))
+        Ok(Some(Duration::from_millis(150)))
     };
     client.acquire(&request(None), None, tick).unwrap();
     daemon.join().unwrap();
@@ -274,7 +290,7 @@ fn each_call_and_what_became_of_it_is_traced() {
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
     client.trace_to(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
-    client.acquire(&request, None, &mut |_| None).unwrap();
+    client.acquire(&request, None, &mut |_| Ok(None)).unwrap();
     let sending = format!("sending Acquire, request {}", request.tag);
     let lines = LINES.take();
     let [sent, waits, lost, again, sent_again, granted] = &lines[..] else { panic!("{lines:?}") };

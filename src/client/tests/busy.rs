@@ -106,7 +106,7 @@ type Call = fn(&mut Client) -> Result<(), ClientError>;
 /// A call with one answer, and one that waits.
 const CALLS: [Call; 2] = [
     |client| client.status(&StatusQuery::default()).map(drop),
-    |client| client.acquire(&request(Some(1)), None, &mut |_| None).map(drop),
+    |client| client.acquire(&request(Some(1)), None, &mut |_| Ok(None)).map(drop),
 ];
 
 #[test]

@@ -427,6 +427,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         session: None,
         frame: None,
         lease: None,
+        under_run: None,
         wrapper: None,
         on_lost: OnLost::Kill,
     }

@@ -11,8 +11,8 @@ use super::reachable::Edges;
 use crate::core::admission::admit::Admission;
 use crate::core::model::InvalidOutcome;
 use crate::core::{
-    Blocker, Command, Diverged, FrameId, HoldState, Key, LeaseId, Owner, Request, RequestId, Rules,
-    Snapshot, Table, Tag, Token, WaiterState,
+    Above, Blocker, Command, Diverged, FrameId, HoldState, Key, LeaseId, Owner, Request, RequestId,
+    Rules, RunId, Snapshot, Table, Tag, Token, WaiterState,
 };
 
 /// A part of a table on its own, which only shrinks: requests and holds are taken out of it.
@@ -46,6 +46,26 @@ impl Table {
             waiter.request = without_secrets(&waiter.request, waiter.id, waiter.frame);
         }
         excerpt
+    }
+}
+
+impl Table {
+    /// The frames of requests that are part of one of these runs over nodes, or within one of them as
+    /// their clients say; and of those within a frame of any node.
+    #[must_use]
+    pub fn frames_near(&self, runs: &BTreeSet<RunId>) -> BTreeSet<FrameId> {
+        let is_near = |asked: &Request| {
+            let part_of = asked.over_nodes.as_deref().is_some_and(|over| runs.contains(&over.run));
+            part_of
+                || asked.above.as_deref().is_some_and(|above| match above {
+                    Above::Run(run) => runs.contains(run),
+                    Above::Frame(..) => true,
+                })
+        };
+        let held = self.holds().map(|hold| (&*hold.asked, hold.frame));
+        let waiting = self.waiters().map(|waiter| (&*waiter.request, waiter.frame));
+        let near = held.chain(waiting).filter(|(asked, _)| is_near(asked));
+        near.map(|(_, frame)| frame).collect()
     }
 }
 

@@ -14,7 +14,7 @@ mod snapshot;
 mod usage;
 mod view;
 
-pub use entry::over_nodes::{CONFIRMED_TOKEN_MAX, NODES_MAX, OverNodes, Require};
+pub use entry::over_nodes::{Above, CONFIRMED_TOKEN_MAX, NODES_MAX, OverNodes, Require};
 pub use entry::{
     Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, Release, Request, Wait,
     Withdrawal,

@@ -175,6 +175,7 @@ impl Wish {
             on_lost: Default::default(),
             asker: None,
             over_nodes: self.over_nodes.map(Box::new),
+            above: None,
         }))
     }
 }

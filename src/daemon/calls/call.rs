@@ -14,7 +14,8 @@ use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
     Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, ErrorName, Failure,
     GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE,
-    Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WhyQuery, WouldAcquire, WouldKill,
+    Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WaitsNear, WhyQuery, WouldAcquire,
+    WouldKill,
 };
 use crate::sys::clock;
 
@@ -71,6 +72,7 @@ pub(crate) enum Asked {
     Restrict(Restrict),
     Status(StatusQuery),
     Stop(Stop),
+    WaitsNear(WaitsNear),
     Why(WhyQuery),
     WouldAcquire(WouldAcquire),
     WouldKill(WouldKill),
@@ -130,6 +132,7 @@ impl Asked {
             | Self::Restrict(_)
             | Self::Status(_)
             | Self::Stop(_)
+            | Self::WaitsNear(_)
             | Self::Why(_)
             | Self::Wrong(_)
             | Self::Junk(_) => false,
@@ -259,6 +262,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (NODES_INTERFACE, "Identify") => Ok(Asked::Identify),
         (NODES_INTERFACE, "Report") => typed(parameters).map(Asked::Report),
         (NODES_INTERFACE, "Restrict") => typed(parameters).map(Asked::Restrict),
+        (NODES_INTERFACE, "WaitsNear") => typed(parameters).map(Asked::WaitsNear),
         (SERVICE, "GetInfo") => Ok(Asked::Info),
         (SERVICE, "GetInterfaceDescription") => typed(parameters).map(Asked::Description),
         _ => Err(unknown()),

@@ -265,6 +265,7 @@ mod tests {
             on_lost: Default::default(),
             asker: None,
             over_nodes: None,
+            above: None,
         };
         Completion::Ask(PendingAcquire::again(ConnId::default(), Arc::new(request), false, None))
     }

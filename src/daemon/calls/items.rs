@@ -249,6 +249,7 @@ mod tests {
             on_lost: OnLost::Kill,
             asker: Some(ProcessId { pid: u32::MAX, started: u64::MAX, inode: u64::MAX }),
             over_nodes: None,
+            above: None,
         };
         let change = Change::Request(Arc::new(request));
         let at = UnixMillis(u64::MAX);

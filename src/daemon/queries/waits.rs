@@ -223,6 +223,7 @@ impl Shown<'_> {
             command: self.command(asked.uid, &asked.command.0),
             session: self.session(frame),
             lease: asked.ttl_ms.is_some(),
+            run: asked.over_nodes.as_deref().map(|over| over.run),
         }
     }
 }

@@ -43,6 +43,7 @@ impl Server {
             on_lost: Default::default(),
             asker: None,
             over_nodes: None,
+            above: None,
             note: None,
         };
         self.pose(PendingAcquire {

@@ -3,7 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::core::{FrameId, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait};
+use crate::core::{
+    Above, FrameId, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait,
+};
 use crate::daemon::calls::completion::Applied;
 use crate::daemon::calls::dispatch::unanswered::lost_track;
 use crate::daemon::calls::items;
@@ -21,6 +23,8 @@ pub(crate) struct Part {
     pub(crate) over_nodes: Box<OverNodes>,
     /// The frame of the lease under which it is asked for.
     pub(crate) parent: Option<FrameId>,
+    /// The frame of a daemon, perhaps another one, under which it is asked for.
+    pub(crate) under_frame: Option<Above>,
 }
 
 impl Server {
@@ -79,10 +83,13 @@ impl Server {
         let wait = if crowd.is_some() { Wait::No } else { wait };
         let may_come_back = provisional && wait != Wait::No;
         let asker = if may_come_back { self.asker(id) } else { None };
-        let (parent, over_nodes) = match part {
-            Some(Part { over_nodes, parent }) => (parent, Some(over_nodes)),
-            None => (self.enclosing(acquire.frame.as_deref(), &owner), None),
+        let (parent, over_nodes, under_frame) = match part {
+            Some(Part { over_nodes, parent, under_frame }) => {
+                (parent, Some(over_nodes), under_frame)
+            }
+            None => (self.enclosing(acquire.frame.as_deref(), &owner), None, None),
         };
+        let above = under_frame.or(acquire.under_run.map(Above::Run));
         let request = Request {
             tag: acquire.tag,
             host: self.ledger.host,
@@ -103,6 +110,7 @@ impl Server {
             on_lost: acquire.on_lost,
             asker,
             over_nodes,
+            above: above.map(Box::new),
         };
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;

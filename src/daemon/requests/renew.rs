@@ -305,6 +305,7 @@ mod tests {
                 on_lost: OnLost::Kill,
                 asker: None,
                 over_nodes: None,
+                above: None,
             }))
         };
         apply(wish(2));

@@ -227,6 +227,7 @@ mod tests {
             on_lost: Default::default(),
             asker: None,
             over_nodes: None,
+            above: None,
         };
         let applied = recovered.ledger.apply(Change::Request(request.into()));
         match &applied.outcomes[..] {

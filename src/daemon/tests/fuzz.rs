@@ -162,6 +162,10 @@ fn random_call(rng: &mut Rng) -> Vec<u8> {
         ),
         35 => match rng.u8(..4) {
             0 => ("io.canal.Nodes.Restrict", json!({ "keys": [key(rng)] })),
+            1 => {
+                let frames = [rng.u64(..40)];
+                ("io.canal.Nodes.WaitsNear", json!({ "runs": [tag(rng)], "frames": frames }))
+            }
             _ => ("io.canal.Nodes.Identify", json!({})),
         },
         28 => ("io.canal.Lock.Leader", json!({ "key": key(rng) })),

@@ -250,6 +250,7 @@ fn request(host: HostId, tag: u128, key: &str) -> Request {
         on_lost: Default::default(),
         asker: None,
         over_nodes: None,
+        above: None,
     }
 }
 

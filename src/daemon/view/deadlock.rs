@@ -55,6 +55,7 @@ impl Teller<'_> {
             key: step.key.to_string(),
             mode,
             blocker: self.blocker(step.by, &step.key, mode),
+            node: None,
         }
     }
 
@@ -87,6 +88,7 @@ impl Teller<'_> {
                 command: shown.command(asked.request.uid, &asked.request.command.0),
                 session: format!("s{}", asked.session),
                 lease: asked.request.ttl_ms.is_some(),
+                run: asked.request.over_nodes.as_deref().map(|over| over.run),
             };
         }
         let state = table.frame(frame);
@@ -98,6 +100,7 @@ impl Teller<'_> {
             command: hold.and_then(|hold| shown.command(uid, &hold.asked.command.0)),
             session: shown.session(frame),
             lease: state.is_some_and(|state| state.lease.is_some()),
+            run: hold.and_then(|hold| Some(hold.asked.over_nodes.as_deref()?.run)),
         }
     }
 

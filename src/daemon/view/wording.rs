@@ -355,6 +355,7 @@ mod tests {
             on_lost: Default::default(),
             asker: None,
             over_nodes: None,
+            above: None,
         }
     }
 

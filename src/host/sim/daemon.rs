@@ -318,6 +318,7 @@ fn request_of(host: HostId, proc: &Proc, tag: Tag, item: crate::core::Item) -> R
         on_lost: Default::default(),
         asker: None,
         over_nodes: None,
+        above: None,
     }
 }
 

@@ -190,6 +190,7 @@ impl Direct {
             on_lost: Default::default(),
             asker: None,
             over_nodes: None,
+            above: None,
         }))
     }
 

@@ -43,6 +43,7 @@ pub(super) fn request(items: Vec<Item>) -> Request {
         on_lost: OnLost::Term,
         asker: Some(PROCESS),
         over_nodes: None,
+        above: None,
     }
 }
 

@@ -36,6 +36,9 @@ const NAMES_OF_NODES: u64 =
 /// The bytes of a note's name and of what stands around it.
 const NOTE_NAME: u64 = r#","note":"#.len() as u64;
 
+/// The bytes of the name of what encloses a request beyond its table.
+const ABOVE_NAME: u64 = r#","above":"#.len() as u64;
+
 /// An upper bound of the bytes of all that is written about a request once it is accepted: the
 /// request itself, its grants, being stopped and going on (a few times), its confirmation, the
 /// release of each item, every kind of end, and its part of a snapshot.
@@ -53,7 +56,8 @@ pub fn room_for(request: &Request) -> u64 {
         keys + fixed.item + ranges
     });
     let nodes = request.over_nodes.as_deref().map_or(0, |over| fixed.over_nodes + 2 * size(over));
-    items.fold(fixed.request.saturating_add(command + nodes), u64::saturating_add)
+    let above = request.above.as_deref().map_or(0, |above| 2 * (ABOVE_NAME + size(above)));
+    items.fold(fixed.request.saturating_add(command + nodes + above), u64::saturating_add)
 }
 
 /// The sizes that no request changes.
@@ -140,8 +144,8 @@ fn size(value: &impl Serialize) -> u64 {
 mod tests {
     use super::*;
     use crate::core::{
-        Ask, Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, NodeId, OverNodes,
-        Refusal, Require, RunId, SlotRange, Slots, View, WaiterState, Withdrawal,
+        Above, Ask, Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, NodeId,
+        OverNodes, Refusal, Require, RunId, SlotRange, Slots, View, WaiterState, Withdrawal,
     };
     use crate::log::journal::record;
 
@@ -277,7 +281,8 @@ mod tests {
         let run = RunId(u128::MAX);
         let over = OverNodes { run, nodes, require: Require::Majority, spare: true };
         let over_nodes = Some(Box::new(over));
-        let request = Request { over_nodes, ..with("make", vec![("k".into(), 1, None)]) };
+        let above = Some(Box::new(Above::Frame(NodeId(u128::MAX), FRAME)));
+        let request = Request { over_nodes, above, ..with("make", vec![("k".into(), 1, None)]) };
         let (room, life) = (room_for(&request), life(&request, |_| scattered(1, u64::MAX)));
         assert!(life <= room, "{life} bytes are written, and there is room for {room}");
         // Instead of all that, it may be refused because of a list that is as long.

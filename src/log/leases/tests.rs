@@ -36,6 +36,7 @@ fn lease(token: u64) -> HeldLease {
         on_lost: Default::default(),
         asker: None,
         over_nodes: None,
+        above: None,
     };
     let slots = Slots(vec![SlotRange(0, 0)]);
     let (mode, shared, stated) = (Mode::Counted, false, view);

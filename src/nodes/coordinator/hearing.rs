@@ -75,6 +75,7 @@ impl Coordinator {
                 }
             }
             Input::Surrender => self.surrender(turn),
+            Input::Deadlock { why } => self.give_up(turn, why),
             Input::Stop => self.stop(turn),
             Input::Tick => {}
         }
@@ -196,6 +197,13 @@ impl Coordinator {
     fn surrender(&mut self, turn: &mut Turn) {
         if matches!(self.phase, Phase::Collecting(_) | Phase::Confirming { .. }) {
             self.ask_anew(turn, None);
+        }
+    }
+
+    fn give_up(&mut self, turn: &mut Turn, why: String) {
+        if self.waits() {
+            let (node, refusal) = (None, Refusal::Deadlock);
+            self.end(turn, Outcome::Refused { node, refusal, why });
         }
     }
 

@@ -179,6 +179,20 @@ impl Coordinator {
         Standing { token: self.token, need: self.need, parts }
     }
 
+    /// Whether the request waits at a node.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        let waits = |at: &usize| matches!(self.nodes[*at].hold, Hold::Queued);
+        matches!(self.phase, Phase::Collecting(_)) && self.members.iter().any(waits)
+    }
+
+    /// Whether the request has the grant of a node while it waits at another. A request that has none,
+    /// and is within no other run, keeps nobody waiting but those behind it.
+    #[must_use]
+    pub fn holds_while_it_waits(&self) -> bool {
+        self.waits() && self.nodes.iter().any(Node::is_held)
+    }
+
     fn begin(&mut self, now: Millis) {
         if self.begun.is_some() {
             return;

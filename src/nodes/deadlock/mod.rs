@@ -6,7 +6,8 @@
 //! readings have in common was there at one moment, between the last answer of the first and the
 //! first answer of the second (`join`). On it, the client lets everything go on that can: it ends
 //! every frame in which nothing waits, and grants every request that its node could then grant,
-//! by the node's own rules. What remains is a deadlock ([`find`]).
+//! by the node's own rules. What remains is a deadlock ([`find`]). [`Looker`] says when to read, and who
+//! gives way.
 //!
 //! Invariant: nothing is called a deadlock that can still go on by itself. A node that cannot be
 //! reached, a request that is between two nodes, and whatever changed between the two readings count
@@ -18,6 +19,7 @@
 
 mod graph;
 mod join;
+mod looker;
 mod reading;
 mod ring;
 mod union;
@@ -27,7 +29,8 @@ use std::collections::BTreeSet;
 use crate::core::Diverged;
 
 pub use join::join;
-pub use reading::{Above, Membership, PartOf, Reading, named};
+pub use looker::{Looker, Named, Next};
+pub use reading::{Membership, PartOf, Reading, named};
 pub use ring::{Blocked, Deadlock, Step, Victim, Way};
 pub use union::{FrameName, RequestName};
 

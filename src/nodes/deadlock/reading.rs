@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::core::{FrameId, NodeId, Require, RunId, Snapshot};
+use crate::core::{Above, FrameId, NodeId, Require, RunId, Snapshot};
 
 /// What one node says about the waits near some runs. It names other runs; their frames are to be read
 /// as well, from every node, until no new ones are named ([`named`]): a frame is known to be inside
@@ -39,15 +39,6 @@ pub struct PartOf {
     /// Whether this part is a spare that is not confirmed: the node takes it back for any request that
     /// would then fit, so it blocks none.
     pub is_loose: bool,
-}
-
-/// What encloses a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Above {
-    /// A run over nodes.
-    Run(RunId),
-    /// A frame of a daemon that is a node, too.
-    Frame(NodeId, FrameId),
 }
 
 /// The runs and frames that readings name: those whose waits are to be read, too.

@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::reading::{Above, PartOf, Reading};
+use super::reading::{PartOf, Reading};
 use super::ring::Way;
 use crate::core::{
-    Diverged, Excerpt, FrameId, NodeId, RequestId, Require, RunId, Snapshot, UnixMillis,
+    Above, Diverged, Excerpt, FrameId, NodeId, RequestId, Require, RunId, Snapshot, UnixMillis,
 };
 
 /// A frame, over all nodes.
@@ -100,6 +100,10 @@ impl Union {
             let above = || match member?.under? {
                 Above::Run(run) if is_of_another_user(reading, excerpt, id, run) => None,
                 Above::Run(run) => Some(FrameName::Run(run)),
+                // Its own node knows whether that is another user's.
+                Above::Frame(at, above) if at == *node => {
+                    (excerpt.uid(above) == excerpt.uid(id)).then(|| name_of(at, above, reading))
+                }
                 Above::Frame(node, frame) => Some(FrameName::Plain(node, frame)),
             };
             let name = name_of(*node, id, reading);

@@ -27,7 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use draw::Emphasis;
-pub(in crate::nodes) use rule::{Rule, is_broken};
+pub(in crate::nodes) use rule::{Rule, break_rule, is_broken};
 use world::{Seen, World};
 
 /// How many seeds every test run tries.
@@ -41,10 +41,10 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 fn run(seed: u64, broken: Option<Rule>) -> Result<Seen, String> {
-    rule::break_rule(broken);
+    break_rule(broken);
     let run = AssertUnwindSafe(|| World::new(seed).run());
     let ran = catch_unwind(run).unwrap_or_else(|_| Err("it panicked".to_owned()));
-    rule::break_rule(None);
+    break_rule(None);
     ran
 }
 

@@ -24,6 +24,10 @@ pub(in crate::nodes) enum Rule {
     AsksInOrder,
     /// A request that reaches too few nodes holds nothing.
     GivesBackBelowNeed,
+    /// A request that waits looks for deadlocks.
+    LooksForDeadlocks,
+    /// Of a ring, the request gives way whose turn it is.
+    OneGivesWay,
     /// A collecting grant ends with its connection.
     CollectingEnds,
 }
@@ -33,7 +37,7 @@ thread_local! {
 }
 
 /// Breaks a rule on this thread, or none.
-pub(super) fn break_rule(rule: Option<Rule>) {
+pub(in crate::nodes) fn break_rule(rule: Option<Rule>) {
     BROKEN.set(rule);
 }
 

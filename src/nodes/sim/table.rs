@@ -89,6 +89,7 @@ impl Asked {
             asker: None,
             max_run_ms: None,
             over_nodes: self.over.clone().map(|over| Box::new(as_told(over))),
+            above: None,
         }
     }
 }

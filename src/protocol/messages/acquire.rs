@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, Tag, Wrapper};
+use crate::protocol::{
+    Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, RunId, Tag, Wrapper,
+};
 
 /// `Acquire`: asks for one or more items. With `more`, progress comes as [`Progress`] with
 /// `continues`, then the final [`Grant`]; without, only the grant. A refusal is an error reply.
@@ -54,6 +56,10 @@ pub struct Acquire {
     /// request gets a new session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<String>,
+    /// The run over nodes within which the request is made, as its environment says. Only those who
+    /// look for deadlocks over nodes go by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_run: Option<RunId>,
     /// Asks for a lease. Then no process is the owner (no `owner_fd`), there is no enclosing frame,
     /// and the grant is provisional until [`Confirm`].
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::Mode;
+use crate::protocol::{Mode, RunId};
 
 /// `Why`: follows the waits of one process or session to the end of the chain, and those of the
 /// requests that wait for it. Exactly one of the two fields is set.
@@ -98,6 +98,9 @@ pub struct PartyInfo {
     /// Whether it is a lease and no process; `pid` is 0 then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lease: bool,
+    /// Of a request over nodes: its name at all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
 }
 
 /// One step of a deadlock, the refused request first: `waiter` waits for `key`, which `blocker`
@@ -114,4 +117,7 @@ pub struct CycleStepInfo {
     pub mode: Mode,
     /// The blocker.
     pub blocker: BlockerInfo,
+    /// The node at which it waits, by the name that the user knows it by; only over nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }

@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{Grant, Progress};
+use crate::protocol::{CycleStepInfo, Grant, Progress};
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
 
@@ -88,6 +88,8 @@ pub enum NotHeld {
         message: String,
         /// What to do about it.
         hint: Option<String>,
+        /// Of a deadlock: the ring, the refused request first.
+        cycle: Vec<CycleStepInfo>,
     },
     /// Something failed.
     Failed {

@@ -17,7 +17,8 @@ use crate::core::Token;
 use crate::nodes::{Change, Coordinator, Effect, Input, Millis, Outcome, Plan, Refusal, Standing};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{
-    Collect, ConfirmAt, ErrorName, Failure, Grant, NodeId, NodeIdentity, NodesRefusal, Report,
+    Collect, ConfirmAt, CycleStepInfo, ErrorName, Failure, FrameOfNode, Grant, NodeId,
+    NodeIdentity, NodesRefusal, Report,
 };
 use crate::sys::clock::boottime_ms;
 use crate::sys::process::child::{Reap, ended};
@@ -26,6 +27,7 @@ use super::host::{
     Ending, HeldPart, Host, Named, PartAnswer, PartSaid, Started, StartedPart, Wish, Word,
 };
 use super::lease_handle::LeaseHandle;
+use super::looking::{GiveWay, Looking};
 use super::meeting::{Known, Met};
 use super::member::{Heard, Member};
 use super::request::NodesRequest;
@@ -49,6 +51,11 @@ pub(super) struct Driver<'a> {
     renews_note: bool,
     /// Processes of connections that were closed, until they are reaped.
     ending: Vec<Pid>,
+    looking: Looking<'a>,
+    /// Of this machine's daemon, if it encloses the request.
+    here: Option<NodeId>,
+    /// The ring because of which the request was refused.
+    cycle: Vec<CycleStepInfo>,
 }
 
 /// A node of the plan.
@@ -81,14 +88,14 @@ impl<'a> Driver<'a> {
     /// A coordinator of a new request, or of one that another coordinator has begun: with what it left
     /// behind, and whether the command may run.
     pub(super) fn new(request: &'a NodesRequest, met: Met, left: Option<(Standing, bool)>) -> Self {
-        let Met { nodes: known, ending } = met;
+        let Met { nodes: known, here, ending } = met;
         let plan = plan(request, &known);
         let unsettled_since = left.as_ref().filter(|(_, runs)| *runs).map(|_| boottime_ms());
         let coordinator = match left {
             Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
             None => Coordinator::new(plan),
         };
-        Self { unsettled_since, ending, ..Self::with(request, known, coordinator) }
+        Self { unsettled_since, ending, here, ..Self::with(request, known, coordinator) }
     }
 
     /// A coordinator of a lease that was taken before. `request` is that of its handle.
@@ -127,6 +134,9 @@ impl<'a> Driver<'a> {
             unsettled_since: None,
             renews_note: false,
             ending: Vec::new(),
+            looking: Looking::new(request),
+            here: None,
+            cycle: Vec::new(),
         }
     }
 
@@ -156,12 +166,35 @@ impl<'a> Driver<'a> {
                 }
             }
             self.settle(host);
+            if self.look(&mut inputs) {
+                continue;
+            }
             self.wait(host)?;
             self.ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
             for node in 0..self.nodes.len() {
                 self.hear(node, host, &mut inputs);
             }
         }
+    }
+
+    /// Looks for deadlocks. Returns whether the coordinator has to hear of one.
+    fn look(&mut self, inputs: &mut VecDeque<Input>) -> bool {
+        let is_nested = self.request.is_nested();
+        let waits = match is_nested {
+            true => self.coordinator.waits(),
+            false => self.coordinator.holds_while_it_waits(),
+        };
+        let found = self.looking.turn(waits, boottime_ms());
+        self.ending.append(&mut self.looking.closed);
+        match found {
+            None => return false,
+            Some(GiveWay::Surrender) => inputs.push_back(Input::Surrender),
+            Some(GiveWay::Refusal { why, cycle }) => {
+                self.cycle = cycle;
+                inputs.push_back(Input::Deadlock { why });
+            }
+        }
+        true
     }
 
     fn keep(&mut self, host: &mut dyn Host) {
@@ -191,14 +224,16 @@ impl<'a> Driver<'a> {
 
     fn wait(&self, host: &dyn Host) -> io::Result<()> {
         let now = boottime_ms();
-        let due = [self.wake_at, host.due()].into_iter().flatten();
+        let due = [self.wake_at, host.due(), self.looking.wake_at].into_iter().flatten();
         let patience = due
             .map(|at| at.saturating_sub(now))
             .chain(self.nodes.iter().map(|node| node.member.patience_ms()))
+            .chain([self.looking.patience_ms()])
             .min()
             .unwrap_or(SLEEP_MS_MAX)
             .min(SLEEP_MS_MAX);
         let polled = self.nodes.iter().flat_map(|node| node.member.polled());
+        let polled = polled.chain(self.looking.polled());
         let mut polled: Vec<PollFd<'_>> = polled.chain(host.polled()).collect();
         match poll(&mut polled, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX)) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
@@ -309,6 +344,11 @@ impl<'a> Driver<'a> {
             note: request.note.clone(),
             spare,
             under: None,
+            under_run: request.under_run,
+            under_frame: self
+                .here
+                .zip(request.under_frame)
+                .map(|(node, frame)| FrameOfNode { node, frame }),
         }
     }
 
@@ -390,6 +430,8 @@ impl<'a> Driver<'a> {
                     self.note_loss(node, failure);
                     Input::Gone { node }
                 }
+                // Only other connections are asked about waits.
+                Heard::Waits(_) | Heard::NoWaits => continue,
             };
             inputs.push_back(input);
         }
@@ -458,7 +500,10 @@ impl<'a> Driver<'a> {
         };
         let hint = concerned.iter().find_map(|node| self.nodes[*node].hint.clone());
         let names = self.names().into_iter().map(str::to_owned).collect();
-        Ending { outcome, names, hint, answers: self.answers() }
+        let is_deadlock =
+            matches!(&outcome, Outcome::Refused { refusal: Refusal::Deadlock, node: None, .. });
+        let cycle = if is_deadlock { self.cycle.clone() } else { Vec::new() };
+        Ending { outcome, names, hint, answers: self.answers(), cycle }
     }
 }
 
@@ -494,7 +539,7 @@ fn node_of(input: &Input) -> Option<usize> {
         | Input::Renewed { node, .. }
         | Input::Gone { node }
         | Input::SpareTaken { node } => Some(*node),
-        Input::Surrender | Input::Stop | Input::Tick => None,
+        Input::Surrender | Input::Deadlock { .. } | Input::Stop | Input::Tick => None,
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
-use crate::protocol::{Failure, Grant, NodeId, Progress, Released, Renewed};
+use crate::protocol::{CycleStepInfo, Failure, Grant, NodeId, Progress, Released, Renewed};
 
 /// What the driver of a coordinator asks of the process that it runs in.
 pub trait Host {
@@ -162,4 +162,6 @@ pub struct Ending {
     pub hint: Option<String>,
     /// What the nodes said last of a lease that was taken before, in the order of the plan.
     pub answers: Vec<PartAnswer>,
+    /// Of a deadlock: the ring, the refused request first.
+    pub cycle: Vec<CycleStepInfo>,
 }

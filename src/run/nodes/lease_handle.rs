@@ -185,6 +185,9 @@ impl LeaseHandle {
         options: Options,
     ) -> NodesRequest {
         NodesRequest {
+            under_run: None,
+            under_frame: None,
+            near: Vec::new(),
             nodes,
             require: Require::All,
             ttl_ms: self.ttl_ms,

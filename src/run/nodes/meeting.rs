@@ -35,6 +35,8 @@ pub(super) struct Known {
 pub(super) struct Met {
     /// Those that count, ascending by id.
     pub(super) nodes: Vec<Known>,
+    /// The daemon of this machine, if it encloses the request and answers.
+    pub(super) here: Option<NodeId>,
     /// Processes of connections that were closed: the caller reaps them.
     pub(super) ending: Vec<Pid>,
 }
@@ -103,8 +105,28 @@ struct Asked {
     result: Option<Result<Box<NodeIdentity>, NodeFailure>>,
 }
 
-/// The nodes of a request, ascending by id. Asks those that were not met before.
+/// What was found out about the nodes of a request. Asks those that were not met before, and the daemon of
+/// this machine if it encloses the request.
 pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetError> {
+    let mut met = meet_nodes(request, host)?;
+    if request.under_frame.is_none() {
+        return Ok(met);
+    }
+    let is_local = |known: &&Known| request.nodes[known.at].address == NodeAddress::Local;
+    met.here = met.nodes.iter().find(is_local).map(|known| known.id);
+    if met.here.is_none() {
+        let (name, canal) = ("local".to_owned(), None);
+        let node = Node { name, address: NodeAddress::Local, canal };
+        let mut asked = [Asked { at: 0, member: Member::new(node), result: None }];
+        met.ending.extend(ask_all(&mut asked, request, host)?);
+        let [Asked { mut member, result, .. }] = asked;
+        met.ending.extend(member.close());
+        met.here = result.and_then(Result::ok).map(|identity| identity.node);
+    }
+    Ok(met)
+}
+
+fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetError> {
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
@@ -152,7 +174,7 @@ pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, M
             what: shown(request, one, other, pair[0].id),
         });
     }
-    Ok(Met { nodes: known, ending })
+    Ok(Met { nodes: known, here: None, ending })
 }
 
 /// Whether a request counts on the nodes that answer only.

@@ -16,7 +16,7 @@ use crate::client::nodes::ssh::{self, NodeFailure};
 use crate::protocol::{
     Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE, Identify,
     NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release, Released, Renew, Renewed,
-    Report,
+    Report, WaitsFound, WaitsNear,
 };
 use crate::sys::clock::boottime_ms;
 
@@ -57,6 +57,7 @@ enum Kind {
     ConfirmAt,
     Renew,
     Release,
+    WaitsNear,
 }
 
 /// What a node said.
@@ -87,6 +88,10 @@ pub(super) enum Heard {
     Released(Box<Released>),
     /// It does not have it any more.
     Lost(Box<Failure>),
+    /// What it knows of waits.
+    Waits(Box<WaitsFound>),
+    /// It does not tell what it knows of waits.
+    NoWaits,
 }
 
 /// An answer that is an error.
@@ -140,6 +145,10 @@ impl Member {
     pub(super) fn release(&mut self, handle: Handle) -> Result<(), NodeFailure> {
         let release = Release { handle: Some(handle), ..Release::default() };
         self.call(Kind::Release, INTERFACE, "Release", &release)
+    }
+
+    pub(super) fn waits_near(&mut self, asked: &WaitsNear) -> Result<(), NodeFailure> {
+        self.call(Kind::WaitsNear, NODES_INTERFACE, "WaitsNear", asked)
     }
 
     /// Tells the node what to show of the whole request. No answer follows, and it does not matter
@@ -254,6 +263,7 @@ impl Member {
                     // It would be refused each time.
                     (Kind::ConfirmAt, ErrorName::BadRequest) => Heard::TokenRefused(failure),
                     (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
+                    (Kind::WaitsNear, _) => Heard::NoWaits,
                     (Kind::Renew | Kind::Release, ErrorName::LeaseLost) => Heard::Lost(failure),
                     (Kind::Renew | Kind::Release, _) => {
                         return Err(NodeFailure::passing(failure.message.clone()));
@@ -272,6 +282,7 @@ impl Member {
             }
             Kind::Renew => Heard::Renewed { sent, renewed: read(answer)? },
             Kind::Release => Heard::Released(read(answer)?),
+            Kind::WaitsNear => Heard::Waits(read(answer)?),
         })
     }
 }

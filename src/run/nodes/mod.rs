@@ -19,6 +19,7 @@ mod handover;
 mod host;
 mod lease;
 mod lease_handle;
+mod looking;
 mod meeting;
 mod member;
 mod parent;
@@ -31,6 +32,8 @@ pub use host::{
 };
 pub use lease::{give_back_lease, renew_lease};
 pub use lease_handle::{HandleTooLong, LEASE_HANDLE_CHARS_MAX, LeaseHandle, LeaseHandleError};
+pub use looking::Around;
+pub use looking::lookout::{FoundDeadlock, Lookout};
 pub use meeting::MeetError;
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{EndWording, Wording};

@@ -87,7 +87,8 @@ impl CoordinatorProcess {
                 self.take_over(left.start);
                 let nodes = known(request, &left.nodes);
                 self.kept = left.nodes;
-                let met = Met { nodes, ending: Vec::new() };
+                // What is asked for anew names the run that encloses it, if no frame.
+                let met = Met { nodes, here: None, ending: Vec::new() };
                 (met, Some((left.standing, self.begun)))
             }
             None => match meeting::meet(request, self) {
@@ -331,7 +332,7 @@ fn known(request: &NodesRequest, nodes: &[Named]) -> Vec<Known> {
 }
 
 /// Leaves the job and the terminal of the caller, and its signals.
-fn stand_alone() {
+pub(super) fn stand_alone() {
     // It fails only for the leader of a group, which a child is not.
     let _ = setsid();
     let _ = SigSet::empty().thread_set_mask();

@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
 use crate::client::{ClientError, Options};
+use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::place::Place;
 use crate::protocol::{Handle, NodeId, RunId, Tag, WireItem};
@@ -38,6 +39,21 @@ pub struct NodesRequest {
     pub options: Options,
     /// What the nodes were when they were met first.
     pub pins: Pins,
+    /// The run over nodes within which it is asked for, as the environment says.
+    pub under_run: Option<RunId>,
+    /// The frame of this machine's daemon within which it is asked for, as the environment says. It lies
+    /// within `under_run` if there are both.
+    pub under_frame: Option<FrameId>,
+    /// Other nodes at which a deadlock may go on, if it is asked for within something.
+    pub near: Vec<Node>,
+}
+
+impl NodesRequest {
+    /// Whether it is asked for within a run over nodes, or within a command that canal runs here.
+    #[must_use]
+    pub fn is_nested(&self) -> bool {
+        self.under_run.is_some() || self.under_frame.is_some()
+    }
 }
 
 /// From this the names and secrets of all leases of one request follow. Each node learns only those

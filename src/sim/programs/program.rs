@@ -594,6 +594,7 @@ impl Asking {
             session: None,
             frame: self.frames.last().cloned().filter(|_| lease.is_none()),
             lease,
+            under_run: None,
             wrapper: is_run.then_some(if over_engine {
                 Wrapper::Supervised
             } else {

@@ -39,6 +39,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         on_lost: Default::default(),
         asker: None,
         over_nodes: None,
+        above: None,
     }))
 }
 

@@ -4,6 +4,7 @@ mod collect;
 mod confirm;
 mod identity;
 mod lists;
+mod waits;
 
 use canal::log::leases::LeaseLog;
 use canal::log::state::{Durable, StateFile};

@@ -20,7 +20,7 @@ use crate::cli::output::stdout;
 use crate::cli::wording::over_nodes;
 use crate::client::nodes::list::Node;
 use crate::nodes::Require;
-use crate::protocol::{Acquire, GrantedKey, WireItem};
+use crate::protocol::{Acquire, CycleStepInfo, GrantedKey, WireItem};
 use crate::run::nodes::{BeforeStart, ChildEnd, Held, LeaseHandle, NotHeld, OverNodes, Secret};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
@@ -54,6 +54,8 @@ struct Refused<'a> {
     refused: &'a str,
     message: &'a str,
     holders: [(); 0],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    cycle: &'a [CycleStepInfo],
 }
 
 /// Takes the lease and prints its handle. `request` is that of a lock of this machine.
@@ -140,8 +142,8 @@ impl Asking<'_> {
 
     fn not_taken(&self, why: NotHeld) -> Result<Failed, Failed> {
         let report = match &why {
-            NotHeld::Refused { reason, message, .. } if self.args.json => {
-                Some(stdout::json(&Refused { refused: reason, message, holders: [] })?)
+            NotHeld::Refused { reason, message, cycle, .. } if self.args.json => {
+                Some(stdout::json(&Refused { refused: reason, message, holders: [], cycle })?)
             }
             _ => None,
         };

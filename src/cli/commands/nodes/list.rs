@@ -6,6 +6,7 @@ use crate::client::nodes::list::{KnownNode, KnownNodes, Node, resolve};
 use crate::daemon;
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
+use crate::run::environment;
 
 /// The nodes that the words of a list name.
 ///
@@ -40,6 +41,24 @@ pub(in crate::cli) fn named<'a>(
         }
     };
     Ok(addresses.map(node).collect())
+}
+
+/// The nodes at which a deadlock may go on that a nested request is part of: those of the enclosing runs,
+/// and all that have a name. What cannot be understood is left out.
+///
+/// # Errors
+/// The configuration cannot be used.
+pub(in crate::cli) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
+    let known = known(&target.place)?;
+    let around = std::env::var(environment::RUN_NODES).unwrap_or_default();
+    let words = around.split(',').chain(known.nodes.keys().map(String::as_str));
+    let mut near: Vec<Node> = Vec::new();
+    for word in words.filter(|word| !word.is_empty()) {
+        let found = resolve(&[word.to_owned()], || Ok::<_, Failed>(known.clone()))?;
+        let new = found.into_iter().flatten();
+        near.extend(new.filter(|node| node.address != NodeAddress::Local));
+    }
+    Ok(near)
 }
 
 /// The names of the configuration that the daemon of this place reads; for that of the machine also

@@ -2,9 +2,9 @@
 
 pub(in crate::cli) mod acquire;
 pub(in crate::cli) mod bridge;
+pub(in crate::cli) mod list;
 pub(in crate::cli) mod release;
 pub(in crate::cli) mod renew;
 pub(in crate::cli) mod run;
 
-mod list;
 mod lost;

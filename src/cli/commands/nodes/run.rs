@@ -9,18 +9,19 @@ use nix::unistd::Pid;
 use crate::cli::arguments::definition::{Global, RunArgs};
 use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::arguments::wait::WaitArgs;
-use crate::cli::commands::nodes::list::listed;
+use crate::cli::commands::nodes::list::{listed, near};
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::progress::Waiting;
-use crate::cli::wording::{hold_lost, over_nodes};
+use crate::cli::wording::{deadlock, hold_lost, over_nodes, refusal};
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
 use crate::client::{OWN, is_on_demand_daemon};
+use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::place::Rule;
-use crate::protocol::{Acquire, Progress, WireItem};
+use crate::protocol::{Acquire, Progress, RunId, WireItem};
 use crate::run::environment::variables_over_nodes;
 use crate::run::nodes::{
     BeforeStart, ChildEnd, Line, NodesRequest, NotHeld, OverNodes, Secret, Start,
@@ -52,12 +53,14 @@ pub(in crate::cli) fn run(
     let on_lost = request.on_lost;
     let socket = (target.place.rule == Rule::Given).then(|| target.place.socket.clone());
     let asked = over(request, &target, nodes, require, ttl_ms)?;
+    let run = asked.secret.run();
     let failed = |error: std::io::Error| Failed::new(format!("cannot start the command: {error}"));
     let (over_nodes, child_end) =
         OverNodes::begin(asked, &engine, on_lost, over_nodes::line, over_nodes::not_held)
             .map_err(failed)?;
     let keys: Vec<&str> = request.items.iter().map(|item| &*item.key).collect();
     let child = Child {
+        run,
         keys: &keys,
         wait: &args.wait,
         verbosity,
@@ -82,7 +85,16 @@ pub(in crate::cli) fn over(
     require: Require,
     ttl_ms: u64,
 ) -> Result<NodesRequest, Failed> {
+    // As grants name it: `f42`.
+    let frame = request.frame.as_deref().and_then(|name| name.strip_prefix('f')?.parse().ok());
+    let near = match request.under_run.is_some() || frame.is_some() {
+        true => near(target)?,
+        false => Vec::new(),
+    };
     Ok(NodesRequest {
+        under_run: request.under_run,
+        under_frame: frame.map(FrameId),
+        near,
         nodes,
         require,
         ttl_ms,
@@ -116,6 +128,7 @@ pub(in crate::cli) fn note_of_two(
 
 /// What the child needs to wait for the lock and become the command.
 struct Child<'a> {
+    run: RunId,
     keys: &'a [&'a str],
     wait: &'a WaitArgs,
     verbosity: Verbosity,
@@ -141,7 +154,8 @@ impl Child<'_> {
         let Start { token, nodes, grant } = self.wait_for_start(end)?;
         // Slots of several nodes are no slots of one list.
         let single = grant.as_ref().filter(|_| self.require == Require::Any);
-        let variables = variables_over_nodes(self.keys, &nodes, token, single, self.socket);
+        let variables =
+            variables_over_nodes(self.run, self.keys, &nodes, token, single, self.socket);
         let token = token.unwrap_or(0);
         self.verbosity.detail(&format!(
             "acquired {} at {}",
@@ -245,7 +259,7 @@ fn at(key: &str, name: &str) -> String {
 /// The end of a request that was not granted.
 pub(in crate::cli) fn not_held(why: NotHeld, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
     match why {
-        NotHeld::Refused { reason, message, hint } => {
+        NotHeld::Refused { reason, message, hint, cycle } => {
             let is_deadlock = reason == "deadlock";
             let code = match is_deadlock {
                 true => OwnCode::NotAcquired.number(),
@@ -253,8 +267,11 @@ pub(in crate::cli) fn not_held(why: NotHeld, wait: &WaitArgs, verbosity: Verbosi
             };
             if code != 0 && (verbosity > Verbosity::Quiet || is_deadlock) {
                 verbosity.message(&message);
-                if let Some(hint) = hint {
-                    verbosity.hint(&hint);
+                deadlock::lines(&cycle).iter().for_each(|line| verbosity.message(line));
+                match hint {
+                    Some(hint) => verbosity.hint(&hint),
+                    None if !cycle.is_empty() => verbosity.hint(refusal::AGAIN),
+                    None => {}
                 }
             }
             Failed::silent(code)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    FrameId, HostId, Key, LeaseId, OverNodes, ProcessId, RequestId, Revision, Tag, Token,
+    Above, FrameId, HostId, Key, LeaseId, OverNodes, ProcessId, RequestId, Revision, Tag, Token,
     UnixMillis, View,
 };
 
@@ -256,6 +256,10 @@ pub struct Request {
     /// Of a request over nodes: what its part here has to know of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_nodes: Option<Box<OverNodes>>,
+    /// What encloses it beyond this table, as its client says: only those who look for deadlocks over
+    /// nodes go by it. It authorises nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<Box<Above>>,
 }
 
 /// What happens to a command whose hold is lost while it runs.

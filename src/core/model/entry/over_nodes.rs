@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::{NodeId, RunId};
+use crate::core::{FrameId, NodeId, RunId};
 
 /// The part of a request that only a request over nodes has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,16 @@ pub enum Require {
     Majority,
     /// One. It excludes no other request over nodes.
     Any,
+}
+
+/// What encloses a request beyond the table that knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Above {
+    /// A run over nodes.
+    Run(RunId),
+    /// A frame of a daemon that is a node, too.
+    Frame(NodeId, FrameId),
 }
 
 /// The most nodes that a request over nodes may name.

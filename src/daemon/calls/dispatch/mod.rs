@@ -88,6 +88,7 @@ impl Server {
             Asked::Restrict(restrict) => self.restrict(id, &restrict),
             Asked::Status(query) => self.status(id, peer, &query, more),
             Asked::Stop(_) => self.stop(peer),
+            Asked::WaitsNear(query) => self.waits_near(id, peer, &query),
             Asked::Why(query) => self.why(peer, &query),
             Asked::WouldAcquire(asked) => self.would_acquire(id, &asked),
             Asked::WouldKill(asked) => self.would_kill(peer, &asked),

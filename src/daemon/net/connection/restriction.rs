@@ -25,6 +25,11 @@ impl Restriction {
         })
     }
 
+    /// Whether a key is, or lies below, a key of each restriction.
+    pub(crate) fn allows_key(&self, key: &Key) -> bool {
+        self.each.iter().all(|keys| keys.is_empty() || keys.iter().any(|it| it.covers(key)))
+    }
+
     /// Adds a restriction to these keys; to none if there are none. Returns whether there is room for it.
     pub(crate) fn add(&mut self, keys: Vec<Key>) -> bool {
         let has_room = self.each.len() < RESTRICTIONS_MAX;
@@ -67,6 +72,9 @@ mod tests {
             (&["/deploy"], false),
         ] {
             assert_eq!(restriction.allows(&items(asked)), allowed, "{asked:?}");
+            let each = asked.iter().map(|key| Key::new(key));
+            let each = each.map(|key| key.is_ok_and(|key| restriction.allows_key(&key)));
+            assert_eq!(each.fold(true, |all, it| all && it), allowed, "{asked:?}");
         }
         restriction.each.push(keys(&["deploy/web", "other"]));
         assert!(restriction.allows(&items(&["deploy/web/1"])));

@@ -3,7 +3,7 @@
 //! Invariant: a part that is not confirmed ends with its connection and with this daemon, and is never
 //! written where it would outlive a reboot.
 
-use crate::core::{FrameId, NODES_MAX, OverNodes};
+use crate::core::{Above, FrameId, NODES_MAX, OverNodes};
 use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::requests::acquire::Part;
@@ -53,10 +53,12 @@ impl Server {
             session: None,
             frame: None,
             lease: Some(LeaseAsked { handle: collect.handle, ttl_ms: collect.ttl_ms }),
+            under_run: collect.under_run,
             wrapper: None,
             on_lost: OnLost::default(),
         };
-        let part = Part { over_nodes: Box::new(over_nodes), parent };
+        let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
+        let part = Part { over_nodes: Box::new(over_nodes), parent, under_frame };
         self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
     }
 

@@ -6,3 +6,4 @@ pub(crate) mod confirm_at;
 pub(crate) mod identify;
 pub(crate) mod report;
 pub(crate) mod restrict;
+pub(crate) mod waits_near;

@@ -36,6 +36,7 @@ impl Server {
             | Asked::Renew(_)
             | Asked::Report(_)
             | Asked::Restrict(_)
+            | Asked::WaitsNear(_)
             | Asked::Wrong(_) => true,
             _ => false,
         };

@@ -99,6 +99,7 @@ fn asked(revision: u64) -> Request {
         on_lost: Default::default(),
         asker: None,
         over_nodes: None,
+        above: None,
     }
 }
 

@@ -356,6 +356,23 @@ fn a_request_that_gives_way_asks_anew_behind_the_others() {
 }
 
 #[test]
+fn a_victim_of_a_deadlock_gives_all_back_and_is_refused_while_it_waits_only() {
+    let deadlock = || Input::Deadlock { why: "a ring".to_owned() };
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    assert!(!scene.coordinator.waits());
+    scene.hear(Input::Queued { node: 0 });
+    assert!(scene.coordinator.waits() && !scene.coordinator.holds_while_it_waits());
+    scene.hear(granted(0, 5));
+    assert!(!scene.coordinator.waits());
+    assert_eq!(scene.hear(deadlock()), [""; 0], "the node may grant it yet");
+    scene.hear(Input::Queued { node: 1 });
+    assert!(scene.coordinator.holds_while_it_waits());
+    assert_eq!(scene.hear(deadlock()), ["cancel 1", "cancel 0", "refused None Deadlock"]);
+    let mut scene = Scene::running(plan(2, Require::All));
+    assert_eq!(scene.hear(deadlock()), [""; 0]);
+}
+
+#[test]
 fn only_those_that_answer_within_5_s_count_as_alive() {
     let mut scene = Scene::with(Coordinator::new(plan(3, Require::AllAlive)));
     scene.hear(Input::Tick);

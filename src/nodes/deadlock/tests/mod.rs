@@ -1,5 +1,6 @@
 //! Deadlocks over nodes, with real tables.
 
+mod looks;
 mod random;
 mod rings;
 mod world;

@@ -20,7 +20,7 @@ fn histories() -> u64 {
 const WANTED: [&str; 8] = ["w a", "r a", "w a/b", "c a/b", "w b", "r b", "c c", "c2 c"];
 
 /// Something happens: somebody asks, or a command ends.
-fn step(world: &mut World, rng: &mut Rng) {
+pub(super) fn step(world: &mut World, rng: &mut Rng) {
     let running = |id: &usize| world.asks[*id].state == State::Runs;
     let runs: Vec<usize> = (0..world.asks.len()).filter(running).collect();
     let under = if rng.u8(..10) < 6 { rng.choice(&runs).copied() } else { None };
@@ -46,7 +46,7 @@ fn step(world: &mut World, rng: &mut Rng) {
     }
 }
 
-fn history(seed: u64) -> (World, Rng) {
+pub(super) fn history(seed: u64) -> (World, Rng) {
     let mut rng = Rng::with_seed(seed);
     let mut world = World::of(rng.usize(2..=4));
     for _ in 0..rng.usize(4..24) {

@@ -16,14 +16,19 @@ fn found(world: &World) -> Vec<Deadlock> {
 
 /// A ring of `length` commands, the `i`-th of which holds `k<i>` at one node and waits for the next key
 /// at the next node. `ages` says which command begins when.
-struct Ring {
-    world: World,
+pub(super) struct Ring {
+    pub(super) world: World,
     outer: Vec<usize>,
-    inner: Vec<usize>,
+    pub(super) inner: Vec<usize>,
 }
 
 impl Ring {
-    fn new(nodes: usize, length: usize, ages: &[usize], plain: impl Fn(usize) -> bool) -> Self {
+    pub(super) fn new(
+        nodes: usize,
+        length: usize,
+        ages: &[usize],
+        plain: impl Fn(usize) -> bool,
+    ) -> Self {
         let mut world = World::of(nodes);
         let mut outer = vec![0; length];
         for at in ages {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::core::*;
-use crate::nodes::deadlock::{Above, Membership, PartOf, Reading, RequestName};
+use crate::nodes::deadlock::{Membership, PartOf, Reading, RequestName};
 
 /// The tables, and what clients asked.
 #[derive(Clone)]
@@ -299,6 +299,18 @@ impl World {
             _ => false,
         });
         found.unwrap_or_else(|| panic!("{name:?} waits nowhere"))
+    }
+
+    /// The name of a request that waits.
+    pub(super) fn name_of(&self, id: usize) -> RequestName {
+        let ask = &self.asks[id];
+        match ask.run {
+            Some((run, _)) => RequestName::Run(run),
+            None => {
+                let (node, request) = ask.waits.first_key_value().unwrap();
+                RequestName::Plain(Self::node(*node), *request)
+            }
+        }
     }
 
     /// What a node says about the frames that runs over nodes are part of or enclose, and about those

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::core::{NodeId, Require, RunId, Tag};
-use crate::protocol::{Handle, WireItem};
+use crate::protocol::{FrameOfNode, Handle, WireItem};
 
 /// `Collect`: asks for a lease that is one part of a request over nodes. Its replies are those of
 /// [`Acquire`](crate::protocol::Acquire) for a lease.
@@ -48,6 +48,13 @@ pub struct Collect {
     /// under it. What that lease holds is not in the way of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under: Option<Handle>,
+    /// As in [`Acquire`](crate::protocol::Acquire).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_run: Option<RunId>,
+    /// The innermost frame within which the request is made, if that is one of a daemon: of this one
+    /// or of another. It goes before `under_run`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_frame: Option<FrameOfNode>,
 }
 
 /// The default, which is left out.

@@ -9,3 +9,4 @@ pub(in crate::protocol) mod identify;
 pub(in crate::protocol) mod refusal;
 pub(in crate::protocol) mod report;
 pub(in crate::protocol) mod restrict;
+pub(in crate::protocol) mod waits_near;

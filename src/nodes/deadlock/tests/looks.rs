@@ -1,0 +1,223 @@
+//! Clients that look for deadlocks, each at its own times, over nodes that answer late or never.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use super::random::{history, step};
+use super::rings::Ring;
+use super::world::{State, World};
+use crate::nodes::Millis;
+use crate::nodes::deadlock::{Looker, Named, Next, Reading, Way, find_in};
+use crate::nodes::sim::{Rule, break_rule};
+
+/// How far time goes at once.
+const TICK_MS: Millis = 20;
+
+/// How late an answer is at most, on each of its two ways.
+const LATE_MS: Millis = 300;
+
+/// Clients, their lookers and what is on its way.
+struct Scene {
+    world: World,
+    rng: Rng,
+    now: Millis,
+    lookers: BTreeMap<usize, Looker>,
+    /// When each client begins to look at the earliest.
+    begins: BTreeMap<usize, Millis>,
+    /// What happens when, in the order of time.
+    coming: BTreeMap<(Millis, u64), Coming>,
+    count: u64,
+    /// A node that nobody reaches.
+    away: Option<usize>,
+    /// Who gave way, in this order.
+    gave_way: Vec<usize>,
+    /// How many of them although they were not stuck.
+    needless: usize,
+}
+
+enum Coming {
+    /// A call arrives at a node.
+    Call { client: usize, round: u64, node: usize },
+    /// Its answer arrives.
+    Answer { client: usize, round: u64, node: usize, reading: Option<Reading> },
+}
+
+impl Scene {
+    fn new(world: World, rng: Rng) -> Self {
+        Self {
+            world,
+            rng,
+            now: 0,
+            lookers: BTreeMap::new(),
+            begins: BTreeMap::new(),
+            coming: BTreeMap::new(),
+            count: 0,
+            away: None,
+            gave_way: Vec::new(),
+            needless: 0,
+        }
+    }
+
+    fn send(&mut self, coming: Coming) {
+        self.count += 1;
+        let at = self.now + self.rng.u64(1..=LATE_MS);
+        self.coming.insert((at, self.count), coming);
+    }
+
+    fn pass(&mut self, ms: Millis) {
+        let until = self.now + ms;
+        while self.now < until {
+            self.now += TICK_MS;
+            self.receive();
+            self.look();
+        }
+    }
+
+    fn receive(&mut self) {
+        while let Some(first) = self.coming.first_entry() {
+            if first.key().0 > self.now {
+                return;
+            }
+            match first.remove() {
+                Coming::Call { client, round, node } => {
+                    let is_away = self.away == Some(node);
+                    let reading = (!is_away).then(|| self.world.reading(node));
+                    self.send(Coming::Answer { client, round, node, reading });
+                }
+                Coming::Answer { client, round, node, reading } => {
+                    if let Some(looker) = self.lookers.get_mut(&client) {
+                        looker.answer(round, node, reading);
+                    }
+                }
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        let waiting: Vec<usize> = self.world.waiters().into_iter().collect();
+        self.lookers.retain(|id, _| waiting.contains(id));
+        for id in waiting {
+            let begins = self.begins.get(&id).copied().unwrap_or_default();
+            if self.world.is_over_nodes(id) && self.now >= begins {
+                self.look_for(id);
+            }
+        }
+    }
+
+    fn look_for(&mut self, id: usize) {
+        let nodes = self.world.tables.len();
+        // An earlier one of this turn may have let it go on.
+        if self.world.asks[id].state != State::Waits {
+            return;
+        }
+        let own = self.world.name_of(id);
+        let looker = self.lookers.entry(id).or_insert_with(|| Looker::new(Named::default(), nodes));
+        looker.is(own);
+        looker.waits(true, self.now);
+        match looker.next(self.now) {
+            Next::Rest { .. } => {}
+            Next::Ask { round, .. } => {
+                (0..nodes).for_each(|node| self.send(Coming::Call { client: id, round, node }));
+            }
+            Next::GiveWay { way, .. } => self.give_way(id, way),
+        }
+    }
+
+    fn give_way(&mut self, id: usize, way: Way) {
+        let own = self.world.name_of(id);
+        let deadlocks = find_in(&self.world.readings()).unwrap();
+        let mut victims = deadlocks.iter().flat_map(|deadlock| &deadlock.victims);
+        self.needless += usize::from(!victims.any(|victim| victim.request == own));
+        self.gave_way.push(id);
+        match way {
+            Way::Surrender => self.world.surrender(id),
+            Way::Refusal => self.world.finish(id),
+        }
+    }
+}
+
+/// A ring of a seed: who gave way, whose turn it was, whether it was stuck, and whether something still is.
+fn ring(seed: u64, away: bool) -> (Scene, usize, bool) {
+    let mut rng = Rng::with_seed(seed);
+    let (nodes, length) = (rng.usize(2..=3), rng.usize(3..=5));
+    let mut ages: Vec<usize> = (0..length).collect();
+    rng.shuffle(&mut ages);
+    let plain = rng.u8(..);
+    let Ring { world, inner, .. } = Ring::new(nodes, length, &ages, |at| plain >> at & 1 == 1);
+    let youngest = inner[*ages.last().unwrap()];
+    let begins = inner.iter().map(|id| (*id, rng.u64(0..6_000))).collect();
+    let mut scene = Scene { begins, away: away.then_some(0), ..Scene::new(world, rng) };
+    scene.pass(90_000);
+    let is_stuck = !find_in(&scene.world.readings()).unwrap().is_empty();
+    (scene, youngest, is_stuck)
+}
+
+#[test]
+fn of_a_ring_only_the_youngest_gives_way_whoever_looks_when() {
+    for seed in 0..60 {
+        let (scene, youngest, is_stuck) = ring(seed, false);
+        assert_eq!((scene.gave_way, scene.needless), (vec![youngest], 0), "seed {seed}");
+        assert!(!is_stuck, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_ring_of_which_a_part_cannot_be_seen_is_none() {
+    for seed in 0..20 {
+        let (scene, _, is_stuck) = ring(seed, true);
+        assert!(scene.gave_way.is_empty(), "seed {seed}: {:?}", scene.gave_way);
+        assert!(is_stuck);
+    }
+}
+
+/// If the youngest cannot see the ring, the next one gives way, later.
+#[test]
+fn the_next_one_gives_way_if_the_youngest_does_not() {
+    let Ring { world, inner, .. } = Ring::new(2, 2, &[0, 1], |_| false);
+    let begins = BTreeMap::from([(inner[1], Millis::MAX)]);
+    let mut scene = Scene { begins, ..Scene::new(world, Rng::with_seed(1)) };
+    scene.pass(10_000);
+    assert!(scene.gave_way.is_empty());
+    scene.pass(10_000);
+    assert_eq!((scene.gave_way, scene.needless), (vec![inner[0]], 0));
+}
+
+#[test]
+fn rule_7_that_nobody_looks_is_found() {
+    break_rule(Some(Rule::LooksForDeadlocks));
+    let (scene, _, is_stuck) = ring(1, false);
+    break_rule(None);
+    assert!(is_stuck && scene.gave_way.is_empty());
+}
+
+#[test]
+fn rule_7_that_each_of_a_ring_gives_way_is_found() {
+    break_rule(Some(Rule::OneGivesWay));
+    let several = (0..60).any(|seed| ring(seed, false).0.gave_way.len() > 1);
+    break_rule(None);
+    assert!(several, "it was not found");
+}
+
+/// Random histories that go on while clients look: in the end nothing is stuck, and nearly nobody gave way
+/// who need not have.
+#[test]
+fn whatever_happens_while_clients_look_nothing_stays_stuck() {
+    let (mut gave_way, mut needless) = (0, 0);
+    for seed in 0..60 {
+        let (world, rng) = history(seed);
+        let mut scene = Scene::new(world, rng);
+        for _ in 0..6 {
+            step(&mut scene.world, &mut scene.rng);
+            scene.pass(1_000);
+        }
+        scene.pass(120_000);
+        let left = find_in(&scene.world.readings()).unwrap();
+        assert_eq!(left, [], "seed {seed}: {}", scene.world.told());
+        gave_way += scene.gave_way.len();
+        needless += scene.needless;
+    }
+    assert!(gave_way > 10, "{gave_way}");
+    // One that waits at several nodes for any may be let go on by another one that gives way.
+    assert!(needless * 20 <= gave_way, "{needless} of {gave_way}");
+}

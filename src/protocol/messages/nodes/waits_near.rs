@@ -1,0 +1,94 @@
+//! What a node knows of the waits near some runs over nodes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::{FrameId, NodeId, Require, RunId, Snapshot};
+
+/// The most runs, and the most frames, that a [`WaitsNear`] may name.
+pub const WAITS_NEAR_NAMES_MAX: usize = 1_000;
+
+/// `WaitsNear`: asks for the part of the table that the requests of some runs over nodes, and of what
+/// runs within them, can wait for. Deadlocks that go over several nodes are looked for in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitsNear {
+    /// The runs; one that the node does not know is ignored. What this node knows to be within a frame
+    /// of any node is always part of the answer.
+    pub runs: Vec<RunId>,
+    /// Frames of this node that other nodes named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frames: Vec<FrameId>,
+}
+
+/// The reply to a [`WaitsNear`]. It says which keys are held and wanted near these runs, and by which
+/// users; commands only to those who may see them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitsFound {
+    /// The node.
+    pub node: NodeId,
+    /// The part of the table, as the journal has a table, without commands, notes, tags and owners.
+    pub table: Snapshot,
+    /// What each frame of it is.
+    pub frames: Vec<FrameFound>,
+}
+
+/// A frame near the runs that a [`WaitsNear`] asked about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FrameFound {
+    /// Its number at this node.
+    pub frame: FrameId,
+    /// Its session, as status shows it.
+    pub session: String,
+    /// Its process; 0 for a lease.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it runs, the beginning of it; absent if that is not the caller's to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Whether it is a lease.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lease: bool,
+    /// Of a part of a request over nodes: the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_of: Option<PartFound>,
+    /// The run over nodes within which it was asked for, as its client says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_run: Option<RunId>,
+    /// The frame within which it was asked for, as its client says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_frame: Option<FrameOfNode>,
+}
+
+/// The request over nodes of which a frame is a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartFound {
+    /// The request over all its nodes.
+    pub run: RunId,
+    /// The ids of its nodes.
+    pub nodes: Vec<NodeId>,
+    /// How many of them have to grant it.
+    pub require: Require,
+    /// Whether the part is a spare that is not confirmed: the node takes it back for any request that
+    /// would then fit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub loose: bool,
+}
+
+/// A frame, with the node that knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameOfNode {
+    /// The node.
+    pub node: NodeId,
+    /// Its number there.
+    pub frame: FrameId,
+}
+
+impl FrameFound {
+    /// A frame of a process or lease that is part of nothing and within nothing.
+    #[must_use]
+    pub fn new(frame: FrameId, session: String, pid: u32, uid: u32) -> Self {
+        let (command, part_of, under_run, under_frame) = Default::default();
+        Self { frame, session, pid, uid, command, lease: false, part_of, under_run, under_frame }
+    }
+}

@@ -1,0 +1,102 @@
+//! Looks for deadlocks over nodes on behalf of a process that waits for a plain lock within a run over nodes.
+//!
+//! It is a process of its own, and no child of the one that waits: that one becomes its command, which must
+//! find no child that it did not start. It ends as soon as the other one goes on or ends, because their
+//! channel ends.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout};
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{CycleStepInfo, RunId};
+use crate::run::nodes::channel::{End, Received, channel};
+use crate::run::nodes::process::stand_alone;
+use crate::sys::clock::boottime_ms;
+use crate::sys::fds;
+use crate::sys::process::child::{Reap, ended, fork};
+
+use super::{Around, GiveWay, Looking};
+
+/// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
+const SLEEP_MS_MAX: u64 = 1000;
+
+/// A process that looks for deadlocks.
+#[derive(Debug)]
+pub struct Lookout {
+    channel: End,
+}
+
+/// A deadlock that the waiting request has to end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FoundDeadlock {
+    /// What it is, for people.
+    pub message: String,
+    /// The ring, the waiting request first.
+    pub cycle: Vec<CycleStepInfo>,
+}
+
+impl Lookout {
+    /// Begins to look for the request of this process, which waits at the daemon of this machine within a
+    /// run over nodes. This process must have one thread.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn start(around: &Around, run: RunId) -> io::Result<Self> {
+        let pid = std::process::id();
+        let (ours, theirs) = channel()?;
+        let Some(between) = fork()? else {
+            drop(ours);
+            if let Ok(None) = fork() {
+                look(around, run, pid, &theirs);
+            }
+            std::process::exit(0);
+        };
+        // Where its parent ignores SIGCHLD, the kernel has reaped it.
+        let _ = waitpid(between, None);
+        Ok(Self { channel: ours })
+    }
+
+    /// The deadlock, once one was found.
+    #[must_use]
+    pub fn found(&self) -> Option<FoundDeadlock> {
+        match self.channel.receive() {
+            Received::Message(found, _) => Some(found),
+            Received::Nothing | Received::End => None,
+        }
+    }
+}
+
+fn look(around: &Around, run: RunId, pid: u32, channel: &End) {
+    stand_alone();
+    fds::close_from_except(3, &[channel.as_fd()]);
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = dup2_stdin(&null);
+        let _ = dup2_stdout(&null);
+        let _ = dup2_stderr(&null);
+    }
+    let mut looking = Looking::of_process(around, run, pid);
+    let mut ending: Vec<Pid> = Vec::new();
+    loop {
+        let found = looking.turn(true, boottime_ms());
+        if let Some(GiveWay::Refusal { why, cycle }) = found {
+            channel.send(&FoundDeadlock { message: why, cycle }, None);
+            return;
+        }
+        ending.append(&mut looking.closed);
+        ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
+        let due = looking.wake_at.map_or(u64::MAX, |at| at.saturating_sub(boottime_ms()));
+        let patience = due.min(looking.patience_ms()).min(SLEEP_MS_MAX);
+        let own = PollFd::new(channel.as_fd(), PollFlags::POLLIN);
+        let mut polled: Vec<PollFd<'_>> = looking.polled().chain([own]).collect();
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut polled, timeout);
+        if let Received::End = channel.receive::<FoundDeadlock>() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! Reads the waits of the nodes, where a request that waits may be part of a deadlock.
+//!
+//! It has connections of its own: on those of the request a call is not answered while the request waits.
+//! They are there only while it waits.
+//!
+//! Invariant: what a connection says is believed of the node only that it was pinned to.
+
+pub(super) mod lookout;
+
+use std::collections::VecDeque;
+
+use nix::poll::PollFd;
+use nix::unistd::Pid;
+
+use crate::client::Options;
+use crate::client::nodes::link::Link;
+use crate::client::nodes::list::Node;
+use crate::client::nodes::pins::Pins;
+use crate::client::nodes::ssh::NodeFailure;
+use crate::core::{Above, Key, Mode, Request, UnixMillis};
+use crate::nodes::Millis;
+use crate::nodes::deadlock::{
+    Blocked, Deadlock, Looker, Membership, Named, Next, PartOf, Reading, RequestName, Step, Way,
+};
+use crate::protocol::node_address::NodeAddress;
+use crate::protocol::place::Place;
+use crate::protocol::{
+    BlockerInfo, CycleStepInfo, FrameFound, NodeId, NodeIdentity, PartyInfo, RunId, WaitsFound,
+    WaitsNear,
+};
+
+use super::member::{Heard, Member};
+use super::request::NodesRequest;
+
+/// The most nodes that are read.
+const SOURCES_MAX: usize = 64;
+
+/// What the daemon of this machine is called.
+const HERE: &str = "local";
+
+/// Reads the waits of the nodes for one request.
+pub(super) struct Looking<'a> {
+    own: Own<'a>,
+    pins: &'a Pins,
+    here: &'a Place,
+    options: &'a Options,
+    looker: Looker,
+    sources: Vec<Source>,
+    /// When [`Self::turn`] is to be called at the latest.
+    pub(super) wake_at: Option<Millis>,
+    /// Processes of connections that were closed, to be reaped.
+    pub(super) closed: Vec<Pid>,
+}
+
+/// What is around a request that waits, and how to reach it.
+#[derive(Clone, Debug)]
+pub struct Around {
+    /// The nodes at which a deadlock may go on.
+    pub near: Vec<Node>,
+    /// What the nodes were when they were met first.
+    pub pins: Pins,
+    /// The place that all commands of this machine use.
+    pub here: Place,
+    /// How a daemon is started there.
+    pub options: Options,
+}
+
+/// The request that waits.
+#[derive(Clone, Copy, Debug)]
+enum Own<'a> {
+    /// A request over nodes, and what it runs.
+    Run(RunId, &'a str),
+    /// The only one of a process, at the daemon of this machine.
+    Process(u32),
+}
+
+/// A node that is read.
+struct Source {
+    member: Member,
+    /// Which node it is, once it has said so.
+    id: Option<NodeId>,
+    reached: bool,
+    /// It cannot be read, whatever happens.
+    is_useless: bool,
+    /// What to ask when it is reached.
+    wanted: Option<(u64, Named)>,
+    /// The numbers of the calls that are not answered.
+    sent: VecDeque<u64>,
+    last: Option<WaitsFound>,
+}
+
+/// The request has to give way.
+pub(super) enum GiveWay {
+    /// It asks anew, behind the others.
+    Surrender,
+    /// It is refused.
+    Refusal {
+        /// The deadlock, for people.
+        why: String,
+        /// The ring, the request first.
+        cycle: Vec<CycleStepInfo>,
+    },
+}
+
+impl<'a> Looking<'a> {
+    /// For a request over nodes.
+    pub(super) fn new(request: &'a NodesRequest) -> Self {
+        let run = request.secret.run();
+        let mut looking = Self {
+            own: Own::Run(run, &request.command),
+            pins: &request.pins,
+            here: &request.here,
+            options: &request.options,
+            looker: Looker::default(),
+            sources: request.nodes.iter().cloned().map(Source::new).collect(),
+            wake_at: None,
+            closed: Vec::new(),
+        };
+        // What encloses it here is known to this machine's daemon only.
+        let here = request.under_frame.is_some().then(here);
+        looking.add_sources(request.near.iter().cloned().chain(here));
+        looking.begin([run].into_iter().chain(request.under_run));
+        looking.looker.is(RequestName::Run(run));
+        looking
+    }
+
+    /// For the request of a process at the daemon of this machine, within a run over nodes.
+    fn of_process(around: &'a Around, run: RunId, pid: u32) -> Self {
+        let mut looking = Self {
+            own: Own::Process(pid),
+            pins: &around.pins,
+            here: &around.here,
+            options: &around.options,
+            looker: Looker::default(),
+            sources: Vec::new(),
+            wake_at: None,
+            closed: Vec::new(),
+        };
+        looking.add_sources([here()].into_iter().chain(around.near.iter().cloned()));
+        looking.begin([run]);
+        looking
+    }
+
+    /// Adds nodes that were met before: nodes are not met in order to look.
+    fn add_sources(&mut self, nodes: impl Iterator<Item = Node>) {
+        for node in nodes {
+            let is_known = node.address == NodeAddress::Local
+                || self.pins.known(&node.address).is_ok_and(|pin| pin.is_some());
+            let is_new = self.sources.iter().all(|other| other.member.node.address != node.address);
+            if is_known && is_new && self.sources.len() < SOURCES_MAX {
+                self.sources.push(Source::new(node));
+            }
+        }
+    }
+
+    fn begin(&mut self, runs: impl IntoIterator<Item = RunId>) {
+        let mut named = Named::default();
+        named.runs.extend(runs);
+        self.looker = Looker::new(named, self.sources.len());
+    }
+
+    /// Goes on with looking, while the request waits. Returns whether it has to give way.
+    pub(super) fn turn(&mut self, waits: bool, now: Millis) -> Option<GiveWay> {
+        self.looker.waits(waits, now);
+        if waits {
+            (0..self.sources.len()).for_each(|at| self.hear(at));
+        }
+        loop {
+            match self.looker.next(now) {
+                Next::Ask { round, named } => {
+                    (0..self.sources.len()).for_each(|at| self.ask(at, round, &named));
+                }
+                Next::GiveWay { way: Way::Surrender, .. } => {
+                    self.close_all();
+                    return Some(GiveWay::Surrender);
+                }
+                Next::GiveWay { deadlock, way: Way::Refusal } => {
+                    return Some(self.refusal(deadlock));
+                }
+                Next::Rest { until } => {
+                    self.wake_at = until;
+                    if !waits {
+                        self.close_all();
+                    }
+                    return None;
+                }
+            }
+        }
+    }
+
+    pub(super) fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.sources.iter().flat_map(|source| source.member.polled())
+    }
+
+    /// How long the caller may sleep, in milliseconds.
+    pub(super) fn patience_ms(&self) -> u64 {
+        let each = self.sources.iter().map(|source| source.member.patience_ms());
+        each.min().unwrap_or(u64::MAX)
+    }
+
+    fn ask(&mut self, at: usize, round: u64, named: &Named) {
+        let source = &mut self.sources[at];
+        if source.is_useless {
+            return self.looker.answer(round, at, None);
+        }
+        source.wanted = Some((round, named.clone()));
+        if !source.member.is_open() {
+            let opened = Link::open(&source.member.node, self.here, self.options);
+            if let Err(failure) = opened.and_then(|link| source.member.connect(link)) {
+                return self.lose(at, &failure);
+            }
+        }
+        self.send(at);
+    }
+
+    fn send(&mut self, at: usize) {
+        let source = &mut self.sources[at];
+        let Some(id) = source.id.filter(|_| source.reached) else { return };
+        let Some((round, named)) = source.wanted.take() else { return };
+        let of_node = named.frames.iter().filter(|(node, _)| *node == id);
+        let frames = of_node.map(|(_, frame)| *frame).collect();
+        let asked = WaitsNear { runs: named.runs.iter().copied().collect(), frames };
+        source.sent.push_back(round);
+        if let Err(failure) = source.member.waits_near(&asked) {
+            self.lose(at, &failure);
+        }
+    }
+
+    fn hear(&mut self, at: usize) {
+        for heard in self.sources[at].member.turn() {
+            match heard {
+                Heard::Identity(identity) => {
+                    if let Err(failure) = self.check(at, &identity) {
+                        return self.lose(at, &failure);
+                    }
+                    let source = &mut self.sources[at];
+                    source.id = Some(identity.node);
+                    source.reached = true;
+                    self.send(at);
+                }
+                Heard::Waits(found) => {
+                    let source = &mut self.sources[at];
+                    let Some(round) = source.sent.pop_front() else { continue };
+                    let found = Some(*found).filter(|found| Some(found.node) == source.id);
+                    if let (Own::Process(pid), NodeAddress::Local, Some(found)) =
+                        (self.own, &source.member.node.address, &found)
+                        && let Some(own) = request_of(found, pid)
+                    {
+                        self.looker.is(own);
+                    }
+                    let read = found.as_ref().map(reading);
+                    source.last = found;
+                    self.looker.answer(round, at, read);
+                }
+                Heard::NoWaits => {
+                    if let Some(round) = self.sources[at].sent.pop_front() {
+                        self.looker.answer(round, at, None);
+                    }
+                }
+                Heard::Away(failure) => return self.lose(at, &failure),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a daemon is the one that its address was pinned to, and is not read by another name.
+    fn check(&self, at: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
+        let address = &self.sources[at].member.node.address;
+        let pin = match address {
+            NodeAddress::Local => None,
+            address => self.pins.known(address).ok().flatten(),
+        };
+        if pin.is_some_and(|pin| pin.node != identity.node) {
+            return Err(NodeFailure::permanent("it is another daemon than before"));
+        }
+        let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
+        match others.any(|(_, other)| other.id == Some(identity.node) && !other.is_useless) {
+            true => Err(NodeFailure::permanent("it is read by another name")),
+            false => Ok(()),
+        }
+    }
+
+    /// A node cannot be read now: all that it was asked is answered with nothing.
+    fn lose(&mut self, at: usize, failure: &NodeFailure) {
+        let source = &mut self.sources[at];
+        source.is_useless |= failure.permanent;
+        let wanted = source.wanted.take().map(|(round, _)| round);
+        let rounds: Vec<u64> = source.sent.drain(..).chain(wanted).collect();
+        self.close(at);
+        rounds.into_iter().for_each(|round| self.looker.answer(round, at, None));
+    }
+
+    fn close(&mut self, at: usize) {
+        let source = &mut self.sources[at];
+        source.reached = false;
+        source.wanted = None;
+        source.sent.clear();
+        self.closed.extend(source.member.close());
+    }
+
+    fn close_all(&mut self) {
+        (0..self.sources.len()).for_each(|at| self.close(at));
+    }
+
+    /// The ring as people are told it, the request first, from what the nodes said last.
+    fn refusal(&self, deadlock: Deadlock) -> GiveWay {
+        let mut ring = deadlock.ring;
+        let own = self.looker.own();
+        let first = ring.iter().position(|step| Some(step.request) == own).unwrap_or_default();
+        ring.rotate_left(first);
+        let cycle = ring.iter().filter_map(|step| self.step(step)).collect();
+        GiveWay::Refusal { why: told(&ring), cycle }
+    }
+
+    fn step(&self, step: &Step) -> Option<CycleStepInfo> {
+        let source = self.sources.iter().find(|source| source.id == Some(step.node))?;
+        let found = source.last.as_ref()?;
+        let waiter = Waiting::of(found, step.request)?;
+        Some(CycleStepInfo {
+            waiter: self.party_of(waiter.frame),
+            key: step.key.to_string(),
+            mode: waiter.mode(&step.key),
+            blocker: self.blocker(found, step.by, &step.key)?,
+            node: Some(source.member.node.name.clone()),
+        })
+    }
+
+    fn blocker(&self, found: &WaitsFound, by: Blocked, key: &Key) -> Option<BlockerInfo> {
+        let (frame, (key, mode), since, holds) = match by {
+            Blocked::Hold(token, _) => {
+                let hold = found.table.holds.iter().find(|hold| hold.token == token)?;
+                let near = |other: &Key| other.covers(key) || key.covers(other);
+                let item = hold.items.iter().find(|item| near(&item.key))?;
+                (hold.frame, (item.key.clone(), item.mode), hold.since, true)
+            }
+            Blocked::Before(other) => {
+                let other = Waiting::of(found, other)?;
+                let wanted = (key.clone(), other.mode(key));
+                (other.frame.frame, wanted, other.since, false)
+            }
+        };
+        let frame = found.frames.iter().find(|it| it.frame == frame)?;
+        let (party, key) = (self.party_of(frame), key.to_string());
+        Some(BlockerInfo { party, key, mode, holds, since: time(since) })
+    }
+
+    fn party_of(&self, frame: &FrameFound) -> PartyInfo {
+        let run = frame.part_of.as_ref().map(|part| part.run);
+        // The user of another machine may not be told what this one runs.
+        let command = match self.own {
+            Own::Run(own, command) if run == Some(own) => Some(command.to_owned()),
+            _ => frame.command.clone(),
+        };
+        PartyInfo {
+            pid: frame.pid,
+            uid: frame.uid,
+            command,
+            session: frame.session.clone(),
+            lease: frame.lease,
+            run,
+        }
+    }
+}
+
+impl Source {
+    fn new(node: Node) -> Self {
+        Self {
+            member: Member::new(node),
+            id: None,
+            reached: false,
+            is_useless: false,
+            wanted: None,
+            sent: VecDeque::new(),
+            last: None,
+        }
+    }
+}
+
+/// The daemon of this machine.
+fn here() -> Node {
+    Node { name: HERE.to_owned(), address: NodeAddress::Local, canal: None }
+}
+
+/// The request of a process that waits at a node.
+fn request_of(found: &WaitsFound, pid: u32) -> Option<RequestName> {
+    let mut frames = found.frames.iter();
+    let frame = frames.find(|frame| frame.pid == pid && frame.under_run.is_some())?;
+    let waiter = found.table.waiters.iter().find(|waiter| waiter.frame == frame.frame)?;
+    Some(RequestName::Plain(found.node, waiter.id))
+}
+
+/// A request that waits at a node.
+struct Waiting<'a> {
+    request: &'a Request,
+    frame: &'a FrameFound,
+    since: UnixMillis,
+}
+
+impl<'a> Waiting<'a> {
+    fn of(found: &'a WaitsFound, name: RequestName) -> Option<Self> {
+        found.table.waiters.iter().find_map(|waiter| {
+            let frame = found.frames.iter().find(|it| it.frame == waiter.frame)?;
+            let is_meant = match name {
+                RequestName::Run(run) => frame.part_of.as_ref().is_some_and(|it| it.run == run),
+                RequestName::Plain(_, id) => waiter.id == id,
+            };
+            is_meant.then_some(Self { request: &waiter.request, frame, since: waiter.since })
+        })
+    }
+
+    /// In which way it wants a key, or one above or below it.
+    fn mode(&self, key: &Key) -> Mode {
+        let items = &self.request.items;
+        let near = |other: &Key| other.covers(key) || key.covers(other);
+        let own = items.iter().find(|item| item.key == *key);
+        let item = own.or_else(|| items.iter().find(|item| near(&item.key)));
+        item.map_or(Mode::Counted, |item| item.ask.mode())
+    }
+}
+
+/// What a node says, for the search.
+fn reading(found: &WaitsFound) -> Reading {
+    let member = |frame: &FrameFound| {
+        let part_of = frame.part_of.as_ref().map(|part| PartOf {
+            run: part.run,
+            nodes: part.nodes.clone(),
+            require: part.require,
+            is_loose: part.loose,
+        });
+        let above = frame.under_frame.map(|above| Above::Frame(above.node, above.frame));
+        let under = above.or(frame.under_run.map(Above::Run));
+        let is_any = part_of.is_some() || under.is_some();
+        is_any.then_some((frame.frame, Membership { part_of, under }))
+    };
+    let members = found.frames.iter().filter_map(member).collect();
+    Reading { node: found.node, table: found.table.clone(), members }
+}
+
+/// A deadlock in one clause.
+fn told(ring: &[Step]) -> String {
+    let key = ring.first().map(|step| step.key.to_string()).unwrap_or_default();
+    match ring.len() {
+        1 => format!("waiting for `{key}` would never end: the command around this one holds it"),
+        requests => format!(
+            "waiting for `{key}` would never end: a deadlock of {requests} requests over nodes"
+        ),
+    }
+}
+
+fn time(at: UnixMillis) -> String {
+    let at = i64::try_from(at.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(at).unwrap_or(jiff::Timestamp::MAX).to_string()
+}

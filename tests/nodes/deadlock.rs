@@ -1,0 +1,185 @@
+//! Deadlocks that go over several nodes: found within seconds, one request gives way, and it tells the ring.
+
+use std::fs;
+
+use crate::run::{NAMES, Nodes};
+use crate::world::process::{Ended, Proc, wait_until};
+
+/// Nodes that grant at once, and that the place of the commands has met.
+fn nodes() -> Nodes {
+    let nodes = Nodes::new();
+    nodes.run(&["--", "true"]).end().code(0);
+    nodes
+}
+
+/// `canal run --on NODE -k KEY -- COMMAND`, as a shell is told.
+fn on(node: &str, key: &str, command: &str) -> String {
+    format!("canal run --on {node} --ttl 10s -k {key} -- {command}")
+}
+
+/// A command that takes a key at a node, says so, and asks for another one within it when `go` is there.
+fn nested(nodes: &Nodes, number: usize, outer: (&str, &str), inner: &str) -> Proc {
+    let script = format!("touch held{number}; until [ -e go ]; do sleep 0.05; done; {inner}");
+    let command = format!("sh -c \"{script}\"");
+    let run = nodes.here.sh(&on(outer.0, outer.1, &command)).spawn();
+    wait_until("it holds its first lock", || {
+        nodes.here.path("work").join(format!("held{number}")).exists()
+    });
+    run
+}
+
+fn go(nodes: &Nodes) {
+    fs::write(nodes.here.path("work").join("go"), "").unwrap();
+}
+
+/// Whether what was refused tells the ring, with the node of each wait.
+fn tells(ended: &Ended, requests: usize, at: &[&str]) {
+    let said = &ended.stderr;
+    let message = format!("would never end: a deadlock of {requests} requests over nodes");
+    assert!(said.contains(&message), "{said}");
+    for node in at {
+        assert!(said.contains(&format!(" at {node}, held by")), "{said}");
+    }
+    assert!(said.contains("hint: run it again"), "{said}");
+}
+
+#[test]
+fn of_two_runs_that_wait_for_each_other_at_two_nodes_the_younger_is_refused() {
+    let nodes = nodes();
+    let one = nested(&nodes, 1, ("a", "x"), &on("b", "y", "true"));
+    let two = nested(&nodes, 2, ("b", "y"), &on("a", "x", "true"));
+    go(&nodes);
+    let refused = two.end().code(75);
+    tells(&refused, 2, &["a", "b"]);
+    let granted = one.end().code(0);
+    assert!(!granted.stderr.contains("deadlock"), "{}", granted.stderr);
+}
+
+#[test]
+fn three_in_a_ring_over_three_nodes_have_one_victim() {
+    let nodes = nodes();
+    let keys = ["x", "y", "z"];
+    let runs: Vec<Proc> = (0..3)
+        .map(|at| {
+            let next = (at + 1) % 3;
+            nested(&nodes, at, (NAMES[at], keys[at]), &on(NAMES[next], keys[next], "true"))
+        })
+        .collect();
+    go(&nodes);
+    let ended: Vec<Ended> = runs.into_iter().map(Proc::end).collect();
+    let codes: Vec<Option<i32>> = ended.iter().map(|ended| ended.code).collect();
+    assert_eq!(codes, [Some(0), Some(0), Some(75)]);
+    tells(&ended[2], 3, &NAMES);
+}
+
+/// A plain lock of the machine of one node, within which a lock over nodes is asked for.
+#[test]
+fn a_ring_through_a_plain_lock_of_one_node_is_found() {
+    let nodes = nodes();
+    let one = nested(&nodes, 1, ("a", "x"), &on("b", "y", "true"));
+    let [a, b, _] = &nodes.nodes;
+    let inner = on(&format!("unix:{}", a.socket().display()), "x", "true");
+    let script = format!("touch held2; {inner}");
+    let plain = b.sh(&format!("canal run -k y -- sh -c \"{script}\"")).spawn();
+    wait_until("it holds the plain lock", || b.path("work").join("held2").exists());
+    go(&nodes);
+    let refused = plain.end().code(75);
+    assert!(refused.stderr.contains("a deadlock of 2 requests over nodes"), "{}", refused.stderr);
+    one.end().code(0);
+}
+
+/// A plain `canal run` within a run over nodes says within which.
+#[test]
+fn a_ring_in_which_a_plain_run_waits_is_found() {
+    let nodes = nodes();
+    let b = nodes.nodes[1].socket();
+    let plain = format!("canal --socket {} run -k y -- true", b.display());
+    let one = nested(&nodes, 1, ("a", "x"), &plain);
+    let two = nested(&nodes, 2, ("b", "y"), &on("a", "x", "true"));
+    go(&nodes);
+    tells(&two.end().code(75), 2, &["a", "b"]);
+    one.end().code(0);
+}
+
+/// Two machines, on each of which a plain `canal run` waits for what the other machine has locked here.
+#[test]
+fn of_a_ring_in_which_only_plain_runs_wait_the_younger_is_refused() {
+    let nodes = nodes();
+    let [a, b, _] = &nodes.nodes;
+    let start = |here: &crate::world::World, there: &crate::world::World, outer, inner| {
+        let script = format!(
+            "touch held; until [ -e go ]; do sleep 0.05; done; canal run -k {inner} -- true"
+        );
+        let there = format!("unix:{}", there.socket().display());
+        let run = here.sh(&on(&there, outer, &format!("sh -c \"{script}\""))).spawn();
+        wait_until("it holds its first lock", || here.path("work").join("held").exists());
+        run
+    };
+    let one = start(b, a, "x", "y");
+    let two = start(a, b, "y", "x");
+    for here in [a, b] {
+        fs::write(here.path("work").join("go"), "").unwrap();
+    }
+    let refused = two.end().code(75);
+    assert!(refused.stderr.contains("a deadlock of 2 requests over nodes"), "{}", refused.stderr);
+    assert!(refused.stderr.contains(" at local, held by"), "{}", refused.stderr);
+    one.end().code(0);
+}
+
+#[test]
+fn one_that_waits_for_the_lock_of_the_command_around_it_is_refused() {
+    let nodes = nodes();
+    let ended = nodes.here.sh(&on("a", "x", &on("a", "x", "true"))).end().code(75);
+    assert!(ended.stderr.contains("the command around this one holds it"), "{}", ended.stderr);
+    let held = nodes.nodes[0].held("x");
+    assert_eq!(held, 0);
+}
+
+/// The id of each node decides which is asked first.
+fn in_order(nodes: &Nodes) -> [usize; 2] {
+    let text = fs::read_to_string(nodes.here.runtime().join("nodes.json")).unwrap();
+    let met: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let id = |at: usize| {
+        let address = format!("unix:{}", nodes.nodes[at].socket().display());
+        met["nodes"][address]["node"].as_str().unwrap().to_owned()
+    };
+    if id(0) < id(1) { [0, 1] } else { [1, 0] }
+}
+
+#[test]
+fn one_whose_command_has_not_begun_asks_anew_and_nobody_is_refused() {
+    let nodes = nodes();
+    let [first, second] = in_order(&nodes);
+    let run = nested(&nodes, 1, (NAMES[second], "x"), &on(NAMES[first], "x", "true"));
+    let both = nodes.here.sh(&on("a,b", "x", "true")).spawn();
+    let waits = || nodes.nodes[second].key("x").waiting == 1 && nodes.nodes[first].held("x") == 1;
+    wait_until("it has the one, and waits for the other", waits);
+    go(&nodes);
+    run.end().code(0);
+    let gave_way = both.end().code(0);
+    assert!(gave_way.stderr.contains("gave way to another request"), "{}", gave_way.stderr);
+}
+
+#[test]
+fn one_that_is_merely_slow_is_no_deadlock() {
+    let nodes = nodes();
+    let script = "touch held0; until [ -e go ]; do sleep 0.05; done";
+    let slow = nodes.here.sh(&on("b", "y", &format!("sh -c \"{script}\""))).spawn();
+    let work = nodes.here.path("work");
+    wait_until("the slow one holds", || work.join("held0").exists());
+    let command = format!("sh -c \"touch held1; {}\"", on("b", "y", "true"));
+    let waits = nodes.here.sh(&on("a", "x", &command)).spawn();
+    wait_until("it holds its first lock", || work.join("held1").exists());
+    let behind = nodes.here.sh(&on("a", "x", "true")).spawn();
+    wait_until("both wait", || {
+        nodes.nodes[1].key("y").waiting == 1 && nodes.nodes[0].key("x").waiting == 1
+    });
+    // They have looked a few times by then.
+    std::thread::sleep(std::time::Duration::from_secs(13));
+    assert_eq!((nodes.nodes[1].key("y").waiting, nodes.nodes[0].key("x").waiting), (1, 1));
+    go(&nodes);
+    for run in [slow, waits, behind] {
+        let ended = run.end().code(0);
+        assert!(!ended.stderr.contains("deadlock"), "{}", ended.stderr);
+    }
+}
