@@ -59,6 +59,8 @@ pub(crate) struct Waiting {
     began: Option<Instant>,
     next_line_after: Duration,
     last: Option<Progress>,
+    /// When it reported that.
+    heard: Option<Instant>,
     /// The keys of the request and their modes.
     modes: Vec<(Arc<str>, Mode)>,
     line: Option<TerminalLine>,
@@ -77,6 +79,7 @@ impl Waiting {
             began: None,
             next_line_after: if at_once { Duration::ZERO } else { FIRST_LINE_AFTER },
             last: None,
+            heard: None,
             modes: items.iter().map(mode).collect(),
             line: None,
             warned: false,
@@ -89,6 +92,7 @@ impl Waiting {
         let passed = self.began.get_or_insert_with(Instant::now).elapsed();
         if let Some(progress) = progress {
             self.last = Some(progress.clone());
+            self.heard = Some(Instant::now());
         }
         if self.verbosity < Verbosity::Normal || self.last.is_none() {
             return None;
@@ -184,7 +188,9 @@ impl Waiting {
         let Some(progress) = &self.last else { return String::new() };
         let mode = self.modes.iter().find(|(key, _)| **key == *progress.key);
         let mode = mode.map_or(Mode::Counted, |(_, mode)| *mode);
-        sentence::fitted(&Wait { progress, mode, here, waited }, columns, &Now::here())
+        let heard_ago = self.heard.map(|heard| heard.elapsed()).unwrap_or_default();
+        let wait = Wait { progress, mode, here, waited, heard_ago };
+        sentence::fitted(&wait, columns, &Now::here())
     }
 }
 

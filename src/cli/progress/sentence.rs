@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::cli::arguments::duration::short;
 use crate::cli::output::sanitize::{command_line, cut, sanitize, width};
+use crate::cli::wording::estimate::estimate;
 use crate::cli::wording::participant::{COMMAND_COLUMNS, held, left, ordinal, wanted};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::user_name;
@@ -25,6 +26,8 @@ pub(super) struct Wait<'a> {
     pub(super) here: usize,
     /// How long it has waited, where that is to be said.
     pub(super) waited: Option<Duration>,
+    /// How long ago the daemon reported the progress.
+    pub(super) heard_ago: Duration,
 }
 
 /// A part of the sentence.
@@ -108,6 +111,9 @@ fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
         (1, _) => parts.push(Part::Whole(", next in line".to_owned())),
         (n, all) => parts.push(Part::Whole(format!(", {} of {all} in line", ordinal(*n)))),
     }
+    if let Some(of) = &wait.progress.estimate {
+        parts.push(Part::Whole(format!(", {}", estimate(of, wait.heard_ago))));
+    }
     match holders.first() {
         // The daemon names holders only where they are the reason.
         Some(longest) => holder(&mut parts, longest, holders.len(), now),
@@ -164,6 +170,7 @@ pub(super) mod tests {
     use super::*;
     use crate::cli::wording::participant::tests::somebody;
     use crate::cli::wording::time::tests::at;
+    use crate::protocol::EstimateInfo;
 
     const SINCE: &str = "2026-11-20T14:02:11Z";
 
@@ -179,6 +186,7 @@ pub(super) mod tests {
             waiting: 4,
             reason: "2 of 2 slots are held".to_owned(),
             holders: (0..holders).map(|_| somebody(812, Some("./deploy.sh"), SINCE)).collect(),
+            estimate: None,
         }
     }
 
@@ -187,7 +195,7 @@ pub(super) mod tests {
     }
 
     fn wait(progress: &Progress) -> Wait<'_> {
-        Wait { progress, mode: Mode::Counted, here: 1, waited: None }
+        Wait { progress, mode: Mode::Counted, here: 1, waited: None, heard_ago: Duration::ZERO }
     }
 
     fn whole(progress: &Progress) -> String {
@@ -211,6 +219,20 @@ pub(super) mod tests {
         let reason = "etcd cannot be reached".to_owned();
         let away = Progress { waiting: 0, position: 0, reason, ..progress(0) };
         assert_eq!(whole(&away), "waiting for deploy; etcd cannot be reached");
+    }
+
+    #[test]
+    fn an_estimate_follows_the_place_in_line_and_counts_down() {
+        let of = EstimateInfo { low_ms: 120_000, median_ms: 240_000, high_ms: 540_000 };
+        let progress = Progress { estimate: Some(of), ..next() };
+        let start = "waiting for deploy, next in line, usually 4 min more (2–9); held 3m by root";
+        assert!(whole(&progress).starts_with(start), "{}", whole(&progress));
+        let later = Wait { heard_ago: Duration::from_secs(600), ..wait(&progress) };
+        let line = fitted(&later, None, &now());
+        assert!(
+            line.starts_with("waiting for deploy, next in line, longer than usual; "),
+            "{line}"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! [`sanitize`](super::output::sanitize) before it is part of a message.
 
 pub(super) mod deadlock;
+pub(super) mod estimate;
 pub(super) mod hold_lost;
 pub(super) mod lease_lost;
 pub(super) mod over_nodes;

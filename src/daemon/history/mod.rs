@@ -2,13 +2,15 @@
 //!
 //! `recorder` makes records of what the table decided, at the one place where its outcomes are taken
 //! in (`calls/dispatch/propose.rs` and `cluster/follow.rs`). `queue` hands them to a thread of their
-//! own (`writer`), which also searches. `serve` and `stats` are what clients ask.
+//! own (`writer`), which also searches. `serve` and `stats` are what clients ask;
+//! `estimates` is what they are told of how long they will wait.
 //!
 //! Invariants: no answer waits for the history, and nothing is done for it before the answers of a
 //! turn are written, but to note in memory what ended. If the writer cannot keep up, records are
 //! dropped and counted.
 
 pub(super) mod cause;
+pub(super) mod estimates;
 pub(super) mod exits;
 pub(super) mod queue;
 pub(super) mod raw;

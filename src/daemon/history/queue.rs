@@ -5,13 +5,13 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Counts, Found, Present, Query};
+use crate::history::{Counts, Found, Present, Query, Summary};
 
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.
 const BATCH_TIME: Duration = Duration::from_millis(400);
@@ -65,6 +65,8 @@ struct State {
     notes: [Option<String>; 2],
     /// Wakes the daemon.
     waker: Option<Waker>,
+    /// How long keys were held lately; `None` before the files are read.
+    summary: Option<Arc<Summary>>,
 }
 
 /// What a note is about. A later note about the same replaces it.
@@ -138,6 +140,11 @@ impl Queue {
         self.lock().dropped
     }
 
+    /// How long keys were held lately; `None` before the files are read.
+    pub(crate) fn summary(&self) -> Option<Arc<Summary>> {
+        self.lock().summary.clone()
+    }
+
     pub(crate) fn notes(&self) -> Vec<String> {
         self.lock().notes.iter().flatten().cloned().collect()
     }
@@ -181,6 +188,14 @@ impl Queue {
         if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }
+    }
+
+    /// Hands over how long keys were held lately. What was handed over before is freed when the
+    /// daemon has taken this.
+    pub(crate) fn publish(&self, summary: &Summary) {
+        let summary = Some(Arc::new(summary.clone()));
+        let before = std::mem::replace(&mut self.lock().summary, summary);
+        drop(before);
     }
 
     pub(crate) fn note(&self, about: About, note: Option<String>) {

@@ -18,7 +18,7 @@ use crate::daemon::history::writer::{self, Files};
 use crate::daemon::hooks::section::On;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::view::text::pid_of;
-use crate::history::{Ending, Reason, RingStep};
+use crate::history::{Ending, Reason, RingStep, Summary};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 
@@ -40,6 +40,8 @@ struct Recorder {
     queue: Arc<Queue>,
     /// `None` where the history is off.
     files: Option<Files>,
+    /// How long keys were held lately, as far as it was asked for.
+    summary: Option<Arc<Summary>>,
     /// What hooks are told of, until they are; `None` if none is told of what ends.
     notable: Option<Vec<Raw>>,
     /// The name of this host, if others share the table.
@@ -97,6 +99,7 @@ impl History {
             asking: BTreeSet::new(),
             queue: Arc::default(),
             files,
+            summary: None,
             notable: None,
             host: host.map(Arc::from),
             thread: None,
@@ -267,6 +270,21 @@ impl History {
         if let Some(recorder) = &self.0 {
             recorder.queue.wake_by(waker);
         }
+    }
+
+    /// Finds out how long keys were held lately. Nothing is known at first: the files are read by
+    /// their thread.
+    pub(crate) fn learn(&mut self) {
+        if let Some(recorder) = &mut self.0
+            && recorder.starts()
+        {
+            recorder.summary = recorder.queue.summary();
+        }
+    }
+
+    /// How long keys were held lately, as of the last [`Self::learn`].
+    pub(crate) fn summary(&self) -> Option<&Summary> {
+        self.0.as_ref()?.summary.as_deref()
     }
 
     /// How many records were dropped since the daemon started.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::history::queue::{About, Answer, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Ending, Found, Limits, Query, Record, Search, Store, Tally};
+use crate::history::{Ending, Found, Limits, Query, Record, Search, Store, Summary, Tally};
 use crate::sys::clock;
 
 /// After a failure the files are tried again after this time. What ends meanwhile is dropped.
@@ -37,7 +37,8 @@ pub(crate) fn start(queue: Arc<Queue>, files: Files) -> io::Result<std::thread::
     thread.spawn(move || {
         // Of this thread alone.
         let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
-        Writer { queue, files, store: None, failed: None, late: Vec::new() }.work();
+        let summary = Summary::default();
+        Writer { queue, files, store: None, failed: None, late: Vec::new(), summary }.work();
     })
 }
 
@@ -66,12 +67,17 @@ struct Writer {
     failed: Option<Instant>,
     /// Records that wait for an exit status, once.
     late: Vec<Raw>,
+    /// How long keys were held lately.
+    summary: Summary,
 }
 
 impl Writer {
     fn work(mut self) {
         let mut asked: VecDeque<(ConnId, Question)> = VecDeque::new();
         let mut search: Option<(ConnId, UnderWay)> = None;
+        self.open();
+        self.summary = self.store.as_ref().map(Summary::of).unwrap_or_default();
+        self.queue.publish(&self.summary);
         loop {
             let is_busy = search.is_some() || !asked.is_empty();
             let taken = self.queue.take(is_busy, !self.late.is_empty());
@@ -138,6 +144,8 @@ impl Writer {
         if records.is_empty() {
             return;
         }
+        records.iter().for_each(|record| self.summary.add_record(record));
+        self.queue.publish(&self.summary);
         self.open();
         let Some(store) = &mut self.store else { return self.queue.count_dropped(records.len()) };
         if let Err(error) = store.append(&records, clock::unix_ms()) {

@@ -23,6 +23,9 @@ impl Server {
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
             return Ok(Step::reply(&self.status_of(keys, 0)));
         }
+        if self.ledger.table.waiting() > 0 {
+            self.history.learn();
+        }
         let selection = Selection {
             key: query.key.as_deref().map(items::key).transpose()?,
             uid: if query.mine { Some(peer.uid) } else { query.uid },
@@ -41,6 +44,9 @@ impl Server {
 
     /// Sends the state of the locks that a client watches.
     pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, selection: &Selection) {
+        if self.ledger.table.waiting() > 0 {
+            self.history.learn();
+        }
         let report = self.status_report(id, viewer, selection, true);
         if let Some(conn) = self.conns.get(id) {
             conn.progress_written(report);

@@ -7,12 +7,14 @@ use std::rc::Rc;
 use serde::{Serialize, Serializer};
 
 use crate::core::{HoldState, Key, Mode, Request, RequestId, Table, View, WaiterState, Why};
+use crate::daemon::history::estimates::{self, EstimateBudget};
 use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
 use crate::daemon::view::holder::Looks;
 use crate::daemon::view::selection::Selection;
 use crate::daemon::view::text::{pid_of, time};
 use crate::daemon::view::{Shown, wording};
-use crate::protocol::{KeyInfo, LeaseInfo, WaiterInfo};
+use crate::protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
+use crate::sys::clock;
 
 impl<'a> Shown<'a> {
     /// The selected keys, and how many keys are left out because there are too many. The state of
@@ -28,7 +30,8 @@ impl<'a> Shown<'a> {
         rows_left -= REPORT_BYTES_MAX / 2 - keys_left;
         let each = Each(move || {
             let looks = if selection.full { Looks::Fully } else { Looks::Closely };
-            let budget = Budget { looks_left: PROCESSES_LOOKED_AT_MAX, rows_left };
+            let estimates = EstimateBudget::default();
+            let budget = Budget { looks_left: PROCESSES_LOOKED_AT_MAX, rows_left, estimates };
             let mut report = KeysReport { shown: self, uid: selection.uid, looks, budget };
             let whys = Rc::new(Whys::default());
             let keys = self.selected(&selection).take(shown);
@@ -61,7 +64,14 @@ impl<'a> Shown<'a> {
         keys.take(max).map(name_only).collect()
     }
 
-    fn waiter(&self, id: RequestId, key: &Key, position: u64, whys: &Whys) -> Option<WaiterInfo> {
+    fn waiter(
+        &self,
+        id: RequestId,
+        key: &Key,
+        position: u64,
+        whys: &Whys,
+        estimate: Option<EstimateInfo>,
+    ) -> Option<WaiterInfo> {
         let waiter = self.table.waiter(id)?;
         let request = &waiter.request;
         let item = request.items.iter().find(|item| item.key == *key)?;
@@ -89,6 +99,7 @@ impl<'a> Shown<'a> {
             lease: request.ttl_ms.map(not_yet),
             note: request.note.as_deref().map(str::to_owned),
             over_nodes: self.over_nodes(request, waiter.frame, true),
+            estimate,
         })
     }
 }
@@ -108,6 +119,7 @@ struct Budget {
     looks_left: usize,
     /// How many more bytes holders and waiters may take.
     rows_left: usize,
+    estimates: EstimateBudget,
 }
 
 impl<'a> KeysReport<'a> {
@@ -130,6 +142,10 @@ impl<'a> KeysReport<'a> {
         let of_waiters = waiters.iter().filter_map(|(_, id)| table.waiter(*id));
         let of_waiters = of_waiters.map(|waiter| bytes(&waiter.request));
         let (waiting, unshown_waiters) = fitting(of_waiters, &mut self.budget.rows_left);
+        let estimates = shown.summary.filter(|_| waiting > 0).map(|summary| {
+            let now = clock::unix_ms();
+            estimates::of_key(table, key, summary, now, &mut self.budget.estimates)
+        });
         let holders = holds.iter().map(|hold| {
             let looks = if self.budget.looks_left > 0 { self.looks } else { Looks::Briefly };
             self.budget.looks_left = self.budget.looks_left.saturating_sub(1);
@@ -147,10 +163,14 @@ impl<'a> KeysReport<'a> {
             holders: holders.collect(),
             waiters: Each({
                 let whys = Rc::clone(whys);
+                let estimates = Rc::new(estimates.unwrap_or_default());
                 move || {
                     let waiters = waiters.clone().into_iter().take(waiting);
-                    let whys = Rc::clone(&whys);
-                    waiters.filter_map(move |(position, id)| shown.waiter(id, key, position, &whys))
+                    let (whys, estimates) = (Rc::clone(&whys), Rc::clone(&estimates));
+                    waiters.filter_map(move |(position, id)| {
+                        let estimate = estimates.get(&id).copied();
+                        shown.waiter(id, key, position, &whys, estimate)
+                    })
                 }
             }),
             left_out: unshown_holders + unshown_waiters,

@@ -21,6 +21,7 @@ use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::waiters::leases::Leases;
+use crate::history::Summary;
 
 pub(crate) use crate::daemon::view::why::{Held, held_item};
 
@@ -38,6 +39,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) here: HostId,
     /// The FIFOs of holds that last while descendants live, for reports.
     pub(crate) children: Option<&'a Children>,
+    /// How long keys were held lately, for reports; `None` if it is not known.
+    pub(crate) summary: Option<&'a Summary>,
 }
 
 impl<'a> Shown<'a> {
@@ -49,7 +52,15 @@ impl<'a> Shown<'a> {
         owners: &'a Owners,
     ) -> Self {
         let (table, here) = (&ledger.table, ledger.host);
-        Self { table, leases, unverified: &owners.unverified, viewer, here, children: None }
+        Self {
+            table,
+            leases,
+            unverified: &owners.unverified,
+            viewer,
+            here,
+            children: None,
+            summary: None,
+        }
     }
 
     /// The name of the session that a frame belongs to.

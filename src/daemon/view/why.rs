@@ -113,6 +113,7 @@ impl Shown<'_> {
             waiting: waiting as u64,
             reason,
             holders,
+            estimate: None,
         }
     }
 }

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::core::{Key, Mode, RequestId};
 use crate::daemon::due::is_due;
+use crate::daemon::history::estimates::{self, EstimateBudget};
 use crate::daemon::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::Held;
 use crate::daemon::waiters::waiting::LastProgress;
-use crate::protocol::{HolderInfo, Progress};
+use crate::protocol::{EstimateInfo, HolderInfo, Progress};
 use crate::sys::clock;
 
 /// The position of a new waiter is looked up if its key has up to this many waiters. With more, the
@@ -33,6 +34,8 @@ struct Scene {
     waiting: usize,
     /// The holders that block them, as each user may see these.
     holders: BTreeMap<(u32, Held), Vec<HolderInfo>>,
+    /// How much longer each waiter will usually wait.
+    estimates: BTreeMap<RequestId, EstimateInfo>,
 }
 
 impl Server {
@@ -41,7 +44,8 @@ impl Server {
         let newcomers = self.waiters.take_newcomers();
         let mut scenes = BTreeMap::new();
         for request in newcomers {
-            self.tell_progress(request, &mut scenes, LOOKED_UP_MAX);
+            // Estimates take their time, and newcomers may be many: they follow with the next progress.
+            self.tell_progress(request, &mut scenes, LOOKED_UP_MAX, None);
         }
         if is_due(&mut self.due.progress, now) {
             self.tell_all_progress();
@@ -71,11 +75,12 @@ impl Server {
     }
 
     fn tell_all_progress(&mut self) {
-        let mut scenes = BTreeMap::new();
+        self.history.learn();
+        let (mut scenes, mut budget) = (BTreeMap::new(), EstimateBudget::default());
         let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more && waiter.conn.is_some());
         let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
         for request in takers {
-            self.tell_progress(request, &mut scenes, usize::MAX);
+            self.tell_progress(request, &mut scenes, usize::MAX, Some(&mut budget));
         }
     }
 
@@ -85,6 +90,7 @@ impl Server {
         request: RequestId,
         scenes: &mut BTreeMap<(Key, Mode), Scene>,
         looked_up_max: usize,
+        budget: Option<&mut EstimateBudget>,
     ) {
         let Some(waiter) = self.waiters.get(request) else { return };
         let Some(id) = waiter.conn else { return };
@@ -101,10 +107,12 @@ impl Server {
         let shown = self.shown(viewer);
         let Some(why) = shown.why(request) else { return self.tell_kept_grant(request, id) };
         let (key, mode) = (why.key, why.mode);
-        let scene =
-            scenes.entry((key.clone(), mode)).or_insert_with(|| self.scene(&key, looked_up_max));
+        let scene = scenes
+            .entry((key.clone(), mode))
+            .or_insert_with(|| self.scene(&key, looked_up_max, budget));
+        let estimate = scene.estimates.get(&request).copied();
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
-        let news = LastProgress::of(position, &why.clause);
+        let news = LastProgress::of(position, &why.clause, estimate.is_some());
         if self.waiters.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
             return;
         }
@@ -118,6 +126,7 @@ impl Server {
             }
         };
         let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
+        let progress = Progress { estimate, ..progress };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&progress);
         }
@@ -131,24 +140,31 @@ impl Server {
     fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
         let reason = self.not_a_member().message;
         let Some(waiter) = self.waiters.get_mut(request) else { return };
-        let news = LastProgress::of(0, &reason);
+        let news = LastProgress::of(0, &reason, false);
         if waiter.told.replace(news) == Some(news) {
             return;
         }
         let item = waiter.asked.request.items.first();
         let key = item.map_or_else(String::new, |item| item.key.to_string());
-        let progress = Progress { key, position: 0, waiting: 0, reason, holders: Vec::new() };
+        let progress =
+            Progress { key, position: 0, waiting: 0, reason, holders: Vec::new(), estimate: None };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&progress);
         }
     }
 
-    fn scene(&self, key: &Key, looked_up_max: usize) -> Scene {
+    /// What is the same for all waiters of a key. Without a budget nothing is estimated.
+    fn scene(&self, key: &Key, looked_up_max: usize, budget: Option<&mut EstimateBudget>) -> Scene {
         let waiting = self.ledger.table.waiting_for(key);
         let served =
             if waiting <= looked_up_max { self.ledger.table.served(key) } else { Vec::new() };
         let positions = served.into_iter().zip(1..).collect();
-        Scene { positions, waiting, holders: BTreeMap::new() }
+        let estimates = self.history.summary().zip(budget).map(|(summary, budget)| {
+            let now = clock::unix_ms();
+            estimates::of_key(&self.ledger.table, key, summary, now, budget)
+        });
+        let estimates = estimates.unwrap_or_default();
+        Scene { positions, waiting, holders: BTreeMap::new(), estimates }
     }
 
     fn tell_watchers(&mut self) {

@@ -65,15 +65,16 @@ pub(crate) struct Asked {
     pub(crate) since: UnixMillis,
 }
 
-/// The progress that a waiter was sent last: a hash of its position and of why it waits. Ten
+/// The progress that a waiter was sent last: a hash of its position, of why it waits, and of whether an
+/// estimate was sent: that one counts down by itself. Ten
 /// thousand of them are kept only so that no client is sent the same twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LastProgress(u64);
 
 impl LastProgress {
-    pub(crate) fn of(position: usize, clause: &str) -> Self {
+    pub(crate) fn of(position: usize, clause: &str, has_estimate: bool) -> Self {
         let mut hasher = DefaultHasher::new();
-        (position, clause).hash(&mut hasher);
+        (position, clause, has_estimate).hash(&mut hasher);
         Self(hasher.finish())
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::wait_graph::is_none_left;
-use crate::protocol::{Kind, LeaseInfo, Mode, OverNodesInfo};
+use crate::protocol::{EstimateInfo, Kind, LeaseInfo, Mode, OverNodesInfo};
 
 /// `Status`: holders and waiters. With `more`, a new [`Status`] follows each change (at most a few
 /// a second) until the caller closes the connection.
@@ -299,4 +299,7 @@ pub struct WaiterInfo {
     /// Of a part of a request over nodes: the whole of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_nodes: Option<Box<OverNodesInfo>>,
+    /// How much longer it will usually wait, if enough is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateInfo>,
 }

@@ -1,6 +1,7 @@
 //! What ended: `canal history`, and what is left of it after a daemon was killed or a file damaged.
 
 mod endings;
+mod estimates;
 mod files;
 mod stats;
 

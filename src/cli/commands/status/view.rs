@@ -9,6 +9,7 @@ use super::hosts;
 use super::page::{LeftOut, Page};
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::{command_line, sanitize};
+use crate::cli::wording::estimate::estimate;
 use crate::cli::wording::participant::{left, over_nodes, plural, slots};
 use crate::cli::wording::time::{Left, Now};
 use crate::cli::wording::user_name;
@@ -337,6 +338,9 @@ fn details(waiter: &WaiterInfo) -> String {
     if let Some(view) = &waiter.view {
         // The view is the waiter's own only if it stated one.
         text += &format!("; states {}", sanitize(view));
+    }
+    if let Some(of) = &waiter.estimate {
+        text += &format!("; {}", estimate(of, Duration::ZERO));
     }
     if waiter.priority != 0 {
         text += &format!("; priority {}", waiter.priority);

@@ -67,6 +67,7 @@ impl Server {
                 waiting: 0,
                 reason: why.message,
                 holders: Vec::new(),
+                estimate: None,
             };
             if let Some(conn) = self.conns.get(id) {
                 conn.progress(&progress);

@@ -27,6 +27,7 @@ fn waiter(position: u64, reason: &str) -> WaiterInfo {
         lease: None,
         note: None,
         over_nodes: None,
+        estimate: None,
     }
 }
 

@@ -1,0 +1,250 @@
+//! How long a request will usually wait: the queue before it is served many times in thought, each time
+//! with other lengths of those that were recorded.
+//!
+//! `summary` is how long keys and commands were held lately, `sample` what follows from some lengths.
+//! Nothing here is random: the same queue gives the same estimate.
+
+#[cfg(test)]
+mod measured;
+mod sample;
+mod summary;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+pub(crate) use sample::Sample;
+pub(crate) use summary::Summary;
+
+/// How often a queue is served.
+const TIMES: usize = 100;
+
+/// A hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Holder {
+    /// How many slots it has.
+    pub(crate) count: u64,
+    /// For how long it has had them, in milliseconds.
+    pub(crate) held_ms: u64,
+    /// How long such a hold usually is; `None` if too little is known.
+    pub(crate) usual: Option<Sample>,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    /// How many slots it wants.
+    pub(crate) count: u64,
+    /// How many there are, as it sees it.
+    pub(crate) capacity: u64,
+    /// How long such a hold usually is; `None` if too little is known.
+    pub(crate) usual: Option<Sample>,
+}
+
+/// How much longer a request will usually wait, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Estimate {
+    /// One of ten waits is shorter.
+    pub(crate) low_ms: u64,
+    /// Half of all waits are shorter.
+    pub(crate) median_ms: u64,
+    /// Nine of ten waits are not longer.
+    pub(crate) high_ms: u64,
+}
+
+/// How much longer each of the waiters will usually wait, who are served in this order. `None` where
+/// too little is known of a hold or of a waiter before.
+pub(crate) fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<Estimate>> {
+    let known = waiters.iter().take_while(|waiter| waiter.usual.is_some()).count();
+    let is_known = holders.iter().all(|holder| holder.usual.is_some());
+    // What a waiter does when its wait is over does not matter for it.
+    let served = if is_known { (known + 1).min(waiters.len()) } else { 0 };
+    let queue = &waiters[..served];
+    let draws: Vec<[f64; TIMES]> = (0..holders.len() + served).map(draws).collect();
+    let (of_holders, of_waiters) = draws.split_at(holders.len());
+    let mut waits: Vec<Vec<u64>> = vec![Vec::with_capacity(TIMES); served];
+    for time in 0..TIMES {
+        let mut slots = Slots::default();
+        for (holder, shares) in holders.iter().zip(of_holders) {
+            let left = left(holder.usual.as_ref(), holder.held_ms, shares[time]);
+            slots.take(left, holder.count);
+        }
+        for ((waiter, shares), waits) in queue.iter().zip(of_waiters).zip(&mut waits) {
+            // Where it can never fit it is in nobody's way.
+            let Some(begin) = slots.free_at(waiter.count, waiter.capacity) else { continue };
+            waits.push(begin);
+            slots.take(
+                begin.saturating_add(left(waiter.usual.as_ref(), 0, shares[time])),
+                waiter.count,
+            );
+        }
+    }
+    let mut estimates: Vec<_> = waits.into_iter().map(estimate).collect();
+    estimates.resize(waiters.len(), None);
+    estimates
+}
+
+/// For how many milliseconds more something is held; `share` of all such holds are longer.
+fn left(usual: Option<&Sample>, held_ms: u64, share: f64) -> u64 {
+    usual.map_or(0, |usual| usual.left(held_ms as f64, share) as u64)
+}
+
+fn estimate(mut waits: Vec<u64>) -> Option<Estimate> {
+    if waits.len() < TIMES {
+        return None;
+    }
+    waits.sort_unstable();
+    let at = |percent: usize| waits[TIMES * percent / 100 - 1];
+    Some(Estimate { low_ms: at(10), median_ms: at(50), high_ms: at(90) })
+}
+
+/// The slots of a key while a queue is served.
+#[derive(Default)]
+struct Slots {
+    held: u64,
+    /// When which slots become free.
+    ends: BinaryHeap<Reverse<(u64, u64)>>,
+    /// When the last request was served: none is served before it.
+    served_ms: u64,
+}
+
+impl Slots {
+    fn take(&mut self, until_ms: u64, count: u64) {
+        self.held = self.held.saturating_add(count);
+        self.ends.push(Reverse((until_ms, count)));
+    }
+
+    /// When so many slots are free for a request that sees so many; `None` if they never are.
+    fn free_at(&mut self, count: u64, capacity: u64) -> Option<u64> {
+        if count > capacity {
+            return None;
+        }
+        while self.held.saturating_add(count) > capacity {
+            let Reverse((at_ms, freed)) = self.ends.pop()?;
+            self.held = self.held.saturating_sub(freed);
+            self.served_ms = self.served_ms.max(at_ms);
+        }
+        Some(self.served_ms)
+    }
+}
+
+/// One share for each time that the queue is served, which together stand for all shares; in an order
+/// of its own for each hold or waiter.
+fn draws(number: usize) -> [f64; TIMES] {
+    let mut shares = [0.0; TIMES];
+    for (at, share) in shares.iter_mut().enumerate() {
+        *share = (at as f64 + 0.5) / TIMES as f64;
+    }
+    let mut state = number as u64;
+    for last in (1..TIMES).rev() {
+        shares.swap(last, (next(&mut state) % (last as u64 + 1)) as usize);
+    }
+    shares
+}
+
+/// The next number of splitmix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lengths from 0.9 to 1.1 of this one.
+    fn about(ms: u64) -> Option<Sample> {
+        Sample::of((0..21).map(|n| ms as f64 * (0.9 + 0.01 * f64::from(n))).collect())
+    }
+
+    fn holder(held_ms: u64, usual_ms: u64) -> Holder {
+        Holder { count: 1, held_ms, usual: about(usual_ms) }
+    }
+
+    fn waiter(capacity: u64, usual_ms: u64) -> Waiter {
+        Waiter { count: 1, capacity, usual: about(usual_ms) }
+    }
+
+    fn medians(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<u64>> {
+        estimates(holders, waiters).into_iter().map(|it| Some(it?.median_ms)).collect()
+    }
+
+    #[track_caller]
+    fn near(found: Option<u64>, expected: u64) {
+        let found = found.unwrap();
+        assert!(found.abs_diff(expected) * 20 <= expected, "{found} and not {expected}");
+    }
+
+    #[test]
+    fn each_waits_for_all_that_are_ahead() {
+        let found =
+            medians(&[holder(40_000, 100_000)], &[waiter(1, 50_000), waiter(1, 9), waiter(1, 1)]);
+        near(found[0], 60_000);
+        near(found[1], 110_000);
+        near(found[2], 110_000);
+    }
+
+    #[test]
+    fn the_slot_that_is_free_first_is_taken() {
+        let holders = [holder(0, 100_000), holder(0, 30_000)];
+        let found = medians(&holders, &[waiter(2, 30_000), waiter(2, 1_000), waiter(2, 1)]);
+        near(found[0], 30_000);
+        near(found[1], 60_000);
+        near(found[2], 61_000);
+        let free = medians(&holders, &[waiter(3, 1)]);
+        assert_eq!(free, [Some(0)]);
+    }
+
+    #[test]
+    fn several_slots_are_waited_for_together_and_nobody_passes() {
+        let holders = [holder(0, 100_000), holder(0, 30_000)];
+        let both = Waiter { count: 2, ..waiter(2, 10_000) };
+        let found = medians(&holders, &[both, waiter(2, 1)]);
+        near(found[0], 100_000);
+        near(found[1], 110_000);
+        let unfit = Waiter { count: 3, ..waiter(2, 10_000) };
+        let found = medians(&holders, &[unfit, waiter(2, 1)]);
+        assert_eq!(found[0], None);
+        near(found[1], 30_000);
+    }
+
+    #[test]
+    fn nothing_is_said_where_too_little_is_known_of_who_is_ahead() {
+        let unknown = Waiter { usual: None, ..waiter(1, 1) };
+        let queue = [waiter(1, 1), unknown, waiter(1, 1)];
+        let found = medians(&[holder(0, 1_000)], &queue);
+        assert!(found[0].is_some() && found[1].is_some() && found[2].is_none());
+        let holders = [Holder { usual: None, ..holder(0, 1) }];
+        assert_eq!(medians(&holders, &queue), [None; 3]);
+        assert!(medians(&[holder(0, 1)], &[]).is_empty());
+    }
+
+    #[test]
+    fn more_is_uncertain_where_lengths_differ_and_the_same_is_said_again() {
+        let wide = Sample::of((1..=50).map(|n| f64::from(n * n) * 100.0).collect());
+        let holders = [Holder { usual: wide.clone(), ..holder(0, 1) }];
+        let waiters = vec![Waiter { usual: wide, ..waiter(1, 1) }; 5];
+        let found = estimates(&holders, &waiters);
+        for estimate in found.iter().flatten() {
+            assert!(estimate.low_ms < estimate.median_ms && estimate.median_ms < estimate.high_ms);
+        }
+        assert!(found.is_sorted_by_key(|it| it.map(|it| it.high_ms)));
+        assert_eq!(found, estimates(&holders, &waiters));
+    }
+
+    #[test]
+    fn a_draw_has_each_share_once() {
+        for number in 0..50 {
+            let mut shares = draws(number);
+            assert_ne!(shares, draws(number + 1));
+            shares.sort_by(f64::total_cmp);
+            assert!(
+                shares
+                    .iter()
+                    .zip(1..)
+                    .all(|(share, n)| (share * 100.0 - f64::from(n) + 0.5).abs() < 1e-6)
+            );
+        }
+    }
+}
