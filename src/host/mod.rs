@@ -17,8 +17,6 @@ mod label;
 mod member;
 mod memory;
 mod settings;
-#[cfg(test)]
-mod sim;
 mod snapshot_keeper;
 #[cfg(test)]
 pub(crate) mod tests;

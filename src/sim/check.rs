@@ -1,8 +1,9 @@
 //! What must be so of the daemons and their tables.
 
 use super::host::Host;
+use super::programs::claims::{Claim, Until};
 use super::world::{STEP_MS, World};
-use crate::core::{Owner, Snapshot, WaiterState, WaiterStatus};
+use crate::core::{Owner, Snapshot, Table, WaiterState, WaiterStatus};
 use crate::host::Mark;
 
 /// How long it may take until all hosts have read the whole log.
@@ -19,6 +20,33 @@ impl World {
             Some(why) => Err(format!("a host cannot take part: {why}")),
             None => Ok(()),
         }
+    }
+
+    /// What commands hold at the same time fits, and is held in every table that has read so far.
+    pub(super) fn check_claims(&mut self) -> Result<(), String> {
+        // Over an engine, a process that is stopped for too long loses its lock. It is ended before
+        // it runs on.
+        let runs = |claim: &Claim| {
+            let Until::Processes(serials) = &claim.until else { return true };
+            let host = &self.hosts[claim.host];
+            let runs = |serial: &u64| host.machine.runs(*serial);
+            // Nobody ends a command whose `canal run` and daemon are both stopped.
+            let is_supervised =
+                claim.unwatched_until <= self.now_ms && serials.first().is_some_and(runs);
+            let ends = is_supervised || host.stopped_until <= self.now_ms;
+            self.network.is_none()
+                || ends && host.frozen_until <= self.now_ms && serials.iter().any(runs)
+        };
+        self.claims.check(runs)?;
+        // The tokens of a log that is lost are given out again if the time of day is wrong, so that
+        // they tell two holds apart no more.
+        let is_lost = self.network.as_ref().is_some_and(|network| network.counts().losses > 0);
+        if is_lost && self.emphasis.is_wrong_time {
+            return Ok(());
+        }
+        let daemons = self.hosts.iter().filter_map(|host| host.daemon.as_ref());
+        let tables: Vec<&Table> = daemons.map(|server| &server.ledger.table).collect();
+        self.claims.check_held(self.now_ms, &tables, runs)
     }
 
     /// After a daemon has had its turn, what it holds belongs to live processes, and only these

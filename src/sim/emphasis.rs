@@ -168,19 +168,19 @@ impl Kind {
             ],
             Self::Engine => [&ANYTHING[..], &of_engine].concat(),
             Self::NearTtl => vec![
-                (Fault::StopDaemon, 12),
-                (Fault::StallCalls, 16),
-                (Fault::Freeze, 4),
+                (Fault::StopDaemon, 7),
+                (Fault::StallCalls, 9),
+                (Fault::Freeze, 3),
                 (Fault::Stop, 4),
                 (Fault::Cut, 4),
-                (Fault::StallAnswers, 4),
+                (Fault::StallAnswers, 3),
                 (Fault::KillDaemon, 2),
             ],
             Self::SlowEngine => vec![
-                (Fault::StallCalls, 12),
+                (Fault::StallCalls, 8),
                 (Fault::StopDaemon, 3),
                 (Fault::StallAnswers, 2),
-                (Fault::Cut, 2),
+                (Fault::Cut, 3),
                 (Fault::RestartEngine, 1),
             ],
             Self::Restarts => vec![
@@ -233,20 +233,27 @@ impl Emphasis {
     pub(super) fn draw(rng: &mut Rng, over_engine: bool) -> Self {
         let kind = Kind::draw(rng, over_engine);
         let is_usual = matches!(kind, Kind::Journal | Kind::Engine);
+        // Of a short TTL a run has many. Things that depend on it come together more often.
         let ttl_ms = match kind {
-            Kind::NearTtl => [300, 400, 600][rng.usize(0..3)],
-            Kind::LostLog => 600,
+            Kind::NearTtl | Kind::SlowEngine => [300, 400, 600][rng.usize(0..3)],
+            Kind::LostLog => [300, 400][rng.usize(0..2)],
             Kind::Restarts => [600, 1_200][rng.usize(0..2)],
             _ => 1_200,
         };
-        // Half of the runs have no time to lose.
-        let (grace_ms, margin_ms) = if rng.bool() { (20, 30) } else { (ttl_ms / 6, ttl_ms / 12) };
+        // Half of the runs have no time to lose, and some ask commands to end long before they must.
+        let usual = (ttl_ms / 6, ttl_ms / 12);
+        let early = (ttl_ms / 3, ttl_ms / 12);
+        let (grace_ms, margin_ms) = [(20, 30), (20, 30), usual, early][rng.usize(0..4)];
         let lasts_ms = match kind {
-            Kind::NearTtl => Some(ttl_ms / 2..=ttl_ms * 11 / 10),
+            Kind::NearTtl => Some(ttl_ms / 2..=ttl_ms * 3 / 2),
             Kind::SlowEngine => Some(ttl_ms..=2 * ttl_ms),
             Kind::Restarts => Some(0..=ttl_ms * 3 / 2),
-            Kind::LostLog => Some(ttl_ms..=2 * ttl_ms),
+            Kind::LostLog => Some(ttl_ms..=3 * ttl_ms),
             _ => None,
+        };
+        let slow_answers_ms = match kind {
+            Kind::SlowEngine => rng.u64(ttl_ms / 4..ttl_ms),
+            _ => 0,
         };
         Self {
             hosts: if over_engine { [2, 2, 2, 3][rng.usize(0..4)] } else { 1 },
@@ -254,13 +261,13 @@ impl Emphasis {
             grace_ms,
             margin_ms,
             snapshot_batches: rng.u64(4..60),
-            slow_answers_ms: if kind == Kind::SlowEngine { rng.u64(300..700) } else { 0 },
+            slow_answers_ms,
             often: kind.draw_weights(rng),
             lasts_ms,
             has_victim: !is_usual && over_engine,
             rates: if rng.bool() { 995..=1004 } else { 999..=1001 },
             is_wrong_time: kind == Kind::WrongTime || !over_engine && rng.u8(0..4) == 0,
-            started_by_ms: if kind == Kind::LostLog { rng.u64(0..2_500) } else { 0 },
+            started_by_ms: if kind == Kind::LostLog { rng.u64(0..4 * ttl_ms) } else { 0 },
             demand: kind.demand(rng, ttl_ms),
             busy: if is_usual { rng.u32(50..400) } else { rng.u32(40..250) },
             programs: if is_usual { 24 } else { 6 },
@@ -290,32 +297,52 @@ impl Kind {
         let all: Vec<usize> = (0..KEYS.len()).collect();
         let few = [&[MUTEX][..], &[MUTEX, 5], &[1, 2, MUTEX]][rng.usize(0..3)].to_vec();
         let usual = Demand {
-            keys: all,
+            keys: all.clone(),
             writes: 2,
+            short_ms: 200,
             long: 2,
             long_ms: 1_500,
             has_leases: true,
             is_nested: true,
         };
+        if matches!(self, Self::Journal | Self::BadDisk) {
+            return usual;
+        }
+        // What is asked for by others, too, goes from one to the other. What nobody else asks for is
+        // held for long.
+        let some = if rng.u8(0..3) == 0 { all } else { few.clone() };
+        let is_nested = rng.u8(0..4) == 0;
+        let of_ttl = Demand { short_ms: ttl_ms / 3, is_nested, ..usual.clone() };
         match self {
             Self::Journal | Self::BadDisk | Self::Engine => usual,
             Self::Restarts => Demand { long_ms: ttl_ms, is_nested: false, ..usual },
             Self::NearTtl => {
-                let long_ms = [ttl_ms / 2, 2 * ttl_ms][rng.usize(0..2)];
-                Demand { keys: few, writes: 4, long: 6, long_ms, is_nested: false, ..usual }
+                let long_ms = [ttl_ms / 2, 2 * ttl_ms, 4 * ttl_ms][rng.usize(0..3)];
+                let has_leases = rng.bool();
+                Demand { keys: some, writes: 4, long: 6, long_ms, has_leases, ..of_ttl }
             }
             Self::SlowEngine => {
-                let long_ms = 3 * ttl_ms;
-                Demand { keys: few, writes: 4, long: 7, long_ms, is_nested: false, ..usual }
+                let long_ms = [3 * ttl_ms, 6 * ttl_ms][rng.usize(0..2)];
+                let has_leases = rng.bool();
+                Demand { keys: some, writes: 4, long: 7, long_ms, has_leases, ..of_ttl }
             }
             // Leases of the lost part are lost, and nobody ends what relies on them.
-            Self::LostLog | Self::WrongTime => Demand {
+            Self::LostLog => Demand {
+                keys: few,
+                writes: 4,
+                long: 3,
+                long_ms: [ttl_ms, 2 * ttl_ms][rng.usize(0..2)],
+                has_leases: false,
+                ..of_ttl
+            },
+            Self::WrongTime => Demand {
                 keys: few,
                 writes: 4,
                 long: 4,
                 long_ms: ttl_ms,
                 has_leases: false,
                 is_nested: false,
+                ..usual
             },
         }
     }

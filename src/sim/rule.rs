@@ -16,6 +16,8 @@ pub(crate) enum Rule {
     LeasesLast,
     /// A host is not declared gone before its TTL is over.
     HostsLiveForTheirTtl,
+    /// A host counts its TTL from when it sent a renewal, and not from when that was answered.
+    RenewalsCountWhenSent,
     /// A grant is told only while there is time to end its command.
     GrantsAreInTime,
     /// The commands of a lost incarnation are ended before the next one joins.
@@ -33,13 +35,14 @@ pub(crate) enum Rule {
 }
 
 /// All rules, and whether they are broken over an engine.
-pub(super) const ALL: [(Rule, bool); 12] = [
+pub(super) const ALL: [(Rule, bool); 13] = [
     (Rule::GrantsAreTold, false),
     (Rule::DeathsAreNoticed, false),
     (Rule::RecordsComeFirst, false),
     (Rule::LeasesLast, false),
     (Rule::DeadWaitersAreWithdrawn, false),
     (Rule::HostsLiveForTheirTtl, true),
+    (Rule::RenewalsCountWhenSent, true),
     (Rule::GrantsAreInTime, true),
     (Rule::LostCommandsAreEnded, true),
     (Rule::HistoriesAreCompared, true),

@@ -10,7 +10,7 @@ use super::emphasis::Emphasis;
 use super::host::Host;
 use super::machine::{Machine, Process};
 use super::network::Network;
-use super::programs::claims::{Claim, Claims, Until};
+use super::programs::claims::Claims;
 use super::programs::plan::Plan;
 use super::programs::program::{Around, Program, question};
 use crate::log::engine::simulated::Counts;
@@ -155,20 +155,7 @@ impl World {
         }
         let machines: Vec<&Machine> = self.hosts.iter().map(|host| &*host.machine).collect();
         self.claims.follow(self.now_ms, &machines);
-        // Over an engine, a process that is stopped for too long loses its lock. It is ended before
-        // it runs on.
-        let runs = |claim: &Claim| {
-            let Until::Processes(serials) = &claim.until else { return true };
-            let host = &self.hosts[claim.host];
-            let runs = |serial: &u64| host.machine.runs(*serial);
-            // Nobody ends a command whose `canal run` and daemon are both stopped.
-            let is_supervised =
-                claim.unwatched_until <= self.now_ms && serials.first().is_some_and(runs);
-            let ends = is_supervised || host.stopped_until <= self.now_ms;
-            self.network.is_none()
-                || ends && host.frozen_until <= self.now_ms && serials.iter().any(runs)
-        };
-        self.claims.check(runs)?;
+        self.check_claims()?;
         if self.now_ms.is_multiple_of(ASKED_EVERY_MS) {
             self.check_obstacles()?;
             self.check_agreement()?;

@@ -140,8 +140,14 @@ impl Member {
     ) {
         let now_ms = self.now.boot_ms;
         let Some(incarnation) = &mut self.incarnation else { return };
+        let since_ms = asked_ms;
+        #[cfg(test)]
+        let since_ms = match crate::sim::is_broken(crate::sim::Rule::RenewalsCountWhenSent) {
+            true => now_ms,
+            false => since_ms,
+        };
         // An answer to an earlier incarnation's call.
-        if asked_ms < incarnation.since_ms {
+        if since_ms < incarnation.since_ms {
             return;
         }
         match self.settings.check(ttl_ms) {
@@ -152,7 +158,7 @@ impl Member {
                 return self.lose(LostWhy::Fenced { why });
             }
         }
-        incarnation.since_ms = asked_ms;
+        incarnation.since_ms = since_ms;
         incarnation.renewed_ms = Some(asked_ms);
         incarnation.head = incarnation.head.max(head);
         if incarnation.reconnected_ms.is_some_and(|since_ms| asked_ms >= since_ms) {

@@ -1,10 +1,13 @@
 //! What commands were told that they hold, and what must be true of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{KEYS, Lock, Want};
-use crate::core::{Key, Mode};
+use crate::core::{Key, Mode, Table, Token};
 use crate::sim::machine::Machine;
+
+/// A command whose hold has ended must itself have ended this soon, in milliseconds.
+const ENDS_WITHIN_MS: u64 = 20;
 
 /// Until when something is held.
 #[derive(Clone, Debug)]
@@ -43,6 +46,8 @@ pub(in crate::sim) struct Claims {
     /// Whether all that are live may not fit beside each other. If they do, so do fewer of them, and
     /// nothing need be checked until there is another one.
     may_not_fit: bool,
+    /// Those whose hold has ended in a table, and since when.
+    unheld: BTreeMap<ClaimId, u64>,
 }
 
 impl Claims {
@@ -57,10 +62,21 @@ impl Claims {
                 return Err(format!("{claim:?} was told after {earlier:?}"));
             }
         }
+        self.may_not_fit = self.may_not_fit || !self.fits_beside_all(&claim);
         self.live.push(self.all.len());
         self.all.push(claim);
-        self.may_not_fit = self.may_not_fit || self.check_all(|_| true).is_err();
         Ok(self.all.len() - 1)
+    }
+
+    /// Whether a claim fits beside all that are live, if these fit beside each other.
+    fn fits_beside_all(&self, claim: &Claim) -> bool {
+        let live = || self.live.iter().map(|id| &self.all[*id]);
+        let has_room = |want: &Want| {
+            let slots: BTreeSet<u64> =
+                live().chain([claim]).flat_map(|claim| claim.slots_of(want.key)).collect();
+            slots.len() as u64 <= want.lock.capacity()
+        };
+        live().all(|other| !overlaps(other, claim)) && claim.wants.iter().all(has_room)
     }
 
     /// A claim that may be changed.
@@ -106,6 +122,34 @@ impl Claims {
         }
         self.check_all(counts)?;
         self.may_not_fit = self.check_all(|_| true).is_err();
+        Ok(())
+    }
+
+    /// Checks that whatever is held and `counts` is held in all tables that have read so far. What
+    /// a table does not hold any more, it may have granted to others.
+    ///
+    /// # Errors
+    /// What is not.
+    pub(in crate::sim) fn check_held(
+        &mut self,
+        now_ms: u64,
+        tables: &[&Table],
+        counts: impl Fn(&Claim) -> bool,
+    ) -> Result<(), String> {
+        let Self { all, live, unheld, .. } = self;
+        for id in live.iter() {
+            let claim = &all[*id];
+            let token = Token(claim.token);
+            let has_ended = |table: &&Table| {
+                let has_read = token < table.next_token();
+                has_read && table.hold(token).is_none() && table.recovery().is_none()
+            };
+            if !tables.iter().any(has_ended) || !counts(claim) {
+                unheld.remove(id);
+            } else if now_ms > *unheld.entry(*id).or_insert(now_ms) + ENDS_WITHIN_MS {
+                return Err(format!("it runs on without its lock: {claim:?}"));
+            }
+        }
         Ok(())
     }
 
@@ -168,7 +212,8 @@ fn exclude_each_other(one: &Claim, other: &Claim) -> bool {
 }
 
 fn write_and_other(one: &Want, other: &Want) -> bool {
+    let writes = one.mode == Some(Mode::Write) || other.mode == Some(Mode::Write);
     let key = |want: &Want| Key::new(want.key).unwrap();
-    let covers = key(one).covers(&key(other)) || key(other).covers(&key(one));
-    covers && (one.mode == Some(Mode::Write) || other.mode == Some(Mode::Write))
+    let covers = || key(one).covers(&key(other)) || key(other).covers(&key(one));
+    writes && covers()
 }

@@ -48,6 +48,8 @@ pub(in crate::sim) struct Demand {
     pub(in crate::sim) long: u8,
     /// How long these take at most.
     pub(in crate::sim) long_ms: u64,
+    /// How long the others take at most.
+    pub(in crate::sim) short_ms: u64,
     pub(in crate::sim) has_leases: bool,
     /// Whether commands run others under locks.
     pub(in crate::sim) is_nested: bool,
@@ -171,7 +173,7 @@ impl Plan {
         };
         let priority = if rng.u8(0..6) == 0 { 1 } else { 0 };
         let is_long = rng.u8(0..8) < demand.long;
-        let work_ms = rng.u64(0..if is_long { demand.long_ms } else { 200 });
+        let work_ms = rng.u64(0..if is_long { demand.long_ms } else { demand.short_ms });
         Self { wants: wants(rng, demand), wait_ms, priority, how, work_ms, inner: None }
     }
 }

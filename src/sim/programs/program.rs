@@ -75,6 +75,8 @@ struct Supervised {
     below: Vec<u32>,
     /// `canal run` is stopped until then, and its command is not.
     stopped_until: u64,
+    /// Whether the command goes on after TERM.
+    ignores_term: bool,
 }
 
 /// What a program is about.
@@ -228,7 +230,8 @@ impl Program {
         let lost_at = state.lost.map(|lost| lost.at + around.grace_ms);
         let is_killed = now >= state.deadline.kill_at || lost_at.is_some_and(|at| now >= at);
         // A command that is asked to end does so after a while, or not at all.
-        if is_killed || state.is_over(now) && around.rng.u8(0..4) == 0 {
+        let is_asked = state.is_over(now) && !supervised.ignores_term;
+        if is_killed || is_asked && around.rng.u8(0..4) == 0 {
             supervised.below.iter().for_each(|pid| around.machine.end(*pid));
             around.machine.end(self.pid);
             return false;
@@ -445,6 +448,7 @@ impl Program {
             return Ok(());
         }
         let (tag, token) = (asking.tag, grant.token);
+        let ignores_term = page.is_some() && around.rng.u8(0..3) == 0;
         self.supervised = page.map(|page| Supervised {
             page,
             tag,
@@ -452,6 +456,7 @@ impl Program {
             claim: None,
             below: Vec::new(),
             stopped_until: 0,
+            ignores_term,
         });
         let mut serials = vec![self.serial];
         if let How::WithChildren(extra_ms) = asking.plan.how {
