@@ -72,9 +72,9 @@ mod tests {
             (&["/deploy"], false),
         ] {
             assert_eq!(restriction.allows(&items(asked)), allowed, "{asked:?}");
-            let each = asked.iter().map(|key| Key::new(key));
-            let each = each.map(|key| key.is_ok_and(|key| restriction.allows_key(&key)));
-            assert_eq!(each.fold(true, |all, it| all && it), allowed, "{asked:?}");
+            let mut each = asked.iter().map(|key| Key::new(key));
+            let all = each.all(|key| key.is_ok_and(|key| restriction.allows_key(&key)));
+            assert_eq!(all, allowed, "{asked:?}");
         }
         restriction.each.push(keys(&["deploy/web", "other"]));
         assert!(restriction.allows(&items(&["deploy/web/1"])));

@@ -40,7 +40,7 @@ enum Coming {
     /// A call arrives at a node.
     Call { client: usize, round: u64, node: usize },
     /// Its answer arrives.
-    Answer { client: usize, round: u64, node: usize, reading: Option<Reading> },
+    Answer { client: usize, round: u64, node: usize, reading: Option<Box<Reading>> },
 }
 
 impl Scene {
@@ -82,12 +82,12 @@ impl Scene {
             match first.remove() {
                 Coming::Call { client, round, node } => {
                     let is_away = self.away == Some(node);
-                    let reading = (!is_away).then(|| self.world.reading(node));
+                    let reading = (!is_away).then(|| Box::new(self.world.reading(node)));
                     self.send(Coming::Answer { client, round, node, reading });
                 }
                 Coming::Answer { client, round, node, reading } => {
                     if let Some(looker) = self.lookers.get_mut(&client) {
-                        looker.answer(round, node, reading);
+                        looker.answer(round, node, reading.map(|it| *it));
                     }
                 }
             }
