@@ -29,7 +29,7 @@ fn keys(found: &Value) -> [Vec<String>; 2] {
     ]
 }
 
-fn frame<'a>(found: &'a Value, is_it: impl Fn(&Value) -> bool) -> &'a Value {
+fn frame(found: &Value, is_it: impl Fn(&Value) -> bool) -> &Value {
     let mut frames = found["frames"].as_array().unwrap().iter();
     frames.find(|frame| is_it(frame)).unwrap_or_else(|| panic!("{found}"))
 }
