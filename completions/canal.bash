@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
-    local verbs='run acquire release renew status history stats test leader kill resize daemon bridge config doctor setup completions man help'
+    local verbs='run acquire release renew status history stats metrics test leader kill resize daemon bridge config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -162,6 +162,7 @@ _canal() {
         renew) options="--handle --while --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
         stats) options="--since --user --ascii --svg --force --json $everywhere" ;;
+        metrics) options=$everywhere ;;
         history) options="--since --user --failed -n --json --csv $everywhere" ;;
         test) options="$lock --for --json $everywhere" ;;
         leader) options="--watch --json $everywhere" ;;

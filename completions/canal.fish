@@ -84,7 +84,7 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status history stats test leader kill resize daemon bridge config doctor setup completions man
+set -l verbs run acquire release renew status history stats metrics test leader kill resize daemon bridge config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
@@ -92,6 +92,7 @@ complete -c canal -n __canal_at -a renew -d 'Renew a lease'
 complete -c canal -n __canal_at -a status -d 'Show holders, waiters, and why they wait'
 complete -c canal -n __canal_at -a history -d 'Show what ended, when and how'
 complete -c canal -n __canal_at -a stats -d 'Show waits, holds and use over time, and how many slots a lock should have'
+complete -c canal -n __canal_at -a metrics -d 'Print the figures of the daemon for a monitor'
 complete -c canal -n __canal_at -a test -d 'Ask whether locks are free, without taking them'
 complete -c canal -n __canal_at -a leader -d 'Show who leads by holding a lock'
 complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, after showing it'

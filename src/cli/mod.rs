@@ -26,8 +26,8 @@ use clap::{CommandFactory, Parser};
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, complete, completions, config, daemon, doctor, history, kill, leader, nodes, release,
-    renew, resize, run, setup, status, test,
+    acquire, complete, completions, config, daemon, doctor, history, kill, leader, metrics, nodes,
+    release, renew, resize, run, setup, status, test,
 };
 use failed::Failed;
 use output::stderr::Verbosity;
@@ -80,6 +80,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Status(args)) => status::run(args, global, verbosity),
         Some(Verb::History(args)) => history::run(args, global, verbosity),
         Some(Verb::Stats(args)) => history::stats::run(args, global, verbosity),
+        Some(Verb::Metrics(_)) => metrics::run(global),
         Some(Verb::Leader(args)) => leader::run(args, global, verbosity),
         Some(Verb::Kill(args)) => kill::run(args, global, verbosity),
         Some(Verb::Test(args)) => test::run(args, global, verbosity),

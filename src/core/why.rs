@@ -133,17 +133,23 @@ impl Table {
     #[must_use]
     pub fn report(&self, key: &Key) -> KeyReport {
         let (holders, waiters) = (self.holders(key).collect(), self.served(key));
-        let lock = self.tree.lock(key);
-        let (kind, stored) = (lock.and_then(Lock::kind_in_force), self.stored(key));
         KeyReport {
-            kind,
+            kind: self.tree.lock(key).and_then(Lock::kind_in_force),
             held: self.held_of(key),
-            view: stored.or_else(|| kind.map(|_| self.followed(key))),
-            stored,
+            view: self.view_in_force(key),
+            stored: self.stored(key),
             paused: self.is_paused(key),
             holders,
             waiters,
         }
+    }
+
+    /// The stored view of a key, else what a request without a view would get now; `None` of a key
+    /// without slots in use and a stored view.
+    #[must_use]
+    pub fn view_in_force(&self, key: &Key) -> Option<View> {
+        let kind = self.tree.lock(key).and_then(Lock::kind_in_force);
+        self.stored(key).or_else(|| kind.map(|_| self.followed(key)))
     }
 
     /// The holds of a key, oldest first.

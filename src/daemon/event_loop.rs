@@ -26,6 +26,9 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     server.conns.wake_for(&*bell)?;
     let waker = Waker::from(bell);
     server.history.wake_by(waker.clone());
+    if let Some(exporter) = &server.exporter {
+        exporter.wake_by(waker.clone());
+    }
     let mut context = Context::from_waker(&waker);
     while !server.stopping {
         if server.hears_engine(&mut context) || server.has_work() {
@@ -54,6 +57,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     }
     server.hooks.close();
     server.history.close();
+    server.exporter = None;
     tracing::info!("the daemon ends; what is held stays held");
     Ok(())
 }

@@ -15,6 +15,7 @@ mod history;
 mod hooks;
 mod limits;
 mod logging;
+mod metrics;
 mod net;
 mod options;
 mod permissions;

@@ -20,6 +20,7 @@ use crate::daemon::due::Due;
 use crate::daemon::history::recorder::History;
 use crate::daemon::hooks::configured::Hooks;
 use crate::daemon::limits::CALLS_PER_TURN;
+use crate::daemon::metrics::exporter::Exporter;
 use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::batch::Batch;
 use crate::daemon::net::conn_id::ConnId;
@@ -73,6 +74,8 @@ pub(crate) struct Server {
     pub(crate) history: History,
     /// Who is told of it.
     pub(crate) hooks: Hooks,
+    /// Offers metrics on a socket, if the configuration says so.
+    pub(crate) exporter: Option<Exporter>,
     pub(crate) told_sizes: ToldSizes,
     pub(crate) due: Due,
     pub(crate) spin: AdaptiveSpin,
@@ -128,6 +131,7 @@ impl Server {
         self.inform(now);
         self.serve_reports(&batch);
         self.end_searches();
+        self.give_metrics();
         self.answer_the_forgotten();
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::RecordsComeFirst) {

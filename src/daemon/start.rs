@@ -25,6 +25,7 @@ use crate::daemon::history::writer::Files;
 use crate::daemon::hooks::configured::Hooks;
 use crate::daemon::hooks::event::About;
 use crate::daemon::limits::DESCRIPTORS_MIN;
+use crate::daemon::metrics::exporter::{self, Exporter};
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
 use crate::daemon::options::{Options, Unusable};
@@ -167,6 +168,8 @@ pub(crate) fn open(
         }
     };
     let paths = place.stores().config.clone();
+    let taken = config.metrics.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
+    let descriptors = descriptors.saturating_sub(taken);
     let in_force = InForce::new(config.clone(), paths, descriptors, Overrides::of(options));
     if given.is_some() && config.socket != SocketAccess::default() {
         tracing::warn!(
@@ -185,16 +188,26 @@ pub(crate) fn open(
         server.cluster = Some(Box::new(Cluster::open(options, config, chosen, driver)?));
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
-    // A daemon in a thread of another program writes nothing that the program did not ask for.
-    if let Some(limits) = config.history.limits().filter(|_| !options.embedded) {
+    // A daemon in a thread of another program writes and offers nothing that the program did not ask
+    // for.
+    let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
         let state_dir = server.ledger.state_dir().unwrap_or(&place.stores().state_dir);
-        let files = Files { dir: state_dir.join("history"), limits };
-        let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
-        server.history = History::new(Some(files), host);
-        server.owners.keeps_ended = true;
-        server.history.take_in_ended(ended);
-        server.history.follow(&server.ledger.table, server.ledger.host);
-        server.history.hand_over();
+        Files { dir: state_dir.join("history"), limits }
+    });
+    server.owners.keeps_ended = files.is_some();
+    let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
+    server.history = History::new(files, host);
+    server.history.take_in_ended(ended);
+    server.history.follow(&server.ledger.table, server.ledger.host);
+    server.history.hand_over();
+    if let Some(listen) = config.metrics.clone().filter(|_| !options.embedded) {
+        match Exporter::start(listen) {
+            Ok(exporter) => server.exporter = Some(exporter),
+            Err(error) => {
+                tracing::warn!("metrics cannot be offered: {error}");
+                server.about.notes.push(format!("metrics cannot be offered: {error}"));
+            }
+        }
     }
     if let Some(program) = options.watcher.clone().filter(|_| !options.embedded) {
         let host = chosen.as_ref().map(|chosen| chosen.label.clone());
@@ -284,6 +297,7 @@ pub(crate) fn server(
         reports: Reports::default(),
         history: History::default(),
         hooks: Hooks::default(),
+        exporter: None,
         told_sizes: ToldSizes::default(),
         due: Due::new(timer),
         spin: AdaptiveSpin::new(),

@@ -25,6 +25,7 @@ pub use messages::acquire::{
 pub use messages::daemon::configuration::{
     Configuration, ConfigurationQuery, Reload, Reloaded, SettingChange, SettingInfo, SettingSource,
 };
+pub use messages::daemon::metrics::{Metrics, MetricsQuery};
 pub use messages::daemon::stop::{Stop, Stopping};
 pub use messages::deadline_page::{DeadlinePageFound, DeadlinePageQuery, Wrapper};
 pub use messages::envelope::{Call, Reply};

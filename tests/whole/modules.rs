@@ -31,6 +31,8 @@ mod history;
 mod hooks;
 #[path = "../whole/leader/mod.rs"]
 mod leader;
+#[path = "../whole/metrics/mod.rs"]
+mod metrics;
 #[path = "../whole/other_programs/mod.rs"]
 mod other_programs;
 #[path = "../whole/run/mod.rs"]

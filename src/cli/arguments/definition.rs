@@ -107,6 +107,8 @@ pub(crate) enum Verb {
     History(HistoryArgs),
     /// Show waits, holds and use over time, and how many slots a lock should have
     Stats(StatsArgs),
+    /// Print the daemon's figures for a monitor, as OpenMetrics text
+    Metrics(MetricsArgs),
     /// Ask whether locks are free, without taking them: exit code 0 or 75
     Test(TestArgs),
     /// Show who leads by holding a lock: exit code 0, or 75 if nobody does
@@ -333,6 +335,10 @@ pub(crate) struct StatsArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// Print the daemon's figures for a monitor, as OpenMetrics text
+#[derive(Args, Debug)]
+pub(crate) struct MetricsArgs {}
 
 /// Show what ended: when, how, and how long it waited and held its locks
 #[derive(Args, Debug)]

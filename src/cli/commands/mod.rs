@@ -12,6 +12,7 @@ pub(super) mod doctor;
 pub(super) mod history;
 pub(super) mod kill;
 pub(super) mod leader;
+pub(super) mod metrics;
 pub(super) mod nodes;
 pub(super) mod release;
 pub(super) mod renew;

@@ -36,6 +36,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-test", include_str!("test.roff")),
     ("canal-history", include_str!("history.roff")),
     ("canal-stats", include_str!("stats.roff")),
+    ("canal-metrics", include_str!("metrics.roff")),
     ("canal-leader", include_str!("leader.roff")),
     ("canal-kill", include_str!("kill.roff")),
     ("canal-resize", include_str!("resize.roff")),

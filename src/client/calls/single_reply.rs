@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use crate::protocol::{
     Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, GraphQuery,
     HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill, KillTargets, Killed, Leader,
-    LeaderQuery, Reload, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery, Waits,
-    WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+    LeaderQuery, Metrics, MetricsQuery, Reload, Reloaded, Renew, Renewed, Resize, Resized, Status,
+    StatusQuery, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -193,6 +193,14 @@ impl Client {
         query: &HistoryStatsQuery,
     ) -> Result<HistoryStats, ClientError> {
         self.call("HistoryStats", query, None, Repeat::Always)
+    }
+
+    /// Asks for the figures that a monitor reads.
+    ///
+    /// # Errors
+    /// Only those of every call.
+    pub fn metrics(&mut self, query: &MetricsQuery) -> Result<Metrics, ClientError> {
+        self.call("Metrics", query, None, Repeat::Always)
     }
 
     /// Asks which holds and waiting requests a [`Kill`] may be about. Signals nothing.

@@ -63,6 +63,7 @@ pub(crate) enum Asked {
     Info,
     Kill(Kill),
     Leader(LeaderQuery),
+    Metrics,
     Page(DeadlinePageQuery),
     Release(Release),
     Reload,
@@ -127,6 +128,7 @@ impl Asked {
             | Self::HistoryStats(_)
             | Self::Identify
             | Self::Info
+            | Self::Metrics
             | Self::Page(_)
             | Self::Reload
             | Self::Restrict(_)
@@ -148,6 +150,7 @@ impl Asked {
                 | Self::Graph(_)
                 | Self::History(_)
                 | Self::HistoryStats(_)
+                | Self::Metrics
         )
     }
 
@@ -245,6 +248,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (INTERFACE, "DeadlinePage") => typed(parameters).map(Asked::Page),
         (INTERFACE, "Kill") => typed(parameters).map(Asked::Kill),
         (INTERFACE, "Leader") => typed(parameters).map(Asked::Leader),
+        (INTERFACE, "Metrics") => Ok(Asked::Metrics),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
         (INTERFACE, "Reload") => Ok(Asked::Reload),
         (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),

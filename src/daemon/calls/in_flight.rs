@@ -5,12 +5,14 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use crate::core::{RequestId, Tag, Wait};
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::daemon::net::conn_id::ConnId;
 use crate::host::Ticket;
+use crate::sys::clock;
 
 /// Changes of this host that are not in the log yet.
 #[derive(Debug, Default)]
@@ -37,6 +39,8 @@ pub(crate) struct Proposed {
     pub(crate) then: Completion,
     /// Whether the client left, or was told of failure.
     pub(crate) abandoned: bool,
+    /// When it was proposed.
+    pub(crate) since: Instant,
 }
 
 /// A call that waits for the log.
@@ -79,7 +83,7 @@ impl InFlight {
                 *self.users.entry(newcomer.request.uid).or_default() += 1;
             }
         }
-        self.each.insert(ticket, Proposed { then, abandoned: false });
+        self.each.insert(ticket, Proposed { then, abandoned: false, since: clock::now() });
     }
 
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {

@@ -1,8 +1,12 @@
 //! What the daemon knows about the engine besides its log.
 
+use std::time::Duration;
+
 use crate::core::UnixMillis;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::config::Config;
+use crate::daemon::metrics::counters::Histogram;
+use crate::daemon::metrics::snapshot::APPENDS;
 use crate::log::engine::Outage;
 use crate::sys::clock;
 
@@ -14,6 +18,8 @@ pub(crate) struct OngoingOutage {
     /// Whether a person has to act before this can end.
     pub(crate) refused: bool,
     pub(crate) since: UnixMillis,
+    /// The same in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) since_boot_ms: u64,
 }
 
 impl OngoingOutage {
@@ -21,8 +27,9 @@ impl OngoingOutage {
     /// problem.
     pub(crate) fn new(outage: Outage, before: Option<&Self>) -> Self {
         let since = before.map_or_else(|| UnixMillis(clock::unix_ms()), |before| before.since);
+        let since_boot_ms = before.map_or_else(clock::boottime_ms, |before| before.since_boot_ms);
         let Outage { why, hint, refused } = outage;
-        Self { why, hint, refused, since }
+        Self { why, hint, refused, since, since_boot_ms }
     }
 }
 
@@ -44,6 +51,10 @@ pub(crate) struct EngineStatus {
     pub(crate) let_in: bool,
     /// Why the engine cannot be used now.
     pub(crate) away: Option<OngoingOutage>,
+    /// For how long the engine could not be used before, in milliseconds.
+    pub(crate) away_ms: u64,
+    /// How long changes of this host took to come back from the log.
+    pub(crate) appends: Histogram,
     /// Why this host cannot take part now although the engine answers.
     pub(crate) unable: Option<OngoingOutage>,
     /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
@@ -61,6 +72,20 @@ impl EngineStatus {
             began_ms: clock::boottime_ms(),
             ..Self::default()
         }
+    }
+
+    /// Notes that the engine can be used again.
+    pub(crate) fn is_back(&mut self) {
+        if let Some(away) = self.away.take() {
+            let was_away = clock::boottime_ms().saturating_sub(away.since_boot_ms);
+            self.away_ms = self.away_ms.saturating_add(was_away);
+        }
+    }
+
+    /// Counts a change that came back from the log after this time.
+    pub(crate) fn count_append(&mut self, took: Duration) {
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.appends.add(&APPENDS, took_us);
     }
 
     /// Why this host takes no part, if a person has to act before that can end.

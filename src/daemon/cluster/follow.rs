@@ -18,6 +18,7 @@ use crate::daemon::waiters::regrant::granted;
 use crate::host::{Event, LostWhy};
 use crate::log::engine::Outage;
 use crate::protocol::{ErrorName, Failure};
+use crate::sys::clock;
 
 impl Server {
     /// Carries out the events that came from the engine.
@@ -42,6 +43,10 @@ impl Server {
             Event::Entry { revision, entry, ticket } => {
                 self.heed_our_end(&entry.change);
                 let proposed = ticket.and_then(|it| self.cluster.as_mut()?.in_flight.take(it));
+                if let (Some(proposed), Some(cluster)) = (&proposed, &mut self.cluster) {
+                    let took = clock::now().saturating_duration_since(proposed.since);
+                    cluster.status.count_append(took);
+                }
                 let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
                 let cause = self.history.follows().then(|| {
                     let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
@@ -103,7 +108,7 @@ impl Server {
             }
             Event::Back => {
                 tracing::info!("the engine can be reached again");
-                cluster.status.away = None;
+                cluster.status.is_back();
                 self.due.changed = true;
             }
             Event::Hindered(outage) => {

@@ -4,6 +4,7 @@ use crate::core::UnixMillis;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_status::OngoingOutage;
 use crate::daemon::logging;
+use crate::daemon::metrics::snapshot::EngineFigures;
 use crate::daemon::server::Server;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::view::text::time;
@@ -18,6 +19,7 @@ impl Server {
         daemon.notes.extend(logging::note());
         daemon.notes.extend(self.history.notes());
         daemon.notes.extend(self.hooks.notes());
+        daemon.notes.extend(self.exporter.as_ref().and_then(|exporter| exporter.note()));
         Status {
             daemon,
             keys,
@@ -41,6 +43,18 @@ impl Server {
 }
 
 impl Cluster {
+    /// What is counted and measured of the engine.
+    pub(crate) fn figures(&self, is_member: bool) -> EngineFigures {
+        let ongoing = self.status.away.as_ref().map(|away| away.since_boot_ms);
+        let ongoing_ms = ongoing.map_or(0, |since| clock::boottime_ms().saturating_sub(since));
+        EngineFigures {
+            is_away: self.status.away.is_some(),
+            is_member,
+            away_ms: self.status.away_ms.saturating_add(ongoing_ms),
+            appends: self.status.appends.clone(),
+        }
+    }
+
     fn shown(&self, ledger: &Ledger) -> EngineInfo {
         let (link, health, member) = (&self.status, self.driver.health(), ledger.is_member());
         let trouble = link.away.as_ref().or(link.unable.as_ref());

@@ -12,7 +12,7 @@ use crate::sys::clock;
 /// The configuration in force.
 #[derive(Debug)]
 pub(crate) struct InForce {
-    /// As it was read last, but with the engine, the socket and the history of the start.
+    /// As it was read last, but with the engine, the socket, the history and the metrics of the start.
     pub(crate) config: Config,
     /// Where a configuration may be, the first that exists counts.
     pub(crate) paths: Vec<PathBuf>,
@@ -91,11 +91,12 @@ impl InForce {
         }
     }
 
-    /// Another configuration that was read now. Engine, socket and history stay: they need a restart.
+    /// Another configuration that was read now. Engine, socket, history and metrics stay: they need a
+    /// restart.
     pub(crate) fn replace(&mut self, config: Config) {
         let before = std::mem::replace(&mut self.config, config);
         (self.config.engine, self.config.socket) = (before.engine, before.socket);
-        self.config.history = before.history;
+        (self.config.history, self.config.metrics) = (before.history, before.metrics);
         self.config.written.retain(|one| !needs_restart(&one.name));
         let kept = before.written.into_iter().filter(|one| needs_restart(&one.name));
         self.config.written.extend(kept);
@@ -113,7 +114,7 @@ impl InForce {
 
 /// Whether a change of this setting needs another daemon.
 pub(crate) fn needs_restart(name: &str) -> bool {
-    ["engine.", "socket.", "history."].iter().any(|table| name.starts_with(table))
+    ["engine.", "socket.", "history.", "metrics."].iter().any(|table| name.starts_with(table))
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ use crate::daemon::limits::{
     connections_max,
 };
 use crate::daemon::logging;
+use crate::daemon::metrics::section::{self as metrics_section, Listen};
 use crate::daemon::permissions::{self, Permission, Permissions};
 use crate::daemon::runtime_dir::socket_access::SocketAccess;
 
@@ -61,6 +62,8 @@ pub(crate) struct Config {
     pub(crate) engine: Configured,
     pub(crate) history: HistorySettings,
     pub(crate) hooks: Vec<HookSettings>,
+    /// Where metrics are offered.
+    pub(crate) metrics: Option<Listen>,
     /// Names for daemons, which only clients use.
     pub(crate) nodes: ConfiguredNodes,
     /// The log filter, in the syntax of `CANAL_LOG`.
@@ -136,6 +139,7 @@ struct File {
     engine: Option<engine_section::Section>,
     history: history_section::Section,
     hooks: Vec<Spanned<hooks_section::Section>>,
+    metrics: metrics_section::Section,
     nodes: nodes_section::Section,
     node_groups: nodes_section::Groups,
 }
@@ -253,6 +257,7 @@ impl Config {
         }
         let hooks = file.hooks.iter().map(|hook| hook.get_ref().settings());
         let hooks = hooks.collect::<Result<_, _>>();
+        let metrics = file.metrics.listen();
         let nodes_longest_ttl = file.nodes.longest_ttl();
         let permissions = file.permission.iter().map(permissions::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
@@ -282,6 +287,7 @@ impl Config {
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
             history: history.map_err(|(at, what)| wrong(at, what))?,
             hooks: hooks.map_err(|(at, what)| wrong(at, what))?,
+            metrics: metrics.map_err(|(at, what)| wrong(at, what))?,
             nodes,
             log: file.daemon.log.map(Spanned::into_inner),
             written: written::written(text),
@@ -483,6 +489,22 @@ mod tests {
             assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
             assert!(error.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn metrics_are_offered_where_the_file_says_and_nowhere_else() {
+        assert_eq!(parse("").unwrap().metrics, None);
+        let found = parse("[metrics]\nlisten = \"[::1]:9632\"\n").unwrap().metrics;
+        assert_eq!(found.map(|it| it.to_string()).as_deref(), Some("[::1]:9632"));
+        assert!(
+            parse("\n[metrics]\nlisten = \"0.0.0.0:9632\"\n")
+                .unwrap_err()
+                .starts_with("canal.toml, line 3: metrics are offered on loopback addresses only")
+        );
+        assert_eq!(
+            parse("[metrics]\nlisen = \"/x\"\n").unwrap_err(),
+            "canal.toml, line 2: unknown field `lisen`; did you mean `listen`?"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::daemon::config::in_force::{Override, needs_restart};
 use crate::daemon::config::reading::{Asker, Read};
 use crate::daemon::config::written::{changes, name_of_key};
 use crate::daemon::logging;
+use crate::daemon::metrics::section::Listen;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
@@ -110,6 +111,10 @@ impl Server {
             ("daemon.log", log),
             ("history.keep", stated(config.history.keep)),
             ("history.max", config.history.max()),
+            (
+                "metrics.listen",
+                config.metrics.as_ref().map_or_else(|| "off".to_owned(), Listen::to_string),
+            ),
         ];
         values.extend(self.cluster.iter().flat_map(|cluster| cluster.settings()));
         values

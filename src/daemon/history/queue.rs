@@ -4,7 +4,7 @@
 //! after a rest, and not for each record.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -49,6 +49,8 @@ pub(crate) struct Queue {
     wake: Condvar,
     /// Whether `found` is not empty.
     has_found: AtomicBool,
+    /// How many bytes the files have; 0 while that is not known.
+    bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -145,6 +147,11 @@ impl Queue {
         self.lock().summary.clone()
     }
 
+    /// How many bytes the files have, if that is known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        Some(self.bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+    }
+
     pub(crate) fn notes(&self) -> Vec<String> {
         self.lock().notes.iter().flatten().cloned().collect()
     }
@@ -200,6 +207,10 @@ impl Queue {
 
     pub(crate) fn note(&self, about: About, note: Option<String>) {
         self.lock().notes[about as usize] = note;
+    }
+
+    pub(crate) fn set_bytes(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn count_dropped(&self, count: usize) {

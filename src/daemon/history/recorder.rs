@@ -16,13 +16,14 @@ use crate::daemon::history::queue::{Answer, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::history::writer::{self, Files};
 use crate::daemon::hooks::section::On;
+use crate::daemon::metrics::counters::{Counters, Ended};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::view::text::pid_of;
 use crate::history::{Ending, Reason, RingStep, Summary};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 
-/// The history of this daemon; nothing where it is off and no hook is told of what ends.
+/// The history of this daemon, what it counts, and what hooks are told of; nothing before it is set up.
 #[derive(Debug, Default)]
 pub(crate) struct History(Option<Box<Recorder>>);
 
@@ -37,8 +38,10 @@ struct Recorder {
     timed_out: BTreeSet<RequestId>,
     /// Connections that wait for an answer.
     asking: BTreeSet<ConnId>,
+    /// What was granted and what ended, for `canal metrics`.
+    counters: Counters,
     queue: Arc<Queue>,
-    /// `None` where the history is off.
+    /// `None` if what ended is only counted.
     files: Option<Files>,
     /// How long keys were held lately, as far as it was asked for.
     summary: Option<Arc<Summary>>,
@@ -85,11 +88,16 @@ impl Open {
             owner_ended: hold.orphaned,
         }
     }
+
+    /// For how long it had waited at this time.
+    fn waited_ms(&self, until: UnixMillis) -> u64 {
+        until.0.saturating_sub(self.asked_at.0)
+    }
 }
 
 impl History {
-    /// A history in these files, which are opened when they are first needed; without files, nothing
-    /// is kept. `host` is the name of this host, if others share the table.
+    /// A history in these files, which are opened when they are first needed. Without files, what ended
+    /// is only counted. `host` is the name of this host, if others share the table.
     pub(crate) fn new(files: Option<Files>, host: Option<&str>) -> Self {
         Self(Some(Box::new(Recorder {
             open: BTreeMap::new(),
@@ -97,6 +105,7 @@ impl History {
             exits: Exits::default(),
             timed_out: BTreeSet::new(),
             asking: BTreeSet::new(),
+            counters: Counters::since(clock::unix_ms()),
             queue: Arc::default(),
             files,
             summary: None,
@@ -128,8 +137,6 @@ impl History {
         if are_told && self.0.is_none() {
             *self = Self::new(None, host);
             self.follow(table, here);
-        } else if !are_told && !self.is_on() {
-            self.0 = None;
         }
         if let Some(recorder) = &mut self.0 {
             let before = recorder.notable.take();
@@ -141,6 +148,12 @@ impl History {
     pub(crate) fn take_notable(&mut self) -> Vec<Raw> {
         let notable = self.0.as_mut().and_then(|recorder| recorder.notable.as_mut());
         notable.map_or_else(Vec::new, std::mem::take)
+    }
+
+    /// What was counted so far, with this turn; `None` before the history is set up.
+    pub(crate) fn counters(&mut self) -> Option<&mut Counters> {
+        self.hand_over();
+        self.0.as_mut().map(|recorder| &mut recorder.counters)
     }
 
     /// Takes in what an entry of the log decided. `cause` is what the entry says.
@@ -217,19 +230,13 @@ impl History {
         }
     }
 
-    /// Hands what ended to the thread that writes it. Called after the answers are written.
+    /// Counts what ended, and hands it to the thread that writes it. Called after the answers are
+    /// written.
     pub(crate) fn hand_over(&mut self) {
         if let Some(recorder) = &mut self.0
             && !recorder.ended.is_empty()
         {
-            if recorder.files.is_none() {
-                recorder.ended.clear();
-            } else if recorder.starts() {
-                recorder.queue.hand_over(&mut recorder.ended);
-            } else {
-                recorder.queue.count_dropped(recorder.ended.len());
-                recorder.ended.clear();
-            }
+            recorder.hand_over();
         }
     }
 
@@ -241,7 +248,7 @@ impl History {
         if !recorder.starts() {
             return false;
         }
-        recorder.queue.hand_over(&mut recorder.ended);
+        recorder.hand_over();
         recorder.asking.insert(id);
         recorder.queue.search(id, question);
         true
@@ -292,6 +299,11 @@ impl History {
         self.0.as_ref().map_or(0, |recorder| recorder.queue.dropped())
     }
 
+    /// How many bytes the files have, if that is known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.0.as_ref().and_then(|recorder| recorder.queue.bytes())
+    }
+
     /// What an operator should know.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.0.as_ref().map_or_else(Vec::new, |recorder| recorder.queue.notes())
@@ -312,6 +324,21 @@ impl History {
 }
 
 impl Recorder {
+    fn hand_over(&mut self) {
+        for raw in &self.ended {
+            let Raw { asked, ending, ended_ms: at_ms, held_ms, .. } = raw;
+            self.counters.ended(Ended { asked, ending, at_ms: *at_ms, held_ms: *held_ms });
+        }
+        if self.files.is_none() {
+            self.ended.clear();
+        } else if self.starts() {
+            self.queue.hand_over(&mut self.ended);
+        } else {
+            self.queue.count_dropped(self.ended.len());
+            self.ended.clear();
+        }
+    }
+
     /// Starts the thread if it does not run. Returns whether it runs.
     fn starts(&mut self) -> bool {
         if self.thread.is_none()
@@ -344,11 +371,15 @@ impl Recorder {
             Outcome::Granted(granted) => {
                 if let Some(open) = self.open.get_mut(&granted.request) {
                     let since = table.hold(granted.token).map(|hold| hold.since);
-                    open.granted = Some((granted.token, since.unwrap_or(open.asked_at)));
+                    let since = since.unwrap_or(open.asked_at);
+                    open.granted = Some((granted.token, since));
+                    self.counters.granted(&open.asked, since.0, open.waited_ms(since));
                 } else if let Some(hold) = table.hold(granted.token)
                     && is_of(table, hold.frame, here)
                 {
-                    self.open.insert(granted.request, Open::of_hold(table, hold));
+                    let open = Open::of_hold(table, hold);
+                    self.counters.granted(&open.asked, hold.since.0, open.waited_ms(hold.since));
+                    self.open.insert(granted.request, open);
                 }
             }
             Outcome::ConfirmedAt { request, token, .. } => {
@@ -449,7 +480,7 @@ impl Recorder {
         let raw = Raw {
             session: open.session.0,
             ended_ms: now,
-            waited_ms: waited_until.saturating_sub(open.asked_at.0),
+            waited_ms: open.waited_ms(UnixMillis(waited_until)),
             held_ms: granted.map(|(_, since)| now.saturating_sub(since.0)),
             token: granted.map_or(0, |(token, _)| token.0),
             host: self.host.clone(),
@@ -650,6 +681,24 @@ mod tests {
     }
 
     #[test]
+    fn grants_and_ends_are_counted_whether_they_are_written_or_not() {
+        let mut scene = Scene::new();
+        scene.history = History::new(None, None);
+        scene.ask(1, "a", true);
+        scene.ask(2, "a", true);
+        scene.ask(3, "a", false);
+        scene.history.take_back(Tag(3));
+        scene.ask(4, "a", false);
+        scene.apply(Change::End { frame: scene.frame(1) });
+        let counters = scene.history.counters().unwrap();
+        let a = &counters.keys[&crate::core::Key::new("a").unwrap()];
+        assert_eq!((a.grants, a.waits.sum_us), (2, 3_000_000));
+        assert_eq!(a.refusals[0], 1, "one of the two was asked again");
+        assert_eq!(a.holds.counts.iter().sum::<u64>(), 1);
+        assert_eq!(scene.ended(), [], "nothing waits to be written");
+    }
+
+    #[test]
     fn a_refusal_is_recorded_unless_the_request_is_asked_again() {
         let mut scene = Scene::new();
         scene.ask(1, "a", true);
@@ -685,7 +734,10 @@ mod tests {
         scene.history.hand_over();
         assert_eq!(scene.ended().len(), 0);
         scene.history.tell_hooks(false, None, &table, here);
-        assert!(!scene.history.follows());
+        scene.ask(5, "a", true);
+        scene.apply(Change::End { frame: scene.frame(5) });
+        assert!(scene.history.follows(), "what ends is still counted");
+        assert!(scene.history.take_notable().is_empty());
     }
 
     #[test]
@@ -709,10 +761,7 @@ mod tests {
     fn what_other_hosts_do_is_not_recorded() {
         let mut scene = Scene::new();
         scene.ask(1, "a", true);
-        let elsewhere = History::new(
-            Some(Files { dir: "/nowhere".into(), limits: Limits { keep_ms: 1, max_bytes: 1 } }),
-            Some("beta"),
-        );
+        let elsewhere = History::new(None, Some("beta"));
         let mut other = Scene { table: scene.table.clone(), history: elsewhere };
         other.history.follow(&scene.table, HostId(9));
         assert_eq!(other.open(), 0);

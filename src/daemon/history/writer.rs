@@ -148,10 +148,13 @@ impl Writer {
         self.queue.publish(&self.summary);
         self.open();
         let Some(store) = &mut self.store else { return self.queue.count_dropped(records.len()) };
-        if let Err(error) = store.append(&records, clock::unix_ms()) {
-            self.store = None;
-            self.queue.count_dropped(records.len());
-            self.fail(&error);
+        match store.append(&records, clock::unix_ms()) {
+            Ok(()) => self.queue.set_bytes(store.bytes()),
+            Err(error) => {
+                self.store = None;
+                self.queue.count_dropped(records.len());
+                self.fail(&error);
+            }
         }
     }
 
@@ -171,6 +174,7 @@ impl Writer {
                     tracing::info!("the history is written again");
                 }
                 self.queue.note(About::Writing, None);
+                self.queue.set_bytes(store.bytes());
                 self.store = Some(store);
             }
             Err(error) => self.fail(&error),

@@ -166,6 +166,11 @@ impl Ledger {
         self.journal.as_ref().map(|journal| journal.state.dir())
     }
 
+    /// How many bytes of the journal are in use; `None` if an engine keeps the log.
+    pub(crate) fn journal_bytes(&self) -> Option<u64> {
+        self.journal.as_ref().map(|journal| journal.journal.bytes())
+    }
+
     /// Whether files of the journal were removed.
     pub(crate) fn vanished(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.journal.vanished())

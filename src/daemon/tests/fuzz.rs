@@ -180,7 +180,7 @@ fn random_call(rng: &mut Rng) -> Vec<u8> {
         15 | 16 => ("io.canal.Lock.Resize", resize(rng)),
         17 | 18 => ("io.canal.Lock.Status", status(rng)),
         19 => ("io.canal.Lock.Why", why(rng)),
-        20 => ("io.canal.Lock.Graph", json!({})),
+        20 => (["io.canal.Lock.Graph", "io.canal.Lock.Metrics"][rng.usize(..2)], json!({})),
         21 => match rng.u8(..3) {
             0 => ("io.canal.Lock.DeadlinePage", json!({})),
             1 => ("io.canal.Lock.Configuration", json!({})),

@@ -220,6 +220,12 @@ impl Journal {
         self.live.as_ref().map_or(0, |live| live.end - live.begin)
     }
 
+    /// How many bytes are in use: those of the snapshot and of what was appended to it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.live.as_ref().map_or(0, |live| live.end)
+    }
+
     /// As much is appended between two compactions as the second one writes, or more, so that all
     /// of them together cost no more than the appending.
     fn compaction_step(&self) -> u64 {

@@ -110,6 +110,8 @@ fn every_method_and_many_errors_are_as_described() {
     let signalled = peer.call("Kill", json!({ "token": token, "signal": 18 }));
     assert_eq!(signalled, json!({ "pid": idler.pid() }));
     peer.call("EndedLeases", json!({}));
+    let metrics = peer.call("Metrics", json!({}));
+    assert!(metrics["text"].as_str().unwrap().ends_with("# EOF\n"), "{metrics}");
     let led = peer.call("Leader", json!({ "key": "c" }));
     assert_eq!((&led["leader"]["pid"], &led["stale"]), (&json!(idler.pid()), &json!(false)));
     assert_eq!(peer.call("Leader", json!({ "key": "d" }))["leader"], Value::Null);

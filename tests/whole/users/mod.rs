@@ -3,6 +3,7 @@
 mod history;
 mod hooks;
 mod machine;
+mod metrics;
 mod permissions;
 mod places;
 mod separation;

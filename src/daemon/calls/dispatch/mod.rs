@@ -79,6 +79,7 @@ impl Server {
             Asked::Identify => self.identify(),
             Asked::Kill(kill) => self.kill(peer, &kill),
             Asked::Leader(query) => self.leader(id, peer, &query, more),
+            Asked::Metrics => Ok(self.metrics()),
             Asked::Page(query) => self.page(&query),
             Asked::Release(release) => self.release(id, peer, &release, fds),
             Asked::Reload => self.reload(id, peer),

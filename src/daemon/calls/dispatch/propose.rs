@@ -149,7 +149,7 @@ impl Server {
         applied: Applied,
         before: &[Arc<HoldState>],
     ) {
-        let Proposed { then, abandoned } = proposed;
+        let Proposed { then, abandoned, .. } = proposed;
         if !abandoned {
             return self.complete(applied, then, before);
         }
@@ -172,7 +172,7 @@ impl Server {
     /// Handles a change of this host that is part of a table that was replaced as a whole.
     pub(crate) fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
         let taken = self.cluster.as_mut().and_then(|it| it.in_flight.take(ticket));
-        let Some(Proposed { then, abandoned }) = taken else { return };
+        let Some(Proposed { then, abandoned, since }) = taken else { return };
         let mut applied = Applied { revision, outcomes: Vec::new() };
         let (id, step) = match then {
             Completion::Renew(renewing) if !abandoned => {
@@ -189,7 +189,7 @@ impl Server {
                 let Some(id) = then.conn() else { return };
                 (id, Err(done_unseen()))
             }
-            then => return self.came_back(Proposed { then, abandoned }, applied, &[]),
+            then => return self.came_back(Proposed { then, abandoned, since }, applied, &[]),
         };
         self.carry_out(id, step);
     }
@@ -212,7 +212,7 @@ impl Server {
     /// Handles a change that never came into the log.
     pub(crate) fn dropped(&mut self, ticket: Ticket) {
         let proposed = self.cluster.as_mut().and_then(|it| it.in_flight.take(ticket));
-        if let Some(Proposed { then, abandoned }) = proposed
+        if let Some(Proposed { then, abandoned, .. }) = proposed
             && !abandoned
         {
             self.without_membership(then);

@@ -1,4 +1,5 @@
 //! What operators ask of the daemon itself.
 
 pub(in crate::protocol) mod configuration;
+pub(in crate::protocol) mod metrics;
 pub(in crate::protocol) mod stop;
