@@ -84,7 +84,7 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status history stats metrics test leader kill resize daemon bridge config doctor setup completions man
+set -l verbs run acquire release renew status history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
@@ -93,6 +93,7 @@ complete -c canal -n __canal_at -a status -d 'Show holders, waiters, and why the
 complete -c canal -n __canal_at -a history -d 'Show what ended, when and how'
 complete -c canal -n __canal_at -a stats -d 'Show waits, holds and use over time, and how many slots a lock should have'
 complete -c canal -n __canal_at -a metrics -d 'Print the figures of the daemon for a monitor'
+complete -c canal -n __canal_at -a trace -d 'Print what ended as a trace for ui.perfetto.dev'
 complete -c canal -n __canal_at -a test -d 'Ask whether locks are free, without taking them'
 complete -c canal -n __canal_at -a leader -d 'Show who leads by holding a lock'
 complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, after showing it'
@@ -153,9 +154,9 @@ complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log no
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
 complete -c canal -n '__canal_at acquire release renew status list ps history stats test leader kill resize config doctor' -l json -d 'Print JSON'
-complete -c canal -n '__canal_at acquire release status list ps history stats test leader kill resize' -a '(__canal_keys)' -d 'Key'
+complete -c canal -n '__canal_at acquire release status list ps history stats trace test leader kill resize' -a '(__canal_keys)' -d 'Key'
 
-complete -c canal -n '__canal_at history stats' -l since -x -a '1h 1d 1w' -d 'Only what ended within DUR'
+complete -c canal -n '__canal_at history stats trace' -l since -x -a '1h 1d 1w' -d 'Only what ended within DUR'
 complete -c canal -n '__canal_at history stats' -l user -x -a '(__fish_complete_users)' -d 'Only what is of this user'
 complete -c canal -n '__canal_at stats' -l ascii -d 'Draw with plain ASCII characters'
 complete -c canal -n '__canal_at stats' -l svg -r -F -d 'Write a report with pictures'

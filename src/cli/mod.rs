@@ -80,6 +80,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Status(args)) => status::run(args, global, verbosity),
         Some(Verb::History(args)) => history::run(args, global, verbosity),
         Some(Verb::Stats(args)) => history::stats::run(args, global, verbosity),
+        Some(Verb::Trace(args)) => history::trace::run(args, global, verbosity),
         Some(Verb::Metrics(_)) => metrics::run(global),
         Some(Verb::Leader(args)) => leader::run(args, global, verbosity),
         Some(Verb::Kill(args)) => kill::run(args, global, verbosity),

@@ -5,7 +5,7 @@
 //! the lowest first.
 
 use super::record::{Ending, Item, Reason, Record, RingStep};
-use crate::core::Mode;
+use crate::core::{Mode, SlotRange, Slots};
 
 /// The version of this form, the first byte of each record.
 const VERSION: u8 = 2;
@@ -37,6 +37,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
         });
         number(item.count, out);
         number(item.size, out);
+        slots(&item.slots, out);
     }
     number(record.waited_ms, out);
     if let Some(held_ms) = record.held_ms {
@@ -50,6 +51,18 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
         text(each, out);
     }
     ending(&record.ending, out);
+}
+
+/// Ranges: how many, and of each how far its first slot lies behind the range before it, and how many
+/// more slots it has.
+fn slots(slots: &Slots, out: &mut Vec<u8>) {
+    number(slots.0.len() as u64, out);
+    let mut before = 0;
+    for SlotRange(first, last) in &slots.0 {
+        number(first.wrapping_sub(before), out);
+        number(last.wrapping_sub(*first), out);
+        before = *last;
+    }
 }
 
 fn ending(ending: &Ending, out: &mut Vec<u8>) {
@@ -137,6 +150,8 @@ pub(super) struct ItemForm<'a> {
     pub(super) mode: Mode,
     pub(super) count: u64,
     pub(super) size: u64,
+    /// The number of ranges of slots, and their form.
+    slots: (u64, Reader<'a>),
 }
 
 impl ItemForm<'_> {
@@ -186,8 +201,9 @@ pub(super) fn decode(payload: &[u8]) -> Option<Record> {
     let (Head { ended_ms, uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
     let mut items = Vec::new();
     for _ in 0..count {
-        let ItemForm { key, mode, count, size } = item(&mut reader)?;
-        items.push(Item { key: key.to_owned(), mode, count, size });
+        let ItemForm { key, mode, count, size, slots } = item(&mut reader)?;
+        let (key, slots) = (key.to_owned(), read_slots(slots)?);
+        items.push(Item { key, mode, count, size, slots });
     }
     let waited_ms = reader.number()?;
     let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
@@ -221,7 +237,24 @@ fn item<'a>(reader: &mut Reader<'a>) -> Option<ItemForm<'a>> {
         2 => Mode::Write,
         _ => return None,
     };
-    Some(ItemForm { key, mode, count: reader.number()?, size: reader.number()? })
+    let (count, size) = (reader.number()?, reader.number()?);
+    let slots = (reader.number()?, *reader);
+    for _ in 0..slots.0 {
+        let _first_and_more = (reader.number()?, reader.number()?);
+    }
+    Some(ItemForm { key, mode, count, size, slots })
+}
+
+fn read_slots((count, mut reader): (u64, Reader<'_>)) -> Option<Slots> {
+    let mut ranges = Vec::new();
+    let mut before = 0_u64;
+    for _ in 0..count {
+        let first = before.checked_add(reader.number()?)?;
+        let last = first.checked_add(reader.number()?)?;
+        ranges.push(SlotRange(first, last));
+        before = last;
+    }
+    Some(Slots(ranges))
 }
 
 fn read_ending(reader: &mut Reader<'_>) -> Option<Ending> {
@@ -262,7 +295,7 @@ fn reason(number: u8) -> Option<Reason> {
 }
 
 /// What is left to be read of a record. Nothing in a file is believed: each step may fail.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -335,8 +368,12 @@ pub(super) mod tests {
     /// A record that has everything, with each ending.
     fn records() -> impl Iterator<Item = Record> {
         endings().into_iter().map(|ending| {
-            let item =
-                |key: &str, mode, count| Item { key: key.to_owned(), mode, count, size: count };
+            let item = |key: &str, mode, count| {
+                let ranges = [(0, 0), (3, 900), (u64::MAX - 1, u64::MAX)];
+                let ranges = ranges.into_iter().take(if count == 0 { 0 } else { 3 });
+                let slots = Slots(ranges.map(|(first, last)| SlotRange(first, last)).collect());
+                Item { key: key.to_owned(), mode, count, size: count, slots }
+            };
             Record {
                 items: vec![
                     item("ä", Mode::Read, 0),

@@ -1,6 +1,6 @@
 //! A request that has ended.
 
-use crate::core::Mode;
+use crate::core::{Mode, Slots};
 
 /// A request that has ended, granted or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,9 @@ pub(crate) struct Item {
     /// Of how many slots, where no size is stored: those that it stated, or was given; 0 for a read
     /// or a write.
     pub(crate) size: u64,
+    /// The slots that it had; none of what was never granted, and of what shared the slots of another
+    /// hold.
+    pub(crate) slots: Slots,
 }
 
 /// How a request ended.
@@ -131,7 +134,13 @@ pub(super) mod tests {
             waited_ms: 1_500,
             held_ms: Some(300),
             token: 77,
-            items: vec![Item { key: key.to_owned(), mode: Mode::Counted, count: 1, size: 2 }],
+            items: vec![Item {
+                key: key.to_owned(),
+                mode: Mode::Counted,
+                count: 1,
+                size: 2,
+                slots: Slots::default(),
+            }],
             session: 12,
             uid,
             pid: 812,

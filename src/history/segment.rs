@@ -6,7 +6,7 @@ use super::encoding::{Head, Lengths, decode, encode};
 use super::record::Record;
 
 /// The first bytes of each file.
-pub(super) const MAGIC: &[u8; 16] = b"canal history 1\n";
+pub(super) const MAGIC: &[u8; 16] = b"canal history 2\n";
 
 /// The bytes before each record: its length, and its CRC-32.
 const HEADER: usize = 8;

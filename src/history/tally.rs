@@ -362,7 +362,13 @@ mod tests {
             let ended_ms = n * 1000 + waited_ms + 3000;
             let item = |key: &str, mode, size| {
                 let count = size / 2;
-                Item { key: key.to_owned(), mode, count, size }
+                Item {
+                    key: key.to_owned(),
+                    mode,
+                    count,
+                    size,
+                    slots: crate::core::Slots::default(),
+                }
             };
             let mut items = vec![item("a", Mode::Counted, 2)];
             if n.is_multiple_of(3) {

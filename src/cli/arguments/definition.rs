@@ -109,6 +109,8 @@ pub(crate) enum Verb {
     Stats(StatsArgs),
     /// Print the daemon's figures for a monitor, as OpenMetrics text
     Metrics(MetricsArgs),
+    /// Print what ended as a trace, one row for each slot, for ui.perfetto.dev
+    Trace(TraceArgs),
     /// Ask whether locks are free, without taking them: exit code 0 or 75
     Test(TestArgs),
     /// Show who leads by holding a lock: exit code 0, or 75 if nobody does
@@ -339,6 +341,17 @@ pub(crate) struct StatsArgs {
 /// Print the daemon's figures for a monitor, as OpenMetrics text
 #[derive(Args, Debug)]
 pub(crate) struct MetricsArgs {}
+
+/// Print what ended as a trace, one row for each slot, for ui.perfetto.dev
+#[derive(Args, Debug)]
+pub(crate) struct TraceArgs {
+    /// Only what asked for this key or one below it
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    /// Only what ended within the last DUR
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    pub(crate) since: Option<Length>,
+}
 
 /// Show what ended: when, how, and how long it waited and held its locks
 #[derive(Args, Debug)]

@@ -37,6 +37,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-history", include_str!("history.roff")),
     ("canal-stats", include_str!("stats.roff")),
     ("canal-metrics", include_str!("metrics.roff")),
+    ("canal-trace", include_str!("trace.roff")),
     ("canal-leader", include_str!("leader.roff")),
     ("canal-kill", include_str!("kill.roff")),
     ("canal-resize", include_str!("resize.roff")),

@@ -16,5 +16,6 @@ pub(super) mod queue;
 pub(super) mod raw;
 pub(super) mod recorder;
 pub(super) mod serve;
+pub(super) mod slots;
 pub(super) mod stats;
 pub(super) mod writer;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::core::{Request, View};
 use crate::daemon::history::exits::Exit;
+use crate::daemon::history::slots::OwnSlots;
 use crate::daemon::view::text::pid_of;
 use crate::history::{Ending, Item, Record};
 
@@ -17,6 +18,8 @@ pub(crate) struct Raw {
     pub(crate) waited_ms: u64,
     pub(crate) held_ms: Option<u64>,
     pub(crate) token: u64,
+    /// The slots that it had.
+    pub(crate) slots: OwnSlots,
     pub(crate) host: Option<Arc<str>>,
     pub(crate) ending: Ending,
     /// The process whose end ended it: the kernel may tell how.
@@ -27,12 +30,13 @@ impl Raw {
     /// The record of it.
     pub(crate) fn record(&self, ending: Ending) -> Record {
         let asked = &self.asked;
-        let items = asked.items.iter().map(|item| {
+        let items = asked.items.iter().enumerate().map(|(number, item)| {
             let counted = item.ask.counted();
             Item {
                 key: item.key.as_str().to_owned(),
                 mode: item.ask.mode(),
                 count: counted.map_or(0, |(count, _)| count),
+                slots: self.slots.get(number),
                 size: counted.map_or(0, |(_, view)| view.unwrap_or(View::ONE).capacity()),
             }
         });

@@ -14,6 +14,7 @@ use crate::daemon::history::cause::Cause;
 use crate::daemon::history::exits::Exits;
 use crate::daemon::history::queue::{Answer, Question, Queue};
 use crate::daemon::history::raw::Raw;
+use crate::daemon::history::slots::OwnSlots;
 use crate::daemon::history::writer::{self, Files};
 use crate::daemon::hooks::section::On;
 use crate::daemon::metrics::counters::{Counters, Ended};
@@ -62,6 +63,8 @@ struct Open {
     session: FrameId,
     asked_at: UnixMillis,
     granted: Option<(Token, UnixMillis)>,
+    /// The slots that it has.
+    slots: OwnSlots,
     /// Whether the owner has ended, and only its descendants keep the hold.
     owner_ended: bool,
 }
@@ -74,6 +77,7 @@ impl Open {
             session: table.session(waiter.frame),
             asked_at: waiter.since,
             granted: None,
+            slots: OwnSlots::None,
             owner_ended: false,
         }
     }
@@ -85,6 +89,7 @@ impl Open {
             session: table.session(hold.frame),
             asked_at: hold.asked_at,
             granted: Some((hold.token, hold.since)),
+            slots: OwnSlots::of_hold(&hold.asked, hold),
             owner_ended: hold.orphaned,
         }
     }
@@ -189,6 +194,7 @@ impl History {
             for (hold, session) in ended {
                 let (token, since) = (hold.token, hold.since);
                 let open = Open {
+                    slots: OwnSlots::of_hold(&hold.asked, &hold),
                     asked: hold.asked,
                     frame: hold.frame,
                     session,
@@ -373,11 +379,13 @@ impl Recorder {
                     let since = table.hold(granted.token).map(|hold| hold.since);
                     let since = since.unwrap_or(open.asked_at);
                     open.granted = Some((granted.token, since));
+                    open.slots = OwnSlots::of(&granted.items);
                     self.counters.granted(&open.asked, since.0, open.waited_ms(since));
                 } else if let Some(hold) = table.hold(granted.token)
                     && is_of(table, hold.frame, here)
                 {
-                    let open = Open::of_hold(table, hold);
+                    let slots = OwnSlots::of(&granted.items);
+                    let open = Open { slots, ..Open::of_hold(table, hold) };
                     self.counters.granted(&open.asked, hold.since.0, open.waited_ms(hold.since));
                     self.open.insert(granted.request, open);
                 }
@@ -483,6 +491,7 @@ impl Recorder {
             waited_ms: open.waited_ms(UnixMillis(waited_until)),
             held_ms: granted.map(|(_, since)| now.saturating_sub(since.0)),
             token: granted.map_or(0, |(token, _)| token.0),
+            slots: if granted.is_some() { open.slots } else { OwnSlots::None },
             host: self.host.clone(),
             ending,
             exit,
@@ -551,6 +560,7 @@ fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
         session: frame.map(|frame| table.session(frame)).unwrap_or_default(),
         asked_at: UnixMillis(clock::unix_ms()),
         granted: None,
+        slots: OwnSlots::None,
         owner_ended: false,
     }
 }

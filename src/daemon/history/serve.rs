@@ -2,7 +2,7 @@
 //!
 //! Invariant: a command is shown only to its user and to root, as in a status.
 
-use crate::core::{FrameId, UnixMillis};
+use crate::core::{FrameId, SlotRange, Slots, UnixMillis};
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
 use crate::daemon::history::queue::{Answer, Question};
@@ -78,6 +78,7 @@ fn told(record: &Record) -> HistoryRecord {
     let mut told = HistoryRecord {
         asked: time(UnixMillis(record.asked_ms())),
         ended: time(UnixMillis(record.ended_ms)),
+        ended_ms: record.ended_ms,
         how: how(&record.ending).to_owned(),
         waited_ms: record.waited_ms,
         held_ms: record.held_ms,
@@ -93,6 +94,7 @@ fn told(record: &Record) -> HistoryRecord {
         key: item.key.clone(),
         mode: item.mode,
         count: item.count,
+        slots: ranges(&item.slots),
     });
     told.items.extend(items);
     match &record.ending {
@@ -113,6 +115,16 @@ fn told(record: &Record) -> HistoryRecord {
         _ => {}
     }
     told
+}
+
+/// `0-3,7`; `None` if there are none.
+fn ranges(slots: &Slots) -> Option<String> {
+    let range = |SlotRange(first, last): &SlotRange| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let ranges: Vec<String> = slots.0.iter().map(range).collect();
+    (!ranges.is_empty()).then(|| ranges.join(","))
 }
 
 fn how(ending: &Ending) -> &'static str {

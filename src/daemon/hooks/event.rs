@@ -84,6 +84,7 @@ impl Event {
             key: item.key.as_str().to_owned(),
             mode: item.ask.mode(),
             count: item.ask.counted().map_or(0, |(count, _)| count),
+            slots: None,
         });
         let session = |frame: u64| format!("s{}", FrameId(frame));
         let (mut by, mut cycle, mut how) = (None, Vec::new(), None);
@@ -152,6 +153,7 @@ mod tests {
             waited_ms: 1_000,
             held_ms: Some(2_000),
             token: 5,
+            slots: crate::daemon::history::slots::OwnSlots::None,
             host: None,
             ending,
             exit: None,

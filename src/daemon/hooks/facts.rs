@@ -103,7 +103,12 @@ mod tests {
             asked: "2026-01-01T00:00:00Z".to_owned(),
             waited_ms: 600_000,
             held_ms: None,
-            items: vec![HistoryItem { key: "a".to_owned(), mode: Mode::Counted, count: 1 }],
+            items: vec![HistoryItem {
+                key: "a".to_owned(),
+                mode: Mode::Counted,
+                count: 1,
+                slots: None,
+            }],
             token: None,
             session: Some("s7".to_owned()),
             uid: 7,

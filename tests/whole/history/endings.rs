@@ -43,7 +43,8 @@ fn commands_leave_their_exit_status_or_the_signal_that_killed_them() {
     let record = &found[1];
     assert_eq!(record["command"], "sh -c exit 3");
     assert_eq!(record["note"], "run 7");
-    assert_eq!(record["items"], json!([{ "key": "a", "mode": "counted", "count": 1 }]));
+    let item = json!({ "key": "a", "mode": "counted", "count": 1, "slots": "0" });
+    assert_eq!(record["items"], json!([item]));
     assert_eq!(record["uid"], nix::unistd::geteuid().as_raw());
     assert!(record["token"].is_u64() && record["held_ms"].is_u64());
     assert!(record["session"].as_str().unwrap().starts_with('s'));

@@ -4,6 +4,7 @@ mod endings;
 mod estimates;
 mod files;
 mod stats;
+mod trace;
 
 use serde_json::Value;
 

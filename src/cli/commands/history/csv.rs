@@ -76,7 +76,12 @@ mod tests {
 
     #[test]
     fn what_separates_values_is_quoted() {
-        let item = |key: &str| HistoryItem { key: key.to_owned(), mode: Mode::Counted, count: 1 };
+        let item = |key: &str| HistoryItem {
+            key: key.to_owned(),
+            mode: Mode::Counted,
+            count: 1,
+            slots: None,
+        };
         let record = HistoryRecord {
             number: 7,
             how: "ended".to_owned(),

@@ -2,7 +2,9 @@
 
 mod csv;
 mod page;
+mod rows;
 pub(in crate::cli) mod stats;
+pub(in crate::cli) mod trace;
 
 use std::time::Duration;
 
@@ -47,17 +49,22 @@ pub(crate) fn run(args: &HistoryArgs, global: &Global, _: Verbosity) -> Result<u
     Ok(SUCCESS)
 }
 
-/// Asks for one page after the other until there is enough.
+/// Asks for what the command line names.
 fn ask(client: &mut Client, args: &HistoryArgs) -> Result<History, Failed> {
     let all = if args.json || args.csv { u64::MAX } else { SHOWN };
-    let mut left = args.count.unwrap_or(all);
-    let mut query = HistoryQuery {
+    let query = HistoryQuery {
         key: args.key.as_ref().map(|key| key.as_str().to_owned()),
         since_ms: args.since.and_then(finite).map(millis),
         uid: args.user,
         failed: args.failed,
         ..HistoryQuery::default()
     };
+    ask_all(client, query, args.count.unwrap_or(all))
+}
+
+/// Asks for one page after the other until there are so many records.
+fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<History, Failed> {
+    let (mut query, mut left) = (query, count);
     let mut found = History::default();
     loop {
         query.limit = Some(left);

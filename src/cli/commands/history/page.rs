@@ -100,7 +100,8 @@ mod tests {
     use crate::protocol::{HistoryClient, HistoryItem, HistoryStep, Mode};
 
     fn record(how: &str, held_ms: Option<u64>) -> HistoryRecord {
-        let item = HistoryItem { key: "deploy".to_owned(), mode: Mode::Counted, count: 1 };
+        let item =
+            HistoryItem { key: "deploy".to_owned(), mode: Mode::Counted, count: 1, slots: None };
         HistoryRecord {
             ended: "2026-11-20T14:02:11Z".to_owned(),
             how: how.to_owned(),

@@ -51,6 +51,9 @@ pub struct HistoryRecord {
     pub asked: String,
     /// When it ended, RFC 3339 UTC.
     pub ended: String,
+    /// The same in milliseconds since 1970 UTC.
+    #[serde(default)]
+    pub ended_ms: u64,
     /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `withdrawn`, `timeout`,
     /// `full`, `paused`, `max-waiting`, `deadlock`, `too-large` or `mismatch`.
     pub how: String,
@@ -238,6 +241,10 @@ pub struct HistoryItem {
     /// How many slots; 0 for a read or a write.
     #[serde(default)]
     pub count: u64,
+    /// The numbers of its slots, as ranges: `0-3,7`. None of what was never granted, and of what shared
+    /// the slots of another hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<String>,
 }
 
 /// A client.

@@ -1,0 +1,79 @@
+//! The slots that a request was granted, as they are remembered until it has ended.
+
+use crate::core::{GrantedItem, HoldState, Key, Request, SlotRange, Slots};
+
+/// The slots of each item of a request. Slots that belong to another hold are none of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OwnSlots {
+    #[default]
+    None,
+    /// The only item has this slot. That is the usual request, and it takes no memory of its own.
+    One(u64),
+    /// In the order of the items.
+    Each(Box<[Slots]>),
+}
+
+impl OwnSlots {
+    /// The slots of a grant.
+    pub(crate) fn of(items: &[GrantedItem]) -> Self {
+        match items {
+            [GrantedItem { slots: Slots(ranges), shared: false, .. }] if matches!(ranges[..], [SlotRange(first, last)] if first == last) => {
+                Self::One(ranges[0].0)
+            }
+            items if items.iter().all(|item| item.shared || item.slots.is_empty()) => Self::None,
+            items => {
+                let own = |item: &GrantedItem| match item.shared {
+                    true => Slots::default(),
+                    false => item.slots.clone(),
+                };
+                Self::Each(items.iter().map(own).collect())
+            }
+        }
+    }
+
+    /// The slots of a hold, of which some items may have been given back.
+    pub(crate) fn of_hold(asked: &Request, hold: &HoldState) -> Self {
+        let slots_of = |key: &Key| {
+            let held = hold.items.iter().find(|item| item.key == *key && !item.shared);
+            held.map(|item| item.slots.clone()).unwrap_or_default()
+        };
+        Self::Each(asked.items.iter().map(|item| slots_of(&item.key)).collect())
+    }
+
+    /// The slots of the item with this number.
+    pub(crate) fn get(&self, item: usize) -> Slots {
+        match self {
+            Self::One(slot) if item == 0 => Slots(vec![SlotRange(*slot, *slot)]),
+            Self::None | Self::One(_) => Slots::default(),
+            Self::Each(each) => each.get(item).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted(ranges: &[(u64, u64)], shared: bool) -> GrantedItem {
+        let ranges = ranges.iter().map(|(first, last)| SlotRange(*first, *last));
+        GrantedItem { acquired: 1, slots: Slots(ranges.collect()), shared, view: None }
+    }
+
+    #[test]
+    fn each_item_keeps_its_own_slots() {
+        let one = OwnSlots::of(&[granted(&[(3, 3)], false)]);
+        assert_eq!(one, OwnSlots::One(3));
+        assert_eq!((one.get(0).to_vec(), one.get(1).to_vec()), (vec![3], vec![]));
+        let several = OwnSlots::of(&[granted(&[], false), granted(&[(0, 1), (4, 4)], false)]);
+        assert_eq!((several.get(0).to_vec(), several.get(1).to_vec()), (vec![], vec![0, 1, 4]));
+        assert_eq!(several.get(2), Slots::default());
+    }
+
+    #[test]
+    fn slots_of_another_hold_are_not_its_own() {
+        assert_eq!(OwnSlots::of(&[granted(&[(3, 3)], true)]), OwnSlots::None);
+        assert_eq!(OwnSlots::of(&[granted(&[], false)]), OwnSlots::None, "a writer");
+        let mixed = OwnSlots::of(&[granted(&[(3, 3)], true), granted(&[(5, 5)], false)]);
+        assert_eq!((mixed.get(0).to_vec(), mixed.get(1).to_vec()), (vec![], vec![5]));
+    }
+}
