@@ -121,13 +121,18 @@ impl Server {
             .map(|waiter| waiter.id)
             .collect();
         for request in stopped {
-            tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
-            self.waiters.set_absent(request, None);
-            // Only a waiter that takes part can be suspended. A grant in between is taken back
-            // before a client is told.
-            self.propose(Change::Resume { request });
-            self.propose(Change::Suspend { request });
+            self.suspend_detached(request);
         }
+    }
+
+    /// Suspends a detached waiter until its process runs again and it comes back.
+    pub(crate) fn suspend_detached(&mut self, request: RequestId) {
+        tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
+        self.waiters.set_absent(request, None);
+        // Only a waiter that takes part can be suspended. A grant in between is taken back
+        // before a client is told.
+        self.propose(Change::Resume { request });
+        self.propose(Change::Suspend { request });
     }
 
     fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {

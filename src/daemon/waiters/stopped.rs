@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::core::{Change, Request, RequestId, Table};
+use crate::core::{Change, Request, RequestId, Table, WaiterStatus};
 use crate::daemon::limits::{AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, WAITERS_LOOKED_AT_MAX};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
@@ -21,10 +21,11 @@ impl Server {
         let mut found = false;
         for _ in 0..AHEAD_LOOKED_AT_MAX {
             let Some(ahead) = first(&self.ledger.table) else { return found };
-            if self.waiters.is_suspended(ahead) {
+            if self.waiters.is_suspended(ahead) || self.waiters.is_absent(ahead) {
                 // Over an engine, the suspension that was proposed comes out of the log before what
-                // is proposed now.
-                return true;
+                // is proposed now. On one machine it is in the table already, and to decide again
+                // would change nothing.
+                return found || self.cluster.is_some();
             }
             let Some(pid) = self.stopped_process(ahead) else { return found };
             self.suspend(ahead, pid);
@@ -35,6 +36,11 @@ impl Server {
 
     /// Suspends a waiter until its process runs again. A grant that was not sent is taken back.
     pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
+        let waiter = self.ledger.table.waiter(request);
+        let is_detached = waiter.is_some_and(|it| it.status == WaiterStatus::Detached);
+        if is_detached && self.waiters.get(request).is_none_or(|it| it.conn.is_none()) {
+            return self.suspend_detached(request);
+        }
         self.waiters.suspend(request, pid);
         self.propose(Change::Suspend { request });
     }

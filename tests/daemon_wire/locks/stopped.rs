@@ -69,6 +69,24 @@ fn a_try_acquire_passes_a_stopped_waiter() {
 }
 
 #[test]
+fn a_try_acquire_passes_a_waiter_that_is_stopped_before_it_has_come_back() {
+    let mut scene = Scene::new();
+    scene.daemon.kill();
+    scene.daemon.run(|_| {});
+    scene.daemon.until_use("a", 2, 1);
+    scene.stop();
+    let (idler, mut peer) = scene.ask(4, Some(0));
+    peer.returned("Acquire");
+    assert_eq!(scene.daemon.use_of("a"), (3, 1), "the stopped one keeps its place");
+    scene.go_on();
+    // It comes back to its place.
+    let mut waiter = scene.daemon.connect();
+    waiter.send_with("Acquire", slots(2, 3), &scene.large.pidfd());
+    drop((scene.holder, idler));
+    waiter.returned("Acquire");
+}
+
+#[test]
 fn a_request_behind_only_a_stopped_waiter_is_granted_at_once() {
     let scene = Scene::new();
     scene.stop();
