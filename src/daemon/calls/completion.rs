@@ -24,6 +24,8 @@ pub(crate) enum Completion {
     Confirm {
         /// The connection that gets the reply.
         id: ConnId,
+        /// The request that was granted.
+        request: RequestId,
     },
     /// A client confirmed its part of a request over nodes.
     ConfirmAt {
@@ -49,7 +51,7 @@ impl Completion {
             Self::Release(back) => Some(back.id),
             Self::Renew(renewing) => Some(renewing.id),
             Self::Resize(resizing) => Some(resizing.id),
-            Self::Confirm { id } | Self::ConfirmAt { id, .. } => Some(*id),
+            Self::Confirm { id, .. } | Self::ConfirmAt { id, .. } => Some(*id),
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::core::{Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, Token};
+use crate::core::{
+    Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
+};
 use crate::daemon::calls::completion::{Applied, Completion, PendingRelease};
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
@@ -184,10 +186,7 @@ impl Server {
     ) -> Result<Step, Failure> {
         let request = self.ledger.table.tagged(confirm.tag);
         let hold = request.and_then(|request| self.ledger.table.hold_of(request));
-        let Some(hold) = hold else {
-            let message = "the lock was taken back before it was confirmed";
-            return Err(Failure::new(ErrorName::UnknownTag, message));
-        };
+        let Some(hold) = hold else { return Err(taken_back()) };
         if peer.uid != 0 && peer.uid != hold.asked.uid {
             let message = "the grant belongs to another user";
             return Err(Failure::new(ErrorName::Denied, message));
@@ -202,15 +201,25 @@ impl Server {
         }
         self.waiters.claimed(request);
         self.conns.disown(request);
-        Ok(Step::Propose(Change::Confirm { request }, Completion::Confirm { id }))
+        Ok(Step::Propose(Change::Confirm { request }, Completion::Confirm { id, request }))
     }
 
     /// A confirmation is in the table.
-    pub(crate) fn confirmed(&mut self) -> Step {
+    pub(crate) fn confirmed(&mut self, request: RequestId) -> Result<Step, Failure> {
+        // Over an engine, the hold may have ended in an entry that lies before the confirmation.
+        if self.ledger.table.hold_of(request).is_none() {
+            return Err(taken_back());
+        }
         // It has no outcome, but the grant counts from now on.
         self.due.changed = true;
-        Step::reply(&Nothing {})
+        Ok(Step::reply(&Nothing {}))
     }
+}
+
+/// The failure of a confirmation whose grant is no more.
+fn taken_back() -> Failure {
+    let message = "the lock was taken back before it was confirmed";
+    Failure::new(ErrorName::UnknownTag, message)
 }
 
 /// Records a release by force: what was released, of which process, by whom.

@@ -1,10 +1,12 @@
 //! What several hosts share: the locks, and the order of waiters.
 
-use serde_json::Value;
+use canal::sys::pidfd::Pidfd;
+use serde_json::{Value, json};
 
 use crate::over_each_engine;
 use crate::shared_table::commands::{answered, engine_was_slow, release};
 use crate::shared_table::{Log, hosts, recorded, until_idle};
+use crate::world::peer::Peer;
 use crate::world::process::{Proc, wait_until};
 use crate::world::record::Events;
 
@@ -22,6 +24,7 @@ over_each_engine!(
     a_lease_is_renewed_through_any_host,
     a_host_that_is_behind_knows_a_lease_that_was_granted_elsewhere,
     force_breaks_a_hold_of_another_host,
+    a_grant_that_ends_before_its_confirmation_is_in_the_log_is_not_told,
 );
 
 fn a_lock_is_held_on_one_host_only(log: &Log) {
@@ -246,5 +249,25 @@ fn force_breaks_a_hold_of_another_host(log: &Log) {
     release(&b, &["--force", "--token", &token]);
     answered(&b, ["run", "-n", "-k", "x", "--", "true"]).code(0);
     holder.finish();
+    until_idle(&[a, b]);
+}
+
+fn a_grant_that_ends_before_its_confirmation_is_in_the_log_is_not_told(log: &Log) {
+    let [a, b] = hosts(log);
+    let owner = a.world.sh("exec sleep 600").spawn();
+    let pidfd = Pidfd::open(owner.child.id()).unwrap();
+    let mut client = Peer::connect(&a.world);
+    client.ask(7, &json!([{ "key": "x", "count": 1 }]), false, Some(&pidfd));
+    let granted = client.reply().unwrap();
+    assert!(granted.get("error").is_none(), "{granted}");
+    b.world.until_held("x", 1);
+    // The confirmation stays on its way.
+    a.proxy.fall_silent_one_way(true);
+    client.send("Confirm", &json!({ "tag": format!("{:032x}", 7) }), false, None).unwrap();
+    let token = b.world.key("x").holders[0].token.to_string();
+    release(&b, &["--force", "--token", &token]);
+    a.proxy.mend();
+    let told = client.reply().unwrap();
+    assert!(told.get("error").is_some(), "{told}");
     until_idle(&[a, b]);
 }

@@ -90,7 +90,7 @@ impl Server {
             Completion::Release(back) => (back.id, self.given_back(&back, before, &applied)),
             Completion::Renew(renewing) => (renewing.id, self.renewed(&renewing, &applied)),
             Completion::Resize(resizing) => (resizing.id, self.resized(&resizing, &applied)),
-            Completion::Confirm { id } => (id, Ok(self.confirmed())),
+            Completion::Confirm { id, request } => (id, self.confirmed(request)),
             Completion::ConfirmAt { id, request } => (id, self.confirmed_at(id, request, &applied)),
         };
         self.carry_out(id, step);
@@ -182,7 +182,7 @@ impl Server {
             Completion::Ask(newcomer) if !abandoned => {
                 (newcomer.conn, self.find_absorbed(newcomer.conn, RequestId(revision.0)))
             }
-            Completion::Confirm { id } if !abandoned => (id, Ok(self.confirmed())),
+            Completion::Confirm { id, request } if !abandoned => (id, self.confirmed(request)),
             // The table is the same whether the change had an effect or found nothing to do, so the
             // result is unknown.
             Completion::Release(_) | Completion::Resize(_) if !abandoned => {
