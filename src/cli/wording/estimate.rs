@@ -9,7 +9,7 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// What was estimated so long ago, for people.
+/// An estimate that was made some time ago, for people.
 pub(crate) fn estimate(of: &EstimateInfo, ago: Duration) -> String {
     let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
     let left = |ms: u64| ms.saturating_sub(ago);

@@ -62,7 +62,7 @@ fn ask(client: &mut Client, args: &HistoryArgs) -> Result<History, Failed> {
     ask_all(client, query, args.count.unwrap_or(all))
 }
 
-/// Asks for one page after the other until there are so many records.
+/// Asks for one page after the other until there are as many records as were asked for.
 fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<History, Failed> {
     let (mut query, mut left) = (query, count);
     let mut found = History::default();
