@@ -216,7 +216,7 @@ impl Server {
     }
 }
 
-/// The failure of a confirmation whose grant is no more.
+/// The failure of a confirmation that comes after the end of the hold.
 fn taken_back() -> Failure {
     let message = "the lock was taken back before it was confirmed";
     Failure::new(ErrorName::UnknownTag, message)
