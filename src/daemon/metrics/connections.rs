@@ -55,7 +55,7 @@ enum State {
         body: Arc<str>,
         sent: usize,
     },
-    /// It has its answer, and has sent so many bytes since.
+    /// It has its answer. The number counts the bytes that it has sent since.
     Ending(usize),
     Closed,
 }

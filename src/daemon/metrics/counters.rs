@@ -14,7 +14,7 @@ pub(crate) const KEYS_MAX: usize = 100;
 /// The key of the figures of all other keys. A key of this name is one of them.
 pub(crate) const OTHER: &str = "other";
 
-/// A key that was not used for so long makes way for another one. So a monitor that keeps every key it
+/// A key that was not used for this time makes way for another one. So a monitor that keeps every key it
 /// has ever seen learns of at most [`KEYS_MAX`] new ones a day.
 const UNUSED_MS: u64 = 24 * 3600 * 1000;
 

@@ -113,7 +113,7 @@ impl Slots {
         self.ends.push(Reverse((until_ms, count)));
     }
 
-    /// When so many slots are free for a request that sees so many; `None` if they never are.
+    /// When `count` slots are free for a request that counts by `capacity`; `None` if they never are.
     fn free_at(&mut self, count: u64, capacity: u64) -> Option<u64> {
         if count > capacity {
             return None;

@@ -11,7 +11,7 @@ use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::wording::user_name;
 use crate::protocol::{HistoryItem, HistoryRecord, Mode};
 
-/// Of a hold with more slots, only so many are shown.
+/// The most slots of one hold that get a row.
 const SLOTS_SHOWN_MAX: usize = 256;
 
 /// An event of the Chrome trace-event format. Times are in microseconds.

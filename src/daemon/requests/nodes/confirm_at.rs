@@ -71,8 +71,8 @@ impl Server {
 }
 
 /// The largest token that a confirmation may give at this time. Tokens of nodes begin by the clock, so an
-/// honest one is near it, or was reached by this node itself. Without this bound whoever may ask for one
-/// lease could use up all numbers, and no part would ever be confirmed here again.
+/// honest one is near it, or was reached by this node itself. Without this bound a user who may ask for
+/// one lease could use up all numbers, and no part would ever be confirmed here again.
 fn largest(next: Token, now: UnixMillis) -> Token {
     Token::by_clock(UnixMillis(now.0.saturating_add(AHEAD_MS))).max(next)
 }

@@ -34,7 +34,7 @@ impl Glyphs {
         if locale.contains("utf-8") || locale.contains("utf8") { Self::Blocks } else { Self::Ascii }
     }
 
-    /// A character of which so many eighths are filled from below.
+    /// A character that is filled from below by this number of eighths.
     fn upward(self, eighths: usize) -> char {
         match (self, eighths) {
             (_, 0) => ' ',
@@ -45,7 +45,7 @@ impl Glyphs {
         }
     }
 
-    /// A bar from the left that is so many eighths of a character long.
+    /// A bar from the left. Its length is in eighths of a character.
     fn bar(self, eighths: usize) -> String {
         match self {
             Self::Blocks => {
@@ -69,7 +69,8 @@ impl Glyphs {
     }
 }
 
-/// `part` of `whole` in eighths of so many characters; at least one if there is a part.
+/// The length of a bar for `part`, in eighths of a character, where `whole` is `characters` long. At
+/// least one if there is a part.
 fn eighths(part: f64, whole: f64, characters: usize) -> usize {
     if part <= 0.0 || whole <= 0.0 {
         return 0;

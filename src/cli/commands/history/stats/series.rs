@@ -21,7 +21,7 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// The use of a key in at most so many columns; `None` if there is none, or no time passed.
+    /// The use of a key in at most `columns_max` columns; `None` if there is none, or no time passed.
     pub(super) fn of(key: &HistoryKeyUse, columns_max: usize) -> Option<Self> {
         let (from, until) = (millis(&key.from)?, millis(&key.until)?);
         let width = key.bucket_ms;
