@@ -75,6 +75,15 @@ pub(crate) fn send(pid: i32, which: Signal) {
     let _ = kill(Pid::from_raw(pid), which);
 }
 
+/// Stops a process, and returns until when it is to stay stopped.
+pub(crate) fn stop_for(process: i32, pause: Duration) -> (Instant, i32) {
+    send(process, Signal::SIGSTOP);
+    // It may be or become a daemon, which is not asked while it is stopped.
+    let goes_on = || matches!(state(process), Some('R' | 'S' | 'D'));
+    wait_until("it is stopped", || !goes_on());
+    (Instant::now() + pause, process)
+}
+
 /// Continues the stopped processes whose time is over.
 pub(crate) fn go_on(stopped: &mut Vec<(Instant, i32)>, now: Instant) {
     for (_, pid) in stopped.extract_if(.., |(until, _)| *until <= now) {
@@ -138,12 +147,8 @@ fn a_campaign_in(world: &World) {
                 daemons += 1;
             }
             (1..5, Some(process), _) => {
-                send(process, Signal::SIGSTOP);
-                // It may become a daemon, which is not asked while it is stopped.
-                let goes_on = || matches!(state(process), Some('R' | 'S' | 'D'));
-                wait_until("it is stopped", || !goes_on());
                 let pause = Duration::from_millis(random.below(500) as u64);
-                stopped.push((Instant::now() + pause, process));
+                stopped.push(stop_for(process, pause));
             }
             (_, Some(process), _) => {
                 send(process, Signal::SIGKILL);

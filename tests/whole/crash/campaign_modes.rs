@@ -14,7 +14,7 @@ use canal::protocol::{Mode, Status};
 use nix::sys::signal::Signal;
 
 use crate::backend;
-use crate::crash::campaign::{Random, go_on, send, descendants};
+use crate::crash::campaign::{Random, descendants, go_on, send, stop_for};
 use crate::script::until_nothing;
 use crate::world::World;
 use crate::world::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};
@@ -55,6 +55,14 @@ const WITNESS: &str = r#"
 /// them, however old it is.
 const ALWAYS_SERVED: usize = 8;
 
+/// Two locks, the outer one of a command that becomes `canal run` itself. Over an engine that
+/// process stays as the parent of the witness, and may be killed alone: the outer lock is free then.
+const CHAINED: &str = if backend::IS_ENGINE {
+    "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/b"
+} else {
+    "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/a/2 w:t/b"
+};
+
 /// The commands of the clients, each run in a loop. An outer lock has a witness beside it, in other
 /// clients. Within it there is a witness only if both locks belong to one process, because the
 /// outer process may be killed alone.
@@ -74,7 +82,7 @@ const CLIENTS: [&str; 17] = [
     "canal run --write t/b -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
     "canal run -k t/b=1x3 -- sh -c 'canal run --read t/a -- perl witness r:t/a; exit $?'",
     // Each command becomes the next, in opposite orders.
-    "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/a/2 w:t/b",
+    CHAINED,
     // Upgrades.
     "canal run --read t/a -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
     "canal acquire -q -w 60 --pid $$ --read t/b && canal acquire -w 60 --pid $$ --write t/b &&
@@ -168,9 +176,8 @@ fn kill_at_random(world: &World, loops: &[Proc], random: &mut Random, campaign: 
                 done.daemons += 1;
             }
             (1..5, Some(process), _) => {
-                send(process, Signal::SIGSTOP);
                 let pause = Duration::from_millis(random.below(300) as u64);
-                stopped.push((Instant::now() + pause, process));
+                stopped.push(stop_for(process, pause));
             }
             (5..14, Some(process), _) => {
                 send(process, Signal::SIGKILL);
