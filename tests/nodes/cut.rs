@@ -208,29 +208,34 @@ fn contend(nodes: &Nodes, first: i32) -> Proc {
 
 #[test]
 fn a_cut_ends_the_command_in_time_where_too_few_nodes_are_left() {
+    std::thread::scope(|scope| {
+        for (require, cut, how) in [
+            ("all", &[0][..], Cut::BothWays),
+            ("majority", &[0, 1], Cut::Answers),
+            ("majority", &[0, 1, 2], Cut::BothWays),
+        ] {
+            scope.spawn(move || a_cut_ends_the_command_in_time(require, cut, how));
+        }
+    });
+}
+
+#[track_caller]
+fn a_cut_ends_the_command_in_time(require: &str, cut: &[usize], how: Cut) {
     let nodes = Nodes::new();
     let what = "links that are cut, and a command that must end";
     let Some(network) = Network::new(&nodes, what) else { return };
-    for (require, cut, how) in [
-        ("all", &[0][..], Cut::BothWays),
-        ("majority", &[0, 1], Cut::Answers),
-        ("majority", &[0, 1, 2], Cut::BothWays),
-    ] {
-        let (run, command) = network.start(TTL, require);
-        let contender = contend(&nodes, command);
-        let waiting = || nodes.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
-        wait_until("another request waits", || waiting() > 0);
-        cut.iter().for_each(|node| network.cut(*node, how));
-        wait_until("the command is ended", || !alive(command));
-        let ended = run.end().code(122);
-        assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
-        assert!(ended.stderr.contains("away since"), "{}", ended.stderr);
-        // The nodes that are cut off are free by their own clocks.
-        contender.end().code(0);
-        assert_eq!(nodes.here.read("contended"), "done\n");
-        assert_eq!(nodes.here.read("overlaps"), "", "{require}: two commands ran at once");
-        nodes.until_free();
-        cut.iter().for_each(|node| network.mend(*node, how));
-        fs::remove_file(nodes.here.path("work/contended")).unwrap();
-    }
+    let (run, command) = network.start(TTL, require);
+    let contender = contend(&nodes, command);
+    let waiting = || nodes.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
+    wait_until("another request waits", || waiting() > 0);
+    cut.iter().for_each(|node| network.cut(*node, how));
+    wait_until("the command is ended", || !alive(command));
+    let ended = run.end().code(122);
+    assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("away since"), "{}", ended.stderr);
+    // The nodes that are cut off are free by their own clocks.
+    contender.end().code(0);
+    assert_eq!(nodes.here.read("contended"), "done\n");
+    assert_eq!(nodes.here.read("overlaps"), "", "{require}: two commands ran at once");
+    nodes.until_free();
 }

@@ -177,21 +177,25 @@ impl Steps {
     }
 }
 
-/// Kills a process at each step.
+/// Kills a process at each step. The steps run beside each other, as each waits for the end of a TTL.
 #[track_caller]
 fn each_step(victim: Victim) {
     if !installed_or_skip("perl", "kill -9 at each step") {
         return;
     }
-    let steps = Steps::new();
     let both = std::env::var_os("CAMPAIGN").is_some();
-    for (number, method) in METHODS.into_iter().enumerate() {
-        let first = (number + victim as usize) % 2;
-        let sides = [["call", "answer"][first], ["answer", "call"][first]];
-        for side in &sides[..1 + usize::from(both)] {
-            steps.kill_at(victim, method, side);
+    std::thread::scope(|scope| {
+        for (number, method) in METHODS.into_iter().enumerate() {
+            let first = (number + victim as usize) % 2;
+            let sides = [["call", "answer"][first], ["answer", "call"][first]];
+            scope.spawn(move || {
+                let steps = Steps::new();
+                for side in &sides[..1 + usize::from(both)] {
+                    steps.kill_at(victim, method, side);
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]

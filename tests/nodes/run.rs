@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -21,14 +22,42 @@ pub(crate) struct Nodes {
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
+/// A node whose state is new grants nothing for this time.
+const CONFIGURATION: &str = "[nodes]\nlongest_ttl = \"10s\"\n";
+
+/// The files of a node that has granted before.
+static STATE: LazyLock<[(&str, Vec<u8>); 3]> = LazyLock::new(|| {
+    let node = new_node(CONFIGURATION);
+    run_at(&node, &[]).end().code(0);
+    node.canal(["daemon", "--stop"]).end().code(0);
+    ["state.json", "journal.0", "journal.1"]
+        .map(|file| (file, fs::read(node.runtime().join(file)).unwrap()))
+});
+
+fn new_node(configuration: &str) -> World {
+    let node = World::new();
+    node.configure(configuration);
+    node.status();
+    node
+}
+
+/// `canal run` over one node.
+fn run_at<'w>(node: &'w World, args: &[&str]) -> Cmd<'w> {
+    let on = format!("unix:{}", node.socket().display());
+    let words = ["run", "--on", &on, "--ttl", "10s", "-k", "x"];
+    node.canal(words.into_iter().chain(args.iter().copied()).chain(["--", "true"]))
+}
+
 impl Nodes {
     pub(crate) fn new() -> Self {
         let nodes = [World::new(), World::new(), World::new()];
         let here = World::new();
         let mut config = "[node_groups]\nall = [\"a\", \"b\", \"c\"]\n[nodes]\n".to_owned();
         for (name, node) in NAMES.iter().zip(&nodes) {
-            // A node whose state is new grants nothing for this time.
-            node.configure("[nodes]\nlongest_ttl = \"10s\"\n");
+            node.configure(CONFIGURATION);
+            for (file, content) in &*STATE {
+                fs::write(node.runtime().join(file), content).unwrap();
+            }
             node.status();
             config += &format!("{name} = \"unix:{}\"\n", node.socket().display());
         }
@@ -76,6 +105,18 @@ pub(crate) fn coordinator(parent: i32, command: i32) -> Option<i32> {
         let session = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(3));
         session == Some(&pid.to_string())
     })
+}
+
+#[test]
+fn a_node_whose_state_is_new_grants_nothing_until_the_longest_ttl_is_over() {
+    let node = new_node("[nodes]\nlongest_ttl = \"1h\"\n");
+    let early = run_at(&node, &["-n"]).end().code(125);
+    assert!(early.stderr.contains("is new or has lost its state"), "{}", early.stderr);
+    assert!(early.stderr.contains("it grants nothing over nodes yet"), "{}", early.stderr);
+    let before = Instant::now();
+    let node = new_node(CONFIGURATION);
+    run_at(&node, &[]).end().code(0);
+    assert!(before.elapsed() >= TTL, "{:?}", before.elapsed());
 }
 
 #[test]
@@ -227,21 +268,28 @@ fn nodes_that_are_killed_and_come_back_cost_the_command_nothing() {
 
 #[test]
 fn a_majority_survives_the_loss_of_any_one_node() {
-    let nodes = Nodes::new();
-    for (lost, name) in nodes.nodes.iter().zip(NAMES) {
-        let (run, command) = nodes.start(&["--require", "majority"]);
-        wait_until("the third holds it, too", || nodes.held() == [1, 1, 1]);
-        let daemon = lost.daemon_pid();
-        signal(daemon, Signal::SIGSTOP);
-        let until = Instant::now() + TTL + TTL / 2;
-        while Instant::now() < until {
-            assert!(alive(command), "without {name}");
-            std::thread::sleep(Duration::from_millis(200));
+    std::thread::scope(|scope| {
+        for lost in 0..NAMES.len() {
+            scope.spawn(move || a_majority_survives_the_loss_of(lost));
         }
-        signal(daemon, Signal::SIGCONT);
-        run.finish().code(0);
-        nodes.until_free();
+    });
+}
+
+#[track_caller]
+fn a_majority_survives_the_loss_of(lost: usize) {
+    let nodes = Nodes::new();
+    let (run, command) = nodes.start(&["--require", "majority"]);
+    wait_until("the third holds it, too", || nodes.held() == [1, 1, 1]);
+    let daemon = nodes.nodes[lost].daemon_pid();
+    signal(daemon, Signal::SIGSTOP);
+    let until = Instant::now() + TTL + TTL / 2;
+    while Instant::now() < until {
+        assert!(alive(command), "without {}", NAMES[lost]);
+        std::thread::sleep(Duration::from_millis(200));
     }
+    signal(daemon, Signal::SIGCONT);
+    run.finish().code(0);
+    nodes.until_free();
 }
 
 #[test]
