@@ -177,90 +177,90 @@ in_own_process! {
     }
 
     fn a_grant_that_is_not_told_is_found, untold_grant {
-        let what = found(Rule::GrantsAreTold);
+        let what = found(Rule::GrantsAreTold, 2);
         let is = |word: &&str| what.contains(*word);
         assert!(["is not answered", "stuck", "no owner any more"].iter().any(is), "{what}");
     }
 
     fn a_death_that_is_not_noticed_is_found, unnoticed_death {
-        let what = found(Rule::DeathsAreNoticed);
+        let what = found(Rule::DeathsAreNoticed, 0);
         assert!(what.contains("has no owner any more"), "{what}");
     }
 
     fn an_answer_before_its_record_is_found, early_answer {
-        let what = found(Rule::RecordsComeFirst);
+        let what = found(Rule::RecordsComeFirst, 8);
         assert!(is_overlap(&what), "{what}");
     }
 
     fn a_lease_that_ends_early_is_found, short_lease {
-        let what = found(Rule::LeasesLast);
+        let what = found(Rule::LeasesLast, 64);
         assert!(is_overlap(&what), "{what}");
     }
 
     fn a_host_that_is_declared_gone_too_early_is_found, early_end {
-        let what = found_over_engine(Rule::HostsLiveForTheirTtl);
+        let what = found_over_engine(Rule::HostsLiveForTheirTtl, 18);
         assert!(is_overlap(&what), "{what}");
     }
 
     fn a_renewal_that_is_counted_from_its_answer_is_found, late_renewal {
-        let what = found_over_engine(Rule::RenewalsCountWhenSent);
+        let what = found_over_engine(Rule::RenewalsCountWhenSent, 169);
         assert!(is_overlap(&what), "{what}");
     }
 
     fn a_grant_that_is_told_too_late_is_found, late_grant {
-        let what = found_over_engine(Rule::GrantsAreInTime);
+        let what = found_over_engine(Rule::GrantsAreInTime, 44);
         assert!(what.contains("was told after its deadline"), "{what}");
     }
 
     fn a_host_that_joins_while_its_earlier_commands_live_is_found, survivor {
-        let what = found_over_engine(Rule::LostCommandsAreEnded);
+        let what = found_over_engine(Rule::LostCommandsAreEnded, 24);
         assert!(is_overlap(&what), "{what}");
     }
 
     fn a_dead_waiter_that_is_not_withdrawn_is_found, dead_waiter {
-        let what = found(Rule::DeadWaitersAreWithdrawn);
+        let what = found(Rule::DeadWaitersAreWithdrawn, 0);
         assert!(what.contains("waits for nobody"), "{what}");
     }
 
     fn a_log_that_changes_unnoticed_is_found, changed_log {
-        found_over_engine(Rule::HistoriesAreCompared);
+        found_over_engine(Rule::HistoriesAreCompared, 36);
     }
 
     fn a_recovery_that_does_not_wait_is_found, short_recovery {
-        let what = found_over_engine(Rule::RecoveriesWait);
+        let what = found_over_engine(Rule::RecoveriesWait, 48);
         assert!(is_overlap(&what), "{what}");
     }
 
     fn a_token_that_no_host_reports_is_found, silent_host {
-        let what = found_over_engine(Rule::ToldTokensAreReported);
+        let what = found_over_engine(Rule::ToldTokensAreReported, 11);
         assert!(what.contains("was told after"), "{what}");
     }
 
     fn an_old_grant_that_is_told_after_a_loss_is_found, old_grant {
-        let what = found_over_engine(Rule::OldGrantsAreAskedAnew);
+        let what = found_over_engine(Rule::OldGrantsAreAskedAnew, 134);
         assert!(what.contains("was told after"), "{what}");
     }
 }
 
-/// What is found with a rule broken.
-fn found(broken: Rule) -> String {
-    found_by(broken, false)
+/// What is found with a rule broken. `seed` found it when it was last looked for; the others are tried
+/// if it does not any more.
+fn found(broken: Rule, seed: u64) -> String {
+    found_by(broken, seed, false)
 }
 
 /// The same over an engine.
-fn found_over_engine(broken: Rule) -> String {
-    found_by(broken, true)
+fn found_over_engine(broken: Rule, seed: u64) -> String {
+    found_by(broken, seed, true)
 }
 
-fn found_by(broken: Rule, over_engine: bool) -> String {
-    let found = run_all(SEEDS_TO_FIND, over_engine, Some(broken));
+fn found_by(broken: Rule, seed: u64, over_engine: bool) -> String {
+    let found = run(seed, over_engine, Some(broken)).map_err(|what| (seed, what));
+    let found = found.and_then(|_| run_all(SEEDS_TO_FIND, over_engine, Some(broken)));
     let (seed, what) = found.expect_err("it was not found");
     println!("{broken:?} is found by seed {seed}: {what:.300}");
     run(seed, over_engine, None).expect("with all rules the same seed ends well");
     what
 }
-
-/// How many of some seeds find each broken rule, by what they are about.
 #[test]
 #[ignore = "minutes; CANAL_SEEDS=400 cargo test --lib sim::how_often -- --ignored --nocapture"]
 fn how_often_seeds_find_broken_rules() {
