@@ -49,9 +49,10 @@ pub enum RunState {
 /// What a process does, for its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Its first thread executes, is ready to execute, or waits for the disk (states R and D).
+    /// Its first thread executes, is ready to execute, or waits for the disk (states R and D), or has
+    /// ended. What the process has open is closed when its last thread has ended.
     Busy,
-    /// It sleeps, has ended, or nothing is known of it.
+    /// It sleeps, or nothing is known of it.
     Idle,
     /// It is stopped, or its cgroup is frozen.
     Stopped,
@@ -79,7 +80,7 @@ pub fn activity(pid: u32) -> Activity {
     let Some(stat) = Stat::read(pid) else { return Activity::Idle };
     match (state_by(pid, &stat), stat.state) {
         (RunState::Stopped | RunState::Frozen, _) => Activity::Stopped,
-        (_, 'R' | 'D') => Activity::Busy,
+        (_, 'R' | 'D') | (RunState::Exiting, _) => Activity::Busy,
         _ => Activity::Idle,
     }
 }

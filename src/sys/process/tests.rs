@@ -51,6 +51,8 @@ fn a_process_that_executes_is_busy_and_one_that_sleeps_is_not() {
     pidfd.signal(Signal::SIGCONT).unwrap();
     await_activity(child.id(), Activity::Busy);
     child.kill().unwrap();
+    assert!(pidfd.wait_end(BOUND_MS));
+    assert_eq!(activity(child.id()), Activity::Busy, "it may have threads that are still ending");
     child.wait().unwrap();
     assert_eq!(activity(child.id()), Activity::Idle, "it is gone");
     let child = sleeper();
