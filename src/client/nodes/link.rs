@@ -241,7 +241,7 @@ impl Link {
         while !self.closed {
             let mut buffer = vec![0; READ_BYTES];
             match nix::unistd::read(&self.socket, &mut buffer) {
-                Ok(0) => self.closed = true,
+                Ok(0) => self.close(),
                 Ok(count) => {
                     self.heard_at = boottime_ms();
                     self.decoder.feed(&buffer[..count]);
@@ -249,7 +249,7 @@ impl Link {
                 }
                 Err(nix::errno::Errno::EAGAIN) => break,
                 Err(nix::errno::Errno::EINTR) => {}
-                Err(_) => self.closed = true,
+                Err(_) => self.close(),
             }
         }
         if self.closed
@@ -313,6 +313,12 @@ impl Link {
             }
         }
         self.errors = None;
+    }
+
+    /// The other side has closed its end. That is a sign of it, too: its process ends soon.
+    fn close(&mut self) {
+        self.closed = true;
+        self.heard_at = boottime_ms();
     }
 
     /// Why the link ended, once that is known: the process has ended, or does nothing any more.
