@@ -36,6 +36,13 @@ impl Table {
         Vec::new()
     }
 
+    /// The spares of a waiter's own session that are near what it asks for. What is asked for may fit only
+    /// beside them: when they have gone, the waiter bars nobody, and whoever waited behind it is free.
+    fn spares_above(&self, asked: &Request, lineage: &[FrameId]) -> Vec<Token> {
+        let above = self.yielding().filter(|hold| lineage.contains(&hold.frame));
+        above.filter(|hold| competes(hold, asked)).map(|hold| hold.token).collect()
+    }
+
     /// The spares that have to go so that a new request is free, if the decision about it is
     /// otherwise that it has to wait. A spare does not take the place of another one.
     pub(in crate::core) fn spares_before_newcomer(
@@ -73,7 +80,10 @@ impl Table {
         let first = self.in_order(near).into_iter().find_map(|request| {
             let waiter = self.waiters.get(&request)?;
             let lineage = self.lineage(waiter.frame, None);
-            let spares = self.spares_before(&waiter.request, &lineage);
+            let mut spares = self.spares_before(&waiter.request, &lineage);
+            if spares.is_empty() {
+                spares = self.spares_above(&waiter.request, &lineage);
+            }
             (!spares.is_empty() && self.grants_without(&spares)).then_some(spares)
         });
         let Some(spares) = first else { return false };

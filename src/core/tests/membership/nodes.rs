@@ -259,6 +259,20 @@ fn a_spare_gives_way_to_a_request_of_its_own_session() {
 }
 
 #[test]
+fn a_spare_keeps_nobody_behind_a_request_that_fits_only_beside_it() {
+    let mut world = World::new();
+    let slots = |slots| Some(View::Slots { slots });
+    let spare = world.take(part(1, &ABC).item("b/c", 2, slots(2)).require(Require::Any).spare());
+    world.take(by(1).under(spare.frame).write("b"));
+    let inner = by(2).under(spare.frame).priority(1).canal("a", 1, 1).item("b/c", 2, slots(1));
+    let inner = world.ask(inner).0;
+    let other = world.ask(lease(4).write("a")).0;
+    assert!(world.waits(inner) && !world.waits(other));
+    assert!(world.table.hold_of(other).is_some());
+    assert!(world.table.hold(spare.token).is_none());
+}
+
+#[test]
 fn a_spare_does_not_give_way_to_a_waiter_that_waits_for_its_turn_all_the_same() {
     let mut world = World::new();
     let outer = world.take(part(1, &ABC).write("a"));
