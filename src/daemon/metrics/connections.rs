@@ -287,11 +287,11 @@ mod tests {
     const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
     fn connections() -> (Connections, std::net::SocketAddr) {
-        // A port that the kernel chose, free again at once.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = port.local_addr().unwrap();
-        drop(port);
-        (Connections::new(Listener::bind(&Listen::Tcp(address)).unwrap()), address)
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = Listener::bind(&Listen::Tcp(any)).unwrap();
+        let Listener::Tcp(bound) = &listener else { unreachable!() };
+        let address = bound.local_addr().unwrap();
+        (Connections::new(listener), address)
     }
 
     /// Goes on until a condition holds.

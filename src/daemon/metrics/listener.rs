@@ -174,6 +174,8 @@ mod tests {
         let path = dir.path().join("metrics.sock");
         // A daemon that was killed leaves its socket.
         drop(UnixListener::bind(&path).unwrap());
+        // A process that another test starts has a copy of it until it executes its program.
+        crate::sys::rerun::wait_until("nobody listens", || UnixStream::connect(&path).is_err());
         let listen = Listen::Unix(path.clone());
         let first = Listener::bind(&listen).unwrap();
         assert_eq!(Listener::bind(&listen).unwrap_err().kind(), ErrorKind::AddrInUse);

@@ -227,6 +227,13 @@ mod tests {
         shared
     }
 
+    /// A process that another test starts has a copy of the locks of one that has left, until it executes
+    /// its program.
+    #[track_caller]
+    fn until_draws(shared: &SharedTerminal) {
+        wait_until("nothing has the locks of who has left", || shared.draws());
+    }
+
     #[test]
     fn one_draws_and_the_next_takes_over_when_it_leaves() {
         // Without its master the terminal could not be opened again.
@@ -241,7 +248,8 @@ mod tests {
         assert!(one.draws(), "it goes on");
         assert_eq!([one.waiting(), two.waiting(), own.waiting()], [4; 3]);
         drop(one);
-        assert!(three.draws() && !two.draws() && !own.draws());
+        until_draws(&three);
+        assert!(!two.draws() && !own.draws());
         assert_eq!(three.waiting(), 3);
     }
 
@@ -273,7 +281,7 @@ mod tests {
         assert_eq!(draw(), [true, false, false]);
         stop(pids[0]);
         drop(two);
-        assert!(three.draws());
+        until_draws(&three);
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -290,7 +298,7 @@ mod tests {
         assert!(!two.is_drawn_by_other());
         one.set_drawn(true);
         drop(one);
-        assert!(!two.is_drawn_by_other());
+        wait_until("nothing has its lock", || !two.is_drawn_by_other());
     }
 
     #[test]
@@ -299,7 +307,8 @@ mod tests {
         assert!(SharedTerminal::join(&one.slave).unwrap().draws());
         let first = SharedTerminal::join(&one.slave).unwrap();
         let other = SharedTerminal::join(&two.slave).unwrap();
-        assert!(first.draws() && other.draws());
+        until_draws(&first);
+        assert!(other.draws());
         assert_eq!(other.waiting(), 1);
     }
 }
