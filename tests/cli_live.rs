@@ -51,7 +51,10 @@ fn keys_are_completed_by_prefix() {
     ] {
         let mut args = vec!["complete", "keys", "--"];
         args.extend(prefix);
-        assert_eq!(place.prints(&args), keys, "{prefix:?}");
+        // It prints nothing if the daemon does not answer within a tenth of a second.
+        let tries = (0..100).map(|_| place.prints(&args));
+        let found = tries.into_iter().find(|found| !found.is_empty() || keys.is_empty());
+        assert_eq!(found.as_deref(), Some(keys), "{prefix:?}");
     }
 }
 

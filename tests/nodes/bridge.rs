@@ -102,8 +102,6 @@ fn a_bridge_that_hears_nothing_for_a_ttl_ends_with_its_connection() {
     world.until_held("x", 1);
     let collect = json!({ "method": "io.canal.Nodes.Collect", "parameters": { "ttl_ms": 700 } });
     bridge.send(&collect);
-    let answer: Value = serde_json::from_slice(&bridge.message()).unwrap();
-    assert!(answer["error"].is_string(), "{answer}");
     let (code, said) = bridge.end();
     assert_eq!((code, said.as_str()), (125, "canal: the other side was silent for 700ms\n"));
     world.until_held("x", 0);

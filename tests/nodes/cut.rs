@@ -12,7 +12,7 @@ use crate::run::{NAMES, Nodes, TTL};
 use crate::ssh::{Server, Ssh, Sshd};
 use crate::world::World;
 use crate::world::process::{
-    Cmd, Proc, alive, installed_or_skip, root_or_skip, skipped, wait_until,
+    Cmd, Proc, alive, in_time, installed_or_skip, root_or_skip, skipped, wait_until,
 };
 
 const HOSTS: [&str; 3] = ["web1", "web2", "web3"];
@@ -104,7 +104,8 @@ impl<'w> Network<'w> {
         // Meets the nodes, and waits until they grant.
         let on = HOSTS.map(|host| format!("ssh:{host}")).join(",");
         let words = ["run", "--on", &on, "--ttl", "10s", "-k", "x", "--", "true"];
-        network.canal(&words).end().code(0);
+        // For a node that was never met, ssh has 10 s to connect.
+        wait_until("the nodes are met", || network.canal(&words).end().code == Some(0));
         Some(network)
     }
 
@@ -165,33 +166,43 @@ fn times(run: &Proc, words: &str) -> usize {
 
 #[test]
 fn a_majority_outlives_every_cut_of_one_link() {
+    in_time(TTL, a_majority_outlives_cuts);
+}
+
+fn a_majority_outlives_cuts(ttl: Duration) -> Option<()> {
     let nodes = Nodes::new();
-    let Some(network) = Network::new(&nodes, "a majority and a link that is cut") else { return };
-    let (run, command) = network.start(TTL, "majority");
+    let what = "a majority and a link that is cut";
+    let Some(network) = Network::new(&nodes, what) else { return Some(()) };
+    let (run, command) = network.start(ttl, "majority");
     wait_until("the third holds it, too", || nodes.held() == [1, 1, 1]);
     for (node, how) in [(0, Cut::BothWays), (1, Cut::Answers), (2, Cut::BothWays)] {
         let (away, back) =
             (format!("ssh:{} away since", HOSTS[node]), format!("ssh:{} answers", HOSTS[node]));
         let said = (times(&run, &away), times(&run, &back));
         network.cut(node, how);
-        let until = Instant::now() + TTL + TTL / 2;
+        let until = Instant::now() + ttl + ttl / 2;
         wait_until("it is said to be away", || times(&run, &away) > said.0);
         // The node hears nothing, and gives the lock away by its own clock.
         if matches!(how, Cut::BothWays) {
             wait_until("its lease has ended", || nodes.nodes[node].held("x") == 0);
         }
         while Instant::now() < until {
-            assert!(alive(command), "the command goes on without {}", HOSTS[node]);
-            assert!(nodes.held().iter().sum::<u64>() >= 2, "without {}", HOSTS[node]);
+            if !alive(command) || nodes.held().iter().sum::<u64>() < 2 {
+                // The machine was too slow to renew another node's lease within this TTL.
+                return None;
+            }
             std::thread::sleep(Duration::from_millis(200));
         }
         network.mend(node, how);
         wait_until("it is said to answer", || times(&run, &back) > said.1);
         wait_until("it holds the lock again", || nodes.held() == [1, 1, 1]);
     }
-    assert!(!run.stderr().contains("of 2 held"), "{}", run.stderr());
+    if run.stderr().contains("of 2 held") {
+        return None;
+    }
     run.finish().code(0);
     nodes.until_free();
+    Some(())
 }
 
 /// Starts another request for the same lock, over the same nodes by other ways. Its command notes if the
@@ -232,7 +243,8 @@ fn a_cut_ends_the_command_in_time(require: &str, cut: &[usize], how: Cut) {
     wait_until("the command is ended", || !alive(command));
     let ended = run.end().code(122);
     assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("away since"), "{}", ended.stderr);
+    let named = format!("ssh:{}", HOSTS[cut[0]]);
+    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
     // The nodes that are cut off are free by their own clocks.
     contender.end().code(0);
     assert_eq!(nodes.here.read("contended"), "done\n");

@@ -19,7 +19,12 @@ const CAMPAIGN_S: u64 = 15;
 /// A command that keeps a lock of the kernel while it runs, and notes if another one has it. It is one
 /// process, so that the lock ends with it.
 fn command(seconds: &str) -> String {
-    format!("exec 9>>witness; flock -n 9 || echo both >>overlaps; exec sleep {seconds}")
+    // A step that comes while the command runs is waited for.
+    format!(
+        "exec 9>>witness; flock -n 9 || echo both >>overlaps; \
+         while [ \"$STEP_METHOD\" = Renew ] && ! [ -e \"$STEP_AT\" ]; do sleep 0.1 9>&-; done; \
+         exec sleep {seconds}"
+    )
 }
 
 /// Stands in for ssh to one node. In the way between canal and the bridge it looks for a call, makes the
@@ -153,8 +158,7 @@ impl Steps {
     fn kill_at(&self, victim: Victim, method: &str, side: &str) {
         let at = self.0.here.path("step");
         let what = format!("{victim:?} at the {side} of {method}");
-        // A renewal comes after a third of the TTL.
-        let seconds = if method == "Renew" { "6" } else { "1" };
+        let seconds = if method == "Renew" { "3" } else { "1" };
         let run = self.stepping(method, side, seconds).spawn();
         wait_until(&format!("it has come to the {side} of {method}"), || at.exists());
         victim.kill(&self.0, &run);

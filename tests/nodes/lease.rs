@@ -50,6 +50,12 @@ impl Nodes {
         Lease::of(&self.acquire(args).end().code(0).stdout)
     }
 
+    /// A lease that does not end while a test waits for a node that is away.
+    fn long_lease(&self, args: &[&str]) -> Lease {
+        let words = ["acquire", "--on", "@all", "--ttl", "1h", "x"];
+        Lease::of(&self.here.canal(words.iter().chain(args)).end().code(0).stdout)
+    }
+
     /// `canal VERB ARGS` with the handle in the environment.
     fn with(&self, lease: &Lease, verb: &str, args: &[&str]) -> Cmd<'_> {
         self.here.canal([verb].iter().chain(args)).env("CANAL_HANDLE", &lease.handle)
@@ -208,7 +214,7 @@ fn keeping_a_lease_that_too_few_nodes_hold_ends() {
 #[test]
 fn a_node_that_is_away_is_named_and_costs_a_majority_nothing() {
     let nodes = Nodes::ready();
-    let lease = nodes.lease(&["--require", "majority"]);
+    let lease = nodes.long_lease(&["--require", "majority"]);
     assert_eq!(nodes.held(), [1, 1, 1]);
     let away = nodes.nodes[1].daemon_pid();
     signal(away, Signal::SIGSTOP);
@@ -221,13 +227,15 @@ fn a_node_that_is_away_is_named_and_costs_a_majority_nothing() {
     assert_eq!(states(&released.json()), ["released", "away", "released"]);
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [0, 0]);
     signal(away, Signal::SIGCONT);
+    // Gives back what is left at the node that was away.
+    nodes.with(&lease, "release", &[]).end().code(122);
     nodes.until_free();
 }
 
 #[test]
 fn without_enough_nodes_a_renewal_fails_and_names_them() {
     let nodes = Nodes::ready();
-    let lease = nodes.lease(&[]);
+    let lease = nodes.long_lease(&[]);
     let away = nodes.nodes[1].daemon_pid();
     signal(away, Signal::SIGSTOP);
     let failed = nodes.with(&lease, "renew", &["--json"]).end().code(125);
@@ -237,6 +245,7 @@ fn without_enough_nodes_a_renewal_fails_and_names_them() {
     // Nothing was given back.
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [1, 1]);
     signal(away, Signal::SIGCONT);
+    nodes.with(&lease, "release", &[]).end().code(0);
     nodes.until_free();
 }
 
@@ -244,7 +253,7 @@ fn without_enough_nodes_a_renewal_fails_and_names_them() {
 fn a_lost_majority_is_said_and_the_rest_of_it_is_given_back() {
     let nodes = Nodes::ready();
     for verb in ["renew", "release"] {
-        let lease = nodes.lease(&["--require", "majority"]);
+        let lease = nodes.long_lease(&["--require", "majority"]);
         assert_eq!(nodes.held(), [1, 1, 1]);
         for node in &nodes.nodes[..2] {
             let token = node.key("x").holders[0].token.to_string();
@@ -262,7 +271,7 @@ fn a_lost_majority_is_said_and_the_rest_of_it_is_given_back() {
 #[test]
 fn one_node_that_lost_its_part_is_named_and_not_missed() {
     let nodes = Nodes::ready();
-    let lease = nodes.lease(&["--require", "majority"]);
+    let lease = nodes.long_lease(&["--require", "majority"]);
     let token = nodes.nodes[0].key("x").holders[0].token.to_string();
     nodes.nodes[0].canal(["release", "--force", "--token", &token]).end().code(0);
     let renewed = nodes.with(&lease, "renew", &["--json"]).end().code(0);
@@ -297,7 +306,7 @@ fn a_node_that_never_held_its_part_is_not_missed() {
 fn a_client_that_is_killed_leaves_nothing_wherever_it_is() {
     let nodes = Nodes::ready();
     // While it waits.
-    let lease = nodes.lease(&[]);
+    let lease = nodes.long_lease(&[]);
     let waiter = nodes.acquire(&[]).spawn();
     wait_until("it waits at the first node", || nodes.waiting() == 1);
     waiter.kill();
@@ -336,7 +345,7 @@ fn a_lease_whose_handle_cannot_be_printed_is_given_back() {
 #[test]
 fn a_killed_coordinator_is_replaced_while_a_lease_is_waited_for() {
     let nodes = Nodes::ready();
-    let lease = nodes.lease(&[]);
+    let lease = nodes.long_lease(&[]);
     let waiter = nodes.acquire(&[]).spawn();
     wait_until("it waits at the first node", || nodes.waiting() == 1);
     let first = coordinator(waiter.pid(), waiter.pid()).unwrap();
@@ -374,7 +383,7 @@ fn a_lease_outlives_a_coordinator_that_is_killed_before_the_handle_is_printed() 
 #[test]
 fn ctrl_c_while_a_lease_is_waited_for_leaves_nothing() {
     let nodes = Nodes::ready();
-    let lease = nodes.lease(&[]);
+    let lease = nodes.long_lease(&[]);
     let waiter = nodes.acquire(&[]).spawn();
     wait_until("it waits at the first node", || nodes.waiting() == 1);
     waiter.signal(Signal::SIGINT);
@@ -387,7 +396,7 @@ fn ctrl_c_while_a_lease_is_waited_for_leaves_nothing() {
 #[test]
 fn handles_that_are_none_are_refused_without_being_repeated() {
     let nodes = Nodes::ready();
-    let lease = nodes.lease(&[]);
+    let lease = nodes.long_lease(&[]);
     let Lease { handle, .. } = &lease;
     let cut = &handle[..handle.len() - 8];
     let changed = format!("{}{}", &handle[..40], handle[40..].replace('0', "1"));

@@ -54,7 +54,7 @@ impl Nodes {
         let here = World::new();
         let mut config = "[node_groups]\nall = [\"a\", \"b\", \"c\"]\n[nodes]\n".to_owned();
         for (name, node) in NAMES.iter().zip(&nodes) {
-            node.configure(CONFIGURATION);
+            node.configure("[nodes]\nlongest_ttl = \"1h\"\n");
             for (file, content) in &*STATE {
                 fs::write(node.runtime().join(file), content).unwrap();
             }
@@ -178,11 +178,12 @@ fn of_two_that_do_not_wait_one_wins() {
     let nodes = Nodes::new();
     nodes.run(&["--", "true"]).end().code(0);
     for _ in 0..5 {
-        let start = || nodes.run(&["-n", "--", "sleep", "2"]).spawn();
-        let codes = [start(), start()].map(|run| run.end().code.unwrap());
-        let mut sorted = codes;
-        sorted.sort_unstable();
-        assert_eq!(sorted, [0, 75]);
+        let start = || nodes.run(&["-n", "--", "cat"]).stdin(std::process::Stdio::piped()).spawn();
+        let (mut one, mut other) = (start(), start());
+        wait_until("one has ended", || one.has_ended() || other.has_ended());
+        let (loser, winner) = if one.has_ended() { (one, other) } else { (other, one) };
+        loser.end().code(75);
+        winner.finish().code(0);
         nodes.until_free();
     }
 }
@@ -296,9 +297,9 @@ fn a_majority_survives_the_loss_of(lost: usize) {
 fn a_command_is_killed_before_its_lock_can_be_taken() {
     let nodes = Nodes::new();
     let (run, command) = nodes.start(&[]);
-    // What the last renewal may have moved the deadline to.
-    let stopped = Instant::now();
     let daemon = nodes.nodes[1].daemon_pid();
+    // The last renewal was sent before.
+    let stopped = Instant::now();
     signal(daemon, Signal::SIGSTOP);
     wait_until("the command is ended", || !alive(command));
     assert!(stopped.elapsed() < TTL, "{:?}", stopped.elapsed());

@@ -35,9 +35,9 @@ PATH=/usr/local/bin:$PATH
 address_is() { [ "$(cat /run/scheduler/address 2>/dev/null)" = "$1" ]; }
 pid_of_leader() { canal leader --json scheduler | sed 's/.*"pid":\([0-9]*\).*/\1/'; }
 candidate() { export ADDRESS=http://$1:8080; sh -c 'exec CANDIDATE_HERE' & }
-sh -c 'exec WATCHER_HERE /mnt/reload' &
 printf '#!/bin/sh\necho "$(cat /run/scheduler/address)" >>/mnt/reloads\n' >/mnt/reload
 chmod +x /mnt/reload
+sh -c 'exec WATCHER_HERE /mnt/reload' &
 until_true test -e /run/scheduler/address
 candidate one
 until_true address_is http://one:8080

@@ -135,8 +135,8 @@ pub(crate) fn ctrl_z_stops_the_parent_too_and_fg_continues_both() {
 pub(crate) fn a_command_stopped_past_its_deadline_does_no_more_work() {
     let deadline =
         |from: u64| Deadline { reached_at: from, term_at: from + 1000, kill_at: from + 1200 };
-    let began = boottime_ms();
-    let writer = Writer::create(1, "engine", "host", deadline(began)).unwrap();
+    let later = boottime_ms() + 600_000;
+    let writer = Writer::create(1, "engine", "host", deadline(later)).unwrap();
     // Copies that the scene inherits.
     let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned().unwrap());
     fds::clear_cloexec(page.as_fd()).unwrap();
@@ -151,6 +151,8 @@ pub(crate) fn a_command_stopped_past_its_deadline_does_no_more_work() {
     let mut terminal = Terminal::shell(script, &["--page", &descriptors], command);
     terminal.value("ready");
     terminal.value("parent");
+    let began = boottime_ms();
+    writer.publish(deadline(began));
     wait_until("the deadline is over", || boottime_ms() > began + 1200);
     terminal.type_in("\n");
     terminal.wait_for("lost token 7");

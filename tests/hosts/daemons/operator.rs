@@ -213,7 +213,10 @@ fn a_host_joins_a_full_etcd_once_there_is_room() {
         "--election-timeout=500",
     ]);
     let value = "x".repeat(100_000);
-    while server.ctl(&["put", "filler", &value]).status.success() {}
+    wait_until("etcd is full", || {
+        while server.ctl(&["put", "filler", &value]).status.success() {}
+        server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
+    });
     let log = Log::in_etcd(&server.endpoint(), None);
     let a = Host::new(&log, "a", "ttl = \"3s\"", None);
     let refused = a.world.canal(["run", "-k", "x", "--", "echo", "ran"]).end().code(125);

@@ -61,8 +61,14 @@ fn goes_on(log: &Log, ttl: Duration) -> Option<()> {
     }
     // The deadline that the first daemon published is long over by then.
     wait_until("the TTL is over twice", || began.elapsed() > ttl * 2);
-    assert_eq!(b.world.held("x"), 1);
-    holder.finish().code(0);
+    let held = b.world.held("x");
+    let ended = holder.finish();
+    if ended.code == Some(122) {
+        // On a machine that stands still for this TTL a command is lost with its daemon running.
+        return None;
+    }
+    ended.code(0);
+    assert_eq!(held, 1);
     until_idle(&[a, b]);
     Some(())
 }
@@ -97,6 +103,7 @@ fn without_a_next_daemon_commands_are_killed_and_their_locks_are_freed(log: &Log
 fn stopping_a_daemon_keeps_its_holds(log: &Log) {
     let [a, b] = hosts(log);
     let holder = a.world.holder(&["-k", "x"]);
+    b.world.until_held("x", 1);
     a.world.canal(["daemon", "--stop"]).end().code(0);
     assert_eq!(b.world.held("x"), 1);
     a.join();
@@ -117,6 +124,7 @@ fn stopping_an_idle_daemon_ends_its_membership(log: &Log) {
     wait_until("b knows", || hosts() == 2);
     let holder = b.world.holder(&["-k", "x"]);
     let waiter = a.world.waiter("x", &[], &["echo", "on"]);
+    b.world.until_waiting("x", 1);
     a.world.canal(["daemon", "--stop"]).end().code(0);
     assert_eq!((hosts(), b.world.key("x").waiting), (2, 1), "the next daemon goes on");
     holder.finish().code(0);

@@ -109,7 +109,8 @@ fn no_two_holders_overlap_while_leaders_change() {
     let codes = hosts[0].world.read("codes");
     // An election can take too long for some hosts. An etcd before 3.4.31 or 3.5.13 also ends
     // leases of hosts that renewed, when its leader is stopped.
-    assert!(codes.lines().all(|code| code == "122"), "{codes}");
+    // One that is told of its grant too late is killed before its parent knows of the grant.
+    assert!(codes.lines().all(|code| ["122", "137"].contains(&code)), "{codes}");
     assert_eq!(hosts[0].world.read("overlaps"), "", "{}", hosts[0].world.read("events"));
     until_idle(&hosts);
 }

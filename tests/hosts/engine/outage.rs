@@ -40,8 +40,8 @@ fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
     let other = queue(&b, &[&a, &b], "2", 1);
     engine(false);
     lost(holder, " was last reached ");
-    let events = Events::of(&a.world);
-    assert_eq!((events.started(), events.ended()), (vec!["1"], 1));
+    // It may have been killed before it could record its end.
+    assert_eq!(Events::of(&a.world).started(), ["1"]);
     for host in [&a, &b] {
         let said = || std::fs::read_to_string(host.world.runtime().join("daemon.log")).unwrap();
         crate::world::process::wait_until("it gives up", || {

@@ -76,13 +76,13 @@ fn a_lease_lives_as_long_as_it_is_renewed() {
         let (begun, mut before) = (Instant::now(), Instant::now());
         let lease = Lease::take(&world, &millis(ttl), &["-k", "x"]);
         while begun.elapsed() < ttl * 5 / 2 {
+            let asked = Instant::now();
             let renewed = lease.renew(&world);
             let busy = world.canal(["run", "-n", "-q", "-k", "x", "--", "true"]).end();
-            let now = Instant::now();
-            if now - before > ttl {
+            if before.elapsed() > ttl {
                 return None;
             }
-            before = now;
+            before = asked;
             assert_eq!(renewed.code(0).json()["token"], lease.token);
             busy.code(75);
         }
@@ -174,7 +174,7 @@ fn leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl() {
             world.kill_daemon();
             let shown = world.status().keys.into_iter().find(|key| key.key == "x");
             let took = killed.elapsed();
-            if took > ttl / 2 {
+            if took > ttl / 3 {
                 return None;
             }
             let shown = shown.unwrap();

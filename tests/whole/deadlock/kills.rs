@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
+use crate::backend;
 use crate::script::{
     Script, graph, holder, is_free, send_line, stop, until_holds, until_nothing, waiter,
 };
@@ -27,6 +28,10 @@ fn a_waiter_killed_before_the_cycle_closes_causes_no_deadlock() {
     // The test does not wait until the daemon has seen the death: the daemon reads deaths that the
     // kernel reports before it decides.
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
+    if backend::IS_ENGINE {
+        // The daemon of another host learns of the death from the log.
+        world.until_waiting("b", 0);
+    }
     younger.go_and_wait(&world);
     assert_eq!(graph(&world).waits.len(), 1);
     elder.finish();
@@ -43,6 +48,9 @@ fn a_holder_killed_before_the_cycle_closes_causes_no_deadlock() {
     let inner = elder.inner_pid();
     elder.proc.signal(Signal::SIGKILL);
     wait_until("the elder is dead", || !alive(elder.proc.pid()));
+    if backend::IS_ENGINE {
+        wait_until("its hold has ended", || world.key("a").holders.is_empty());
+    }
     younger.go();
     younger.succeeds();
     // The inner command that it had started waits on, and gets its turn.

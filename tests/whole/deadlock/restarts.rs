@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
+use crate::backend;
 use crate::script::{Script, graph, holder, is_free, send_line, stop, until_holds, until_nothing};
 use crate::world::process::{Proc, alive, signal, wait_until};
 use crate::world::record::{Events, recorded};
@@ -195,6 +196,9 @@ fn a_waiter_killed_while_no_daemon_runs_causes_no_deadlock() {
     signal(inner, Signal::SIGKILL);
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
     world.daemons_return();
+    if backend::IS_ENGINE {
+        world.until_waiting("b", 0);
+    }
     younger.go();
     wait_until("the younger one waits", || {
         younger.proc.has_ended() || world.look().is_some() && world.key("a").waiting == 1

@@ -16,7 +16,9 @@ fn passes(outer: &str, wanted: &str, inner: &str) {
         for inner in [inner.to_owned(), format!("-n {inner}")] {
             let world = World::with_daemon();
             let mut script = Script::start(&world, "script", outer, &inner);
-            let other = waiter(&world, wanted, &["sh", "-c", "echo '+ other' >>events"]);
+            // Who waits for long would say so.
+            let wanted_quietly = format!("--progress none {wanted}");
+            let other = waiter(&world, &wanted_quietly, &["sh", "-c", "echo '+ other' >>events"]);
             if restarted {
                 world.kill_daemon();
                 world.status();

@@ -72,6 +72,10 @@ fn a_stopped_waiter_keeps_its_place() {
     first.stop();
     first.signal(Signal::SIGCONT);
     wait_until("it runs again", || state(first.pid()) != Some('T'));
+    // The daemon may have seen it stopped.
+    wait_until("it waits as before", || {
+        world.key("x").waiters.iter().all(|waiter| !waiter.reason.contains("stopped"))
+    });
     holder.finish();
     first.end().code(0);
     second.end().code(0);

@@ -92,7 +92,11 @@ fn what_was_refused_given_up_and_released_is_recorded_too() {
 #[test]
 fn a_lease_that_was_not_renewed_is_expired() {
     let world = World::with_daemon().on_one_host();
-    world.canal(["acquire", "--ttl", "1", "lease"]).end().code(0);
+    let ended = world.canal(["acquire", "--ttl", "1", "lease"]).end();
+    // On a busy machine it can be over before its client has confirmed it.
+    if !ended.stderr.contains("taken back before it was confirmed") {
+        ended.code(0);
+    }
     let found = until_recorded(&world, &["lease"], 1);
     assert_eq!((&found[0]["how"], &found[0]["pid"]), (&json!("expired"), &json!(0)));
     assert!(found[0]["held_ms"].as_u64().unwrap() >= 900, "{found:?}");

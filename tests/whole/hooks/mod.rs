@@ -56,7 +56,11 @@ fn until_told(world: &World, name: &str, count: usize) -> Vec<Value> {
 /// Has a lease expire: the shortest way to something that hooks are told of.
 #[track_caller]
 fn lose_a_lease(world: &World, key: &str) {
-    world.canal(["acquire", "--ttl", "1", key]).end().code(0);
+    let ended = world.canal(["acquire", "--ttl", "1", key]).end();
+    // On a busy machine it can be over before its client has confirmed it. It is lost all the same.
+    if !ended.stderr.contains("taken back before it was confirmed") {
+        ended.code(0);
+    }
 }
 
 /// The process numbers in a file that a program has written.

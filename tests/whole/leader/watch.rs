@@ -140,8 +140,10 @@ fn a_watch_ends_when_the_key_becomes_one_that_several_can_hold() {
 #[test]
 fn a_watcher_whose_reader_is_gone_ends_well() {
     let world = World::with_daemon();
-    let watcher = world.sh("{ canal leader --watch x; echo $? >code; } | head -n 1").spawn();
-    wait_until("the reader has what it wanted", || watcher.stdout().ends_with('\n'));
+    let script = "{ canal leader --watch x; echo $? >code; } | { head -n 1; exec <&-; echo >gone; }";
+    let watcher = world.sh(script).spawn();
+    wait_until("the reader has what it wanted", || world.path("work/gone").exists());
+    assert!(watcher.stdout().ends_with('\n'));
     // The watcher notices that its reader is gone when it has something to say.
     let leader = world.holder(&["-k", "x"]);
     watcher.end().code(0);
