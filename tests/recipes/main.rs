@@ -74,6 +74,7 @@ fn runs(recipe: &Recipe) -> Option<()> {
         "anacron" => ANACRON.to_owned(),
         "make" => MAKE.to_owned(),
         "sh" if text.contains("docker ") => format!("{DAEMON}{SHELL}"),
+        "sh" if text.contains("--on ") => format!("{NODES}{SHELL}"),
         "sh" if text.contains("GITHUB_ENV") => in_steps(text.lines().map(Step::plain)),
         "sh" => SHELL.to_owned(),
         "yaml" => in_steps(steps::of_yaml(text)),
@@ -101,6 +102,22 @@ const DAEMON: &str = r#"
 mkdir /run/canal
 canal daemon --socket /run/canal/canal.sock &
 until_true test -S /run/canal/canal.sock
+"#;
+
+/// Starts the daemons of three machines, whose state outlives a reboot, and waits until they grant: a node whose
+/// state is new knows no leases. The stand-ins of programs ask a node that holds the lock.
+const NODES: &str = r#"
+mkdir -p "$home/.config/canal" && echo '[nodes]' >"$home/.config/canal/canal.toml"
+for name in web1 web2 web3; do
+    place=/mnt/lasting/$name
+    mkdir -m 700 $place
+    printf '[nodes]\nlongest_ttl = "10s"\n' >$place/canal.toml
+    canal daemon --socket $place/canal.sock &
+    until_true test -S $place/canal.sock
+    echo "$name = \"unix:$place/canal.sock\"" >>"$home/.config/canal/canal.toml"
+done
+canal run -q --on web1,web2,web3 -k ready -- true
+sed -i 's|^printf|export CANAL_SOCKET=/mnt/lasting/${CANAL_NODES%%,*}/canal.sock\nprintf|' /mnt/stand-in
 "#;
 
 /// Runs the steps of a CI run one after the other, each with the variables that earlier ones put into the file
