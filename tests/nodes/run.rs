@@ -406,6 +406,38 @@ fn nodes_are_reached_over_ssh() {
 }
 
 #[test]
+fn an_ssh_that_could_not_connect_is_reaped_while_the_command_runs() {
+    let nodes = Nodes::new();
+    let path = stand_in(&nodes, "exit 1");
+    let script = "echo $$ > started.tmp; mv started.tmp started; cat";
+    let words = [
+        "run",
+        "--on",
+        "a,ssh:web1",
+        "--require",
+        "any",
+        "--ttl",
+        "10s",
+        "-k",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let run =
+        nodes.here.canal(words).env("PATH", &path).stdin(std::process::Stdio::piped()).spawn();
+    wait_until("the command runs", || !nodes.here.read("started").is_empty());
+    let command = nodes.here.read("started").trim().parse().unwrap();
+    let coordinator = coordinator(parent(command), command).unwrap();
+    wait_until("nothing is left of it", || {
+        children(coordinator).into_iter().all(|pid| state(pid) != Some('Z'))
+    });
+    assert!(alive(command));
+    run.finish().code(0);
+}
+
+#[test]
 fn what_ssh_says_is_said_with_what_to_do() {
     let nodes = Nodes::new();
     for (script, message, hint) in [
