@@ -105,7 +105,7 @@ until_true test -S /run/canal/canal.sock
 "#;
 
 /// Starts the daemons of three machines, whose state outlives a reboot, and waits until they grant: a node whose
-/// state is new knows no leases. The stand-ins of programs ask a node that holds the lock.
+/// state is new knows no leases, and waits for the longest TTL. The stand-ins of programs ask a node that holds the lock.
 const NODES: &str = r#"
 mkdir -p "$home/.config/canal" && echo '[nodes]' >"$home/.config/canal/canal.toml"
 for name in web1 web2 web3; do
@@ -116,7 +116,11 @@ for name in web1 web2 web3; do
     until_true test -S $place/canal.sock
     echo "$name = \"unix:$place/canal.sock\"" >>"$home/.config/canal/canal.toml"
 done
-canal run -q --on web1,web2,web3 -k ready -- true
+canal run -q --on web1,web2,web3 --ttl 10s -k ready -- true
+for name in web1 web2 web3; do
+    : >/mnt/lasting/$name/canal.toml
+    CANAL_SOCKET=/mnt/lasting/$name/canal.sock canal daemon --reload >/dev/null 2>/mnt/reloaded
+done
 sed -i 's|^printf|export CANAL_SOCKET=/mnt/lasting/${CANAL_NODES%%,*}/canal.sock\nprintf|' /mnt/stand-in
 "#;
 
