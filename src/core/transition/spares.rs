@@ -36,8 +36,9 @@ impl Table {
         Vec::new()
     }
 
-    /// The spares of a waiter's own session that are near what it asks for. What is asked for may fit only
-    /// beside them: when they have gone, the waiter bars nobody, and whoever waited behind it is free.
+    /// The spares of a waiter's own session that are near what it asks for. The request may fit only as long
+    /// as these spares are held. A waiter whose request cannot fit bars nobody, so the table takes the spares
+    /// back if that lets another waiter run.
     fn spares_above(&self, asked: &Request, lineage: &[FrameId]) -> Vec<Token> {
         let above = self.yielding().filter(|hold| lineage.contains(&hold.frame));
         above.filter(|hold| competes(hold, asked)).map(|hold| hold.token).collect()

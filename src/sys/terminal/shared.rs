@@ -231,7 +231,7 @@ mod tests {
     /// its program.
     #[track_caller]
     fn until_draws(shared: &SharedTerminal) {
-        wait_until("nothing has the locks of who has left", || shared.draws());
+        wait_until("the locks of the process that left are free", || shared.draws());
     }
 
     #[test]

@@ -211,7 +211,7 @@ fn play(case: &Value, tenths: u32) -> Result<(), String> {
         if (found == expected) == deviates {
             let kind = if deviates { "no deviation any more" } else { "another answer" };
             let wrong = format!("{kind}: {found}, not {expected}: {name}, step {at}: {step}");
-            // A step that took so long that a lease may have ended meanwhile proves nothing.
+            // During a step that took this long, a lease may have ended.
             late |= begun.elapsed() > time + replay.ttl / 2;
             assert!(late, "{wrong}");
             return Err(wrong);
