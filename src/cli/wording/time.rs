@@ -8,6 +8,9 @@ use jiff::tz::TimeZone;
 
 use crate::cli::arguments::duration::short;
 
+/// The zone of the machine, where `TZ` does not name another.
+const LOCALTIME: &str = "/etc/localtime";
+
 /// The moment to which ages relate, and the time zone in which clock times are shown.
 #[derive(Clone, Debug)]
 pub(crate) struct Now {
@@ -20,7 +23,7 @@ pub(crate) struct Now {
 impl Now {
     /// Now, in the time zone of this process.
     pub(crate) fn here() -> Self {
-        Self { at: Timestamp::now(), zone: TimeZone::system(), good_for: Cell::default() }
+        Self { at: Timestamp::now(), zone: zone_here(), good_for: Cell::default() }
     }
 
     /// How long ago that was; `?` if the text is no time, zero for a time in the future.
@@ -143,6 +146,17 @@ fn until_next(age: Duration) -> Duration {
     };
     let shown = age.as_secs() / unit * unit;
     Duration::from_secs(shown + unit) - age
+}
+
+/// The time zone of this process.
+fn zone_here() -> TimeZone {
+    if std::env::var_os("TZ").is_some() {
+        return TimeZone::system();
+    }
+    // The file itself is the zone. `TimeZone::system` looks for its name, and reads all folders of
+    // the time zone database for that: half of the system calls of a `canal status`.
+    let file = std::fs::read(LOCALTIME).ok();
+    file.and_then(|zone| TimeZone::tzif("", &zone).ok()).unwrap_or_else(TimeZone::system)
 }
 
 #[cfg(test)]
