@@ -6,12 +6,15 @@ use super::time::Now;
 use crate::cli::arguments::wait::WaitArgs;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
-use crate::protocol::Failure;
+use crate::protocol::{Failure, HOLDERS_SHOWN_MAX};
 use crate::run::OwnCode;
 
 /// What to do about a deadlock, if the daemon has no better idea.
 pub(crate) const AGAIN: &str = "run it again from where the first lock was taken; locks that are taken together, \
                      in one request, cannot end so";
+
+/// What to do where there may be more holders than a refusal names.
+const ALL_HOLDERS: &str = "these hold it longest; `canal status` shows all holders";
 
 /// Prints why nothing was acquired and the holders, and returns the exit code. `-E` applies only to
 /// a busy or paused lock, a wait that is over, and too many that wait. `-E 0` prints nothing, which suits cron. `-q`
@@ -25,6 +28,8 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) 
         match &failure.hint {
             Some(hint) => verbosity.hint(hint),
             None if !failure.cycle.is_empty() => verbosity.hint(AGAIN),
+            // A refusal names no more of them.
+            None if failure.holders.len() >= HOLDERS_SHOWN_MAX => verbosity.hint(ALL_HOLDERS),
             None => {}
         }
     }

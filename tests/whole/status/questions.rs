@@ -35,6 +35,21 @@ fn a_free_lock_is_0_a_busy_one_75_and_nothing_is_taken() {
 }
 
 #[test]
+fn a_refusal_that_does_not_name_all_holders_says_where_they_are() {
+    let world = World::with_daemon();
+    let hold = || world.holder(&["-k", "x=6"]);
+    let few = [hold(), hold(), hold(), hold()];
+    let refused = || world.canal(["test", "-k", "x=6:3"]).end().code(75).stderr;
+    assert!(!refused().contains("hint"), "{}", refused());
+    let rest = [hold(), hold()];
+    let said = refused();
+    let hint = "hint: these hold it longest; `canal status` shows all holders";
+    assert_eq!(said.matches("held by").count(), 5, "{said}");
+    assert!(said.ends_with(&format!("{hint}\n")), "{said}");
+    few.into_iter().chain(rest).for_each(|holder| drop(holder.finish()));
+}
+
+#[test]
 fn a_question_gets_what_a_request_that_does_not_wait_gets() {
     let world = World::with_daemon();
     let slots = world.holder(&["-k", "s=3:2"]);
