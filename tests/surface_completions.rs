@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test says so by failing")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -10,7 +9,10 @@ use tempfile::TempDir;
 
 #[path = "fixtures/bound.rs"]
 mod bound;
+#[path = "fixtures/executable.rs"]
+mod executable;
 use bound::BOUND;
+use executable::executable;
 
 /// A stub of canal that knows four keys.
 const STUB: &str = "#!/bin/sh
@@ -36,9 +38,7 @@ impl Shell {
             return None;
         }
         let dir = TempDir::new().unwrap();
-        let stub = dir.path().join("canal");
-        fs::write(&stub, STUB).unwrap();
-        fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).unwrap();
+        executable(dir.path().join("canal"), STUB);
         Some(Self { name, dir })
     }
 

@@ -2,7 +2,6 @@
 //! left on any node, and no two commands ran at once.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -10,6 +9,7 @@ use nix::unistd::Pid;
 
 use crate::run::Nodes;
 use crate::world::World;
+use crate::world::executable::executable;
 use crate::world::process::{Cmd, Proc, alive, children, installed_or_skip, wait_until};
 
 /// For how many seconds processes are killed at random; `CAMPAIGN=600` sets another number, and then each
@@ -120,8 +120,7 @@ impl Steps {
         let nodes = Nodes::new();
         let dir = nodes.here.path("bin");
         fs::create_dir(&dir).unwrap();
-        fs::write(dir.join("ssh"), SSH).unwrap();
-        fs::set_permissions(dir.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        executable(dir.join("ssh"), SSH);
         let this = Self(nodes);
         // Both names of the second node are known from now on.
         this.stepping("Nothing", "call", "0").end().code(0);

@@ -11,6 +11,7 @@ use nix::unistd::{Gid, Pid, Uid, chown};
 
 use crate::run::{Nodes, TTL, coordinator, parent};
 use crate::ssh::{Server, Ssh, Sshd, sshd_or_skip};
+use crate::world::executable::executable;
 use crate::world::process::{Cmd, Ended, Proc, alive, children, root_or_skip, signal, wait_until};
 use crate::world::{World, canal};
 
@@ -227,9 +228,7 @@ fn what_a_server_refuses_is_said_with_what_to_do_and_leaves_nothing() {
         let dir = nodes.here.path(name);
         fs::create_dir(&dir).unwrap();
         if let Some(script) = script {
-            fs::write(dir.join("canal"), format!("#!/bin/sh\n{script}\n")).unwrap();
-            let executable = fs::Permissions::from_mode(0o755);
-            fs::set_permissions(dir.join("canal"), executable).unwrap();
+            executable(dir.join("canal"), &format!("#!/bin/sh\n{script}\n"));
         }
         let path = format!("{}:/usr/bin:/bin", dir.display());
         // A `canal` of the machine that runs the tests is not meant.

@@ -2,13 +2,13 @@
 //! whatever is killed.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::world::World;
+use crate::world::executable::executable;
 use crate::world::process::{Cmd, Proc, alive, children, signal, state, wait_until};
 
 /// The shortest TTL.
@@ -378,8 +378,7 @@ fn stand_in(nodes: &Nodes, script: &str) -> String {
     let text = format!(
         "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nhost=$2 command=$3\n{script}\n"
     );
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(path, &text);
     let canal = crate::world::canal().parent().unwrap().display();
     format!("{}:{canal}:{}", dir.display(), std::env::var("PATH").unwrap())
 }

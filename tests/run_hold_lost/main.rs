@@ -6,6 +6,8 @@
 
 mod deadline_page;
 mod ending;
+#[path = "../fixtures/executable.rs"]
+mod executable;
 #[path = "../fixtures/fake_daemon.rs"]
 mod fake_daemon;
 mod messages;

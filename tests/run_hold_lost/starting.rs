@@ -1,5 +1,6 @@
 //! Before the command begins: how it is started, and a hold that is lost by then.
 
+use crate::executable::executable;
 use crate::fake_daemon::{Fake, LONG};
 
 #[test]
@@ -66,9 +67,7 @@ fn a_command_whose_deadline_has_passed_is_not_started() {
 #[test]
 fn a_command_that_cannot_be_executed_is_reported_as_that_and_not_as_a_loss() {
     let fake = Fake::sure(LONG, LONG);
-    std::fs::write(fake.path("no-program"), "#!/nonexistent/interpreter\n").unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(fake.path("no-program"), mode).unwrap();
+    executable(fake.path("no-program"), "#!/nonexistent/interpreter\n");
     let words = fake.canal(&[], "");
     let mut words: Vec<_> =
         [words.get_program()].into_iter().chain(words.get_args()).map(ToOwned::to_owned).collect();

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use nix::sys::utsname::uname;
 use nix::unistd::{User, geteuid};
 
 use crate::screen::{Screen, deploy};
+use crate::world::executable::executable;
 use crate::world::process::installed_or_skip;
 use crate::world::{World, canal};
 
@@ -109,8 +109,7 @@ fn deadlock(lines: u16, columns: u16) -> String {
     let script = world.path("work/swap.sh");
     let text =
         "#!/bin/sh\nuntil [ -e \"go.$1\" ]; do sleep 0.01; done\ncanal run -k \"$1\" -- true\n";
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&script, text);
     let go = |key: &str| fs::write(world.path(&format!("work/go.{key}")), "").unwrap();
     let other = world.canal(["run", "-k", "right", "--", "./swap.sh", "left"]).spawn();
     world.until_held("right", 1);

@@ -1,13 +1,12 @@
 //! A terminal as a person sees it.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::terminal::Terminal;
 use crate::world::World;
+use crate::world::executable::executable;
 use crate::world::process::{BOUND, Proc};
 
 /// What is typed to interrupt a job.
@@ -75,9 +74,7 @@ impl Screen {
 /// Starts `canal run -k KEY -- ./deploy.sh`, which holds the key until it is finished.
 #[track_caller]
 pub(crate) fn deploy(world: &World, key: &str) -> Proc {
-    let script = world.path("work/deploy.sh");
-    fs::write(&script, "#!/bin/sh\nexec cat\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(world.path("work/deploy.sh"), "#!/bin/sh\nexec cat\n");
     let holder = world.canal(["run", "-k", key, "--", "./deploy.sh"]).stdin(Stdio::piped()).spawn();
     world.until_held(key, 1);
     holder

@@ -1,13 +1,13 @@
 //! The examples of `docs/fencing.md`, run as they stand there, with tokens of real leases.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
 use crate::lease::Lease;
 use crate::own_postgres::Postgres;
 use crate::world::World;
+use crate::world::executable::executable;
 use crate::world::process::{Ended, wait_until};
 
 /// The code blocks of the page that begin with `first`.
@@ -22,9 +22,7 @@ fn block(language: &str, begins: &str) -> String {
 
 /// Writes the program of the page into `work`.
 fn fenced(world: &World) {
-    let path = world.path("work/fenced");
-    fs::write(&path, block("sh", "#!/bin/sh\n# fenced ")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(world.path("work/fenced"), &block("sh", "#!/bin/sh\n# fenced "));
 }
 
 /// Writes a word into the resource, through the fence.

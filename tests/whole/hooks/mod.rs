@@ -5,11 +5,11 @@ mod events;
 mod set_up;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::Value;
 
 use crate::world::World;
+use crate::world::executable::executable;
 use crate::world::process::wait_until;
 
 /// What a program does that keeps what it was told.
@@ -19,8 +19,7 @@ const KEEP: &str = "cat >>\"$0.told\"";
 /// know as whom.
 fn hook(world: &World, name: &str, on: &[&str], more: &str, script: &str) -> String {
     let path = world.path(name);
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&path, &format!("#!/bin/sh\n{script}\n"));
     let is_root = nix::unistd::geteuid().is_root();
     let user = if is_root { "user = \"root\"\n" } else { "" };
     format!("[[hooks]]\non = {on:?}\nrun = [{path:?}, \"a word\"]\n{user}{more}\n")

@@ -1,12 +1,12 @@
 //! The exit codes of `canal run`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::world::World;
+use crate::world::executable::executable;
 use crate::world::process::{BOUND, Ended, in_time, wait_until};
 
 fn run(world: &World, options: &[&str], command: &[&str]) -> Ended {
@@ -66,8 +66,7 @@ fn a_command_that_cannot_be_executed_is_126() {
 fn a_command_that_vanishes_during_the_wait_is_127_and_the_lock_is_released() {
     let world = World::with_daemon();
     let script = world.path("work/script");
-    fs::write(&script, "#!/bin/sh\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&script, "#!/bin/sh\n");
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["./script"]);
     fs::remove_file(&script).unwrap();
@@ -80,8 +79,7 @@ fn a_command_that_vanishes_during_the_wait_is_127_and_the_lock_is_released() {
 fn a_bad_interpreter_fails_as_it_does_without_canal() {
     let world = World::with_daemon();
     let script = world.path("work/script");
-    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&script, "#!/no/such/interpreter\n");
     run(&world, &[], &["./script"]).code(127);
     run(&world, &["-n"], &["true"]).code(0);
 }
@@ -90,8 +88,7 @@ fn a_bad_interpreter_fails_as_it_does_without_canal() {
 fn a_script_without_a_first_line_runs_in_a_shell() {
     let world = World::with_daemon();
     let script = world.path("work/script");
-    fs::write(&script, "echo \"ran $1\"\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&script, "echo \"ran $1\"\n");
     for options in [&[][..], &["--max-run", "60"]] {
         assert_eq!(run(&world, options, &["./script", "well"]).code(0).stdout, "ran well\n");
     }
