@@ -118,7 +118,9 @@ _canal() {
             return
             ;;
         --require)
-            mapfile -t COMPREPLY < <(compgen -W 'all any majority all-alive majority-alive' -- "$cur")
+            local most='all any majority all-alive majority-alive'
+            [[ $verb != leader ]] || most='all majority'
+            mapfile -t COMPREPLY < <(compgen -W "$most" -- "$cur")
             return
             ;;
         --on-lost)
@@ -166,7 +168,7 @@ _canal() {
         trace) options="--since $everywhere" ;;
         history) options="--since --user --failed -n --json --csv $everywhere" ;;
         test) options="$lock --for --json $everywhere" ;;
-        leader) options="--watch --json $everywhere" ;;
+        leader) options="--watch --json --on --require $everywhere" ;;
         kill) options="--pid --waiters -s --signal -y --yes --json $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
         bridge) options="--leases --keys $everywhere" ;;

@@ -180,6 +180,8 @@ complete -c canal -n $at -l graph -d 'Print waiters and blockers for Graphviz'
 
 complete -c canal -n '__canal_at test' -l for -x -d 'Ask for so many slots at once'
 
+complete -c canal -n '__canal_at leader' -l on -x -d 'Ask these daemons'
+complete -c canal -n '__canal_at leader' -l require -x -a 'all majority' -d 'How many of them must name the leader'
 complete -c canal -n '__canal_at leader' -l watch -d 'Print a line of JSON now and after each change'
 
 complete -c canal -n '__canal_at kill' -l waiters -d 'The processes that wait for the key, too'

@@ -37,6 +37,7 @@ mod coordinator;
 pub mod deadlock;
 mod effect;
 mod input;
+pub mod leadership;
 mod plan;
 #[cfg(test)]
 mod sim;

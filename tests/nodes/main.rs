@@ -14,6 +14,7 @@ mod bridge;
 mod cut;
 mod deadlock;
 mod killed;
+mod leader;
 mod lease;
 mod over_ssh;
 mod run;

@@ -12,7 +12,7 @@ use super::ending::on_lost::OnLostArg;
 use super::ending::signal;
 use super::handle::HandleArgs;
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
-use super::nodes::NodesArgs;
+use super::nodes::{LeaderNodesArgs, NodesArgs};
 use super::note::NoteArgs;
 use super::number::{number, pid, positive};
 use super::session::SessionArgs;
@@ -422,6 +422,8 @@ pub(crate) struct LeaderArgs {
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) nodes: LeaderNodesArgs,
 }
 
 /// End the process that holds a lock, after showing it

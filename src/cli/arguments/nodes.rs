@@ -32,6 +32,42 @@ pub(crate) struct NodesArgs {
     pub(crate) require: Option<RequireArg>,
 }
 
+/// The nodes that are asked who leads.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Over several machines")]
+pub(crate) struct LeaderNodesArgs {
+    /// Ask these daemons, which share nothing; named as in canal run --on
+    #[arg(long, value_name = "NODES")]
+    pub(crate) on: Vec<String>,
+    /// How many of them must name one request as the leader [default: majority]
+    #[arg(long, value_name = "HOW MANY", value_enum, requires = "on")]
+    pub(crate) require: Option<LeaderRequireArg>,
+}
+
+/// How many nodes must name a leader. Fewer than a majority could name two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LeaderRequireArg {
+    /// Each of them
+    All,
+    /// More than half of them
+    Majority,
+}
+
+impl LeaderNodesArgs {
+    /// Whether several nodes are asked.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.on.is_empty()
+    }
+
+    /// How many of `nodes` must name a leader.
+    pub(crate) fn least(&self, nodes: usize) -> usize {
+        match self.require {
+            Some(LeaderRequireArg::All) => Require::All.least(nodes),
+            Some(LeaderRequireArg::Majority) | None => Require::Majority.least(nodes),
+        }
+    }
+}
+
 /// How many nodes must grant a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RequireArg {

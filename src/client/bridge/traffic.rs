@@ -28,6 +28,8 @@ pub(super) struct Traffic {
 enum Call {
     Collect,
     ConfirmAt,
+    /// It has answers until it is cancelled.
+    Watch,
     Other,
 }
 
@@ -45,6 +47,8 @@ struct CallSeen {
     method: String,
     #[serde(default)]
     oneway: bool,
+    #[serde(default)]
+    more: bool,
     parameters: Option<ParametersSeen>,
 }
 
@@ -78,6 +82,7 @@ impl Traffic {
         let call = match name {
             Some("Collect") => Call::Collect,
             Some("ConfirmAt") => Call::ConfirmAt,
+            _ if seen.as_ref().is_some_and(|seen| seen.more) => Call::Watch,
             _ => Call::Other,
         };
         if call == Call::Collect {
@@ -113,7 +118,8 @@ impl Traffic {
 
     /// Whether the client waits for nothing that could take long: what is owed comes soon.
     pub(super) fn only_short_answers_owed(&self) -> bool {
-        !self.owed.is_empty() && !self.owed.contains(&Call::Collect)
+        let is_short = |call: &Call| !matches!(call, Call::Collect | Call::Watch);
+        !self.owed.is_empty() && self.owed.iter().all(is_short)
     }
 
     /// For how long the client may be silent, in milliseconds.
@@ -151,6 +157,15 @@ mod tests {
         assert!(traffic.may_reattach());
         call(&mut traffic, "Report", ",\"oneway\":true");
         assert!(traffic.may_reattach(), "nothing is owed");
+    }
+
+    #[test]
+    fn a_watch_has_no_last_answer_to_wait_for() {
+        let mut traffic = Traffic::new();
+        call(&mut traffic, "Watch", ",\"more\":true");
+        assert!(!traffic.only_short_answers_owed());
+        traffic.daemon_said(b"{\"continues\":true,\"parameters\":{}}");
+        assert!(!traffic.may_reattach(), "the next daemon does not know of it");
     }
 
     #[test]

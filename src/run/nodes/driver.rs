@@ -431,7 +431,9 @@ impl<'a> Driver<'a> {
                     Input::Gone { node }
                 }
                 // Only other connections are asked about waits.
-                Heard::Waits(_) | Heard::NoWaits => continue,
+                Heard::Waits(_) | Heard::NoWaits | Heard::Leader(_) | Heard::NotExclusive(_) => {
+                    continue;
+                }
             };
             inputs.push_back(input);
         }

@@ -15,8 +15,8 @@ use crate::client::nodes::list::Node;
 use crate::client::nodes::ssh::{self, NodeFailure};
 use crate::protocol::{
     Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE, Identify,
-    NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release, Released, Renew, Renewed,
-    Report, WaitsFound, WaitsNear,
+    Leader, LeaderQuery, NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release, Released,
+    Renew, Renewed, Report, WaitsFound, WaitsNear,
 };
 use crate::sys::clock::boottime_ms;
 
@@ -48,6 +48,8 @@ pub(super) struct Member {
 struct Call {
     kind: Kind,
     sent: u64,
+    /// Whether one of several answers has come.
+    is_begun: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,7 @@ enum Kind {
     Renew,
     Release,
     WaitsNear,
+    Leader,
 }
 
 /// What a node said.
@@ -92,6 +95,10 @@ pub(super) enum Heard {
     Waits(Box<WaitsFound>),
     /// It does not tell what it knows of waits.
     NoWaits,
+    /// Who leads there by holding the key, now and after each change.
+    Leader(Box<Leader>),
+    /// Nobody can lead there by holding the key. It tells no more.
+    NotExclusive(Box<Failure>),
 }
 
 /// An answer that is an error.
@@ -151,6 +158,16 @@ impl Member {
         self.call(Kind::WaitsNear, NODES_INTERFACE, "WaitsNear", asked)
     }
 
+    /// Asks who leads, now and after each change. No other call is answered on this connection then.
+    pub(super) fn leader(&mut self, asked: &LeaderQuery) -> Result<(), NodeFailure> {
+        self.call(Kind::Leader, INTERFACE, "Leader", asked)
+    }
+
+    /// When the node was heard last, by CLOCK_BOOTTIME, if the connection is open.
+    pub(super) fn heard_at(&self) -> Option<u64> {
+        self.link.as_ref().map(Link::heard_at)
+    }
+
     /// Tells the node what to show of the whole request. No answer follows, and it does not matter
     /// whether it arrives.
     pub(super) fn report(&mut self, report: &Report) {
@@ -171,9 +188,12 @@ impl Member {
         };
         // Before the first byte is written.
         let sent = boottime_ms();
-        let answers = if kind == Kind::Collect { Answers::Several } else { Answers::One };
+        let answers = match kind {
+            Kind::Collect | Kind::Leader => Answers::Several,
+            _ => Answers::One,
+        };
         link.send(&format!("{interface}.{method}"), parameters, answers)?;
-        self.calls.push_back(Call { kind, sent });
+        self.calls.push_back(Call { kind, sent, is_begun: false });
         Ok(())
     }
 
@@ -219,12 +239,13 @@ impl Member {
         let link = self.link.as_mut()?;
         let now = boottime_ms();
         let since = |time: u64| now.saturating_sub(time);
-        let owed = self.calls.front().map(|call| (call.kind, since(call.sent)));
-        let identified = owed.is_none_or(|(kind, _)| kind != Kind::Identify);
+        let owed = self.calls.front();
+        let identified = owed.is_none_or(|call| call.kind != Kind::Identify);
         if !identified {
             return (since(self.connected_at) > CONNECT_MS).then_some("no answer");
         }
-        if owed.is_some_and(|(kind, waited)| kind != Kind::Collect && waited > CALL_MS) {
+        let is_due = |call: &Call| call.kind != Kind::Collect && !call.is_begun;
+        if owed.is_some_and(|call| is_due(call) && since(call.sent) > CALL_MS) {
             return Some("its daemon does not answer");
         }
         if since(self.beaten_at) >= BEAT_MS {
@@ -241,8 +262,11 @@ impl Member {
 
     /// What an answer means.
     fn understand(&mut self, answer: &Answer) -> Result<Heard, NodeFailure> {
-        let call = match (self.calls.front(), answer.continues) {
-            (Some(call), true) => *call,
+        let call = match (self.calls.front_mut(), answer.continues) {
+            (Some(call), true) => {
+                call.is_begun = true;
+                *call
+            }
             (Some(_), false) | (None, _) => match self.calls.pop_front() {
                 Some(call) => call,
                 None => return Err(NodeFailure::passing("it sends answers to nothing")),
@@ -264,6 +288,10 @@ impl Member {
                     (Kind::ConfirmAt, ErrorName::BadRequest) => Heard::TokenRefused(failure),
                     (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
                     (Kind::WaitsNear, _) => Heard::NoWaits,
+                    (Kind::Leader, ErrorName::NotExclusive) => Heard::NotExclusive(failure),
+                    (Kind::Leader, _) => {
+                        return Err(NodeFailure::permanent(failure.message.clone()));
+                    }
                     (Kind::Renew | Kind::Release, ErrorName::LeaseLost) => Heard::Lost(failure),
                     (Kind::Renew | Kind::Release, _) => {
                         return Err(NodeFailure::passing(failure.message.clone()));
@@ -283,6 +311,7 @@ impl Member {
             Kind::Renew => Heard::Renewed { sent, renewed: read(answer)? },
             Kind::Release => Heard::Released(read(answer)?),
             Kind::WaitsNear => Heard::Waits(read(answer)?),
+            Kind::Leader => Heard::Leader(read(answer)?),
         })
     }
 }

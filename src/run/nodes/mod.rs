@@ -11,12 +11,15 @@
 //! prints its handle (`lease_handle`). By the handle it is renewed and given back without further
 //! processes (`lease`).
 //!
+//! `canal leader --on` takes no lock: `leading` asks the nodes which request holds the key.
+//!
 //! What is decided about the lock is decided by [`crate::nodes`]; `driver` carries it out.
 
 mod channel;
 mod driver;
 mod handover;
 mod host;
+mod leading;
 mod lease;
 mod lease_handle;
 mod looking;
@@ -30,6 +33,7 @@ pub use channel::{BeforeStart, Held, Line, NotHeld, Start};
 pub use host::{
     Ending, HeldPart, Host, Named, PartAnswer, PartSaid, Started, StartedPart, Wish, Word,
 };
+pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use lease::{give_back_lease, renew_lease};
 pub use lease_handle::{HandleTooLong, LEASE_HANDLE_CHARS_MAX, LeaseHandle, LeaseHandleError};
 pub use looking::Around;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, LeaderArgs};
+use crate::cli::commands::nodes;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::sanitize;
@@ -26,6 +27,9 @@ struct Line<'a> {
 }
 
 pub(crate) fn run(args: &LeaderArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+    if args.nodes.is_given() {
+        return nodes::leader::run(args, global, verbosity);
+    }
     let query = LeaderQuery { key: args.name.as_str().to_owned() };
     let mut client = connect::client(global)?;
     if args.watch {
@@ -86,7 +90,7 @@ fn line(key: &str, found: &Leader) -> Result<String, Failed> {
 }
 
 /// `scheduler is led by pid 812 …`, and since when with which token.
-fn text(key: &str, leader: &HolderInfo, now: &Now) -> String {
+pub(in crate::cli) fn text(key: &str, leader: &HolderInfo, now: &Now) -> String {
     let (key, who) = (sanitize(key), holder(leader, COMMAND_COLUMNS, now));
     let since = now.clock(&leader.since);
     format!("{key} is led by {who}\n  since {since}, token {}\n", leader.token)

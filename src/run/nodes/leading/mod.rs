@@ -1,0 +1,332 @@
+//! Asks several nodes who leads by holding a key, and goes on asking those that go away.
+//!
+//! What a node said counts as long as its connection lives, and for a moment after that: a daemon that
+//! restarts, or an ssh that ended, is reached again by then. What follows from it, [`crate::nodes::leadership`]
+//! decides.
+//!
+//! Invariant: what a connection says is believed of the node only that it was pinned to, and each daemon
+//! counts once.
+
+use nix::poll::{PollFd, PollTimeout, poll};
+use nix::unistd::Pid;
+
+use crate::client::nodes::link::Link;
+use crate::client::nodes::list::Node;
+use crate::client::nodes::pins::Pin;
+use crate::client::nodes::ssh::NodeFailure;
+use crate::nodes::Millis;
+use crate::nodes::leadership::{Claim, Said, Verdict, judge};
+use crate::protocol::node_address::NodeAddress;
+use crate::protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
+use crate::sys::clock::boottime_ms;
+use crate::sys::process::child::{Reap, ended};
+
+use super::Around;
+use super::meeting::MeetError;
+use super::member::{Heard, Member};
+
+/// How long the last word of a node counts that is not heard any more.
+const LAST_WORD_MS: Millis = 5_000;
+
+/// How long to wait before a node is asked again, first and at most.
+const PAUSE_MS: (Millis, Millis) = (500, 15_000);
+
+/// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
+const SLEEP_MS_MAX: u64 = 1000;
+
+/// Watches who leads at several nodes. The process must have one thread.
+#[derive(Debug)]
+pub struct LeaderAtNodes<'a> {
+    query: LeaderQuery,
+    least: usize,
+    around: &'a Around,
+    sources: Vec<Source>,
+    /// Processes of connections that were closed, to be reaped.
+    ending: Vec<Pid>,
+}
+
+/// Who leads, and what each node says.
+#[derive(Clone, Debug)]
+pub struct LeaderView {
+    /// What follows from what the nodes say.
+    pub verdict: Verdict,
+    /// The leader, as the nodes show it that hold its parts.
+    pub leader: Option<HolderInfo>,
+    /// The nodes, in the order of the list.
+    pub nodes: Vec<NodeView>,
+}
+
+/// What one node says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// What its user calls it.
+    pub name: String,
+    /// What it says.
+    pub state: NodeState,
+}
+
+/// What one node says of the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// It has not answered yet, and was not seen to be away.
+    Asked,
+    /// It cannot be reached, and why.
+    Away(NodeFailure),
+    /// It holds a part of the request that leads.
+    Leader,
+    /// It holds a part of another request.
+    Other,
+    /// It holds no part of any request.
+    None,
+    /// Several can hold the key there, and why.
+    NotExclusive(String),
+}
+
+/// A node that is asked.
+#[derive(Debug)]
+struct Source {
+    member: Member,
+    id: Option<NodeId>,
+    word: Option<Word>,
+    /// When the node was heard last, if it is not heard any more.
+    heard_at: Option<Millis>,
+    failure: Option<NodeFailure>,
+    ask_at: Option<Millis>,
+    pause: Millis,
+}
+
+/// What a node said last.
+#[derive(Clone, Debug)]
+enum Word {
+    Leader(Option<(Claim, Box<HolderInfo>)>),
+    NotExclusive(String),
+}
+
+impl<'a> LeaderAtNodes<'a> {
+    /// Asks the nodes of `around.near` for the leader of a key. At least `least` of them have to name it.
+    #[must_use]
+    pub fn new(key: &str, least: usize, around: &'a Around) -> Self {
+        let sources = around.near.iter().cloned().map(Source::new).collect();
+        let query = LeaderQuery { key: key.to_owned() };
+        Self { query, least, around, sources, ending: Vec::new() }
+    }
+
+    /// Waits until something may have changed, or for a second.
+    ///
+    /// # Errors
+    /// Two names lead to one daemon, or a system call failed.
+    pub fn turn(&mut self) -> Result<(), MeetError> {
+        let now = boottime_ms();
+        for source in &mut self.sources {
+            source.expire(now);
+            if source.ask_at.is_some_and(|at| at <= now) {
+                self.ending.extend(source.member.close());
+                self.ending.extend(source.open(self.around));
+            }
+        }
+        self.sleep()?;
+        for at in 0..self.sources.len() {
+            self.hear(at)?;
+        }
+        self.ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
+        Ok(())
+    }
+
+    /// What is known by now.
+    #[must_use]
+    pub fn view(&self) -> LeaderView {
+        let said: Vec<Said> = self.sources.iter().map(Source::said).collect();
+        let verdict = judge(&said, self.least);
+        let led_by = match verdict {
+            Verdict::Led(claim) => Some(claim),
+            Verdict::Vacant | Verdict::Unknown => None,
+        };
+        let nodes = self.sources.iter().map(|source| source.view(led_by)).collect();
+        LeaderView { verdict, leader: led_by.and_then(|claim| self.leader(claim)), nodes }
+    }
+
+    /// A request leads since the last of the nodes that it needs has granted it. Nodes that it did not need
+    /// may have granted it later.
+    fn leader(&self, claim: Claim) -> Option<HolderInfo> {
+        let holders = self.sources.iter().filter_map(|source| match &source.word {
+            Some(Word::Leader(Some((of, holder)))) if *of == claim => Some(&**holder),
+            _ => None,
+        });
+        let mut holders: Vec<&HolderInfo> = holders.collect();
+        holders.sort_by_key(|holder| holder.since.parse::<jiff::Timestamp>().ok());
+        holders.get(claim.need.clamp(1, holders.len().max(1)) - 1).copied().cloned()
+    }
+
+    fn sleep(&self) -> Result<(), MeetError> {
+        let now = boottime_ms();
+        let due = self.sources.iter().map(|source| source.due_ms(now)).min();
+        let mut polled: Vec<PollFd<'_>> =
+            self.sources.iter().flat_map(|source| source.member.polled()).collect();
+        let timeout = due.unwrap_or(SLEEP_MS_MAX).min(SLEEP_MS_MAX);
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(error) => Err(std::io::Error::from(error).into()),
+        }
+    }
+
+    fn hear(&mut self, at: usize) -> Result<(), MeetError> {
+        for heard in self.sources[at].member.turn() {
+            let failure = match heard {
+                Heard::Identity(identity) => self.identified(at, &identity)?,
+                Heard::Leader(leader) => self.sources[at].told(*leader),
+                Heard::NotExclusive(failure) => {
+                    let source = &mut self.sources[at];
+                    source.take(Word::NotExclusive(failure.message.clone()));
+                    source.ask_at = Some(boottime_ms() + LAST_WORD_MS);
+                    None
+                }
+                Heard::Away(failure) => Some(failure),
+                _ => None,
+            };
+            if let Some(failure) = failure {
+                self.ending.extend(self.sources[at].lose(failure));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks a node for its leader, once it is known which daemon it is. Returns why it cannot be asked.
+    fn identified(
+        &mut self,
+        at: usize,
+        identity: &NodeIdentity,
+    ) -> Result<Option<NodeFailure>, MeetError> {
+        let source = &self.sources[at];
+        let (node, pin) = (&source.member.node, Pin::of(identity));
+        // Which daemon this machine asks is not a matter of trust.
+        if node.address != NodeAddress::Local
+            && let Err(error) = self.around.pins.meet(&node.name, &node.address, &pin)
+        {
+            let failure = NodeFailure::permanent(error.to_string());
+            return Ok(Some(match error.hint() {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            }));
+        }
+        let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
+        if let Some((_, other)) = others.find(|(_, other)| other.id == Some(pin.node)) {
+            return Err(MeetError::OneDaemon {
+                one: other.member.node.name.clone(),
+                other: node.name.clone(),
+                what: pin.shown(),
+            });
+        }
+        let source = &mut self.sources[at];
+        source.id = Some(pin.node);
+        Ok(source.member.leader(&self.query).err())
+    }
+}
+
+impl LeaderView {
+    /// Whether each node has answered, or was seen to be away.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.nodes.iter().all(|node| node.state != NodeState::Asked)
+    }
+}
+
+impl Source {
+    fn new(node: Node) -> Self {
+        Self {
+            member: Member::new(node),
+            id: None,
+            word: None,
+            heard_at: None,
+            failure: None,
+            ask_at: Some(0),
+            pause: PAUSE_MS.0,
+        }
+    }
+
+    /// Begins to connect. Returns the process of a connection that failed at once.
+    fn open(&mut self, around: &Around) -> Option<Pid> {
+        self.ask_at = None;
+        let opened = Link::open(&self.member.node, &around.here, &around.options);
+        let connected = opened.and_then(|link| self.member.connect(link));
+        connected.err().and_then(|failure| self.lose(failure))
+    }
+
+    /// Takes what the node says. Returns why that does not count.
+    fn told(&mut self, told: Leader) -> Option<NodeFailure> {
+        if told.stale {
+            return Some(NodeFailure::permanent("its daemon works over an engine, and is no node"));
+        }
+        self.take(Word::Leader(told.leader.and_then(claimed)));
+        None
+    }
+
+    fn take(&mut self, word: Word) {
+        self.word = Some(word);
+        (self.heard_at, self.failure, self.pause) = (None, None, PAUSE_MS.0);
+    }
+
+    /// The connection is of no more use. The node is asked again after a pause. Returns the process of the
+    /// connection.
+    fn lose(&mut self, failure: NodeFailure) -> Option<Pid> {
+        let now = boottime_ms();
+        let heard = self.member.heard_at().unwrap_or(now);
+        if self.word.is_some() {
+            self.heard_at.get_or_insert(heard);
+        }
+        let pause = match failure.permanent {
+            true => PAUSE_MS.1,
+            false => self.pause,
+        };
+        self.failure = Some(failure);
+        self.ask_at = Some(now + pause);
+        self.pause = (self.pause * 2).min(PAUSE_MS.1);
+        self.expire(now);
+        self.member.close()
+    }
+
+    /// Forgets what the node said long ago.
+    fn expire(&mut self, now: Millis) {
+        if self.heard_at.is_some_and(|heard| now.saturating_sub(heard) >= LAST_WORD_MS) {
+            (self.word, self.heard_at) = (None, None);
+        }
+    }
+
+    fn due_ms(&self, now: Millis) -> Millis {
+        let forget = self.heard_at.map(|heard| heard + LAST_WORD_MS);
+        let due = self.ask_at.into_iter().chain(forget).min();
+        let due = due.map_or(u64::MAX, |due| due.saturating_sub(now));
+        due.min(self.member.patience_ms())
+    }
+
+    fn said(&self) -> Said {
+        match &self.word {
+            None => Said::Nothing,
+            Some(Word::Leader(Some((claim, _)))) => Said::Holds(*claim),
+            Some(Word::Leader(None) | Word::NotExclusive(_)) => Said::NoClaim,
+        }
+    }
+
+    fn view(&self, led_by: Option<Claim>) -> NodeView {
+        let state = match (&self.word, &self.failure) {
+            (None, None) => NodeState::Asked,
+            (None, Some(failure)) => NodeState::Away(failure.clone()),
+            (Some(Word::NotExclusive(why)), _) => NodeState::NotExclusive(why.clone()),
+            (Some(Word::Leader(None)), _) => NodeState::None,
+            (Some(Word::Leader(Some((claim, _)))), _) if Some(*claim) == led_by => {
+                NodeState::Leader
+            }
+            (Some(Word::Leader(Some(_))), _) => NodeState::Other,
+        };
+        NodeView { name: self.member.node.name.clone(), state }
+    }
+}
+
+/// The part of a request over nodes that a holder is. One that is not confirmed may still be given back, and
+/// a lock of this node alone leads nowhere else.
+fn claimed(holder: HolderInfo) -> Option<(Claim, Box<HolderInfo>)> {
+    let over = holder.over_nodes.as_deref().filter(|over| !over.collecting)?;
+    let need = usize::try_from(over.need).unwrap_or(usize::MAX);
+    Some((Claim { run: over.run, token: holder.token, need }, Box::new(holder)))
+}

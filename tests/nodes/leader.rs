@@ -1,0 +1,196 @@
+//! `canal leader --on`: who leads is what enough nodes say of one request.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::run::{NAMES, Nodes};
+use crate::world::canal;
+use crate::world::process::{Cmd, Proc, children, signal, wait_until};
+
+/// Nodes that are reached by an `ssh` that a test can break for each of them.
+struct Breakable(Nodes);
+
+impl Breakable {
+    fn new() -> Self {
+        let nodes = Nodes::new();
+        let bin = nodes.here.path("bin");
+        fs::create_dir_all(&bin).unwrap();
+        let mut script = "#!/bin/sh\nfor word; do case $word in\n".to_owned();
+        for (name, node) in NAMES.iter().zip(&nodes.nodes) {
+            script += &format!(
+                "web-{name})\n  [ -e {down} ] && {{ echo 'ssh: connect: Connection refused' >&2; exit 255; }}\n  \
+                 exec {canal} --socket {socket} bridge;;\n",
+                down = nodes.here.path(&format!("down-{name}")).display(),
+                canal = canal().display(),
+                socket = node.socket().display(),
+            );
+        }
+        script += "esac; done\nexit 255\n";
+        fs::write(bin.join("ssh"), script).unwrap();
+        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        Self(nodes)
+    }
+
+    /// `canal leader x --on … ARGS`.
+    fn leader(&self, args: &[&str]) -> Cmd<'_> {
+        let on = NAMES.map(|name| format!("ssh:web-{name}")).join(",");
+        let words = ["leader", "x", "--on", &on];
+        let path = format!(
+            "{}:{}",
+            self.0.here.path("bin").display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
+        self.0.here.canal(words.iter().chain(args)).env("PATH", path)
+    }
+
+    /// A candidate, which leads or waits until it is ended.
+    fn candidate(&self, note: &str) -> Proc {
+        let words = ["run", "--on", "@all", "--require", "majority", "--ttl", "1m", "-k", "x"];
+        let rest = ["--note", note, "--", "sleep", "600"];
+        self.0.here.canal(words.iter().chain(&rest)).spawn()
+    }
+
+    /// No connection to these nodes can be made any more, and those that there are end.
+    fn break_off(&self, names: &[&str], watcher: &Proc) {
+        for name in names {
+            fs::write(self.0.here.path(&format!("down-{name}")), "").unwrap();
+        }
+        children(watcher.pid()).into_iter().for_each(|pid| signal(pid, Signal::SIGKILL));
+    }
+
+    fn mend(&self) {
+        for name in NAMES {
+            let _ = fs::remove_file(self.0.here.path(&format!("down-{name}")));
+        }
+    }
+
+    fn waiting(&self) -> u64 {
+        self.0.nodes.iter().map(|node| node.key("x").waiting).sum()
+    }
+}
+
+/// What a watcher has printed.
+fn lines(watcher: &Proc) -> Vec<Value> {
+    let text = watcher.stdout();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What a line says: the note of the leader, `-` if there is none, `?` if that is not known.
+fn word(line: &Value) -> String {
+    match (line["stale"].as_bool().unwrap(), line["leader"]["note"].as_str()) {
+        (true, None) => "?".to_owned(),
+        (false, note) => note.unwrap_or("-").to_owned(),
+        (true, Some(note)) => panic!("{note} is not believed, and named all the same: {line}"),
+    }
+}
+
+#[track_caller]
+fn until(watcher: &Proc, said: &str) -> Value {
+    wait_until(&format!("the watcher says {said}"), || {
+        lines(watcher).last().is_some_and(|line| word(line) == said)
+    });
+    lines(watcher).pop().unwrap()
+}
+
+fn states(line: &Value) -> Vec<&str> {
+    let nodes = line["nodes"].as_array().unwrap();
+    nodes.iter().map(|node| node["state"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_watcher_names_what_a_majority_says_while_nodes_come_and_go() {
+    let nodes = Breakable::new();
+    let watcher = nodes.leader(&["--watch"]).spawn();
+    until(&watcher, "-");
+    let first = nodes.candidate("one");
+    let line = until(&watcher, "one");
+    assert_eq!(line["need"], 2, "{line}");
+    let second = nodes.candidate("two");
+    wait_until("the second candidate waits", || nodes.waiting() > 0);
+
+    // One node is as good as none.
+    nodes.break_off(&["c"], &watcher);
+    wait_until("it is said", || watcher.stderr().contains("canal: ssh:web-c is away: ssh: conn"));
+    assert_eq!(lines(&watcher).len(), 2, "{}", watcher.stdout());
+    nodes.break_off(&["b"], &watcher);
+    until(&watcher, "?");
+    let said = watcher.stderr();
+    assert!(said.contains("who leads is not known while ssh:web-b, ssh:web-c are away"), "{said}");
+    nodes.mend();
+    until(&watcher, "one");
+    wait_until("both answer", || watcher.stderr().matches("answers again").count() == 2);
+    for node in &nodes.0.nodes {
+        node.kill_daemon();
+    }
+    let token = |line: &Value| line["leader"]["token"].as_u64().unwrap();
+    first.signal(Signal::SIGTERM);
+    let last = until(&watcher, "two");
+    assert!(token(&last) > token(&line), "{line} {last}");
+    second.signal(Signal::SIGTERM);
+    until(&watcher, "-");
+    first.end();
+    second.end();
+    let mut said: Vec<String> = lines(&watcher).iter().map(word).collect();
+    // It may see that the nodes are not of one mind, or restart, before the next one leads.
+    said.retain(|word| word != "?" && word != "-");
+    said.dedup();
+    assert_eq!(said, ["one", "two"]);
+}
+
+#[test]
+fn one_question_is_answered_by_those_that_are_needed() {
+    let nodes = Breakable::new();
+    let none = nodes.leader(&[]).end().code(75);
+    assert!(none.stderr.contains("no request over these nodes holds it at 2 of 3"), "{none:?}");
+    let plain: Vec<Proc> = nodes.0.nodes.iter().map(|node| node.holder(&["-k", "x"])).collect();
+    let line = nodes.leader(&["--json"]).end().code(75).json();
+    assert_eq!(word(&line), "-", "a holder at each node is no leader: {line}");
+    plain.into_iter().for_each(|holder| drop(holder.kill()));
+
+    let leader = nodes.candidate("one");
+    wait_until("it leads at each node", || {
+        let asked = nodes.leader(&["--json", "--require", "all"]).end();
+        asked.code == Some(0) && states(&asked.json()) == ["leader"; 3]
+    });
+    let asked = nodes.leader(&[]).end().code(0);
+    assert!(
+        asked.stdout.starts_with("x is led by a lease that `sleep 600` asked for"),
+        "{asked:?}"
+    );
+    assert!(asked.stdout.contains("note: one"), "{asked:?}");
+
+    fs::write(nodes.0.here.path("down-a"), "").unwrap();
+    let asked = nodes.leader(&[]).end().code(0);
+    assert!(asked.stdout.contains("note: one"), "{asked:?}");
+    let unsure = nodes.leader(&["--require", "all"]).end().code(125);
+    assert!(
+        unsure.stderr.contains("who leads `x` is not known: ssh:web-a is away: ssh: connection"),
+        "{unsure:?}"
+    );
+    fs::write(nodes.0.here.path("down-b"), "").unwrap();
+    let unsure = nodes.leader(&["--json"]).end().code(125);
+    assert_eq!(unsure.stdout, "");
+    assert!(unsure.stderr.contains("ssh:web-b is away"), "{unsure:?}");
+    leader.signal(Signal::SIGTERM);
+    leader.end();
+}
+
+#[test]
+fn a_list_that_can_never_answer_is_an_error_and_no_watch() {
+    let nodes = Breakable::new();
+    let [a, b, _] = NAMES.map(|name| format!("ssh:web-{name}"));
+    let twice = format!("{a},{}", NAMES[0]);
+    let path = format!("{}:/usr/bin:/bin", nodes.0.here.path("bin").display());
+    let leader = |on: &str| {
+        nodes.0.here.canal(["leader", "x", "--watch", "--on", on]).env("PATH", &path).end()
+    };
+    let one_daemon = leader(&twice).code(125);
+    assert!(one_daemon.stderr.contains("are one daemon"), "{one_daemon:?}");
+    fs::write(nodes.0.here.path("bin").join("ssh"), "#!/bin/sh\nexit 127\n").unwrap();
+    let without = leader(&format!("{a},{b}")).code(125);
+    assert!(without.stderr.contains("no `canal` there"), "{without:?}");
+}
