@@ -144,6 +144,7 @@ impl Server {
         self.conns.flush();
         self.tell_hooks();
         self.history.hand_over();
+        self.history.note_open(now);
         self.ledger.tidy();
         self.look_ahead(now);
         self.set_alarm()?;

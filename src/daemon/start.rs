@@ -178,7 +178,8 @@ pub(crate) fn open(
         );
     }
     let runtime_dir = claim.open(given, config.socket.clone())?;
-    let ended = std::mem::take(&mut recovered.ended);
+    let unseen = std::mem::take(&mut recovered.unseen);
+    let boot_id = recovered.origin.boot_id.clone();
     let mut server = server(place, uid, runtime_dir, in_force, recovered)?;
     if let Some((chosen, driver)) = chosen.as_ref().zip(driver) {
         if place.rule == Rule::Shared && !may_look_into_others() {
@@ -192,12 +193,12 @@ pub(crate) fn open(
     // for.
     let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
         let state_dir = server.ledger.state_dir().unwrap_or(&place.stores().state_dir);
-        Files { dir: state_dir.join("history"), limits }
+        Files { dir: state_dir.join("history"), limits, boot_id }
     });
     server.owners.keeps_ended = files.is_some();
     let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
     server.history = History::new(files, host);
-    server.history.take_in_ended(ended);
+    server.history.take_in_unseen(&unseen, chosen.is_some());
     server.history.follow(&server.ledger.table, server.ledger.host);
     server.history.hand_over();
     if let Some(listen) = config.metrics.clone().filter(|_| !options.embedded) {

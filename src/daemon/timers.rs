@@ -33,6 +33,7 @@ impl Server {
             due.unsure,
             due.idle,
             self.hooks.due,
+            self.history.note_due(),
             self.cluster.as_ref().and_then(|cluster| cluster.watcher_due()),
             self.in_force.readings.due(now),
             self.waiters.next_deferred(),

@@ -14,6 +14,7 @@ const FAILED: u8 = 1;
 const GRANTED: u8 = 2;
 const NOTED: u8 = 4;
 const HAS_HOST: u8 = 8;
+const AT_LEAST: u8 = 16;
 
 /// Appends the form of a record.
 pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
@@ -25,7 +26,8 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
         flag(record.is_failure(), FAILED)
             | flag(record.held_ms.is_some(), GRANTED)
             | flag(record.note.is_some(), NOTED)
-            | flag(record.host.is_some(), HAS_HOST),
+            | flag(record.host.is_some(), HAS_HOST)
+            | flag(record.at_least, AT_LEAST),
     );
     number(record.items.len() as u64, out);
     for item in &record.items {
@@ -91,6 +93,7 @@ fn ending(ending: &Ending, out: &mut Vec<u8>) {
                 text(&step.key, out);
             }
         }
+        Ending::Reboot => out.push(11),
     }
 }
 
@@ -170,6 +173,8 @@ pub(super) struct Lengths<'a> {
     pub(super) waited_ms: u64,
     /// `None` if it was never granted.
     pub(super) held_ms: Option<u64>,
+    /// Whether the time until its end is a lower bound.
+    pub(super) at_least: bool,
     pub(super) command: &'a str,
     /// The number of items, and their form.
     items: (u64, Reader<'a>),
@@ -186,7 +191,8 @@ impl<'a> Lengths<'a> {
         let waited_ms = reader.number()?;
         let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
         let _token_session_pid = (reader.number()?, reader.number()?, reader.number()?);
-        Some(Self { ended_ms, uid, waited_ms, held_ms, command: reader.text()?, items })
+        let at_least = flags & AT_LEAST != 0;
+        Some(Self { ended_ms, uid, waited_ms, held_ms, at_least, command: reader.text()?, items })
     }
 
     /// What it asked for.
@@ -225,6 +231,7 @@ pub(super) fn decode(payload: &[u8]) -> Option<Record> {
         command,
         note,
         host,
+        at_least: flags & AT_LEAST != 0,
         ending,
     })
 }
@@ -278,6 +285,7 @@ fn read_ending(reader: &mut Reader<'_>) -> Option<Ending> {
             }
             Ending::Refused { reason, ring }
         }
+        11 => Ending::Reboot,
         _ => return None,
     })
 }
@@ -358,6 +366,7 @@ pub(super) mod tests {
             Ending::Forced { by: None },
             Ending::Forced { by: Some((u32::MAX, 1)) },
             Ending::Lost,
+            Ending::Reboot,
             Ending::Withdrawn,
             Ending::Timeout,
             Ending::Refused { reason: Reason::Mismatch, ring: Vec::new() },
@@ -382,6 +391,7 @@ pub(super) mod tests {
                 ],
                 note: Some("run 7".to_owned()),
                 host: Some("alpha".to_owned()),
+                at_least: ending == Ending::Reboot,
                 ending,
                 ..record(u64::MAX, "x", u32::MAX)
             }

@@ -3,11 +3,12 @@
 //! `record` is what is known of one request, `encoding` its form in a file, `segment` the form of a
 //! file, `store` all files, `search` looks something up in them, and `tally` counts, with
 //! `histogram` and `timeline`. `replay` has the recorded requests ask for a lock of another size,
-//! and `estimate` says how long a request will usually wait.
+//! and `estimate` says how long a request will usually wait. `checkpoint` has what is not over yet.
 //!
 //! Invariants: a file is only appended to, so that a process that is killed leaves at most its last
 //! record torn. What cannot be read is set aside and never ends a daemon.
 
+mod checkpoint;
 mod encoding;
 mod estimate;
 mod histogram;
@@ -19,6 +20,7 @@ mod store;
 mod tally;
 mod timeline;
 
+pub(crate) use checkpoint::{Checkpoint, unrecorded};
 pub(crate) use estimate::{Holder, Sample, Summary, Waiter, estimates};
 pub(crate) use histogram::{Bins, Quantiles};
 pub(crate) use record::{Ending, Item, Reason, Record, RingStep};

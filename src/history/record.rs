@@ -27,6 +27,9 @@ pub(crate) struct Record {
     pub(crate) note: Option<String>,
     /// The name of this host, if many share the table.
     pub(crate) host: Option<String>,
+    /// Whether no daemon saw the end. `ended_ms` is then the last time at which the request is known
+    /// to have waited or held its locks, and the length until then is a lower bound.
+    pub(crate) at_least: bool,
     pub(crate) ending: Ending,
 }
 
@@ -65,6 +68,8 @@ pub(crate) enum Ending {
     },
     /// The host lost it, over an engine.
     Lost,
+    /// The machine went down.
+    Reboot,
     /// The client went away, or took the request back.
     Withdrawn,
     /// The wait took longer than the client allowed.
@@ -147,6 +152,7 @@ pub(super) mod tests {
             command: "make -j4 ".repeat(8),
             note: None,
             host: None,
+            at_least: false,
             ending: Ending::Exited(0),
         }
     }
@@ -169,6 +175,7 @@ pub(super) mod tests {
             Ending::Expired,
             Ending::Forced { by: None },
             Ending::Lost,
+            Ending::Reboot,
             Ending::Withdrawn,
             Ending::Timeout,
             Ending::Refused { reason: Reason::Full, ring: Vec::new() },

@@ -308,7 +308,7 @@ fn number_of(name: &str) -> Option<u64> {
     (name_of(number) == name).then_some(number)
 }
 
-fn open_plain(path: &Path) -> io::Result<File> {
+pub(super) fn open_plain(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }

@@ -187,7 +187,9 @@ impl Tally {
                 continue;
             }
             let is_counted = item.mode == Mode::Counted;
-            if collects && is_counted && asked_for == Some(item.key) {
+            // Nobody knows for how long it would have held.
+            let is_whole = !lengths.at_least;
+            if collects && is_whole && is_counted && asked_for == Some(item.key) {
                 let asked_ms = begin_ms.saturating_sub(lengths.waited_ms);
                 self.arrivals.push(Arrival { asked_ms, held_ms, count: item.count });
             }
@@ -239,7 +241,9 @@ impl Tally {
         self.counts.all.add(lengths);
         if let Some(held_ms) = lengths.held_ms {
             self.counts.wait_bins.add(lengths.waited_ms);
-            self.counts.hold_bins.add(held_ms);
+            if !lengths.at_least {
+                self.counts.hold_bins.add(held_ms);
+            }
         }
         let uid = lengths.uid;
         let users = &mut self.counts.users;
@@ -279,7 +283,9 @@ impl Counted {
         match lengths.held_ms {
             Some(held_ms) => {
                 self.waits.add(lengths.waited_ms);
-                self.holds.add(held_ms);
+                if !lengths.at_least {
+                    self.holds.add(held_ms);
+                }
             }
             None => self.refused += 1,
         }
@@ -335,6 +341,16 @@ mod tests {
         let commands: Vec<_> = of_a.commands.keys().cloned().collect();
         assert_eq!(commands, [(1, "job 0".to_owned())]);
         assert_eq!(of_a.users.len(), 3);
+    }
+
+    #[test]
+    fn a_hold_whose_end_nobody_saw_has_a_wait_and_no_length() {
+        let mut records = steady(8);
+        records[7].at_least = true;
+        let counts = counted(&records, Some("a"), 0, Present::default());
+        assert_eq!((counts.all.waits.count, counts.all.holds.count), (8, 7));
+        assert_eq!(counts.keys["a"].granted, 8);
+        assert_eq!(counts.slots.unwrap().requests, 7);
     }
 
     #[test]

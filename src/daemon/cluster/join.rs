@@ -17,6 +17,7 @@ use crate::daemon::cluster::end_commands::Watched;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_mark::EngineMark;
+use crate::daemon::history::open::Unseen;
 use crate::daemon::options::{Options, Unusable};
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder::Holder;
@@ -28,6 +29,7 @@ use crate::daemon::store::previous_journal;
 use crate::daemon::store::recover::{Recovered, token_by_clock};
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiter;
+use crate::history::Ending;
 use crate::host::Member;
 use crate::protocol::place::Place;
 use crate::sys::clock;
@@ -64,7 +66,7 @@ pub(crate) fn begin(
         found: Vec::new(),
         unverified: BTreeSet::new(),
         notes: Vec::new(),
-        ended: Vec::new(),
+        unseen: Unseen::default(),
         state_dir: None,
         is_anew: false,
     };
@@ -107,6 +109,9 @@ impl Server {
             tracing::warn!("{words}");
         }
         self.take_over();
+        // What is not in the table ended before the earlier incarnation was adopted, or with it.
+        let ending = if adopted.is_some() { Ending::Ended } else { Ending::Lost };
+        self.history.take_in_left(&self.ledger.table, &ending);
         self.follow_configuration();
         self.ask_for_those_waiting();
         self.resume_put_off();
@@ -173,7 +178,10 @@ impl Server {
                     self.owners.unverified.insert(frame);
                 }
             }
-            Found::Same(_) | Found::Gone => self.end(frame),
+            Found::Same(_) | Found::Gone => {
+                self.history.ends_unseen(frame);
+                self.end(frame);
+            }
             Found::Unknown(error) => {
                 tracing::warn!(pid = process.pid, %error, "it cannot be told whether it still lives");
                 self.owners.unverified.insert(frame);

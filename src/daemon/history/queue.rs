@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Counts, Found, Present, Query, Summary};
+use crate::history::{Counts, Found, Present, Query, Record, Summary};
 
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.
 const BATCH_TIME: Duration = Duration::from_millis(400);
@@ -53,9 +53,20 @@ pub(crate) struct Queue {
     bytes: AtomicU64,
 }
 
+/// What is open at a time.
+#[derive(Debug)]
+pub(crate) struct Noted {
+    pub(crate) at_ms: u64,
+    /// `None` if it is what was noted before.
+    pub(crate) open: Option<Vec<Raw>>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     raws: Vec<Raw>,
+    /// What ended before this daemon began.
+    recalled: Vec<Record>,
+    noted: Option<Noted>,
     searches: VecDeque<(ConnId, Question)>,
     found: Vec<(ConnId, Answer)>,
     /// Whether the thread waits until something comes.
@@ -84,6 +95,8 @@ pub(crate) enum About {
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) raws: Vec<Raw>,
+    pub(crate) recalled: Vec<Record>,
+    pub(crate) noted: Option<Noted>,
     pub(crate) searches: VecDeque<(ConnId, Question)>,
     /// It is to end when this is done.
     pub(crate) closing: bool,
@@ -106,6 +119,23 @@ impl Queue {
         if is_full || std::mem::take(&mut state.rests) {
             self.wake.notify_one();
         }
+    }
+
+    /// Hands over what ended before this daemon began. It may be written already.
+    pub(crate) fn recall(&self, records: Vec<Record>) {
+        let mut state = self.lock();
+        state.recalled.extend(records);
+        state.rests = false;
+        self.wake.notify_one();
+    }
+
+    /// Hands over what is open now.
+    pub(crate) fn note_open(&self, noted: Noted) {
+        let mut state = self.lock();
+        let before = state.noted.take().and_then(|before| before.open);
+        state.noted = Some(Noted { open: noted.open.or(before), ..noted });
+        state.rests = false;
+        self.wake.notify_one();
     }
 
     /// Asks for something. The answer is for this connection.
@@ -165,7 +195,10 @@ impl Queue {
         let mut state = self.lock();
         if !is_busy {
             let has_work = |state: &State| !state.searches.is_empty() || state.closing;
-            while !has_work(&state) && state.raws.is_empty() && !is_late {
+            let is_idle = |state: &State| {
+                state.raws.is_empty() && state.recalled.is_empty() && state.noted.is_none()
+            };
+            while !has_work(&state) && is_idle(&state) && !is_late {
                 state.rests = true;
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -182,6 +215,8 @@ impl Queue {
         }
         Taken {
             raws: std::mem::take(&mut state.raws),
+            recalled: std::mem::take(&mut state.recalled),
+            noted: state.noted.take(),
             searches: std::mem::take(&mut state.searches),
             closing: state.closing,
         }

@@ -22,6 +22,8 @@ pub(crate) struct Raw {
     pub(crate) slots: OwnSlots,
     pub(crate) host: Option<Arc<str>>,
     pub(crate) ending: Ending,
+    /// Whether no daemon saw the end.
+    pub(crate) at_least: bool,
     /// The process whose end ended it: the kernel may tell how.
     pub(crate) exit: Option<Arc<Exit>>,
 }
@@ -52,6 +54,7 @@ impl Raw {
             command: asked.command.0.clone(),
             note: asked.note.as_deref().map(str::to_owned),
             host: self.host.as_deref().map(str::to_owned),
+            at_least: self.at_least,
             ending,
         }
     }

@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::core::{
-    CycleStep, FrameId, HoldState, HostId, Outcome, Refusal, Request, RequestId, Table, Tag, Token,
-    UnixMillis, WaiterState, Withdrawal,
+    CycleStep, FrameId, HostId, Outcome, Refusal, Request, RequestId, Table, Tag, Token,
+    UnixMillis, Withdrawal,
 };
 use crate::daemon::calls::completion::Applied;
 use crate::daemon::history::cause::Cause;
 use crate::daemon::history::exits::Exits;
-use crate::daemon::history::queue::{Answer, Question, Queue};
+use crate::daemon::history::open::{Open, Unseen};
+use crate::daemon::history::queue::{Answer, Noted, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::history::slots::OwnSlots;
 use crate::daemon::history::writer::{self, Files};
@@ -20,9 +22,15 @@ use crate::daemon::hooks::section::On;
 use crate::daemon::metrics::counters::{Counters, Ended};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::view::text::pid_of;
-use crate::history::{Ending, Reason, RingStep, Summary};
+use crate::history::{Checkpoint, Ending, Reason, Record, RingStep, Summary};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
+
+/// What is open is noted this often, while anything is.
+const NOTED_EVERY: Duration = Duration::from_secs(30);
+
+/// At most this many open requests are noted, holds before waiters.
+const NOTED_MAX: usize = 10_000;
 
 /// The history of this daemon, what it counts, and what hooks are told of; nothing before it is set up.
 #[derive(Debug, Default)]
@@ -35,6 +43,9 @@ struct Recorder {
     /// What ended in this turn.
     ended: Vec<Raw>,
     exits: Exits,
+    /// Frames whose process ended while no daemon ran, with the last time at which it is known to have
+    /// lived.
+    unseen: BTreeMap<FrameId, u64>,
     /// Waiters whose time is over. Over an engine their withdrawal does not say so.
     timed_out: BTreeSet<RequestId>,
     /// Connections that wait for an answer.
@@ -52,52 +63,23 @@ struct Recorder {
     host: Option<Arc<str>>,
     /// `None` until there is something to do.
     thread: Option<JoinHandle<()>>,
+    /// When what is open is noted.
+    note_due: Option<Instant>,
+    /// Whether what is open is not what was noted last.
+    is_changed: bool,
+    /// Whether anything is noted as open.
+    is_noted: bool,
+    /// What the daemon of before left over an engine, until this host is a member.
+    left: Option<Left>,
 }
 
-/// A request that waits or holds something.
-#[derive(Clone, Debug)]
-struct Open {
-    asked: Arc<Request>,
-    frame: FrameId,
-    /// The outermost frame.
-    session: FrameId,
-    asked_at: UnixMillis,
-    granted: Option<(Token, UnixMillis)>,
-    /// The slots that it has.
-    slots: OwnSlots,
-    /// Whether the owner has ended, and only its descendants keep the hold.
-    owner_ended: bool,
-}
-
-impl Open {
-    fn of_waiter(table: &Table, waiter: &WaiterState) -> Self {
-        Self {
-            asked: Arc::clone(&waiter.request),
-            frame: waiter.frame,
-            session: table.session(waiter.frame),
-            asked_at: waiter.since,
-            granted: None,
-            slots: OwnSlots::None,
-            owner_ended: false,
-        }
-    }
-
-    fn of_hold(table: &Table, hold: &HoldState) -> Self {
-        Self {
-            asked: Arc::clone(&hold.asked),
-            frame: hold.frame,
-            session: table.session(hold.frame),
-            asked_at: hold.asked_at,
-            granted: Some((hold.token, hold.since)),
-            slots: OwnSlots::of_hold(&hold.asked, hold),
-            owner_ended: hold.orphaned,
-        }
-    }
-
-    /// For how long it had waited at this time.
-    fn waited_ms(&self, until: UnixMillis) -> u64 {
-        until.0.saturating_sub(self.asked_at.0)
-    }
+/// What the daemon of before left over an engine.
+#[derive(Debug)]
+struct Left {
+    /// What was open.
+    records: Vec<Record>,
+    /// Until when it is known to have run.
+    known_ms: u64,
 }
 
 impl History {
@@ -108,6 +90,7 @@ impl History {
             open: BTreeMap::new(),
             ended: Vec::new(),
             exits: Exits::default(),
+            unseen: BTreeMap::new(),
             timed_out: BTreeSet::new(),
             asking: BTreeSet::new(),
             counters: Counters::since(clock::unix_ms()),
@@ -117,6 +100,10 @@ impl History {
             notable: None,
             host: host.map(Arc::from),
             thread: None,
+            note_due: None,
+            is_changed: false,
+            is_noted: false,
+            left: None,
         })))
     }
 
@@ -174,6 +161,7 @@ impl History {
             for outcome in &applied.outcomes {
                 recorder.take_in(cause, asked, outcome, table, here);
             }
+            recorder.is_changed |= !applied.outcomes.is_empty();
             if let Cause::End(frame) = cause {
                 recorder.note_end(*frame, table);
             }
@@ -188,22 +176,69 @@ impl History {
         }
     }
 
-    /// Takes in the holds that ended while no daemon ran.
-    pub(crate) fn take_in_ended(&mut self, ended: Vec<(HoldState, FrameId)>) {
-        if let Some(recorder) = &mut self.0 {
-            for (hold, session) in ended {
-                let (token, since) = (hold.token, hold.since);
-                let open = Open {
-                    slots: OwnSlots::of_hold(&hold.asked, &hold),
-                    asked: hold.asked,
-                    frame: hold.frame,
-                    session,
-                    asked_at: hold.asked_at,
-                    granted: Some((token, since)),
-                    owner_ended: true,
-                };
-                recorder.add(open, Ending::Ended);
-            }
+    /// Has recorded what ended while no daemon ran: what the journal tells, and what was noted as open
+    /// before the machine went down. `shares`: an engine tells later what is still held.
+    pub(crate) fn take_in_unseen(&mut self, unseen: &Unseen, shares: bool) {
+        let Some(recorder) = &mut self.0 else { return };
+        let Some(files) = &recorder.files else { return };
+        let left = Checkpoint::read(&files.dir).unwrap_or_default();
+        let is_of_this_boot = left.boot_id == files.boot_id;
+        recorder.is_noted = !left.records.is_empty();
+        let known_ms = unseen.known_ms.max(left.known_ms).min(clock::unix_ms());
+        let mut records = unseen.records(known_ms, recorder.host.as_ref());
+        if !is_of_this_boot {
+            // Leases outlive the machine.
+            let void = left.records.into_iter().filter(|it| it.pid != 0 || it.held_ms.is_none());
+            records.extend(void.map(|it| Record { ending: Ending::Reboot, ..it }));
+        } else if shares {
+            recorder.left = Some(Left { records: left.records, known_ms });
+        }
+        recorder.recall(records);
+        // The file must not name any longer what was recorded.
+        recorder.is_changed = recorder.is_noted;
+    }
+
+    /// Has recorded what the daemon of before held over an engine and the table no longer has. Called
+    /// when this host has become a member. `ending` is how that ended.
+    pub(crate) fn take_in_left(&mut self, table: &Table, ending: &Ending) {
+        if let Some(recorder) = &mut self.0
+            && let Some(mut left) = recorder.left.take()
+        {
+            left.records.retain(|record| {
+                let was_held = record.held_ms.is_some() && record.pid != 0;
+                was_held && table.hold(Token(record.token)).is_none()
+            });
+            left.records.iter_mut().for_each(|record| record.ending.clone_from(ending));
+            recorder.recall(left.records);
+        }
+    }
+
+    /// Notes that the process of a frame ended, perhaps while no daemon ran.
+    pub(crate) fn ends_unseen(&mut self, frame: FrameId) {
+        if let Some(recorder) = &mut self.0
+            && let Some(left) = &recorder.left
+        {
+            recorder.unseen.insert(frame, left.known_ms);
+        }
+    }
+
+    /// When what is open is to be noted.
+    pub(crate) fn note_due(&self) -> Option<Instant> {
+        self.0.as_ref()?.note_due
+    }
+
+    /// Has what is open noted, if that is due. Called after the answers are written.
+    pub(crate) fn note_open(&mut self, now: Instant) {
+        let Some(recorder) = &mut self.0 else { return };
+        if recorder.files.is_none() || recorder.left.is_some() {
+            return;
+        }
+        if recorder.note_due.take_if(|due| *due <= now).is_some() {
+            recorder.note_open();
+        }
+        let is_needed = recorder.is_changed || !recorder.open.is_empty();
+        if recorder.note_due.is_none() && is_needed {
+            recorder.note_due = Some(now + NOTED_EVERY);
         }
     }
 
@@ -319,6 +354,12 @@ impl History {
     pub(crate) fn close(&mut self) {
         self.hand_over();
         if let Some(recorder) = &mut self.0
+            && recorder.files.is_some()
+            && recorder.left.is_none()
+        {
+            recorder.note_open();
+        }
+        if let Some(recorder) = &mut self.0
             && let Some(thread) = recorder.thread.take()
         {
             recorder.queue.close();
@@ -330,8 +371,38 @@ impl History {
 }
 
 impl Recorder {
+    /// Has these records written, but for those that are written already.
+    fn recall(&mut self, records: Vec<Record>) {
+        if !records.is_empty() && self.starts() {
+            self.queue.recall(records);
+        }
+    }
+
+    /// Has noted what is open, if anything is or was.
+    fn note_open(&mut self) {
+        if !self.is_noted && self.open.is_empty() || !self.starts() {
+            self.is_changed = false;
+            return;
+        }
+        let at_ms = clock::unix_ms();
+        let is_changed = std::mem::take(&mut self.is_changed);
+        let open = is_changed.then(|| {
+            let (held, waiting): (Vec<_>, Vec<_>) =
+                self.open.values().partition(|open| open.granted.is_some());
+            let noted = held.into_iter().chain(waiting).take(NOTED_MAX);
+            let raw = |open: &Open| {
+                let raw = open.ended_at(at_ms, Ending::Reboot);
+                Raw { host: self.host.clone(), ..raw }
+            };
+            noted.map(raw).collect()
+        });
+        self.is_noted = !self.open.is_empty();
+        self.queue.note_open(Noted { at_ms, open });
+    }
+
     fn hand_over(&mut self) {
-        for raw in &self.ended {
+        // What no daemon saw end was begun before this one counted.
+        for raw in self.ended.iter().filter(|raw| !raw.at_least) {
             let Raw { asked, ending, ended_ms: at_ms, held_ms, .. } = raw;
             self.counters.ended(Ended { asked, ending, at_ms: *at_ms, held_ms: *held_ms });
         }
@@ -428,7 +499,10 @@ impl Recorder {
                     self.add(open, ending);
                 }
             }
-            Outcome::FrameGone { frame } => self.exits.forget(*frame),
+            Outcome::FrameGone { frame } => {
+                self.exits.forget(*frame);
+                self.unseen.remove(frame);
+            }
             Outcome::Renewed { frame, .. } | Outcome::LeaseMoved { frame, .. } => {
                 self.follow_lease(*frame, table, here);
             }
@@ -477,26 +551,22 @@ impl Recorder {
 
     /// Makes a record of what ended now.
     fn add(&mut self, open: Open, ending: Ending) {
-        let now = clock::unix_ms();
         let is_untold = matches!(ending, Ending::Withdrawn | Ending::Timeout);
-        let granted = open.granted.filter(|_| !is_untold);
-        let waited_until = granted.map_or(now, |(_, since)| since.0);
+        let mut open = open;
+        open.granted.take_if(|_| is_untold);
+        let seen_until = match ending {
+            Ending::Ended => self.unseen.get(&open.frame).copied(),
+            _ => None,
+        };
+        let begun_ms = open.granted.map_or(open.asked_at, |(_, since)| since).0;
+        let ended_ms = seen_until.map_or_else(clock::unix_ms, |known_ms| known_ms.max(begun_ms));
         let exit = match ending {
             Ending::Ended => self.exits.get(open.frame),
             _ => None,
         };
-        let raw = Raw {
-            session: open.session.0,
-            ended_ms: now,
-            waited_ms: open.waited_ms(UnixMillis(waited_until)),
-            held_ms: granted.map(|(_, since)| now.saturating_sub(since.0)),
-            token: granted.map_or(0, |(token, _)| token.0),
-            slots: if granted.is_some() { open.slots } else { OwnSlots::None },
-            host: self.host.clone(),
-            ending,
-            exit,
-            asked: open.asked,
-        };
+        let raw = open.ended_at(ended_ms, ending);
+        let (host, at_least) = (self.host.clone(), seen_until.is_some());
+        let raw = Raw { host, exit, at_least, ..raw };
         if let Some(notable) = &mut self.notable
             && On::of(&raw.ending).is_some()
         {
@@ -537,6 +607,7 @@ impl Recorder {
         }
         self.timed_out.retain(|request| self.open.contains_key(request));
         self.exits.forget_all();
+        self.is_changed = true;
         for waiter in table.waiters().filter(|waiter| is_of(table, waiter.frame, here)) {
             self.open.entry(waiter.id).or_insert_with(|| Open::of_waiter(table, waiter));
         }
@@ -620,8 +691,15 @@ mod tests {
     impl Scene {
         fn new() -> Self {
             let limits = Limits { keep_ms: 1, max_bytes: 1 };
-            let files = Files { dir: "/nowhere".into(), limits };
+            let files = Files { dir: "/nowhere".into(), limits, boot_id: String::new() };
             Self { table: Table::new(Rules::Current), history: History::new(Some(files), None) }
+        }
+
+        /// The same, with files in a directory.
+        fn in_dir(dir: &std::path::Path) -> Self {
+            let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
+            let files = Files { dir: dir.to_owned(), limits, boot_id: "this boot".to_owned() };
+            Self { history: History::new(Some(files), None), ..Self::new() }
         }
 
         fn apply(&mut self, change: Change) -> Applied {
@@ -765,6 +843,47 @@ mod tests {
         scene.history.follow(&Table::new(Rules::Current), HERE);
         assert_eq!(scene.ended().len(), 2);
         assert_eq!(scene.open(), 0);
+    }
+
+    #[test]
+    fn what_was_left_over_an_engine_is_lost_if_the_table_has_it_no_longer() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut scene = Scene::in_dir(dir.path());
+        scene.ask(1, "a", true);
+        scene.ask(2, "b", true);
+        scene.ask(3, "b", true);
+        scene.history.close();
+        let table = scene.table.clone();
+        // Of the next daemon of this boot.
+        let mut next = Scene::in_dir(dir.path());
+        next.history.take_in_unseen(&Unseen::default(), true);
+        next.history.note_open(Instant::now());
+        assert_eq!(next.history.note_due(), None, "what was left is not overwritten");
+        next.table = table;
+        next.apply(Change::End { frame: scene.frame(1) });
+        next.history.follow(&next.table, HERE);
+        let ended = next.frame(2);
+        next.history.ends_unseen(ended);
+        next.history.take_in_left(&next.table, &Ending::Lost);
+        next.history.ends_unseen(next.frame(3));
+        next.apply(Change::End { frame: ended });
+        next.apply(Change::End { frame: next.frame(3) });
+        let unseen = |raw: &Raw| (pid_of(&raw.asked.owner), raw.at_least);
+        let ended: Vec<_> =
+            next.history.0.iter().flat_map(|it| it.ended.iter().map(unseen)).collect();
+        assert_eq!(ended, [(2, true), (3, false)]);
+        next.history.close();
+        let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
+        let (store, _) = crate::history::Store::open(dir.path(), limits).unwrap();
+        let all = crate::history::Query { limit: 9, ..Default::default() };
+        let mut search = crate::history::Search::new(all);
+        while !search.step(&store) {}
+        let found = search.found.records.iter().rev();
+        let found: Vec<_> = found.map(|(_, it)| (it.pid, it.ending.clone(), it.at_least)).collect();
+        let expected =
+            [(1, Ending::Lost, true), (2, Ending::Ended, true), (3, Ending::Ended, false)];
+        assert_eq!(found, expected);
+        assert_eq!(Checkpoint::read(dir.path()), None, "nothing is open");
     }
 
     #[test]

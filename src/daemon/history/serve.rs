@@ -88,6 +88,7 @@ fn told(record: &Record) -> HistoryRecord {
         pid: record.pid,
         note: record.note.clone(),
         host: record.host.clone(),
+        at_least: record.at_least,
         ..HistoryRecord::default()
     };
     let items = record.items.iter().map(|item| HistoryItem {
@@ -134,6 +135,7 @@ fn how(ending: &Ending) -> &'static str {
         Ending::Expired => "expired",
         Ending::Forced { .. } => "forced",
         Ending::Lost => "lost",
+        Ending::Reboot => "reboot",
         Ending::Withdrawn => "withdrawn",
         Ending::Timeout => "timeout",
         Ending::Refused { reason, .. } => match reason {

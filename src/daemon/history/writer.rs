@@ -9,10 +9,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::daemon::history::queue::{About, Answer, Question, Queue};
+use crate::daemon::history::queue::{About, Answer, Noted, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Ending, Found, Limits, Query, Record, Search, Store, Summary, Tally};
+use crate::history::{
+    Checkpoint, Ending, Found, Limits, Query, Record, Search, Store, Summary, Tally, unrecorded,
+};
 use crate::sys::clock;
 
 /// After a failure the files are tried again after this time. What ends meanwhile is dropped.
@@ -29,6 +31,8 @@ const STACK_BYTES: usize = 256 * 1024;
 pub(crate) struct Files {
     pub(crate) dir: PathBuf,
     pub(crate) limits: Limits,
+    /// The boot of the machine.
+    pub(crate) boot_id: String,
 }
 
 /// Starts the thread.
@@ -82,7 +86,11 @@ impl Writer {
             let is_busy = search.is_some() || !asked.is_empty();
             let taken = self.queue.take(is_busy, !self.late.is_empty());
             asked.extend(taken.searches);
+            self.recall(taken.recalled);
             self.write(taken.raws, taken.closing || is_busy);
+            if let Some(noted) = taken.noted {
+                self.note_open(noted);
+            }
             if taken.closing {
                 return;
             }
@@ -141,6 +149,43 @@ impl Writer {
                 }
             }
         }
+        self.append(records);
+    }
+
+    /// Writes those records of what ended before this daemon began that are not written yet.
+    fn recall(&mut self, records: Vec<Record>) {
+        if records.is_empty() {
+            return;
+        }
+        self.open();
+        match &self.store {
+            Some(store) => self.append(unrecorded(store, records)),
+            None => self.queue.count_dropped(records.len()),
+        }
+    }
+
+    /// Notes what is open, or that it still is.
+    fn note_open(&mut self, noted: Noted) {
+        self.open();
+        if self.store.is_none() {
+            return;
+        }
+        let (dir, known_ms) = (&self.files.dir, noted.at_ms);
+        let written = match noted.open {
+            None => Checkpoint::confirm(dir, known_ms),
+            Some(open) => {
+                let boot_id = self.files.boot_id.clone();
+                let records = open.iter().map(|raw| raw.record(raw.ending.clone())).collect();
+                Checkpoint { boot_id, known_ms, records }.write(dir)
+            }
+        };
+        if let Err(error) = written {
+            let dir = dir.display();
+            tracing::debug!("what is open cannot be noted in {dir}: {error}");
+        }
+    }
+
+    fn append(&mut self, records: Vec<Record>) {
         if records.is_empty() {
             return;
         }

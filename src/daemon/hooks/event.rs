@@ -43,6 +43,7 @@ impl On {
             | Ending::Ended
             | Ending::Exited(_)
             | Ending::Killed(_)
+            | Ending::Reboot
             | Ending::Withdrawn
             | Ending::Timeout => None,
         }
@@ -156,6 +157,7 @@ mod tests {
             slots: crate::daemon::history::slots::OwnSlots::None,
             host: None,
             ending,
+            at_least: false,
             exit: None,
         }
     }

@@ -199,7 +199,8 @@ fn refusal(ending: &Ending) -> usize {
         | Ending::Killed(_)
         | Ending::Expired
         | Ending::Forced { .. }
-        | Ending::Lost => 7,
+        | Ending::Lost
+        | Ending::Reboot => 7,
     }
 }
 
@@ -213,6 +214,7 @@ fn loss(ending: &Ending) -> Option<usize> {
         | Ending::Ended
         | Ending::Exited(_)
         | Ending::Killed(_)
+        | Ending::Reboot
         | Ending::Withdrawn
         | Ending::Timeout
         | Ending::Refused { .. } => None,

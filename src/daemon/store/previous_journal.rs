@@ -5,9 +5,11 @@
 use std::path::Path;
 
 use crate::core::{Change, Outcome, Owner, Rules, Snapshot, Table, Token};
+use crate::daemon::history::open::Unseen;
 use crate::daemon::options::Unusable;
 use crate::daemon::processes::other_namespace;
 use crate::daemon::processes::owners::find;
+use crate::history::Ending;
 use crate::log::Record;
 use crate::log::journal::{Journal, OpenError, Opened, salvage};
 use crate::protocol::place::Place;
@@ -26,6 +28,8 @@ pub(crate) struct PreviousJournal {
     pub(crate) goes_on: bool,
     /// Whether the journal has to be written anew before records are appended.
     pub(crate) begins_anew: bool,
+    /// What ended with it. Of a journal that the daemon continues: all that may have ended.
+    pub(crate) unseen: Unseen,
 }
 
 impl PreviousJournal {
@@ -50,17 +54,21 @@ impl PreviousJournal {
                 next_token,
                 goes_on: false,
                 begins_anew: true,
+                unseen: Unseen::default(),
             });
         };
+        let known_ms = records.iter().map(|record| record.entry.at.0).max().unwrap_or(0);
         if written_by.boot_id != origin.boot_id {
             let next_token = last_token(&snapshot, &records);
             tracing::info!("the machine was started anew: what was held before is void");
+            let unseen = rebooted(&snapshot, &records, known_ms);
             return Ok(Self {
                 journal,
                 table: fresh,
                 next_token,
                 goes_on: false,
                 begins_anew: true,
+                unseen,
             });
         }
         let same_rules = version == rules.version();
@@ -72,12 +80,14 @@ impl PreviousJournal {
                 "the journal is of another pid or time namespace, where nobody holds anything"
             );
             let next_token = table.next_token();
+            let unseen = Unseen::void(&table, &Ending::Ended, known_ms);
             return Ok(Self {
                 journal,
                 table: fresh,
                 next_token,
                 goes_on: false,
                 begins_anew: true,
+                unseen,
             });
         }
         if !same_rules {
@@ -88,7 +98,8 @@ impl PreviousJournal {
             );
         }
         let next_token = table.next_token();
-        Ok(Self { journal, table, next_token, goes_on: true, begins_anew: !same_rules })
+        let unseen = Unseen::of_table(&table, known_ms);
+        Ok(Self { journal, table, next_token, goes_on: true, begins_anew: !same_rules, unseen })
     }
 }
 
@@ -116,6 +127,19 @@ fn replay(
         }
     }
     Ok(table)
+}
+
+/// What ended because the machine went down, as far as what is left of the journal tells.
+fn rebooted(snapshot: &Snapshot, records: &[Record], known_ms: u64) -> Unseen {
+    let Ok(mut table) = Table::restore(snapshot, Rules::default()) else {
+        return Unseen::default();
+    };
+    for record in records {
+        if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
+            break;
+        }
+    }
+    Unseen::void(&table, &Ending::Reboot, known_ms)
 }
 
 /// The token after the last token that was given out.

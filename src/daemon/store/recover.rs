@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, Owner, ProcessId, Release,
-    Revision, Rules, StoredView, Table, Token, UnixMillis, Withdrawal,
+    Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, Revision,
+    Rules, StoredView, Table, Token, UnixMillis, Withdrawal,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
+use crate::daemon::history::open::Unseen;
 use crate::daemon::options::Unusable;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::find;
@@ -43,8 +44,8 @@ pub(crate) struct Recovered {
     pub(crate) unverified: BTreeSet<FrameId>,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
-    /// The holds that ended while no daemon ran, with the outermost frames of their sessions.
-    pub(crate) ended: Vec<(HoldState, FrameId)>,
+    /// What ended while no daemon ran.
+    pub(crate) unseen: Unseen,
     /// Where the state lies; `None` if an engine keeps the table.
     pub(crate) state_dir: Option<PathBuf>,
     /// Whether leases over nodes may live of which the state does not know.
@@ -76,6 +77,7 @@ pub(crate) fn recover(
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
     let mut old = PreviousJournal::read(opened, &place.dir, &origin, rules)?;
+    let goes_on = old.goes_on;
     let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
     // The journal of this boot has all leases, and after a reboot the file of the leases has them.
     let is_anew = was_anew || !old.goes_on && (durable.is_none() || !has_leases);
@@ -132,18 +134,16 @@ pub(crate) fn recover(
         found: Vec::new(),
         unverified: BTreeSet::new(),
         notes,
-        ended: Vec::new(),
+        unseen: old.unseen,
         state_dir: Some(state_dir),
         is_anew,
     };
-    let before = &recovered.ledger.table;
-    let mut held: Vec<(HoldState, FrameId)> =
-        before.holds().map(|hold| (hold.clone(), before.session(hold.frame))).collect();
     recovered.take_up();
     recovered.follow(config);
     recovered.ledger.commit().with_context(|| journal_of(place))?;
-    held.retain(|(hold, _)| recovered.ledger.table.hold(hold.token).is_none());
-    recovered.ended = held;
+    if goes_on {
+        recovered.unseen.leave_out(&recovered.ledger.table);
+    }
     if leases_in_state && let Err(error) = recovered.ledger.keep_leases() {
         tracing::warn!(%error, "the leases stay where an earlier version of canal kept them");
     }

@@ -108,7 +108,7 @@ impl World {
             found: Vec::new(),
             unverified: BTreeSet::new(),
             notes: Vec::new(),
-            ended: Vec::new(),
+            unseen: crate::daemon::history::open::Unseen::default(),
             state_dir: None,
             is_anew: false,
         };

@@ -63,7 +63,7 @@ impl Summary {
     }
 
     fn add_lengths(&mut self, lengths: &Lengths<'_>) {
-        let Some(held_ms) = lengths.held_ms else { return };
+        let Some(held_ms) = lengths.held_ms.filter(|_| !lengths.at_least) else { return };
         for item in lengths.items().filter(|item| item.mode == Mode::Counted) {
             self.add(item.key, lengths.command, held_ms);
         }
@@ -71,7 +71,7 @@ impl Summary {
 
     /// Adds what has ended.
     pub(crate) fn add_record(&mut self, record: &Record) {
-        let Some(held_ms) = record.held_ms else { return };
+        let Some(held_ms) = record.held_ms.filter(|_| !record.at_least) else { return };
         for item in record.items.iter().filter(|item| item.mode == Mode::Counted) {
             self.add(&item.key, &record.command, held_ms);
         }
@@ -148,6 +148,18 @@ mod tests {
         assert_eq!(median(&summary, "k", "fast"), Some(9_000.0), "three are too few");
         assert_eq!(median(&summary, "k", "other"), Some(9_000.0));
         assert_eq!(median(&summary, "other", "slow"), None);
+    }
+
+    #[test]
+    fn a_hold_whose_end_nobody_saw_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
+        let (mut store, _) = Store::open(dir.path(), limits).unwrap();
+        let unseen = Record { at_least: true, ..record(9_000, "k", 0) };
+        store.append(&vec![unseen.clone(); 9], 0).unwrap();
+        let mut summary = Summary::of(&store);
+        summary.add_record(&unseen);
+        assert_eq!(summary.usual("k", &unseen.command), None);
     }
 
     #[test]

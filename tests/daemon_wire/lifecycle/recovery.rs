@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use canal::core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Owner, ProcessId, Request,
@@ -12,9 +13,9 @@ use canal::core::{
 };
 use canal::log::journal::{Batch, Journal};
 use canal::sys::process::Origin;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::wire::daemon::Daemon;
+use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, mutex};
 
 fn request(process: ProcessId, key: &str) -> Change {
@@ -49,7 +50,9 @@ fn write_journal(daemon: &Daemon, origin: &Origin, process: ProcessId) {
     let mut table = Table::new(Rules::Current);
     journal.compact(&table.snapshot(), origin, Rules::Current.version(), 0).unwrap();
     let change = request(process, "a");
-    let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+    let since_1970 = UNIX_EPOCH.elapsed().unwrap();
+    let at = UnixMillis(u64::try_from(since_1970.as_millis()).unwrap());
+    let entry = Entry { version: ENTRY_VERSION, at, change };
     let mut outcomes = Vec::new();
     table.apply(Revision(1), &entry, &mut outcomes);
     let mut records = Batch::default();
@@ -77,6 +80,13 @@ fn holds_from_before_a_reboot_are_void() {
     assert_eq!(daemon.use_of("a"), (0, 0));
     let token = daemon.connect().call("Acquire", mutex(1, "a"))["token"].as_u64().unwrap();
     assert!(token > 1, "no token is given out twice: {token}");
+    let mut recorded = Value::Null;
+    wait_until("the hold is in the history", || {
+        recorded = daemon.connect().call("History", json!({}))["records"][0].clone();
+        recorded.is_object()
+    });
+    assert_eq!((&recorded["how"], &recorded["at_least"]), (&json!("reboot"), &json!(true)));
+    assert_eq!((&recorded["token"], &recorded["held_ms"]), (&json!(1), &json!(0)), "{recorded}");
 }
 
 #[test]

@@ -4,14 +4,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use serde_json::{Value, json};
+
 use crate::history::{records, until_recorded};
-use crate::world::process::wait_until;
+use crate::world::process::{Proc, wait_until};
 use crate::world::{World, journal_only};
 
 /// The files of the history, the oldest first.
 fn files(world: &World) -> Vec<PathBuf> {
     let entries = fs::read_dir(world.runtime().join("history")).unwrap();
-    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    let files = entries.map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| !path.ends_with("open")).collect();
     files.sort();
     files
 }
@@ -62,11 +65,73 @@ fn what_ended_while_no_daemon_ran_is_recorded_by_the_next_one() {
         return;
     }
     let world = World::with_daemon();
-    let holder = world.holder(&["-k", "x"]);
+    let (holder, waiter) = holder_and_stopped_waiter(&world);
     world.kill_daemon_quietly();
     holder.kill();
-    let found = until_recorded(&world, &["x"], 1);
-    assert_eq!(found[0]["how"], "ended");
+    waiter.kill();
+    assert_unseen(&until_recorded(&world, &["x"], 2), "ended");
+    let shown = world.canal(["history", "x"]).end().code(0).stdout;
+    let hows = |how: &str| shown.lines().filter(|line| line.contains(how)).count();
+    assert_eq!((hows("  ended  "), hows("  gave up  ")), (1, 1), "{shown}");
+}
+
+/// A process that holds `x`, and another one that waits for it and cannot come back by itself.
+fn holder_and_stopped_waiter(world: &World) -> (Proc, Proc) {
+    let holder = world.holder(&["-k", "x"]);
+    let waiter = world.waiter("x", &[], &["true"]);
+    waiter.stop();
+    (holder, waiter)
+}
+
+/// These are a hold and a wait of which no daemon saw the end.
+#[track_caller]
+fn assert_unseen(found: &[Value], how: &str) {
+    assert!(found.iter().all(|it| it["how"] == how && it["at_least"] == true), "{found:?}");
+    let (held, waited): (Vec<_>, Vec<_>) = found.iter().partition(|it| it["held_ms"].is_u64());
+    assert_eq!((held.len(), waited.len()), (1, 1), "{found:?}");
+    assert!(held[0]["token"].is_u64() && waited[0]["token"].is_null(), "{found:?}");
+}
+
+/// What a reboot leaves of a daemon whose socket lies in memory: its state, which is of another boot.
+fn reboot(world: &World) {
+    for name in ["journal.0", "journal.1"] {
+        fs::remove_file(world.runtime().join(name)).unwrap();
+    }
+    let open = world.runtime().join("history/open");
+    let boot_id = fs::read("/proc/sys/kernel/random/boot_id").unwrap();
+    let mut bytes = fs::read(&open).unwrap();
+    let mut places = bytes.windows(36);
+    let at = places.position(|place| boot_id.starts_with(place)).unwrap();
+    bytes[at..at + 36].fill(b'x');
+    fs::write(open, bytes).unwrap();
+}
+
+#[test]
+fn what_a_reboot_ended_is_recorded_once_by_the_next_daemon() {
+    if journal_only("over an engine the next daemon of this boot still has the holds") {
+        return;
+    }
+    let world = World::with_daemon();
+    let (holder, waiter) = holder_and_stopped_waiter(&world);
+    world.canal(["acquire", "--ttl", "1h", "lease"]).end().code(0);
+    world.canal(["daemon", "--stop"]).end().code(0);
+    holder.kill();
+    waiter.kill();
+    reboot(&world);
+    let found = until_recorded(&world, &[], 2);
+    assert_unseen(&found, "reboot");
+    assert_eq!(world.held("lease"), 1, "leases outlive the machine");
+    let shown = world.canal(["history", "x"]).end().code(0).stdout;
+    let rows = shown.lines().filter(|line| line.contains("  reboot  ") && line.contains("s+"));
+    assert_eq!(rows.count(), 2, "{shown}");
+    let counts = world.canal(["stats", "x", "--json"]).end().code(0).json();
+    assert_eq!(counts["all"]["count"], 2, "{counts}");
+    assert_eq!(counts["hold_bins"], json!([]), "nobody knows how long it was: {counts}");
+    // The next daemons have read the same file, or none.
+    world.kill_daemon_quietly();
+    assert_eq!(until_recorded(&world, &[], 2), found);
+    world.canal(["daemon", "--stop"]).end().code(0);
+    assert_eq!(until_recorded(&world, &[], 2), found);
 }
 
 #[test]

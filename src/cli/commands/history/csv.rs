@@ -4,7 +4,7 @@ use crate::cli::output::sanitize::sanitize;
 use crate::cli::wording::user_name;
 use crate::protocol::HistoryRecord;
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "number",
     "asked",
     "ended",
@@ -21,6 +21,7 @@ const NAMES: [&str; 16] = [
     "host",
     "note",
     "command",
+    "at_least",
 ];
 
 /// A line of names, and one for each record.
@@ -53,6 +54,7 @@ fn values(record: &HistoryRecord) -> [String; NAMES.len()] {
         own(&record.host),
         own(&record.note),
         own(&record.command),
+        if record.at_least { "true".to_owned() } else { String::new() },
     ]
 }
 
@@ -95,6 +97,6 @@ mod tests {
         let lines: Vec<_> = text.split_terminator("\r\n").collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0].split(',').count(), NAMES.len());
-        assert_eq!(lines[1], "7,,,ended,1,,0,,a b,4000000,0,,,,,\"sh -c 'a, \"\"b\"\"'?x\"");
+        assert_eq!(lines[1], "7,,,ended,1,,0,,a b,4000000,0,,,,,\"sh -c 'a, \"\"b\"\"'?x\",");
     }
 }

@@ -46,11 +46,16 @@ fn cells(record: &HistoryRecord, now: &Now) -> [String; COLUMNS] {
     let keys: Vec<String> = record.items.iter().map(|item| sanitize(&item.key)).collect();
     let command = record.command.as_deref().map(command_line).unwrap_or_default();
     let pid = if record.pid == 0 { "lease".to_owned() } else { record.pid.to_string() };
+    let least = |ms: u64| if record.at_least { length(ms) + "+" } else { length(ms) };
+    let waited = match record.held_ms {
+        Some(_) => length(record.waited_ms),
+        None => least(record.waited_ms),
+    };
     [
         now.clock(&record.ended),
         how(record),
-        length(record.waited_ms),
-        record.held_ms.map(length).unwrap_or_default(),
+        waited,
+        record.held_ms.map(least).unwrap_or_default(),
         pid,
         user_name::name(record.uid),
         format!("{}  {command}", keys.join(", ")),
@@ -137,7 +142,14 @@ mod tests {
         let mut forced = record("forced", Some(1));
         forced.by = Some(HistoryClient { uid: 0, pid: 77 });
         forced.pid = 0;
+        let at_least = |record| HistoryRecord { at_least: true, ..record };
+        let rebooted = [
+            at_least(record("reboot", Some(9_000))),
+            at_least(record("reboot", None)),
+            at_least(record("ended", None)),
+        ];
         let all = [exit, killed, record("full", None), refused, forced];
+        let all: Vec<_> = all.into_iter().chain(rebooted).collect();
         assert_eq!(
             shown(&all, 2, Some(80)),
             "  ENDED     HOW           WAITED  HELD   PID    USER  KEY  COMMAND\n  \
@@ -148,7 +160,10 @@ mod tests {
              14:02:11  deadlock      0.3s           812    root  deploy  ./deploy.sh --all\n            \
              waited for each other: s1 (pid 9) for `a`, s2 (pid 9) for `b`\n  \
              14:02:11  forced        0.3s    0.0s   lease  root  deploy  ./deploy.sh --all\n            \
-             released by root (pid 77)\n\
+             released by root (pid 77)\n  \
+             14:02:11  reboot        0.3s    9.0s+  812    root  deploy  ./deploy.sh --all\n  \
+             14:02:11  reboot        0.3s+          812    root  deploy  ./deploy.sh --all\n  \
+             14:02:11  gave up       0.3s+          812    root  deploy  ./deploy.sh --all\n\
              2 records were left out: too many came at once\n"
         );
         for columns in [40, 50, 60] {

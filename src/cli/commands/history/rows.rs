@@ -53,6 +53,8 @@ struct About<'a> {
     waited_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_ms: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    at_least: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -254,6 +256,7 @@ fn about(record: &HistoryRecord) -> Args<'_> {
         signal: record.signal,
         waited_ms: record.waited_ms,
         held_ms: record.held_ms,
+        at_least: record.at_least,
         session: record.session.as_deref(),
         token: record.token,
         host: record.host.as_deref(),

@@ -54,8 +54,8 @@ pub struct HistoryRecord {
     /// The same in milliseconds since 1970 UTC.
     #[serde(default)]
     pub ended_ms: u64,
-    /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `withdrawn`, `timeout`,
-    /// `full`, `paused`, `max-waiting`, `deadlock`, `too-large` or `mismatch`.
+    /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `reboot`, `withdrawn`,
+    /// `timeout`, `full`, `paused`, `max-waiting`, `deadlock`, `too-large` or `mismatch`.
     pub how: String,
     /// The exit status of the process, if it ended by itself and the kernel told it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,6 +91,10 @@ pub struct HistoryRecord {
     /// The name of the host, if several share the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// Whether no daemon saw the end. Then it held, or waited if it was never granted, for at least
+    /// as long as stated, and `ended` is the last time at which that is known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
 }
 
 /// `HistoryStats`: how long what has ended waited and held its locks.

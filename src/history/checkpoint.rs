@@ -1,0 +1,210 @@
+//! The requests that were open, as a file has them: those that waited or held something when the
+//! daemon last wrote them there. A machine that goes down leaves nothing else of them, because the
+//! journal may lie in memory.
+//!
+//! Invariant: the file is replaced as a whole, so that a daemon that is killed leaves the one before.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::record::Record;
+use super::segment::{self, Frames};
+use super::store::{Store, open_plain};
+
+/// The name of the file. It is no number, so it is none of a file of records.
+const NAME: &str = "open";
+
+/// The name of the file while it is written.
+const NEW: &str = "open.new";
+
+const MAGIC: &[u8; 16] = b"canal open 1   \n";
+
+/// Where the last time lies at which the requests are known to have been open: eight bytes. Behind it
+/// lie the name of the boot, after its length, and the records, in the form of a file of them.
+const TIME_AT: usize = MAGIC.len();
+
+/// The requests that were open at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    /// The boot during which they were open.
+    pub(crate) boot_id: String,
+    /// The last time at which they are known to have been open.
+    pub(crate) known_ms: u64,
+    /// Each as if it had ended at that time.
+    pub(crate) records: Vec<Record>,
+}
+
+impl Checkpoint {
+    /// Writes the file anew. Without requests there is none.
+    ///
+    /// # Errors
+    /// It cannot be written. The file of before stays.
+    pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
+        if self.records.is_empty() {
+            return match fs::remove_file(dir.join(NAME)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        }
+        let boot = self.boot_id.as_bytes();
+        let length = u8::try_from(boot.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut out = Vec::from(MAGIC);
+        out.extend(self.known_ms.to_le_bytes());
+        out.push(length);
+        out.extend(boot);
+        out.extend(segment::MAGIC);
+        for record in &self.records {
+            segment::append(record, &mut out);
+        }
+        let (new, path) = (dir.join(NEW), dir.join(NAME));
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(&out)?;
+        // A machine that loses its power must find the old content or the new one.
+        file.sync_data()?;
+        fs::rename(new, path)
+    }
+
+    /// Reads the file; `None` if there is none, or if it cannot be read.
+    pub(crate) fn read(dir: &Path) -> Option<Self> {
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut open_plain(&dir.join(NAME)).ok()?, &mut bytes).ok()?;
+        let rest = bytes.strip_prefix(MAGIC)?;
+        let (known, rest) = rest.split_first_chunk()?;
+        let known_ms = u64::from_le_bytes(*known);
+        let (length, rest) = rest.split_first()?;
+        let (boot, rest) = rest.split_at_checked(usize::from(*length))?;
+        let boot_id = std::str::from_utf8(boot).ok()?.to_owned();
+        let records = Frames::of(rest)?.map_while(|frame| frame.record());
+        let records = records.map(|record| record.known_until(known_ms)).collect();
+        Some(Self { boot_id, known_ms, records })
+    }
+
+    /// Notes that the requests in the file are still open at this time.
+    ///
+    /// # Errors
+    /// Those of write(2), or there is no such file.
+    pub(crate) fn confirm(dir: &Path, known_ms: u64) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).custom_flags(libc::O_NOFOLLOW).open(dir.join(NAME))?;
+        file.write_all_at(&known_ms.to_le_bytes(), TIME_AT as u64)
+    }
+}
+
+impl Record {
+    /// The record of a request that is known to have been open until this time, and not for how much
+    /// longer.
+    pub(crate) fn known_until(mut self, known_ms: u64) -> Self {
+        let more_ms = known_ms.saturating_sub(self.ended_ms);
+        self.ended_ms += more_ms;
+        match &mut self.held_ms {
+            Some(held_ms) => *held_ms += more_ms,
+            None => self.waited_ms += more_ms,
+        }
+        self.at_least = true;
+        self
+    }
+
+    /// What tells this request from all others.
+    fn identity(&self) -> (u64, u64, u32, String) {
+        let key = self.items.first().map(|item| item.key.clone()).unwrap_or_default();
+        (self.asked_ms(), self.session, self.pid, key)
+    }
+}
+
+/// Those of the records that are not in the files, each once.
+pub(crate) fn unrecorded(store: &Store, records: Vec<Record>) -> Vec<Record> {
+    let Some(since_ms) = records.iter().map(Record::asked_ms).min() else { return records };
+    let mut known = BTreeSet::new();
+    let mut below = u64::MAX;
+    while let Some(segment) = store.last_before(below) {
+        below = segment.first;
+        let bytes = store.read(segment);
+        let frames = Frames::of(&bytes).into_iter().flatten();
+        let late = frames.filter(|it| it.head().is_some_and(|head| head.ended_ms >= since_ms));
+        known.extend(late.filter_map(|frame| frame.record()).map(|record| record.identity()));
+        if segment.first_ms < since_ms {
+            break;
+        }
+    }
+    let mut records = records;
+    records.retain(|record| known.insert(record.identity()));
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::record::{Ending, tests::record};
+    use crate::history::store::Limits;
+
+    /// A request that holds since this time, as it was known a second later.
+    fn open(since_ms: u64, key: &str) -> Record {
+        let ending = Ending::Reboot;
+        Record { held_ms: Some(1_000), ending, ..record(since_ms + 1_000, key, 0) }
+    }
+
+    fn checkpoint(records: Vec<Record>) -> Checkpoint {
+        Checkpoint { boot_id: "one boot".to_owned(), known_ms: 60_000, records }
+    }
+
+    #[test]
+    fn what_is_open_is_known_until_the_file_was_confirmed_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert_eq!(Checkpoint::read(dir), None);
+        let waiter = Record { held_ms: None, token: 0, ..open(50_000, "w") };
+        checkpoint(vec![open(10_000, "a"), waiter]).write(dir).unwrap();
+        let read = Checkpoint::read(dir).unwrap();
+        assert_eq!((read.boot_id.as_str(), read.known_ms), ("one boot", 60_000));
+        let times = |of: &Checkpoint| {
+            let of = of.records.iter();
+            of.map(|it| (it.asked_ms(), it.waited_ms, it.held_ms, it.at_least)).collect::<Vec<_>>()
+        };
+        let expected = [(8_500, 1_500, Some(50_000), true), (49_500, 10_500, None, true)];
+        assert_eq!(times(&read), expected);
+        Checkpoint::confirm(dir, 90_000).unwrap();
+        let later = times(&Checkpoint::read(dir).unwrap());
+        assert_eq!((later[0].2, later[1].1), (Some(80_000), 40_500));
+        checkpoint(Vec::new()).write(dir).unwrap();
+        assert_eq!(Checkpoint::read(dir), None);
+        assert!(Checkpoint::confirm(dir, 1).is_err());
+    }
+
+    #[test]
+    fn a_damaged_file_ends_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        checkpoint(vec![open(10_000, "a"), open(20_000, "b")]).write(dir).unwrap();
+        let whole = fs::read(dir.join(NAME)).unwrap();
+        for end in 0..whole.len() {
+            fs::write(dir.join(NAME), &whole[..end]).unwrap();
+            assert!(Checkpoint::read(dir).is_none_or(|read| read.records.len() < 2), "{end}");
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0xff;
+            fs::write(dir.join(NAME), changed).unwrap();
+            let _ = Checkpoint::read(dir);
+        }
+    }
+
+    #[test]
+    fn what_was_recorded_is_not_recorded_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
+        let (mut store, _) = Store::open(dir.path(), limits).unwrap();
+        let ended = |since_ms, key| Record { ending: Ending::Exited(0), ..open(since_ms, key) };
+        store.append(&[ended(1_000, "a"), ended(30_000, "b")], 0).unwrap();
+        // The first one held for longer than the file says, and one is named twice.
+        let left = vec![open(1_000, "a").known_until(90_000), open(1_000, "c"), open(1_000, "c")];
+        assert_eq!(unrecorded(&store, left), [open(1_000, "c")]);
+        assert_eq!(unrecorded(&store, Vec::new()), []);
+    }
+}
