@@ -3,6 +3,7 @@
 #![expect(dead_code, reason = "each bench uses a part of it")]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
+pub(crate) mod load;
 pub(crate) mod servers;
 
 use std::ffi::OsString;
@@ -47,7 +48,17 @@ impl Daemon {
 
     /// A daemon with further options.
     pub(crate) fn start_with(options: &[&str]) -> io::Result<Self> {
+        Self::start_in(tempfile::Builder::new().prefix("canal-bench-").tempdir()?, options)
+    }
+
+    /// A daemon with this configuration. It lies beside the socket, as all that the daemon keeps.
+    pub(crate) fn configured(config: &str) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("canal-bench-").tempdir()?;
+        std::fs::write(folder.path().join("canal.toml"), config)?;
+        Self::start_in(folder, &[])
+    }
+
+    fn start_in(folder: tempfile::TempDir, options: &[&str]) -> io::Result<Self> {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let program = install(Path::new(&canal()), folder.path(), "canal")?;
         let process = Self::spawn(&program, &folder.path().join("canal.sock"), &options)?;
@@ -122,6 +133,12 @@ pub(crate) fn median_and_p90(durations: &mut [Duration]) -> (f64, f64) {
     durations.sort_unstable();
     let at = |part: usize| durations[(durations.len() - 1) * part / 10].as_secs_f64() * 1e6;
     (at(5), at(9))
+}
+
+/// The middle one of some figures.
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }
 
 /// Prints a row of the table: what, our figure, that of whom it is compared with, our part of it

@@ -12,6 +12,8 @@ mod checkpoint;
 mod encoding;
 mod estimate;
 mod histogram;
+#[cfg(test)]
+mod many_records;
 mod record;
 mod replay;
 mod search;

@@ -135,27 +135,26 @@ fn generated() -> Vec<Workload> {
 fn recorded(path: &str) -> Vec<Workload> {
     let text = std::fs::read_to_string(path).unwrap();
     let found: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let mut keys = std::collections::BTreeMap::<String, Vec<Job>>::new();
+    let mut keys = std::collections::BTreeMap::<String, (u64, Vec<Job>)>::new();
     for record in found["records"].as_array().unwrap() {
         let asked: jiff::Timestamp = record["asked"].as_str().unwrap().parse().unwrap();
         let Some(held_ms) = record["held_ms"].as_u64() else { continue };
         let item = &record["items"][0];
-        if item["mode"] != "counted" {
-            continue;
-        }
+        // Only the number of slots of a hold for one slot is a number.
+        let slot = item["slots"].as_str().and_then(|slots| slots.parse::<u64>().ok());
+        let Some(slot) = slot.filter(|_| record["at_least"].is_null()) else { continue };
         let asked_ms = u64::try_from(asked.as_millisecond()).unwrap();
         let begin_ms = asked_ms + record["waited_ms"].as_u64().unwrap();
         let command = record["command"].as_str().unwrap_or_default().to_owned();
         let job = Job { asked_ms, begin_ms, end_ms: begin_ms + held_ms, command };
-        keys.entry(item["key"].as_str().unwrap().to_owned()).or_default().push(job);
+        let (slots, jobs) = keys.entry(item["key"].as_str().unwrap().to_owned()).or_default();
+        // Where something waits, all slots are held.
+        *slots = (*slots).max(slot + 1);
+        jobs.push(job);
     }
-    let workload = |(key, mut jobs): (String, Vec<Job>)| {
+    let workload = |(key, (slots, mut jobs)): (String, (u64, Vec<Job>))| {
         jobs.sort_by_key(|job| job.asked_ms);
-        // As many as were held at once: where something waits, all slots are.
-        let held_at =
-            |at: u64| jobs.iter().filter(move |job| job.begin_ms <= at && at < job.end_ms);
-        let slots = jobs.iter().map(|job| held_at(job.begin_ms).count()).max().unwrap_or(1);
-        Workload { name: format!("recorded: {key}"), slots: slots as u64, jobs }
+        Workload { name: format!("recorded: {key}"), slots, jobs }
     };
     keys.into_iter().map(workload).collect()
 }
