@@ -21,7 +21,7 @@ mod start_daemon;
 mod tests;
 
 pub use calls::acquire::Acquired;
-pub use calls::watch::{Next, Watch};
+pub use calls::watch::{Next, Watch, Watched};
 pub use error::ClientError;
 pub use options::{Options, Start};
 pub use start_daemon::program::{OWN, is_on_demand_daemon};

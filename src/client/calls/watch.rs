@@ -62,6 +62,17 @@ impl Client {
     }
 }
 
+/// What came of one look at a watch.
+#[derive(Debug)]
+pub enum Watched<S> {
+    /// The next state.
+    State(S),
+    /// Nothing has changed by the time that was named, or the watch is over.
+    Nothing,
+    /// The daemon went away. The next look goes on with the next daemon.
+    Lost,
+}
+
 /// A watch of the state of the locks, or of what a query `Q` asks about: one state `S` after the other.
 #[derive(Debug)]
 pub struct Watch<Q = StatusQuery, S = Status> {
@@ -72,6 +83,8 @@ pub struct Watch<Q = StatusQuery, S = Status> {
     pauses: Backoff,
     /// Whether a state has come.
     has_begun: bool,
+    /// Whether the last look lost the connection.
+    is_lost: bool,
     /// Whether the daemon has sent its last state.
     over: bool,
     state: PhantomData<fn() -> S>,
@@ -97,7 +110,8 @@ impl Watch<LeaderQuery, Leader> {
 impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
     fn calling(method: &'static str, query: Q) -> Self {
         let (connection, pauses, state) = (None, Backoff::new(), PhantomData);
-        Self { method, query, connection, pauses, has_begun: false, over: false, state }
+        let (has_begun, is_lost, over) = (false, false, false);
+        Self { method, query, connection, pauses, has_begun, is_lost, over, state }
     }
 
     /// Whether the daemon sends no further state.
@@ -118,14 +132,34 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         until: Option<Instant>,
     ) -> Result<Option<S>, ClientError> {
         loop {
-            match self.next_once(client, until) {
-                Ok(state) => return Ok(state),
-                Err(Broken::Failed(error)) if !self.has_begun || !is_engine_away(&error) => {
-                    return Err(error);
-                }
-                Err(_) => self.connection = None,
+            match self.look(client, until)? {
+                Watched::State(state) => return Ok(Some(state)),
+                Watched::Nothing => return Ok(None),
+                Watched::Lost => {}
             }
+        }
+    }
+
+    /// As [`Self::next`], but returns also when the daemon went away.
+    ///
+    /// # Errors
+    /// As of [`Self::next`].
+    pub fn look(
+        &mut self,
+        client: &mut Client,
+        until: Option<Instant>,
+    ) -> Result<Watched<S>, ClientError> {
+        if std::mem::take(&mut self.is_lost) {
             self.pauses.pause();
+        }
+        match self.next_once(client, until) {
+            Ok(Some(state)) => Ok(Watched::State(state)),
+            Ok(None) => Ok(Watched::Nothing),
+            Err(Broken::Failed(error)) if !self.has_begun || !is_engine_away(&error) => Err(error),
+            Err(_) => {
+                (self.connection, self.is_lost) = (None, true);
+                Ok(Watched::Lost)
+            }
         }
     }
 
