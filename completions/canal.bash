@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
-    local verbs='run acquire release renew status history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
+    local verbs='run acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -163,6 +163,7 @@ _canal() {
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
         renew) options="--handle --while --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
+        top) options="--under --mine --user --waiting $everywhere" ;;
         stats) options="--since --user --ascii --svg --force --json $everywhere" ;;
         metrics) options=$everywhere ;;
         trace) options="--since $everywhere" ;;
@@ -189,7 +190,7 @@ _canal() {
             ;;
         help) options=$verbs ;;
     esac
-    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|history|stats|trace|test|leader|kill|resize) ]]; then
+    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|top|history|stats|trace|test|leader|kill|resize) ]]; then
         [[ $verb == test ]] || ((!operand)) || return
         _canal_keys "$1"
         return

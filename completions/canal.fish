@@ -84,7 +84,7 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man
+set -l verbs run acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
@@ -95,6 +95,7 @@ complete -c canal -n __canal_at -a stats -d 'Show waits, holds and use over time
 complete -c canal -n __canal_at -a metrics -d 'Print the figures of the daemon for a monitor'
 complete -c canal -n __canal_at -a trace -d 'Print what ended as a trace for ui.perfetto.dev'
 complete -c canal -n __canal_at -a test -d 'Ask whether locks are free, without taking them'
+complete -c canal -n __canal_at -a top -d 'Show keys, holders and waiters on the whole terminal'
 complete -c canal -n __canal_at -a leader -d 'Show who leads by holding a lock'
 complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, after showing it'
 complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
@@ -154,7 +155,7 @@ complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log no
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
 complete -c canal -n '__canal_at acquire release renew status list ps history stats test leader kill resize config doctor' -l json -d 'Print JSON'
-complete -c canal -n '__canal_at acquire release status list ps history stats trace test leader kill resize' -a '(__canal_keys)' -d 'Key'
+complete -c canal -n '__canal_at acquire release status list ps top history stats trace test leader kill resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at history stats trace' -l since -x -a '1h 1d 1w' -d 'Only what ended within DUR'
 complete -c canal -n '__canal_at history stats' -l user -x -a '(__fish_complete_users)' -d 'Only what is of this user'
@@ -168,11 +169,13 @@ complete -c canal -n '__canal_at release' -l all -d 'Everything that the process
 complete -c canal -n '__canal_at release' -l force -d 'Break the hold that --token names'
 complete -c canal -n '__canal_at release' -l token -x -d 'Token of the hold to break'
 
-set -l at '__canal_at status list ps'
+set -l at '__canal_at status list ps top'
 complete -c canal -n $at -l under -x -a '(__canal_keys)' -d 'Only the keys below PREFIX'
 complete -c canal -n $at -l mine -d 'Only what you hold and wait for'
 complete -c canal -n $at -l user -x -a '(__fish_complete_users)' -d 'Only what this user holds and waits for'
 complete -c canal -n $at -l waiting -d 'Only locks for which something waits'
+
+set -l at '__canal_at status list ps'
 complete -c canal -n $at -l watch -d 'Show it again after each change'
 complete -c canal -n $at -l ended -d 'Show the leases that ended lately'
 complete -c canal -n $at -l why -x -a '(__fish_complete_pids)' -d 'Show what this process or session waits for'

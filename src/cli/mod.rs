@@ -27,7 +27,7 @@ use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
     acquire, complete, completions, config, daemon, doctor, history, kill, leader, metrics, nodes,
-    release, renew, resize, run, setup, status, test,
+    release, renew, resize, run, setup, status, test, top,
 };
 use failed::Failed;
 use output::stderr::Verbosity;
@@ -78,6 +78,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Release(args)) => release::run(args, global, verbosity),
         Some(Verb::Renew(args)) => renew::run(args, global, verbosity),
         Some(Verb::Status(args)) => status::run(args, global, verbosity),
+        Some(Verb::Top(args)) => top::run(args, global, verbosity),
         Some(Verb::History(args)) => history::run(args, global, verbosity),
         Some(Verb::Stats(args)) => history::stats::run(args, global, verbosity),
         Some(Verb::Trace(args)) => history::trace::run(args, global, verbosity),

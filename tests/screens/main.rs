@@ -15,3 +15,4 @@ mod world;
 mod page;
 mod screen;
 mod sharing;
+mod top;

@@ -8,6 +8,7 @@ use nix::sys::utsname::uname;
 use nix::unistd::{User, geteuid};
 
 use crate::screen::{Screen, deploy};
+use crate::top;
 use crate::world::executable::executable;
 use crate::world::process::installed_or_skip;
 use crate::world::{World, canal};
@@ -46,7 +47,7 @@ const SCENES: [Scene; 2] = [
 ];
 
 /// The sections whose text differs from machine to machine, so that it is not compared.
-const OF_THIS_MACHINE: [&str; 2] = ["A deadlock", "`canal doctor`"];
+const OF_THIS_MACHINE: [&str; 3] = ["A deadlock", "`canal doctor`", "`canal top`"];
 
 #[test]
 fn the_page_shows_what_a_terminal_shows() {
@@ -63,7 +64,7 @@ fn the_page_shows_what_a_terminal_shows() {
             write!(page, "\n```\n{before}\n```\n\n```\n{after}\n```\n").unwrap();
         }
     }
-    let [deadlock_title, doctor_title] = OF_THIS_MACHINE;
+    let [deadlock_title, doctor_title, top_title] = OF_THIS_MACHINE;
     let words = "Each of two scripts holds a lock and asks for that of the other one. The session that \
                  began last is refused (75).";
     write!(page, "\n## {deadlock_title}\n\n{words}\n").unwrap();
@@ -77,6 +78,15 @@ fn the_page_shows_what_a_terminal_shows() {
     for (lines, columns) in SIZES {
         let shown = doctor(lines, columns);
         write!(page, "\n{columns}×{lines}:\n\n```\n{shown}\n```\n").unwrap();
+    }
+    let words = "The list of keys, the page of one with the mark on its waiter, what the waiter waits for, and \
+                 the question before its process is ended:";
+    write!(page, "\n## {top_title}\n\n{words}\n").unwrap();
+    for (lines, columns) in SIZES {
+        write!(page, "\n{columns}×{lines}:\n").unwrap();
+        for shown in top::screens(lines, columns) {
+            write!(page, "\n```\n{shown}\n```\n").unwrap();
+        }
     }
     assert!(!page.contains(env!("CARGO_MANIFEST_DIR")), "a path of this machine:\n{page}");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/screens.md");

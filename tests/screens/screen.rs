@@ -39,6 +39,12 @@ impl Screen {
         self.terminal.keys(keys);
     }
 
+    /// All that was ever written to the terminal.
+    pub(crate) fn written(&mut self) -> &[u8] {
+        self.terminal.seen();
+        &self.terminal.written
+    }
+
     /// What the screen shows, without blanks at the ends of lines and empty lines at its end.
     pub(crate) fn shown(&mut self) -> String {
         self.terminal.seen();

@@ -103,6 +103,8 @@ pub(crate) enum Verb {
     /// Show holders, waiters, and why they wait
     #[command(visible_aliases = ["list", "ps"])]
     Status(StatusArgs),
+    /// Show keys, holders and waiters on the whole terminal, as they change, and act on them
+    Top(TopArgs),
     /// Show what ended: when, how, and how long it waited and held its locks
     History(HistoryArgs),
     /// Show waits, holds and use over time, and how many slots a lock should have
@@ -310,6 +312,26 @@ pub(crate) struct StatusArgs {
     /// Print all waiters and their blockers as a graph for Graphviz (DOT)
     #[arg(long, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended"])]
     pub(crate) graph: bool,
+}
+
+/// Show keys, holders and waiters on the whole terminal, as they change, and act on them
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    /// Only this key and the keys below it; begin with the page of the key
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    /// Only the keys below PREFIX, and PREFIX itself
+    #[arg(long, value_name = "PREFIX", value_parser = plain_key, conflicts_with = "key")]
+    pub(crate) under: Option<Key>,
+    /// Only what you hold and wait for
+    #[arg(long, conflicts_with = "user")]
+    pub(crate) mine: bool,
+    /// Only what this user holds and waits for; a name or a number
+    #[arg(long, value_name = "USER", value_parser = user_name::uid)]
+    pub(crate) user: Option<u32>,
+    /// Only locks for which something waits
+    #[arg(long)]
+    pub(crate) waiting: bool,
 }
 
 /// Show waits, holds and use over time, and how many slots a lock should have

@@ -87,7 +87,7 @@ impl FromStr for KeyArg {
 }
 
 /// Reads `4` or `3x2`.
-fn view_of(text: &str) -> Result<View, String> {
+pub(crate) fn view_of(text: &str) -> Result<View, String> {
     let wrong =
         |why: String| format!("`={text}`: {why}; a view is `=4` (slots) or `=3x2` (per x buckets)");
     match text.split_once('x') {

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
         if let Err(failed) = &result {
             failed.report(verbosity);
         } else {
-            verbosity.detail(&format!("sent {} to {}", name(signal), party(&target.party)));
+            verbosity.detail(&sent(target, signal));
         }
         (target, result)
     });
@@ -100,7 +100,7 @@ fn show(found: &KillTargets, signal: Signal, verbosity: Verbosity) {
 }
 
 /// `pid 812 `make test` (alice, s17), which holds db since 14:02:11 (3m12s), in /srv/app`.
-fn line(target: &KillTarget, now: &Now) -> String {
+pub(super) fn line(target: &KillTarget, now: &Now) -> String {
     let does = if target.token.is_some() { "holds" } else { "waits for" };
     let (keys, since) = (sanitize(&target.keys.join(", ")), &target.since);
     let host = target.host.as_ref().map(|host| format!(" on {}", sanitize(host)));
@@ -116,8 +116,14 @@ fn check(found: &KillTargets) -> Result<(), Failed> {
         return Ok(());
     }
     let Some(first) = found.targets.first() else { return Err(Failed::new("nothing to end")) };
-    let failed = Failed::new(first.refused.clone().unwrap_or_default());
-    Err(match &first.hint {
+    refusal(first)
+}
+
+/// Fails if the caller cannot end this one.
+pub(super) fn refusal(target: &KillTarget) -> Result<(), Failed> {
+    let Some(refused) = &target.refused else { return Ok(()) };
+    let failed = Failed::new(refused.as_str());
+    Err(match &target.hint {
         Some(hint) => failed.hint(hint.as_str()),
         None => failed,
     })
@@ -163,7 +169,13 @@ fn processes(targets: &[KillTarget]) -> Vec<&KillTarget> {
     processes
 }
 
-fn end(client: &mut Client, target: &KillTarget, signal: Signal) -> Result<(), Failed> {
+/// What is said of a process that was signalled.
+pub(super) fn sent(target: &KillTarget, signal: Signal) -> String {
+    format!("sent {} to {}", name(signal), party(&target.party))
+}
+
+/// Signals the process of a hold or of a waiting request.
+pub(super) fn end(client: &mut Client, target: &KillTarget, signal: Signal) -> Result<(), Failed> {
     let kill = Kill { token: target.token, request: target.request, signal: signal as i32 };
     match client.kill(&kill) {
         Ok(_) => Ok(()),
@@ -193,7 +205,7 @@ fn report<'a>(
 }
 
 /// `TERM`.
-fn name(signal: Signal) -> &'static str {
+pub(super) fn name(signal: Signal) -> &'static str {
     signal.as_str().trim_start_matches("SIG")
 }
 

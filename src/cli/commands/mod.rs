@@ -21,3 +21,4 @@ pub(super) mod run;
 pub(super) mod setup;
 pub(super) mod status;
 pub(super) mod test;
+pub(super) mod top;

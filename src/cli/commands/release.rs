@@ -128,7 +128,7 @@ fn what(args: &ReleaseArgs) -> Result<What, Failed> {
 }
 
 /// `gave back db of pid 812 `make test` (alice, for 3m12s)`.
-fn lines(released: &Released, done: &str, whose: &str) -> Vec<String> {
+pub(super) fn lines(released: &Released, done: &str, whose: &str) -> Vec<String> {
     let now = Now::here();
     let line = |one: &ReleasedHold| {
         let (keys, holder) = (one.keys.join(", "), holder(&one.holder, COMMAND_COLUMNS, &now));

@@ -13,8 +13,7 @@ use crate::run::SUCCESS;
 pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
     let resize = what(args)?;
     let resized = connect::client(global)?.resize(&resize).map_err(connect::failed)?;
-    let sized = resize.pause.is_none() && resize.slots != Some(0);
-    let text = if args.json { stdout::json(&resized)? } else { sentence(&resized, sized) + "\n" };
+    let text = if args.json { stdout::json(&resized)? } else { told(&resize, &resized) + "\n" };
     stdout::print(&text)?;
     Ok(SUCCESS)
 }
@@ -33,6 +32,11 @@ fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
     }
     let (per, buckets, slots) = wire_view(view);
     Ok(Resize { key: key.as_str().to_owned(), per, buckets, slots, forget: args.forget, pause })
+}
+
+/// What was done.
+pub(super) fn told(asked: &Resize, resized: &Resized) -> String {
+    sentence(resized, asked.pause.is_none() && asked.slots != Some(0))
 }
 
 /// `db: was 3x2, is 4x2; 5 held, 2 waiting`. `sized` says whether a size was changed.

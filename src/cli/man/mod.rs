@@ -33,6 +33,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-release", include_str!("release.roff")),
     ("canal-renew", include_str!("renew.roff")),
     ("canal-status", include_str!("status.roff")),
+    ("canal-top", include_str!("top.roff")),
     ("canal-test", include_str!("test.roff")),
     ("canal-history", include_str!("history.roff")),
     ("canal-stats", include_str!("stats.roff")),

@@ -1,10 +1,12 @@
 //! `canal history`: what ended, when, how, and how long it waited and held its locks.
 
 mod csv;
-mod page;
+pub(super) mod page;
 mod rows;
 pub(in crate::cli) mod stats;
 pub(in crate::cli) mod trace;
+
+pub(super) use rows::slots;
 
 use std::time::Duration;
 
@@ -26,12 +28,12 @@ use crate::run::SUCCESS;
 const SHOWN: u64 = 50;
 
 /// What `--json` prints.
-#[derive(Debug, Default, Serialize)]
-struct History {
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct History {
     /// The oldest first.
-    records: Vec<HistoryRecord>,
+    pub(super) records: Vec<HistoryRecord>,
     /// How many records the daemon left out since it started.
-    dropped: u64,
+    pub(super) dropped: u64,
 }
 
 pub(crate) fn run(args: &HistoryArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
@@ -60,6 +62,12 @@ fn ask(client: &mut Client, args: &HistoryArgs) -> Result<History, Failed> {
         ..HistoryQuery::default()
     };
     ask_all(client, query, args.count.unwrap_or(all))
+}
+
+/// Asks for what ended last of a key and those below it.
+pub(super) fn of_key(client: &mut Client, key: &str) -> Result<History, Failed> {
+    let query = HistoryQuery { key: Some(key.to_owned()), ..HistoryQuery::default() };
+    ask_all(client, query, SHOWN)
 }
 
 /// Asks for one page after the other until there are as many records as were asked for.

@@ -15,7 +15,7 @@ const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER",
 const PLAIN: Style = Style::new();
 const FAINT: Style = Style::new().dimmed();
 
-pub(super) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
+pub(in crate::cli::commands) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
     let mut page = Page::default();
     if records.is_empty() {
         page.title("nothing like that has ended".to_owned(), String::new(), PLAIN);

@@ -4,8 +4,8 @@ mod ended;
 mod graph;
 mod hosts;
 pub(super) mod page;
-mod view;
-mod why;
+pub(super) mod view;
+pub(super) mod why;
 
 use std::io::{self, IsTerminal};
 
@@ -86,7 +86,7 @@ fn prefix(args: &StatusArgs) -> Option<String> {
 
 /// Adds the processes that keep a hold. Only here are they looked for: the kernel then shows each
 /// user what that user may see, and the daemon has no work with it.
-fn with_keepers(mut status: Status) -> Status {
+pub(super) fn with_keepers(mut status: Status) -> Status {
     for holder in status.keys.iter_mut().flat_map(|key| &mut key.holders) {
         if let Some(children) = &mut holder.children {
             children.pids = writers_of(children.device, children.inode).unwrap_or_default();
@@ -106,7 +106,7 @@ struct Report<'a> {
 pub(super) struct Screen {
     pub(super) columns: usize,
     /// `None` if unknown.
-    lines: Option<usize>,
+    pub(super) lines: Option<usize>,
 }
 
 impl Screen {

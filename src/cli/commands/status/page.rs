@@ -35,6 +35,15 @@ enum Row {
     Cells(Box<[String; COLUMNS]>),
 }
 
+/// A line of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli::commands) struct Line {
+    /// The number of its group, if it belongs to one.
+    pub(in crate::cli::commands) group: Option<usize>,
+    pub(in crate::cli::commands) style: Style,
+    pub(in crate::cli::commands) text: String,
+}
+
 /// What did not fit on a screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::cli::commands) struct LeftOut {
@@ -95,15 +104,23 @@ impl Page {
 
     /// The lines of the page, each with the number of its group.
     fn lines(&self, columns: Option<usize>) -> Vec<(Option<usize>, String)> {
+        let styled = |line: Line| {
+            let (start, end) = (line.style.render(), line.style.render_reset());
+            (line.group, format!("{start}{}{end}", line.text))
+        };
+        self.unstyled_lines(columns).into_iter().map(styled).collect()
+    }
+
+    /// The lines of the page, each with its style beside it.
+    pub(in crate::cli::commands) fn unstyled_lines(&self, columns: Option<usize>) -> Vec<Line> {
         let widths = self.widths(columns);
         let mut lines = Vec::new();
         for (at, (row, style)) in self.rows.iter().enumerate() {
             let group = self.groups.partition_point(|begin| *begin <= at).checked_sub(1);
             for line in row.lines(&widths, columns) {
                 let line = line.trim_end();
-                let line = columns.map_or_else(|| line.to_owned(), |columns| cut(line, columns));
-                let (start, end) = (style.render(), style.render_reset());
-                lines.push((group, format!("{start}{line}{end}")));
+                let text = columns.map_or_else(|| line.to_owned(), |columns| cut(line, columns));
+                lines.push(Line { group, style: *style, text });
             }
         }
         lines

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 
 use super::hosts;
-use super::page::{LeftOut, Page};
+use super::page::{COLUMNS, LeftOut, Page};
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::wording::estimate::estimate;
@@ -21,15 +21,18 @@ use crate::protocol::{
 /// The most waiters that an overview shows for one key.
 const WAITERS_IN_OVERVIEW: usize = 10;
 
-pub(super) const PLAIN: Style = Style::new();
-const HEAD: Style = Style::new().dimmed();
-pub(super) const KEY: Style = Style::new().bold();
-pub(super) const NOTE: Style = Style::new().dimmed();
-pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
+pub(in crate::cli::commands) const PLAIN: Style = Style::new();
+pub(in crate::cli::commands) const HEAD: Style = Style::new().dimmed();
+pub(in crate::cli::commands) const KEY: Style = Style::new().bold();
+pub(in crate::cli::commands) const NOTE: Style = Style::new().dimmed();
+pub(in crate::cli::commands) const WARNING: Style = AnsiColor::Yellow.on_default();
+
+/// Above the holders and waiters.
+const COLUMN_NAMES: [&str; COLUMNS] = ["", "PID", "USER", "FOR", "SINCE", "SLOTS", "COMMAND"];
 
 /// What a status report covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope<'a> {
+pub(in crate::cli::commands) enum Scope<'a> {
     /// Everything, with long queues cut short.
     Overview,
     /// Everything.
@@ -74,8 +77,7 @@ pub(super) fn page(
         page.title(counts, oldest, PLAIN);
     }
     if status.keys.iter().any(|key| !key.holders.is_empty() || !key.waiters.is_empty()) {
-        let head = ["", "PID", "USER", "FOR", "SINCE", "SLOTS", "COMMAND"];
-        page.cells(head.map(str::to_owned), HEAD);
+        page.cells(COLUMN_NAMES.map(str::to_owned), HEAD);
     }
     for key in in_order(&status.keys, scope) {
         let here = status.engine.as_ref().map(|engine| engine.host.as_str());
@@ -91,8 +93,39 @@ pub(super) fn page(
     page
 }
 
+/// The holders and the waiters of a key in full, a group for each.
+pub(in crate::cli::commands) fn participants(status: &Status, key: &KeyInfo, now: &Now) -> Page {
+    let mut page = Page::default();
+    if key.holders.is_empty() && key.waiters.is_empty() {
+        return page;
+    }
+    page.cells(COLUMN_NAMES.map(str::to_owned), HEAD);
+    let here = status.engine.as_ref().map(|engine| engine.host.as_str());
+    let drawer = Drawer { key, scope: Scope::Key(&key.key), verbose: false, here, now };
+    for holder in &key.holders {
+        page.group();
+        drawer.holder(&mut page, holder);
+    }
+    for waiter in &key.waiters {
+        page.group();
+        drawer.waiter(&mut page, waiter, None);
+    }
+    page.group();
+    drawer.others(&mut page);
+    page
+}
+
+/// What a reader is to know before everything else: that this host is cut off from the table.
+pub(in crate::cli::commands) fn cut_off(status: &Status, now: &Now) -> Option<Page> {
+    let engine = status.engine.as_ref().filter(|engine| !hosts::is_member(engine))?;
+    let mut page = Page::default();
+    hosts::engine(&mut page, engine, &status.hosts, now);
+    page.title(hosts::last_known(engine, now), String::new(), WARNING);
+    Some(page)
+}
+
 /// `12 keys, 9 holders, 3 waiters`, `longest wait 3m12s`.
-fn crowd(status: &Status, now: &Now) -> (String, String) {
+pub(in crate::cli::commands) fn crowd(status: &Status, now: &Now) -> (String, String) {
     let keys = status.keys.len() as u64 + status.left_out;
     // What holds or waits for several keys counts once.
     let holders = status.keys.iter().flat_map(|key| &key.holders).map(|holder| holder.token);
@@ -120,7 +153,11 @@ fn in_order<'a>(keys: &'a [KeyInfo], scope: Scope<'_>) -> Vec<&'a KeyInfo> {
 }
 
 /// The message for a report without keys.
-fn nothing(scope: Scope<'_>, filtered: bool, is_cut_off: bool) -> String {
+pub(in crate::cli::commands) fn nothing(
+    scope: Scope<'_>,
+    filtered: bool,
+    is_cut_off: bool,
+) -> String {
     match (scope, is_cut_off) {
         (_, false) if filtered => "no lock is like that; `canal status` shows all".to_owned(),
         (Scope::Key(key), false) => format!("nobody holds {key} or waits for it"),
@@ -181,7 +218,12 @@ impl Drawer<'_> {
                 NOTE,
             );
         }
-        let others = self.key.waiting.saturating_sub(waiters.len() as u64);
+        self.others(page);
+    }
+
+    /// Adds how many hold or wait that are not shown.
+    fn others(&self, page: &mut Page) {
+        let others = self.key.waiting.saturating_sub(self.key.waiters.len() as u64);
         if others > 0 && self.key.left_out == 0 {
             page.note(plural(others, "other waits, too", "others wait, too"), NOTE);
         }
@@ -287,7 +329,7 @@ impl Drawer<'_> {
 }
 
 /// `buckets 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
-fn summary(key: &KeyInfo) -> String {
+pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
     let KeyInfo { kind, held, capacity, view, stored, paused, waiting, .. } = key;
     let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
     let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));

@@ -22,13 +22,14 @@ const DEPTH_MAX: usize = 20;
 pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8, Failed> {
     let waits = connect::client(global)?.why(&target.query()).map_err(connect::failed)?;
     let now = Now::here();
-    let text = if json {
-        stdout::json(&waits)?
-    } else {
-        story(target, &waits, &now) + &waiters(&waits, &now)
-    };
+    let text = if json { stdout::json(&waits)? } else { text(target, &waits, &now) };
     stdout::print(&text)?;
     Ok(SUCCESS)
+}
+
+/// What it waits for, and what waits for it.
+pub(in crate::cli::commands) fn text(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
+    story(target, waits, now) + &waiters(waits, now)
 }
 
 fn story(target: &WhyTarget, waits: &Waits, now: &Now) -> String {

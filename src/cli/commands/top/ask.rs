@@ -1,0 +1,126 @@
+//! What the user asks of the daemon beside the reports, and the answers.
+//!
+//! Each action is the call of the command of that name, with its permissions and its words. What it
+//! would do is asked first, and shown.
+
+use nix::sys::signal::Signal;
+
+use crate::cli::arguments::why_target::WhyTarget;
+use crate::cli::commands::{history, kill, release, resize};
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::wording::time::Now;
+use crate::client::Client;
+use crate::protocol::{KillTarget, Release, Resize, Waits, WouldKill};
+
+/// The signal of `k`, as that of `canal kill`.
+pub(super) const SIGNAL: Signal = Signal::SIGTERM;
+
+/// A holder or a waiter, among those of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// The hold with this token.
+    Holder { token: u64 },
+    /// What waits in this session since then.
+    Waiter { session: String, pid: u32, since: String },
+}
+
+/// A question to the daemon, or an order.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Ask {
+    /// What a session waits for, and what waits for it.
+    Chain(WhyTarget),
+    /// What ended of a key.
+    History { key: String },
+    /// What a release by force would break.
+    WouldRelease { token: u64 },
+    /// What would be signalled.
+    WouldKill { key: String, who: Who },
+    /// Break this hold.
+    Release { token: u64 },
+    /// Signal this process.
+    Kill(Box<KillTarget>),
+    /// Store a size, pause or resume.
+    Resize(Resize),
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    Chain(Waits),
+    History(history::History),
+    /// What is asked before this is done.
+    Question(String, Ask),
+    /// What was done.
+    Done(String),
+    Failed(Failed),
+}
+
+impl Ask {
+    /// Asks, and waits for the answer.
+    pub(super) fn put(&self, client: &mut Client) -> Answer {
+        self.try_to(client).unwrap_or_else(Answer::Failed)
+    }
+
+    fn try_to(&self, client: &mut Client) -> Result<Answer, Failed> {
+        let now = Now::here();
+        Ok(match self {
+            Self::Chain(target) => {
+                Answer::Chain(client.why(&target.query()).map_err(connect::failed)?)
+            }
+            Self::History { key } => Answer::History(history::of_key(client, key)?),
+            Self::WouldRelease { token } => {
+                let asked = Release { token: Some(*token), ..Release::default() };
+                let held = client.would_release(&asked, None).map_err(connect::failed)?;
+                let lines = release::lines(&held, "break the hold of", "by");
+                Answer::Question(format!("{}?", lines.join("; ")), Self::Release { token: *token })
+            }
+            Self::WouldKill { key, who } => {
+                let asked =
+                    WouldKill { key: Some(key.clone()), waiters: true, ..WouldKill::default() };
+                let found = client.would_kill(&asked).map_err(connect::failed)?;
+                let target = found.targets.into_iter().find(|it| who.is(it));
+                let target = target.ok_or_else(|| absent(found.left_out))?;
+                kill::refusal(&target)?;
+                let line = kill::line(&target, &now);
+                let question = format!("send {} to {line}?", kill::name(SIGNAL));
+                Answer::Question(question, Self::Kill(Box::new(target)))
+            }
+            Self::Release { token } => {
+                let asked = Release { token: Some(*token), ..Release::default() };
+                let released = client.release_once(&asked, None).map_err(connect::failed)?;
+                Answer::Done(release::lines(&released, "broke the hold of", "by").join("; "))
+            }
+            Self::Kill(target) => {
+                kill::end(client, target, SIGNAL)?;
+                Answer::Done(kill::sent(target, SIGNAL))
+            }
+            Self::Resize(asked) => {
+                let resized = client.resize(asked).map_err(connect::failed)?;
+                Answer::Done(resize::told(asked, &resized))
+            }
+        })
+    }
+}
+
+fn absent(left_out: u64) -> Failed {
+    match left_out {
+        0 => Failed::new("it does not hold or wait any more"),
+        _ => Failed::new("it is not among the first ones of this key that the daemon names")
+            .hint("`canal kill --pid PID` ends it"),
+    }
+}
+
+impl Who {
+    /// Whether the daemon means the same one.
+    fn is(&self, target: &KillTarget) -> bool {
+        match self {
+            Self::Holder { token } => target.token == Some(*token),
+            Self::Waiter { session, pid, since } => {
+                let party = &target.party;
+                target.request.is_some()
+                    && (&party.session, party.pid, &target.since) == (session, *pid, since)
+            }
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! Draws what the model says. All text goes through [`sanitize`]: that of others cannot steer the
+//! terminal.
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Modifier, Style};
+
+use super::choice::Row;
+use super::model::{Above, Bottom, Model, OpenKey};
+use super::timeline::timeline;
+use crate::cli::commands::history;
+use crate::cli::commands::status::page::{Line, Page};
+use crate::cli::commands::status::view::{self, HEAD, KEY, NOTE, PLAIN, Scope, WARNING};
+use crate::cli::commands::status::why;
+use crate::cli::output::sanitize::{command_line, cut, fold, sanitize, width};
+use crate::cli::wording::participant::plural;
+use crate::cli::wording::time::Now;
+use crate::cli::wording::user_name;
+use crate::protocol::{KeyInfo, Mode, Status};
+
+/// A question may take this many lines.
+const BOTTOM_LINES_MAX: usize = 4;
+
+/// Below this many columns the list has no column for commands.
+const COMMANDS_FROM: usize = 72;
+
+/// What keys do in the list.
+const KEYS_OF_LIST: [&str; 8] =
+    ["? help", "q quit", "Enter look", "/ filter", "s sort", "h history", "p pause", "z size"];
+
+/// What keys do on the page of a key.
+const KEYS_OF_KEY: [&str; 9] = [
+    "? help",
+    "q quit",
+    "Esc back",
+    "w chain",
+    "h history",
+    "r release",
+    "k kill",
+    "p pause",
+    "z size",
+];
+
+/// What keys do on a page above.
+const KEYS_ABOVE: [&str; 3] = ["Esc back", "q quit", "arrows scroll"];
+
+/// All keys.
+const HELP: [(&str, &str); 15] = [
+    ("arrows", "move the mark, or scroll; also Page Up, Page Down, Home, End"),
+    ("Enter", "look into the key; there: the chain of the one with the mark"),
+    ("Esc", "back; in the list: no filter"),
+    ("/", "list only keys with this text in their name, users or commands"),
+    ("s", "sort by waiters, longest wait, longest hold, name"),
+    ("w", "what the one with the mark waits for, and what waits for it"),
+    ("h", "the key over time, and what ended of it"),
+    ("r", "break the hold with the mark, as `canal release --force` does"),
+    ("k", "end the process with the mark, as `canal kill` does (TERM)"),
+    ("z", "store a size, as `canal resize` does: 4, or 3x2 for buckets"),
+    ("p", "pause the key, or resume it"),
+    ("Ctrl-L", "draw the screen anew"),
+    ("Ctrl-Z", "stop canal; `fg` goes on"),
+    ("q", "quit; also Ctrl-C"),
+    ("y", "what r, k, z and p ask is done after y only"),
+];
+
+/// The screen, and where something is typed.
+pub(super) struct Drawn {
+    pub(super) buffer: Buffer,
+    pub(super) cursor: Option<(u16, u16)>,
+}
+
+/// Draws the model. Notes in it how far a page is scrolled, which is known only here.
+pub(super) fn draw(model: &mut Model, area: Rect, now: &Now) -> Drawn {
+    let columns = usize::from(area.width);
+    let bottom = bottom(model, columns);
+    let head = head(model, columns, now);
+    let room = usize::from(area.height).saturating_sub(bottom.lines.len());
+    // Something of the page is shown, whatever there is to be said above it.
+    let head: Vec<Line> = head.into_iter().take(room.saturating_sub(2)).collect();
+    let room = room - head.len();
+    let mut body = body(model, columns, now);
+    let marked = if model.above.is_none() { model.mark() } else { None };
+    mark_begins(&mut body.moving, marked);
+    model.top = body.top(model.top, marked, room);
+    let mut canvas = Canvas { buffer: Buffer::empty(area) };
+    canvas.lines(0, &head);
+    let begin = head.len() + canvas.lines(head.len(), &body.fixed[..body.fixed.len().min(room)]);
+    for (y, line) in (begin..).zip(body.shown(model.top, room)) {
+        canvas.line(y, line, marked.is_some() && line.group == marked);
+    }
+    let first = usize::from(area.height).saturating_sub(bottom.lines.len());
+    canvas.lines(first, &bottom.lines);
+    let cursor = bottom.cursor.map(|x| (place(x.min(columns.saturating_sub(1))), area.height - 1));
+    Drawn { buffer: canvas.buffer, cursor }
+}
+
+fn line(style: anstyle::Style, text: impl Into<String>) -> Line {
+    Line { group: None, style, text: text.into() }
+}
+
+/// A number of columns or lines, as the buffer has it.
+fn place(n: usize) -> u16 {
+    u16::try_from(n).unwrap_or(u16::MAX)
+}
+
+struct Canvas {
+    buffer: Buffer,
+}
+
+impl Canvas {
+    fn lines(&mut self, first: usize, lines: &[Line]) -> usize {
+        for (y, line) in (first..).zip(lines) {
+            self.line(y, line, false);
+        }
+        lines.len()
+    }
+
+    fn line(&mut self, y: usize, line: &Line, is_marked: bool) {
+        let Rect { width: columns, height, .. } = self.buffer.area;
+        if y >= usize::from(height) {
+            return;
+        }
+        let (y, mut style) = (place(y), Style::from(line.style));
+        if is_marked {
+            style = style.add_modifier(Modifier::REVERSED);
+            self.buffer.set_style(Rect::new(0, y, columns, 1), style);
+        }
+        self.buffer.set_stringn(0, y, sanitize(&line.text), columns.into(), style);
+    }
+}
+
+/// The lines of a page: some at its head that do not move, and others.
+#[derive(Default)]
+struct Body {
+    fixed: Vec<Line>,
+    moving: Vec<Line>,
+}
+
+impl Body {
+    fn room(&self, room: usize) -> usize {
+        room.saturating_sub(self.fixed.len())
+    }
+
+    /// The first line that is shown, so that the one with the mark is, too.
+    fn top(&self, top: usize, marked: Option<usize>, room: usize) -> usize {
+        let room = self.room(room);
+        let most = self.moving.len().saturating_sub(room);
+        let top = top.min(most);
+        let of_mark = |line: &Line| marked.is_some() && line.group == marked;
+        let Some(first) = self.moving.iter().position(of_mark) else { return top };
+        let last = self.moving.iter().rposition(of_mark).unwrap_or(first);
+        // Its first line counts for more than its last one.
+        top.max((last + 1).saturating_sub(room)).min(first)
+    }
+
+    fn shown(&self, top: usize, room: usize) -> impl Iterator<Item = &Line> {
+        self.moving.iter().skip(top).take(self.room(room))
+    }
+}
+
+/// What stands above every page.
+fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let Some(status) = &model.status else {
+        return vec![line(PLAIN, "the daemon is asked")];
+    };
+    if model.is_lost {
+        lines.push(line(WARNING, "the daemon went away: waiting for the next one; as it was:"));
+    }
+    if let Some(page) = view::cut_off(status, now) {
+        lines.extend(page.unstyled_lines(Some(columns)));
+    }
+    match (&model.above, &model.open) {
+        (Some(above), _) => lines.extend(head_above(above, columns)),
+        (None, Some(open)) => lines.extend(head_of_key(model, open, columns)),
+        (None, None) => lines.extend(head_of_list(model, status, columns, now)),
+    }
+    lines
+}
+
+fn head_above(above: &Above, columns: usize) -> Vec<Line> {
+    let mut page = Page::default();
+    let (name, said) = match above {
+        Above::Help => ("Keys".to_owned(), String::new()),
+        Above::Chain(target, _) => (target.to_string(), "what waits for what".to_owned()),
+        Above::History(key, _) => (sanitize(key), "over time".to_owned()),
+    };
+    page.title(name, said, KEY);
+    page.unstyled_lines(Some(columns))
+}
+
+fn head_of_key(model: &Model, open: &OpenKey, columns: usize) -> Vec<Line> {
+    let mut page = Page::default();
+    let said = model.opened().map(view::summary).unwrap_or_default();
+    page.title(sanitize(&open.key), said, KEY);
+    page.unstyled_lines(Some(columns))
+}
+
+fn head_of_list(model: &Model, status: &Status, columns: usize, now: &Now) -> Vec<Line> {
+    let mut page = Page::default();
+    let (counts, longest) = view::crowd(status, now);
+    page.title(counts, longest, KEY);
+    let mut order = model.choice.order.name().to_owned();
+    let filter = &model.choice.filter;
+    if !filter.is_empty() {
+        order = format!("{} with `{}`, {order}", model.rows().len(), sanitize(filter));
+    }
+    page.title(order, String::new(), NOTE);
+    if status.left_out > 0 {
+        let more = plural(status.left_out, "more key is", "more keys are");
+        page.title(format!("{more} left out; --under asks for some"), String::new(), WARNING);
+    }
+    page.unstyled_lines(Some(columns))
+}
+
+fn body(model: &Model, columns: usize, now: &Now) -> Body {
+    match (&model.above, &model.status) {
+        (_, None) => Body::default(),
+        (Some(above), _) => {
+            Body { fixed: Vec::new(), moving: body_above(model, above, columns, now) }
+        }
+        (None, Some(status)) if model.open.is_some() => body_of_key(model, status, columns, now),
+        (None, Some(status)) => match model.rows() {
+            rows if rows.is_empty() => nothing(model, status, Scope::Overview, columns, now),
+            rows => list(&rows, columns, now),
+        },
+    }
+}
+
+fn body_above(model: &Model, above: &Above, columns: usize, now: &Now) -> Vec<Line> {
+    let waits = || vec![line(NOTE, "the daemon is asked")];
+    match above {
+        Above::Help => HELP.iter().flat_map(|(key, text)| help(key, text, columns)).collect(),
+        Above::Chain(_, None) | Above::History(_, None) => waits(),
+        Above::Chain(target, Some(found)) => {
+            let text = why::text(target, found, now);
+            text.lines().flat_map(|text| folded(text, columns)).collect()
+        }
+        Above::History(key, Some(found)) => {
+            let page = history::page::page(&found.records, found.dropped, now);
+            let rows = timeline(key, &found.records, model.key(key), columns, now);
+            let timeline = rows.into_iter().map(|row| line(PLAIN, row));
+            timeline.chain(page.unstyled_lines(Some(columns))).collect()
+        }
+    }
+}
+
+fn help(key: &str, text: &str, columns: usize) -> Vec<Line> {
+    let room = columns.saturating_sub(8).max(10);
+    let lines = fold(text, room).into_iter().enumerate();
+    lines
+        .map(|(n, text)| line(PLAIN, format!("{:<8}{text}", if n == 0 { key } else { "" })))
+        .collect()
+}
+
+/// A line of a chain; what does not fit stands below it, as deep.
+fn folded(text: &str, columns: usize) -> Vec<Line> {
+    let depth = text.len() - text.trim_start().len();
+    let depth = depth.min(columns / 2);
+    let lines = fold(text.trim_start(), columns.saturating_sub(depth + 2)).into_iter().enumerate();
+    lines
+        .map(|(n, text)| {
+            let indent = if n == 0 { depth } else { depth + 2 };
+            line(PLAIN, format!("{}{text}", " ".repeat(indent)))
+        })
+        .collect()
+}
+
+fn body_of_key(model: &Model, status: &Status, columns: usize, now: &Now) -> Body {
+    let page = model.opened().map(|key| view::participants(status, key, now));
+    let mut fixed = page.map(|page| page.unstyled_lines(Some(columns))).unwrap_or_default();
+    if fixed.is_empty() {
+        let key = model.open.as_ref().map(|open| sanitize(&open.key)).unwrap_or_default();
+        return nothing(model, status, Scope::Key(&key), columns, now);
+    }
+    let head = fixed.iter().take_while(|line| line.group.is_none()).count();
+    let moving = fixed.split_off(head);
+    Body { fixed, moving }
+}
+
+/// What is said where there is nothing to show.
+fn nothing(model: &Model, status: &Status, scope: Scope<'_>, columns: usize, now: &Now) -> Body {
+    let text = match (scope, model.choice.filter.is_empty()) {
+        (Scope::Overview, false) => "no key has that text; Esc lists all".to_owned(),
+        _ => view::nothing(scope, model.is_part, view::cut_off(status, now).is_some()),
+    };
+    Body { fixed: Vec::new(), moving: folded(&text, columns) }
+}
+
+/// Puts the mark before the first line of a group: where there is no reverse video, it is seen, too.
+fn mark_begins(lines: &mut [Line], marked: Option<usize>) {
+    let of_mark = |line: &&mut Line| marked.is_some() && line.group == marked;
+    if let Some(first) = lines.iter_mut().find(of_mark)
+        && first.text.starts_with(' ')
+    {
+        first.text.replace_range(..1, ">");
+    }
+}
+
+/// The list of keys.
+fn list(rows: &[Row<'_>], columns: usize, now: &Now) -> Body {
+    let cells: Vec<[String; 6]> = rows.iter().map(|row| cells(row, now)).collect();
+    let names = ["KEY", "HELD", "WAIT", "LONGEST", "HELD FOR", "HOLDER"].map(str::to_owned);
+    let widths = widths(&names, &cells, columns);
+    let fixed = vec![line(HEAD, row_text(&names, &widths))];
+    let moving = rows.iter().zip(&cells).enumerate().map(|(at, (row, cells))| {
+        let style = match row.key {
+            KeyInfo { paused: true, .. } => WARNING,
+            key if key.holders.is_empty() && key.waiting == 0 => NOTE,
+            _ => PLAIN,
+        };
+        Line { group: Some(at), style, text: row_text(cells, &widths) }
+    });
+    Body { fixed, moving: moving.collect() }
+}
+
+/// Key, held, waiting, longest wait, longest hold, the oldest holder.
+fn cells(row: &Row<'_>, now: &Now) -> [String; 6] {
+    let Row { key, waits_since, held_since } = row;
+    let age = |since: &Option<&str>| since.map(|since| now.age(since)).unwrap_or_default();
+    let name = sanitize(&key.key);
+    [
+        if key.paused { format!("{name} (paused)") } else { name },
+        held(key),
+        if key.waiting > 0 { key.waiting.to_string() } else { String::new() },
+        age(waits_since),
+        age(held_since),
+        holder(key),
+    ]
+}
+
+/// `2/3`, `4 read`, `write`.
+fn held(key: &KeyInfo) -> String {
+    let of_mode = |mode| key.holders.iter().filter(|it| it.mode == Some(mode)).count();
+    match (of_mode(Mode::Read), of_mode(Mode::Write), key.capacity) {
+        (0, 0, Some(capacity)) => format!("{}/{capacity}", key.held),
+        (0, 0, None) if key.held == 0 => String::new(),
+        (0, 0, None) => key.held.to_string(),
+        (_, 1.., _) => "write".to_owned(),
+        (readers, 0, _) => format!("{readers} read"),
+    }
+}
+
+/// `alice: ./deploy.sh, and 2 more`: what holds longest.
+fn holder(key: &KeyInfo) -> String {
+    let Some(first) = key.holders.iter().min_by_key(|holder| &holder.since) else {
+        return String::new();
+    };
+    let command = first.command.as_deref().map(command_line).unwrap_or_default();
+    let more = match key.holders.len() {
+        1 => String::new(),
+        n => format!(" (and {} more)", n - 1),
+    };
+    format!("{}: {command}{more}", user_name::name(first.uid))
+}
+
+/// How wide each column is; 0 if there is no room for it.
+fn widths(names: &[String; 6], cells: &[[String; 6]], columns: usize) -> [usize; 6] {
+    let mut widths = [0; 6];
+    for row in std::iter::once(names).chain(cells) {
+        for (widest, cell) in widths.iter_mut().zip(row) {
+            *widest = width(cell).max(*widest);
+        }
+    }
+    if columns < COMMANDS_FROM {
+        widths[5] = 0;
+    }
+    let taken = |widths: &[usize; 6], from: usize| -> usize {
+        widths[from..].iter().filter(|wide| **wide > 0).map(|wide| wide + GAP.len()).sum()
+    };
+    // The name is what a row is about.
+    let name_least = widths[0].min(columns / 2).max(8);
+    if widths[5] > 0 {
+        let fixed = taken(&[0, widths[1], widths[2], widths[3], widths[4], 0], 1);
+        let rest = columns.saturating_sub(MARK + fixed + GAP.len());
+        widths[0] = widths[0].min(rest / 2).max(8);
+        widths[5] = rest.saturating_sub(widths[0]);
+        return widths;
+    }
+    for column in [4, 3] {
+        if MARK + name_least + taken(&widths, 1) > columns {
+            widths[column] = 0;
+        }
+    }
+    widths[0] = columns.saturating_sub(MARK + taken(&widths, 1)).max(8);
+    widths
+}
+
+const GAP: &str = "  ";
+/// The columns of the mark.
+const MARK: usize = 2;
+
+/// The name and the holder begin at the left, numbers and times end at the right.
+fn row_text(cells: &[String; 6], widths: &[usize; 6]) -> String {
+    let mut text = " ".repeat(MARK);
+    for (at, (cell, wide)) in
+        cells.iter().zip(widths).enumerate().filter(|(_, (_, wide))| **wide > 0)
+    {
+        let cell = cut(cell, *wide);
+        let fill = " ".repeat(wide - width(&cell));
+        text += &match at {
+            0 => format!("{cell}{fill}"),
+            5 => format!("{GAP}{cell}"),
+            _ => format!("{GAP}{fill}{cell}"),
+        };
+    }
+    text
+}
+
+/// What stands at the bottom.
+struct Foot {
+    lines: Vec<Line>,
+    /// The column of the cursor in the last line, if something is typed there.
+    cursor: Option<usize>,
+}
+
+fn bottom(model: &Model, columns: usize) -> Foot {
+    let typed = |name: &str, text: &str| {
+        let (name, text) = (sanitize(name), sanitize(text));
+        // The end of the text is what is being typed.
+        let room = columns.saturating_sub(width(&name) + 1);
+        let text = tail(&text, room);
+        let shown = format!("{name}{text}");
+        Foot { cursor: Some(width(&shown)), lines: vec![line(PLAIN, shown)] }
+    };
+    let lines = match &model.bottom {
+        Bottom::Filter => return typed("filter: ", &model.choice.filter),
+        Bottom::Size { key, typed: text } => {
+            let name = cut(&sanitize(key), columns / 3);
+            let hint = if columns < COMMANDS_FROM { "" } else { " (4, or 3x2; empty forgets it)" };
+            return typed(&format!("size of {name}{hint}: "), text);
+        }
+        Bottom::Question(text, _) => sentences(&format!("{text} [y/N]"), columns, WARNING),
+        Bottom::Said(text) => sentences(text, columns, PLAIN),
+        Bottom::Asking => vec![line(NOTE, "the daemon is asked")],
+        Bottom::Help => {
+            let keys: &[&str] = match (&model.above, &model.open) {
+                (Some(_), _) => &KEYS_ABOVE,
+                (None, Some(_)) => &KEYS_OF_KEY,
+                (None, None) => &KEYS_OF_LIST,
+            };
+            vec![line(NOTE, as_many_as_fit(keys, columns))]
+        }
+    };
+    Foot { lines, cursor: None }
+}
+
+/// The end of a text, in at most this many columns.
+fn tail(text: &str, columns: usize) -> &str {
+    let mut text = text;
+    while width(text) > columns {
+        let Some(first) = text.chars().next() else { break };
+        text = &text[first.len_utf8()..];
+    }
+    text
+}
+
+/// A sentence in several lines; of one that is too long the begin and the end.
+fn sentences(text: &str, columns: usize, style: anstyle::Style) -> Vec<Line> {
+    let mut lines = fold(&sanitize(text), columns);
+    if lines.len() > BOTTOM_LINES_MAX {
+        let last = lines.split_off(lines.len() - 1);
+        lines.truncate(BOTTOM_LINES_MAX - 2);
+        lines.push("…".to_owned());
+        lines.extend(last);
+    }
+    lines.into_iter().map(|text| line(style, text)).collect()
+}
+
+fn as_many_as_fit(keys: &[&str], columns: usize) -> String {
+    let mut text = String::new();
+    for key in keys {
+        let gap = if text.is_empty() { "" } else { GAP };
+        if width(&text) + gap.len() + width(key) <= columns {
+            text += gap;
+            text += key;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

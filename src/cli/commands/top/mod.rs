@@ -1,0 +1,158 @@
+//! `canal top`: keys, holders and waiters on the whole terminal, as they change.
+//!
+//! `model` is what is shown and what keys do to it, `draw` draws it, and neither does I/O. `feed`
+//! brings the reports of the daemon, `terminal` has the keyboard, the screen and the signals.
+
+mod ask;
+mod choice;
+mod draw;
+mod feed;
+mod keys;
+mod model;
+mod screen;
+mod terminal;
+mod timeline;
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::cli::arguments::definition::{Global, TopArgs};
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::wording::time::Now;
+use crate::protocol::StatusQuery;
+use crate::run::{OwnCode, SUCCESS};
+use crate::sys::signals::die_by;
+use feed::{Feed, News};
+use keys::Keyboard;
+use model::{Effect, Model, OpenKey};
+use terminal::{Events, Signals, Terminal};
+
+/// An Escape that nothing follows for this long is a key. Over slow lines the parts of a key come
+/// apart.
+const ESCAPE_PAUSE: Duration = Duration::from_millis(200);
+
+/// How it ends.
+enum End {
+    /// The user is done, or the terminal is gone.
+    Quit,
+    Signal(Signal),
+    /// No report follows.
+    Over(Result<(), Failed>),
+}
+
+pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+    terminal::check()?;
+    let target = connect::Target::of(global)?;
+    // What a connection tells later would stand in the middle of the screen.
+    let client = target.connect(verbosity.min(Verbosity::Verbose))?;
+    let signals = Signals::catch()?;
+    let feed = Feed::start(client, target, query(args))?;
+    let open = args.key.as_ref().map(|key| OpenKey::new(key.as_str().to_owned()));
+    let is_part = args.mine || args.waiting || args.user.is_some() || args.under.is_some();
+    let model = Model { open, is_part, ..Model::default() };
+    let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter()?);
+    match (Top { model, keyboard, escape_at, feed, signals, terminal }).run()? {
+        End::Quit => Ok(SUCCESS),
+        End::Over(Err(failed)) => Err(failed),
+        End::Over(Ok(())) => Err(Failed::new("the daemon ended, and sends no further report")),
+        End::Signal(signal) => {
+            die_by(signal as i32);
+            Err(Failed::silent(OwnCode::Failed.number()))
+        }
+    }
+}
+
+fn query(args: &TopArgs) -> StatusQuery {
+    let prefix = args.key.as_ref().or(args.under.as_ref());
+    StatusQuery {
+        key: prefix.map(|key| key.as_str().to_owned()),
+        mine: args.mine,
+        uid: args.user,
+        waiting: args.waiting,
+        full: args.key.is_some(),
+        ..StatusQuery::default()
+    }
+}
+
+/// All that `canal top` has.
+struct Top {
+    model: Model,
+    keyboard: Keyboard,
+    /// When an Escape that came is the key of that name, if nothing follows it.
+    escape_at: Option<Instant>,
+    feed: Feed,
+    signals: Signals,
+    terminal: Terminal,
+}
+
+impl Top {
+    /// Until it ends. The terminal is given back.
+    fn run(mut self) -> Result<End, Failed> {
+        loop {
+            let now = Now::here();
+            let drawn = draw::draw(&mut self.model, Terminal::area(), &now);
+            self.terminal.show(drawn.buffer, drawn.cursor)?;
+            let pause = self.escape_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let time = now.good_for().into_iter().chain(pause).min();
+            let events = Terminal::wait(&self.signals, &self.feed, time)?;
+            if let Some(end) = self.turn(&events)? {
+                return Ok(end);
+            }
+        }
+    }
+
+    fn turn(&mut self, events: &Events) -> Result<Option<End>, Failed> {
+        match events.signal {
+            Some(signal) if terminal::ends(signal) => return Ok(Some(End::Signal(signal))),
+            Some(Signal::SIGTSTP) => self.terminal.suspend()?,
+            Some(Signal::SIGCONT) => self.terminal.resume()?,
+            // The size of the terminal is asked each time.
+            _ => {}
+        }
+        if events.hung_up {
+            return Ok(Some(End::Quit));
+        }
+        for news in self.feed.take() {
+            match news {
+                News::Status(status) => {
+                    let effect = self.model.report(*status);
+                    self.carry_out(effect);
+                }
+                News::Lost => self.model.is_lost = true,
+                News::Answer(ask, answer) => self.model.answer(&ask, answer),
+                News::Over(how) => return Ok(Some(End::Over(how))),
+            }
+        }
+        for key in self.keys(&events.typed) {
+            let effect = self.model.press(key);
+            if effect == Some(Effect::Quit) {
+                return Ok(Some(End::Quit));
+            }
+            self.carry_out(effect);
+        }
+        Ok(None)
+    }
+
+    /// The keys that are whole.
+    fn keys(&mut self, typed: &[u8]) -> Vec<keys::Key> {
+        let mut keys = self.keyboard.read(typed);
+        if !typed.is_empty() {
+            self.escape_at = self.keyboard.has_begun().then(|| Instant::now() + ESCAPE_PAUSE);
+        } else if self.escape_at.is_some_and(|at| at <= Instant::now()) {
+            self.escape_at = None;
+            keys.extend(self.keyboard.pause());
+        }
+        keys
+    }
+
+    fn carry_out(&mut self, effect: Option<Effect>) {
+        match effect {
+            Some(Effect::Ask(ask)) => self.feed.ask(ask),
+            Some(Effect::Redraw) => self.terminal.forget(),
+            Some(Effect::Quit) | None => {}
+        }
+    }
+}

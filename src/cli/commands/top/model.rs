@@ -1,0 +1,431 @@
+//! What the screen shows, and what keys do to it. No I/O, no clock.
+//!
+//! Invariant: an action is asked of the daemon only after the user said yes to a question that names
+//! what it is about; what is shown may have changed meanwhile, what is done may not.
+
+use super::ask::{Answer, Ask, Who};
+use super::choice::{Choice, Row};
+use super::keys::Key;
+use crate::cli::arguments::lock::{view_of, wire_view};
+use crate::cli::arguments::why_target::WhyTarget;
+use crate::cli::commands::history::History;
+use crate::protocol::{KeyInfo, Resize, Status, Waits};
+
+/// The text typed at the bottom has no more characters.
+const TYPED_MAX: usize = 200;
+
+/// How far PageUp and PageDown go.
+const PAGE_ROWS: usize = 8;
+
+/// The whole of it.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    /// The last report; `None` before the first one.
+    pub(super) status: Option<Status>,
+    /// Whether the daemon went away, and the next one is waited for.
+    pub(super) is_lost: bool,
+    /// Whether the daemon was asked for a part of the locks only.
+    pub(super) is_part: bool,
+    /// Which keys are listed, and in which order.
+    pub(super) choice: Choice,
+    /// The key with the mark on it in the list.
+    pub(super) marked: Option<String>,
+    /// The key whose page is open.
+    pub(super) open: Option<OpenKey>,
+    /// What lies above the page of a key, or the list.
+    pub(super) above: Option<Above>,
+    /// What stands at the bottom in place of the help line.
+    pub(super) bottom: Bottom,
+    /// The first line that is shown of what is longer than the screen.
+    pub(super) top: usize,
+}
+
+/// The page of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OpenKey {
+    pub(super) key: String,
+    /// The holder or waiter with the mark on it.
+    pub(super) marked: Option<Who>,
+    /// Where it was last, in case it is gone.
+    at: usize,
+}
+
+/// A page above the others, with its answer as soon as that has come.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Above {
+    Help,
+    Chain(WhyTarget, Option<Waits>),
+    History(String, Option<History>),
+}
+
+/// What stands at the bottom.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Bottom {
+    /// The keys that can be pressed.
+    #[default]
+    Help,
+    /// What was done, or why not.
+    Said(String),
+    /// The filter is typed.
+    Filter,
+    /// A size for this key is typed.
+    Size { key: String, typed: String },
+    /// What is done if the user says yes.
+    Question(String, Ask),
+    /// The daemon is asked.
+    Asking,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Effect {
+    Quit,
+    /// Draw everything anew.
+    Redraw,
+    Ask(Ask),
+}
+
+impl OpenKey {
+    pub(super) fn new(key: String) -> Self {
+        Self { key, marked: None, at: 0 }
+    }
+}
+
+impl Model {
+    /// The keys that are listed, in their order.
+    pub(super) fn rows(&self) -> Vec<Row<'_>> {
+        self.status.as_ref().map(|status| self.choice.rows(&status.keys)).unwrap_or_default()
+    }
+
+    /// The key whose page is open, as the last report has it.
+    pub(super) fn opened(&self) -> Option<&KeyInfo> {
+        self.key(&self.open.as_ref()?.key)
+    }
+
+    /// A key, as the last report has it.
+    pub(super) fn key(&self, name: &str) -> Option<&KeyInfo> {
+        self.status.as_ref()?.keys.iter().find(|key| key.key == name)
+    }
+
+    /// The place of the mark in the list, or among the holders and waiters of the open key.
+    pub(super) fn mark(&self) -> Option<usize> {
+        if let Some(open) = &self.open {
+            let all = self.opened().map(everyone).unwrap_or_default();
+            return all.iter().position(|who| Some(who) == open.marked.as_ref());
+        }
+        let rows = self.rows();
+        rows.iter().position(|row| Some(&row.key.key) == self.marked.as_ref())
+    }
+
+    /// A report came.
+    pub(super) fn report(&mut self, status: Status) -> Option<Effect> {
+        (self.status, self.is_lost) = (Some(status), false);
+        self.keep_marks();
+        match &self.above {
+            // What waits for what, and what ended, may have changed with it.
+            Some(Above::Chain(target, Some(_))) => Some(Effect::Ask(Ask::Chain(target.clone()))),
+            Some(Above::History(key, Some(_))) => {
+                Some(Effect::Ask(Ask::History { key: key.clone() }))
+            }
+            _ => None,
+        }
+    }
+
+    /// An answer came.
+    pub(super) fn answer(&mut self, ask: &Ask, answer: Answer) {
+        match (answer, &mut self.above) {
+            (Answer::Chain(waits), Some(Above::Chain(target, shown))) => {
+                if *ask == Ask::Chain(target.clone()) {
+                    *shown = Some(waits);
+                }
+            }
+            (Answer::History(found), Some(Above::History(key, shown))) => {
+                if *ask == (Ask::History { key: key.clone() }) {
+                    *shown = Some(found);
+                }
+            }
+            // The page that it is for was left.
+            (Answer::Chain(_) | Answer::History(_), _) => {}
+            (Answer::Question(text, then), _) if self.bottom == Bottom::Asking => {
+                self.bottom = Bottom::Question(text, then);
+            }
+            // The user did something else meanwhile.
+            (Answer::Question(..), _) => {}
+            (Answer::Done(text), _) => self.bottom = Bottom::Said(text),
+            (Answer::Failed(failed), above) => {
+                let is_above = match (ask, &above) {
+                    (Ask::Chain(of), Some(Above::Chain(target, _))) => of == target,
+                    (Ask::History { key: of }, Some(Above::History(key, _))) => of == key,
+                    (Ask::Chain(_) | Ask::History { .. }, _) => return,
+                    _ => false,
+                };
+                if is_above {
+                    *above = None;
+                }
+                let hint = failed.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                self.bottom = Bottom::Said(failed.message + &hint);
+            }
+        }
+    }
+
+    /// A key was pressed.
+    pub(super) fn press(&mut self, key: Key) -> Option<Effect> {
+        if key == Key::Redraw {
+            return Some(Effect::Redraw);
+        }
+        match std::mem::take(&mut self.bottom) {
+            Bottom::Filter => self.type_filter(key),
+            Bottom::Size { key: of, typed } => self.type_size(of, typed, key),
+            Bottom::Question(_, then) => match key {
+                Key::Char('y' | 'Y') => self.ask(then),
+                _ => {
+                    self.bottom = Bottom::Said("nothing was done".to_owned());
+                    None
+                }
+            },
+            Bottom::Help | Bottom::Said(_) | Bottom::Asking => self.command(key),
+        }
+    }
+
+    fn ask(&mut self, ask: Ask) -> Option<Effect> {
+        self.bottom = Bottom::Asking;
+        Some(Effect::Ask(ask))
+    }
+
+    fn say(&mut self, text: &str) -> Option<Effect> {
+        self.bottom = Bottom::Said(text.to_owned());
+        None
+    }
+
+    fn type_filter(&mut self, key: Key) -> Option<Effect> {
+        match key {
+            Key::Enter => return None,
+            Key::Escape => {
+                self.choice.filter.clear();
+                self.keep_marks();
+                return None;
+            }
+            _ => edit(&mut self.choice.filter, key),
+        }
+        self.bottom = Bottom::Filter;
+        self.keep_marks();
+        None
+    }
+
+    fn type_size(&mut self, of: String, mut typed: String, key: Key) -> Option<Effect> {
+        match key {
+            Key::Escape => return None,
+            Key::Enter => match resize(&of, &typed) {
+                Ok((question, resize)) => {
+                    self.bottom = Bottom::Question(question, Ask::Resize(resize));
+                }
+                Err(why) => self.bottom = Bottom::Said(why),
+            },
+            _ => {
+                edit(&mut typed, key);
+                self.bottom = Bottom::Size { key: of, typed };
+            }
+        }
+        None
+    }
+
+    fn command(&mut self, key: Key) -> Option<Effect> {
+        match (key, self.above.is_some()) {
+            (Key::Char('q'), _) => return Some(Effect::Quit),
+            (Key::Escape | Key::Backspace, _) => self.back(),
+            (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, true) => {
+                self.scroll(key);
+            }
+            (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, false) => {
+                self.move_mark(key);
+            }
+            (Key::Char('?'), false) => self.cover(Above::Help),
+            // All others are about what lies below.
+            (_, true) => self.back(),
+            (Key::Enter, _) => return self.enter(),
+            (Key::Char('s'), _) if self.open.is_none() => self.choice.next_order(),
+            (Key::Char('/'), _) if self.open.is_none() => self.bottom = Bottom::Filter,
+            (Key::Char(c @ ('h' | 'p' | 'z')), _) => return self.about_key(c),
+            (Key::Char(c @ ('w' | 'r' | 'k')), _) => return self.about_someone(c),
+            _ => {}
+        }
+        None
+    }
+
+    fn cover(&mut self, above: Above) {
+        (self.above, self.top) = (Some(above), 0);
+    }
+
+    fn back(&mut self) {
+        self.top = 0;
+        if self.above.take().is_none() && self.open.take().is_none() {
+            self.choice.filter.clear();
+        }
+        self.keep_marks();
+    }
+
+    fn enter(&mut self) -> Option<Effect> {
+        if self.open.is_some() {
+            return self.about_someone('w');
+        }
+        let key = self.marked.clone()?;
+        (self.open, self.top) = (Some(OpenKey::new(key)), 0);
+        self.keep_marks();
+        None
+    }
+
+    /// What is about the key whose page is open, or which has the mark.
+    fn about_key(&mut self, what: char) -> Option<Effect> {
+        let open = self.open.as_ref().map(|open| open.key.clone());
+        let Some(key) = open.or_else(|| self.marked.clone()) else {
+            return self.say("there is no key to do that with");
+        };
+        if what == 'h' {
+            self.cover(Above::History(key.clone(), None));
+            return Some(Effect::Ask(Ask::History { key }));
+        }
+        if what == 'z' {
+            self.bottom = Bottom::Size { key, typed: String::new() };
+            return None;
+        }
+        let keys = self.status.iter().flat_map(|status| &status.keys);
+        let is_paused = keys.into_iter().any(|it| it.key == key && it.paused);
+        let question = match is_paused {
+            true => format!("resume {key}: grant its slots again?"),
+            false => format!("pause {key}: grant none of its slots until it is resumed?"),
+        };
+        let resize = Resize { key, pause: Some(!is_paused), ..Resize::default() };
+        self.bottom = Bottom::Question(question, Ask::Resize(resize));
+        None
+    }
+
+    /// What is about the holder or waiter with the mark.
+    fn about_someone(&mut self, what: char) -> Option<Effect> {
+        let Some(open) = &self.open else {
+            return self.say("Enter looks into a key; then this is about its holders and waiters");
+        };
+        let Some(who) = open.marked.clone() else {
+            return self.say("nobody holds it or waits for it");
+        };
+        match (what, who) {
+            ('w', who) => {
+                let target = WhyTarget::Session(self.session(&who)?);
+                self.cover(Above::Chain(target.clone(), None));
+                Some(Effect::Ask(Ask::Chain(target)))
+            }
+            ('r', Who::Holder { token }) => self.ask(Ask::WouldRelease { token }),
+            ('r', Who::Waiter { .. }) => {
+                self.say("it waits, and holds nothing of this key; k ends its process")
+            }
+            (_, who) => {
+                let key = open.key.clone();
+                self.ask(Ask::WouldKill { key, who })
+            }
+        }
+    }
+
+    fn session(&self, who: &Who) -> Option<String> {
+        match who {
+            Who::Waiter { session, .. } => Some(session.clone()),
+            Who::Holder { token } => {
+                let holders = &self.opened()?.holders;
+                let holder = holders.iter().find(|holder| holder.token == *token)?;
+                Some(holder.session.clone())
+            }
+        }
+    }
+
+    fn scroll(&mut self, key: Key) {
+        self.top = match key {
+            Key::Up => self.top.saturating_sub(1),
+            Key::Down => self.top + 1,
+            Key::PageUp => self.top.saturating_sub(PAGE_ROWS),
+            Key::PageDown => self.top + PAGE_ROWS,
+            Key::Home => 0,
+            // Drawing knows how long the page is.
+            _ => usize::MAX / 2,
+        };
+    }
+
+    fn move_mark(&mut self, key: Key) {
+        let count = match &self.open {
+            Some(_) => self.opened().map_or(0, |key| key.holders.len() + key.waiters.len()),
+            None => self.rows().len(),
+        };
+        let at = self.mark().unwrap_or(0);
+        let last = count.saturating_sub(1);
+        let next = match key {
+            Key::Up => at.saturating_sub(1),
+            Key::Down => at + 1,
+            Key::PageUp => at.saturating_sub(PAGE_ROWS),
+            Key::PageDown => at + PAGE_ROWS,
+            Key::Home => 0,
+            _ => last,
+        };
+        self.mark_at(next.min(last));
+    }
+
+    fn mark_at(&mut self, at: usize) {
+        let everyone = self.opened().map(everyone);
+        match &mut self.open {
+            Some(open) => {
+                open.marked = everyone.and_then(|all| all.get(at).cloned());
+                open.at = at;
+            }
+            None => self.marked = self.rows().get(at).map(|row| row.key.key.clone()),
+        }
+    }
+
+    /// Where what had the mark is gone, its neighbour gets it.
+    fn keep_marks(&mut self) {
+        if let Some(open) = &self.open {
+            let at = self.mark().unwrap_or(open.at);
+            let count = self.opened().map_or(0, |key| key.holders.len() + key.waiters.len());
+            self.mark_at(at.min(count.saturating_sub(1)));
+        } else if self.mark().is_none() {
+            let rows = self.rows();
+            let after = self.marked.as_ref().map(|marked| {
+                // Of what follows by name, the first.
+                rows.iter().filter(|row| row.key.key > *marked).map(|row| &row.key.key).min()
+            });
+            let next = after.flatten().or_else(|| rows.first().map(|row| &row.key.key));
+            self.marked = next.cloned();
+        }
+    }
+}
+
+/// The holders and the waiters of a key, in the order in which they are shown.
+fn everyone(key: &KeyInfo) -> Vec<Who> {
+    let holders = key.holders.iter().map(|holder| Who::Holder { token: holder.token });
+    let waiters = key.waiters.iter().map(|waiter| Who::Waiter {
+        session: waiter.session.clone(),
+        pid: waiter.pid,
+        since: waiter.since.clone(),
+    });
+    holders.chain(waiters).collect()
+}
+
+fn edit(text: &mut String, key: Key) {
+    match key {
+        Key::Char(c) if text.chars().count() < TYPED_MAX => text.push(c),
+        Key::Backspace => drop(text.pop()),
+        Key::Clear => text.clear(),
+        _ => {}
+    }
+}
+
+/// What is to be done with a size that was typed, and the question before it.
+fn resize(key: &str, typed: &str) -> Result<(String, Resize), String> {
+    let typed = typed.trim();
+    let resize = Resize { key: key.to_owned(), ..Resize::default() };
+    if typed.is_empty() {
+        let question = format!("forget the stored size of {key}?");
+        return Ok((question, Resize { forget: true, ..resize }));
+    }
+    let (per, buckets, slots) = wire_view(Some(view_of(typed)?));
+    let question = format!("store {typed} as the size of {key}, which counts for everybody?");
+    Ok((question, Resize { per, buckets, slots, ..resize }))
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,240 @@
+//! The terminal while it is ours: raw mode, the other screen, and signals as something to read.
+//!
+//! Invariant: however this process ends, except by SIGKILL, the terminal is left as it was found.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::panic;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::unistd::read;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use terminal_size::{Height, Width, terminal_size_of};
+
+use super::screen::{self, Palette};
+use crate::cli::failed::Failed;
+
+/// Signals that end this process, after the terminal is as it was.
+const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// To the other screen; no cursor.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
+
+/// Back. A terminal without another screen is cleared.
+const LEAVE: &str = "\x1b[0m\x1b[2J\x1b[H\x1b[?25h\x1b[?1049l";
+
+/// The size of a terminal that does not say it.
+const SIZE_ASSUMED: (u16, u16) = (80, 24);
+
+/// No terminal is larger; what says so is wrong.
+const SIDE_MAX: u16 = 1000;
+
+/// How the terminal was, while it is ours.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// What there was to read.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    /// What was typed.
+    pub(super) typed: Vec<u8>,
+    /// The terminal is gone.
+    pub(super) hung_up: bool,
+    /// A signal that came.
+    pub(super) signal: Option<Signal>,
+}
+
+/// The signals of this process, to be read. From now on they have no effect of their own, in this
+/// thread and in those that it starts.
+#[derive(Debug)]
+pub(super) struct Signals(SignalFd);
+
+impl Signals {
+    pub(super) fn catch() -> Result<Self, Failed> {
+        let mut signals: SigSet = ENDING.into_iter().collect();
+        signals.add(Signal::SIGTSTP);
+        signals.add(Signal::SIGCONT);
+        signals.add(Signal::SIGWINCH);
+        signals.thread_block().map_err(cannot_use)?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        SignalFd::with_flags(&signals, flags).map(Self).map_err(cannot_use)
+    }
+
+    fn next(&self) -> Option<Signal> {
+        let signal = self.0.read_signal().ok()??;
+        i32::try_from(signal.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())
+    }
+}
+
+/// Whether this signal ends canal.
+pub(super) fn ends(signal: Signal) -> bool {
+    ENDING.contains(&signal)
+}
+
+/// The terminal of standard input and output. Dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    /// What stands on the screen.
+    shown: Buffer,
+    palette: Palette,
+}
+
+/// Fails where a whole screen cannot be drawn.
+pub(super) fn check() -> Result<(), Failed> {
+    let stream = "`canal status --watch --json` prints the same for programs";
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        return Err(
+            Failed::new("canal top needs a terminal on standard input and output").hint(stream)
+        );
+    }
+    match std::env::var_os("TERM") {
+        Some(term) if !term.is_empty() && term != "dumb" => Ok(()),
+        _ => Err(Failed::new("canal top needs a terminal that can move its cursor (TERM)")
+            .hint("`canal status --watch` prints one page below the other")),
+    }
+}
+
+impl Terminal {
+    /// Takes the terminal.
+    pub(super) fn enter() -> Result<Self, Failed> {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |about| {
+            leave();
+            before(about);
+        }));
+        take()?;
+        let palette = match anstream::AutoStream::choice(&io::stdout()) {
+            anstream::ColorChoice::Never => Palette::Plain,
+            _ => Palette::Colours,
+        };
+        Ok(Self { shown: Buffer::empty(Rect::ZERO), palette })
+    }
+
+    /// The whole screen.
+    pub(super) fn area() -> Rect {
+        let (columns, lines) = match terminal_size_of(io::stdout()) {
+            Some((Width(columns), Height(lines))) if columns > 0 && lines > 0 => (columns, lines),
+            _ => SIZE_ASSUMED,
+        };
+        Rect::new(0, 0, columns.min(SIDE_MAX), lines.min(SIDE_MAX))
+    }
+
+    /// Shows this: writes what differs from what stands there. `cursor` is where something is typed.
+    pub(super) fn show(&mut self, next: Buffer, cursor: Option<(u16, u16)>) -> Result<(), Failed> {
+        let mut text = String::new();
+        if self.shown.area != next.area {
+            self.shown = Buffer::empty(next.area);
+            text.push_str(screen::CLEAR);
+        }
+        text += &screen::changes(&self.shown, &next, cursor, self.palette);
+        self.shown = next;
+        write(&text).map_err(cannot_use)
+    }
+
+    /// The next time everything is drawn.
+    pub(super) fn forget(&mut self) {
+        self.shown = Buffer::empty(Rect::ZERO);
+    }
+
+    /// Sleeps until something is typed, a signal comes, `news` can be read, or the time is over.
+    pub(super) fn wait(
+        signals: &Signals,
+        news: impl AsFd,
+        time: Option<Duration>,
+    ) -> Result<Events, Failed> {
+        let stdin = io::stdin();
+        let mut fds = [
+            PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
+            PollFd::new(signals.0.as_fd(), PollFlags::POLLIN),
+            PollFd::new(news.as_fd(), PollFlags::POLLIN),
+        ];
+        let timeout = time.map_or(PollTimeout::NONE, |time| {
+            // Rounded up: a wait of 0 ms would spin.
+            let time = time.as_micros().div_ceil(1000);
+            PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(cannot_use(error)),
+        }
+        let typed = fds[0].any().unwrap_or(false);
+        let signal = signals.next();
+        let mut events = Events { signal, ..Events::default() };
+        if typed {
+            let mut bytes = [0; 256];
+            match read(&stdin, &mut bytes) {
+                Ok(0) | Err(Errno::EIO) => events.hung_up = true,
+                Ok(count) => events.typed.extend_from_slice(&bytes[..count]),
+                Err(Errno::EINTR | Errno::EAGAIN) => {}
+                Err(error) => return Err(cannot_use(error)),
+            }
+        }
+        Ok(events)
+    }
+
+    /// Gives the terminal back, stops as Ctrl-Z does, and takes the terminal again when it goes on.
+    pub(super) fn suspend(&mut self) -> Result<(), Failed> {
+        leave();
+        let stop = SigSet::from(Signal::SIGTSTP);
+        // To this thread: the others block the signal. It takes effect where it is unblocked.
+        raise(Signal::SIGTSTP).map_err(cannot_use)?;
+        stop.thread_unblock().map_err(cannot_use)?;
+        stop.thread_block().map_err(cannot_use)?;
+        self.forget();
+        take()
+    }
+}
+
+impl Terminal {
+    /// This process was stopped by another signal, and goes on: others have used its terminal.
+    pub(super) fn resume(&mut self) -> Result<(), Failed> {
+        let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(before) = before else { return Ok(()) };
+        self.forget();
+        make_raw(&before)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+fn take() -> Result<(), Failed> {
+    let before = tcgetattr(io::stdin()).map_err(cannot_use)?;
+    *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before.clone());
+    make_raw(&before)?;
+    write(ENTER).map_err(cannot_use)
+}
+
+fn make_raw(before: &Termios) -> Result<(), Failed> {
+    let mut raw = before.clone();
+    cfmakeraw(&mut raw);
+    // Ctrl-C, Ctrl-\ and Ctrl-Z go to the whole job, as everywhere.
+    raw.local_flags |= LocalFlags::ISIG;
+    tcsetattr(io::stdin(), SetArg::TCSADRAIN, &raw).map_err(cannot_use)
+}
+
+/// Gives the terminal back, if it is ours. Errors cannot be told anywhere.
+fn leave() {
+    let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+    let _ = write(LEAVE);
+    let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &before);
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+fn cannot_use(error: impl Into<io::Error>) -> Failed {
+    Failed::new(format!("cannot use the terminal: {}", error.into()))
+}

@@ -1,0 +1,221 @@
+//! A key over time, as rows of characters: each of its slots, its readers and writers, and how many
+//! requests waited.
+
+use std::collections::BTreeMap;
+
+use crate::cli::arguments::duration::stated;
+use crate::cli::commands::history::slots;
+use crate::cli::wording::time::Now;
+use crate::protocol::{HistoryRecord, KeyInfo, Mode};
+
+/// The lengths of time that a timeline can cover, in seconds.
+const SPANS: [u64; 12] =
+    [60, 300, 900, 3_600, 10_800, 21_600, 43_200, 86_400, 259_200, 604_800, 1_209_600, 2_592_000];
+
+/// The most rows of slots.
+const SLOTS_MAX: usize = 8;
+
+/// The most columns of the name of a row.
+const NAME_COLUMNS: usize = 9;
+
+/// A row, in the order in which rows are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    Slot(u64),
+    Writer,
+    Readers,
+    Waiting,
+}
+
+/// From when to when, in milliseconds before now: the begin is the larger number.
+type Span = (u64, u64);
+
+/// The rows: what ended, and what holds or waits now. Nothing if there is nothing to be drawn.
+pub(super) fn timeline(
+    name: &str,
+    records: &[HistoryRecord],
+    present: Option<&KeyInfo>,
+    columns: usize,
+    now: &Now,
+) -> Vec<String> {
+    let mut lanes: BTreeMap<Lane, Vec<Span>> = BTreeMap::new();
+    for record in records {
+        past(name, record, &mut lanes, now);
+    }
+    if let Some(key) = present {
+        today(key, &mut lanes, now);
+    }
+    let oldest = lanes.values().flatten().map(|(begin, _)| *begin).max();
+    let Some(oldest) = oldest.filter(|_| columns > NAME_COLUMNS * 2) else { return Vec::new() };
+    let fits = |seconds: &&u64| **seconds * 1000 >= oldest;
+    let seconds = *SPANS.iter().find(fits).unwrap_or(&SPANS[SPANS.len() - 1]);
+    let room = columns - NAME_COLUMNS;
+    let mut rows = vec![format!("the last {}", stated(std::time::Duration::from_secs(seconds)))];
+    let mut slots_seen = 0;
+    for (lane, spans) in &lanes {
+        if let Lane::Slot(_) = lane {
+            slots_seen += 1;
+            if slots_seen > SLOTS_MAX {
+                continue;
+            }
+        }
+        let cells = cells(spans, seconds * 1000, room as u64, lane.is_count());
+        rows.push(format!("{:<NAME_COLUMNS$}{cells}", lane.name()));
+    }
+    if slots_seen > SLOTS_MAX {
+        rows.push("and more slots".to_owned());
+    }
+    rows
+}
+
+impl Lane {
+    fn name(self) -> String {
+        match self {
+            Self::Slot(slot) => format!("slot {slot}"),
+            Self::Writer => "writer".to_owned(),
+            Self::Readers => "readers".to_owned(),
+            Self::Waiting => "waiting".to_owned(),
+        }
+    }
+
+    /// Whether several at once are counted.
+    fn is_count(self) -> bool {
+        matches!(self, Self::Readers | Self::Waiting)
+    }
+}
+
+/// What ended.
+fn past(name: &str, record: &HistoryRecord, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
+    let Some(item) = record.items.iter().find(|item| item.key == name) else { return };
+    let ended = milliseconds(&record.ended, now);
+    let granted = ended.saturating_add(record.held_ms.unwrap_or(0));
+    let mut add = |lane, span| lanes.entry(lane).or_default().push(span);
+    if record.waited_ms > 0 {
+        add(Lane::Waiting, (granted.saturating_add(record.waited_ms), granted));
+    }
+    if record.held_ms.is_none() {
+        return;
+    }
+    match (item.mode, &item.slots) {
+        (Mode::Read, _) => add(Lane::Readers, (granted, ended)),
+        (Mode::Write, _) => add(Lane::Writer, (granted, ended)),
+        (Mode::Counted, ranges) => {
+            let ranges = ranges.iter().flat_map(|ranges| slots(ranges));
+            ranges.take(SLOTS_MAX * 2).for_each(|slot| add(Lane::Slot(slot), (granted, ended)));
+        }
+    }
+}
+
+/// What holds and waits.
+fn today(key: &KeyInfo, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
+    let mut add = |lane, since: &str| {
+        lanes.entry(lane).or_default().push((milliseconds(since, now), 0));
+    };
+    for holder in &key.holders {
+        match holder.mode {
+            Some(Mode::Read) => add(Lane::Readers, &holder.since),
+            Some(Mode::Write) => add(Lane::Writer, &holder.since),
+            Some(Mode::Counted) | None => {
+                let slots = holder.slots.iter().take(SLOTS_MAX * 2);
+                slots.for_each(|slot| add(Lane::Slot(*slot), &holder.since));
+            }
+        }
+    }
+    key.waiters.iter().for_each(|waiter| add(Lane::Waiting, &waiter.since));
+}
+
+/// How long ago that was.
+fn milliseconds(at: &str, now: &Now) -> u64 {
+    let passed = now.passed(at).unwrap_or_default();
+    u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A character for each part of the time: `█` if more than half of it is covered, `▒` if some of it
+/// is; or how many there were.
+fn cells(spans: &[Span], whole: u64, count: u64, is_count: bool) -> String {
+    let cell = |n: u64| {
+        // Before now, in milliseconds: where the part begins, and where it ends.
+        let (begin, end) = (whole * (count - n) / count, whole * (count - n - 1) / count);
+        let covered = |(from, to): &Span| begin.min(*from).saturating_sub(end.max(*to));
+        // What lasted no millisecond is seen, too.
+        let touches = |span: &&Span| {
+            covered(span) > 0 || (span.0 == span.1 && (end..begin).contains(&span.0))
+        };
+        let found = spans.iter().filter(touches).count();
+        match found {
+            0 => ' ',
+            1..=9 if is_count => char::from_digit(found as u32, 10).unwrap_or('+'),
+            _ if is_count => '+',
+            _ if spans.iter().map(covered).sum::<u64>() * 2 > begin - end => '█',
+            _ => '▒',
+        }
+    };
+    (0..count).map(cell).collect::<String>().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::commands::top::model::tests::three;
+    use crate::cli::wording::time::tests::at;
+    use crate::protocol::HistoryItem;
+
+    fn record(ended: &str, held_ms: Option<u64>, waited_ms: u64, slots: &str) -> HistoryRecord {
+        let slots = Some(slots.to_owned());
+        let item = HistoryItem { key: "b".to_owned(), mode: Mode::Counted, count: 1, slots };
+        HistoryRecord {
+            ended: format!("2026-11-20T14:{ended}Z"),
+            held_ms,
+            waited_ms,
+            items: vec![item],
+            ..HistoryRecord::default()
+        }
+    }
+
+    #[test]
+    fn holds_and_waits_stand_where_they_were() {
+        let now = at("2026-11-20T14:05:00Z");
+        let records = [
+            // A minute is ten columns.
+            record("01:00", Some(60_000), 0, "0"),
+            record("03:00", Some(90_000), 30_000, "0-1"),
+            record("04:57", Some(3_000), 57_000, "0"),
+            record("02:30", None, 12_000, ""),
+        ];
+        let rows = timeline("b", &records, None, 59, &now);
+        assert_eq!(
+            rows,
+            [
+                "the last 5m00s",
+                "slot 0   ██████████     ███████████████                   ▒",
+                "slot 1                  ███████████████",
+                "waiting            11111        11              1111111111",
+            ]
+            .map(|row| row.trim_end().to_owned())
+        );
+    }
+
+    #[test]
+    fn what_holds_now_goes_on_to_the_right_edge() {
+        let status = three();
+        let now = at("2026-11-20T14:05:12Z");
+        let rows = timeline("b", &[], Some(&status.keys[1]), 59, &now);
+        // It was granted at 14:02:11; two wait since 14:02:11 and 14:03:11.
+        assert_eq!(rows.len(), 3, "{rows:#?}");
+        assert!(rows[1].ends_with(&"█".repeat(30)), "{rows:#?}");
+        assert!(rows[2].ends_with("1111111111222222222222222222222"), "{rows:#?}");
+    }
+
+    #[test]
+    fn there_is_no_timeline_without_room_or_events() {
+        let now = at("2026-11-20T14:05:00Z");
+        assert!(timeline("b", &[], None, 80, &now).is_empty());
+        let records = [record("01:00", Some(60_000), 0, "0-400")];
+        assert!(timeline("b", &records, None, 18, &now).is_empty());
+        assert!(timeline("other", &records, None, 80, &now).is_empty());
+        let rows = timeline("b", &records, None, 40, &now);
+        assert_eq!(rows.len(), SLOTS_MAX + 2, "{rows:#?}");
+        assert_eq!(rows[SLOTS_MAX + 1], "and more slots");
+        assert!(rows.iter().all(|row| row.chars().count() <= 40));
+    }
+}
