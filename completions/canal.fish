@@ -191,6 +191,7 @@ complete -c canal -n '__canal_at kill' -l waiters -d 'The processes that wait fo
 complete -c canal -n '__canal_at kill' -s s -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -d 'The signal that is sent'
 complete -c canal -n '__canal_at kill' -s y -l yes -d 'Do not ask'
 
+complete -c canal -n '__canal_at renew' -l ttl -x -a '10s 1m 10m 1h' -d 'How long it lives without a renewal from now on'
 complete -c canal -n '__canal_at renew' -l while -x -a '(__fish_complete_pids)' -d 'Renew it as long as this process lives'
 
 complete -c canal -n '__canal_at resize' -l forget -d 'Forget what is stored'

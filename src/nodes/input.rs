@@ -75,6 +75,8 @@ pub enum Input {
         node: usize,
         /// When the call was sent.
         sent: Millis,
+        /// For how long the node keeps it from now on, as it says; `None`: as it was asked.
+        ttl_ms: Option<Millis>,
     },
     /// The node holds nothing for this request: the answer to a `Release`, also where there was
     /// nothing to release, and to a `Renew` of a lease that has ended or was forced.

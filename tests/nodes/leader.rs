@@ -1,13 +1,13 @@
 //! `canal leader --on`: who leads is what enough nodes say of one request.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::run::{NAMES, Nodes};
 use crate::world::canal;
+use crate::world::executable::executable;
 use crate::world::process::{Cmd, Proc, children, signal, wait_until};
 
 /// Nodes that are reached by an `ssh` that a test can break for each of them.
@@ -29,8 +29,7 @@ impl Breakable {
             );
         }
         script += "esac; done\nexit 255\n";
-        fs::write(bin.join("ssh"), script).unwrap();
-        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        executable(bin.join("ssh"), &script);
         Self(nodes)
     }
 
@@ -190,7 +189,7 @@ fn a_list_that_can_never_answer_is_an_error_and_no_watch() {
     };
     let one_daemon = leader(&twice).code(125);
     assert!(one_daemon.stderr.contains("are one daemon"), "{one_daemon:?}");
-    fs::write(nodes.0.here.path("bin").join("ssh"), "#!/bin/sh\nexit 127\n").unwrap();
+    executable(nodes.0.here.path("bin").join("ssh"), "#!/bin/sh\nexit 127\n");
     let without = leader(&format!("{a},{b}")).code(125);
     assert!(without.stderr.contains("no `canal` there"), "{without:?}");
 }

@@ -169,6 +169,27 @@ fn a_lease_that_nobody_renews_ends_everywhere() {
 }
 
 #[test]
+fn a_renewal_with_another_ttl_counts_at_each_node_and_for_each_later_renewal() {
+    let nodes = Nodes::ready();
+    let lease = nodes.long_lease(&[]);
+    let ttls = || nodes.nodes.iter().map(|node| node.key("x").holders[0].lease.clone().unwrap());
+    let renewed = nodes.with(&lease, "renew", &["--json", "--ttl", "10m"]).end().code(0).json();
+    assert_eq!(renewed["lease"]["ttl_ms"], 600_000, "{renewed}");
+    assert!(ttls().all(|lease| lease.ttl_ms == 600_000));
+    // The handle still says 1h, and does not count.
+    let later = nodes.with(&lease, "renew", &["--json"]).end().code(0).json();
+    assert_eq!(later["lease"]["ttl_ms"], 600_000, "{later}");
+    assert!(later["lease"]["left_ms"].as_u64().unwrap() < 600_000, "{later}");
+    let too_long = nodes.with(&lease, "renew", &["--ttl", "2h"]).end().code(125);
+    assert!(too_long.stderr.contains("lives for at most 1h00m here"), "{too_long:?}");
+    let too_short = nodes.with(&lease, "renew", &["--ttl", "5s"]).end().code(125);
+    assert!(too_short.stderr.contains("a TTL of 5s is too short"), "{too_short:?}");
+    assert!(ttls().all(|lease| lease.ttl_ms == 600_000));
+    nodes.with(&lease, "release", &[]).end().code(0);
+    nodes.until_free();
+}
+
+#[test]
 fn a_lease_is_kept_as_long_as_a_process_lives() {
     let nodes = Nodes::ready();
     let lease = nodes.lease(&["--require", "majority"]);

@@ -272,6 +272,9 @@ pub(crate) struct RenewArgs {
     /// canal renew --while $$ &
     #[arg(long = "while", value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
     pub(crate) while_lives: Option<u32>,
+    /// For how long it lives without a renewal, from this one on
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true)]
+    pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
     /// Print the lease, or how it was lost, as JSON

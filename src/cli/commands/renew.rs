@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cli::arguments::definition::{Global, RenewArgs};
-use crate::cli::arguments::duration::stated;
+use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::arguments::handle::GivenHandle;
 use crate::cli::commands::nodes;
 use crate::cli::connect;
@@ -35,13 +35,20 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Re
     let note = args.note.of_renewal()?;
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
     let mut client = connect::client(global)?;
-    let lease = Lease { handle, json: args.json, verbosity };
+    let ttl_ms = args.ttl.map(millis);
+    let lease = Lease { handle, ttl_ms, json: args.json, verbosity };
     let asked_at = boottime_ms();
     let renewed = lease.renew(&mut client, note)?.map_err(connect::failed)?;
     if args.json {
         stdout::print(&stdout::json(&renewed)?)?;
     }
     verbosity.detail(&message(&renewed, &Now::here()));
+    if ttl_ms.is_some_and(|ttl_ms| ttl_ms != renewed.lease.ttl_ms) {
+        let ttl = stated(Duration::from_millis(renewed.lease.ttl_ms));
+        verbosity.message(&format!(
+            "the lease keeps its TTL of {ttl}: the daemon is older, and knows no `renew --ttl`"
+        ));
+    }
     match process {
         Some(process) => lease.keep(&mut client, &process.pidfd, renewed.lease.ttl_ms, asked_at),
         None => Ok(SUCCESS),
@@ -51,6 +58,8 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Re
 /// The lease that is renewed.
 struct Lease {
     handle: Handle,
+    /// The TTL that it is to have from now on.
+    ttl_ms: Option<u64>,
     json: bool,
     verbosity: Verbosity,
 }
@@ -63,7 +72,7 @@ impl Lease {
         client: &mut Client,
         note: Option<String>,
     ) -> Result<Result<Renewed, ClientError>, Failed> {
-        match client.renew(&Renew { handle: self.handle, note }) {
+        match client.renew(&Renew { handle: self.handle, note, ttl_ms: self.ttl_ms }) {
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
                 Err(lease_lost::explain(&failure, self.json, self.verbosity)?)
             }
@@ -77,7 +86,7 @@ impl Lease {
         &self,
         client: &mut Client,
         process: &Pidfd,
-        ttl_ms: u64,
+        mut ttl_ms: u64,
         mut renewed_at: u64,
     ) -> Result<u8, Failed> {
         let mut failing = false;
@@ -94,6 +103,8 @@ impl Lease {
                     }
                     self.verbosity.detail(&message(&renewed, &Now::here()));
                     (renewed_at, failing) = (asked_at, false);
+                    // Another client may have changed it.
+                    ttl_ms = renewed.lease.ttl_ms;
                 }
                 Err(error) if process.has_ended() => {
                     self.verbosity.detail(&error.to_string());

@@ -35,17 +35,23 @@ impl Table {
         id: FrameId,
         renewal: u64,
     ) -> Result<(), InvalidOutcome> {
-        let Change::Renew { host, note, .. } = &entry.change else {
+        let Change::Renew { host, note, ttl_ms, .. } = &entry.change else {
             return Err("a lease was renewed by an entry that is no renewal".to_owned().into());
         };
         let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
         let lease = frame.state.lease.as_mut().ok_or_else(|| format!("frame {id} is no lease"))?;
         lease.renewals = renewal;
         lease.renewed = Some(entry.at);
+        lease.ttl_ms = ttl_ms.unwrap_or(lease.ttl_ms);
         frame.state.host = *host;
-        if let Some(note) = note {
-            let tokens = frame.holds.clone();
-            tokens.into_iter().for_each(|token| self.set_note(token, note));
+        for token in frame.holds.clone() {
+            let Some(hold) = self.holds.get_mut(&token) else { continue };
+            if ttl_ms.is_some() {
+                Arc::make_mut(&mut Arc::make_mut(hold).asked).ttl_ms = *ttl_ms;
+            }
+            if let Some(note) = note {
+                self.set_note(token, note);
+            }
         }
         Ok(())
     }

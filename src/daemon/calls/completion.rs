@@ -81,6 +81,8 @@ pub(crate) struct PendingRenewal {
     pub(crate) lease: LeaseId,
     /// Whether the lease is released afterwards: it is renewed only to find it in the log.
     pub(crate) give_back: bool,
+    /// Whether its TTL is to be durable before the answer.
+    pub(crate) keeps_ttl: bool,
 }
 
 impl PendingRenewal {

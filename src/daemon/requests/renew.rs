@@ -34,16 +34,10 @@ impl Server {
             return bad("a lease belongs to no process: `owner_fd` and `with_children` do not go \
                         with it");
         }
-        if lease.ttl_ms < LEASE_MS_MIN {
-            let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(lease.ttl_ms));
-            return bad(&format!("a lease lives for at least {least}, not {ttl}"));
-        }
         // A lease that was asked for under an earlier version keeps the TTL that it was given.
-        if lease.ttl_ms > LEASE_MS_MAX && self.ledger.table.tagged(acquire.tag).is_none() {
-            let (ttl, days) = (lease.ttl_ms, LEASE_MS_MAX / 86_400_000);
-            return bad(&format!(
-                "a lease lives for at most {LEASE_MS_MAX} ms ({days} days), not {ttl}"
-            ));
+        let is_known = self.ledger.table.tagged(acquire.tag).is_some();
+        if !(is_known && lease.ttl_ms > LEASE_MS_MAX) {
+            check_ttl(lease.ttl_ms)?;
         }
         if conn.peer.uid == NOBODY {
             let message = "uid 65534 stands for many users and can own nothing";
@@ -67,13 +61,43 @@ impl Server {
         }
         let note = items::new_note(renew.note.as_deref())?;
         let note = note.filter(|note| self.note_of_lease(lease) != Some(&**note));
+        if let Some(ttl_ms) = renew.ttl_ms {
+            check_ttl(ttl_ms)?;
+            if self.is_lease_over_nodes(lease) {
+                self.check_ttl_over_nodes(ttl_ms)?;
+            }
+        }
+        // Over an engine, another host may have changed it meanwhile.
+        let is_new =
+            |ttl_ms: &u64| self.cluster.is_some() || self.ttl_of_lease(lease) != Some(*ttl_ms);
+        let ttl_ms = renew.ttl_ms.filter(is_new);
         self.ledger.admit_renewal(note.as_deref()).map_err(|error| disk_full(&error))?;
-        Ok(self.renewal(PendingRenewal { id, peer, lease, give_back: false }, note))
+        let keeps_ttl = renew.ttl_ms.is_some();
+        let renewing = PendingRenewal { id, peer, lease, give_back: false, keeps_ttl };
+        Ok(self.renewal(renewing, note, ttl_ms))
     }
 
-    fn renewal(&self, renewing: PendingRenewal, note: Option<Box<str>>) -> Step {
-        let change = Change::Renew { lease: renewing.lease, host: self.ledger.host, note };
+    fn renewal(
+        &self,
+        renewing: PendingRenewal,
+        note: Option<Box<str>>,
+        ttl_ms: Option<u64>,
+    ) -> Step {
+        let (lease, host) = (renewing.lease, self.ledger.host);
+        let change = Change::Renew { lease, host, note, ttl_ms };
         Step::Propose(change, Completion::Renew(Box::new(renewing)))
+    }
+
+    /// The TTL of a lease, as far as this host knows.
+    fn ttl_of_lease(&self, lease: LeaseId) -> Option<u64> {
+        let table = &self.ledger.table;
+        Some(table.frame(table.lease(lease)?)?.lease?.ttl_ms)
+    }
+
+    fn is_lease_over_nodes(&self, lease: LeaseId) -> bool {
+        let table = &self.ledger.table;
+        let frame = table.lease(lease);
+        frame.is_some_and(|it| table.holds_in(it).any(|hold| hold.asked.over_nodes.is_some()))
     }
 
     /// The note of a lease, empty for none. `None` if the lease holds nothing.
@@ -94,7 +118,9 @@ impl Server {
         match self.live_lease(peer, lease) {
             Ok(frame) => Ok(give_back(id, peer, Giving::All { frame })),
             Err(_) if self.may_be_behind(lease) => {
-                Ok(self.renewal(PendingRenewal { id, peer, lease, give_back: true }, None))
+                let renewing =
+                    PendingRenewal { id, peer, lease, give_back: true, keeps_ttl: false };
+                Ok(self.renewal(renewing, None, None))
             }
             Err(failure) => Err(failure),
         }
@@ -109,19 +135,24 @@ impl Server {
 
     /// A renewal was applied to the table, or was void.
     pub(crate) fn renewed(
-        &self,
+        &mut self,
         renewing: &PendingRenewal,
         applied: &Applied,
     ) -> Result<Step, Failure> {
-        let PendingRenewal { id, peer, lease, give_back: gives_back } = *renewing;
+        let PendingRenewal { id, peer, lease, give_back: gives_back, keeps_ttl } = *renewing;
         match applied.outcomes.first() {
             Some(Outcome::Renewed { frame, .. }) if gives_back => {
                 Ok(give_back(id, peer, Giving::All { frame: *frame }))
             }
-            Some(Outcome::Renewed { frame, .. }) => match self.told_renewed(*frame) {
-                Some(renewed) => Ok(Step::reply(&renewed)),
-                None => Err(self.lease_lost(peer, lease)),
-            },
+            Some(Outcome::Renewed { frame, .. }) => {
+                if keeps_ttl {
+                    self.ledger.keep_leases().map_err(|error| not_kept(&error))?;
+                }
+                match self.told_renewed(*frame) {
+                    Some(renewed) => Ok(Step::reply(&renewed)),
+                    None => Err(self.lease_lost(peer, lease)),
+                }
+            }
             _ => Err(self
                 .live_lease(peer, lease)
                 .err()
@@ -198,6 +229,29 @@ impl Server {
             }
         }
     }
+}
+
+/// The TTL was changed, and may be the old one again after a reboot.
+fn not_kept(error: &std::io::Error) -> Failure {
+    let message =
+        format!("the lease is renewed, but its TTL cannot be kept over a reboot: {error}");
+    Failure::new(ErrorName::DiskFull, message)
+}
+
+/// Whether a lease can have this TTL, in milliseconds.
+fn check_ttl(ttl_ms: u64) -> Result<(), Failure> {
+    let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
+    if ttl_ms < LEASE_MS_MIN {
+        let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(ttl_ms));
+        return bad(&format!("a lease lives for at least {least}, not {ttl}"));
+    }
+    if ttl_ms > LEASE_MS_MAX {
+        let days = LEASE_MS_MAX / 86_400_000;
+        return bad(&format!(
+            "a lease lives for at most {LEASE_MS_MAX} ms ({days} days), not {ttl_ms}"
+        ));
+    }
+    Ok(())
 }
 
 /// What was lost with a lease.
@@ -281,8 +335,13 @@ mod tests {
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
             table.apply(revision, &entry, &mut Vec::new());
             let peer = Credentials { pid: 1, uid: 0, gid: 0 };
-            let renewing =
-                PendingRenewal { id: ConnId::default(), peer, lease: LeaseId(1), give_back: false };
+            let renewing = PendingRenewal {
+                id: ConnId::default(),
+                peer,
+                lease: LeaseId(1),
+                give_back: false,
+                keeps_ttl: false,
+            };
             renewing.unseen(&table)
         };
         let wish = |lease| {
@@ -313,7 +372,8 @@ mod tests {
         let frame = FrameId(2);
         let released = apply(Change::Release(Release::All { frame: FrameId(1) }));
         assert_eq!(released, [Outcome::Renewed { frame, renewal: 0 }]);
-        let renewed = apply(Change::Renew { lease: LeaseId(1), host: HostId(1), note: None });
+        let renewed =
+            apply(Change::Renew { lease: LeaseId(1), host: HostId(1), note: None, ttl_ms: None });
         assert_eq!(renewed, [Outcome::Renewed { frame, renewal: 1 }]);
         let over = apply(Change::Expire { frame, renewal: 1 });
         assert_eq!(over, [Outcome::LeaseGone]);

@@ -105,7 +105,10 @@ impl JournalStore {
                 self.leases.confirm(*was, *token);
             }
             Outcome::Renewed { frame, .. }
-                if matches!(entry.change, Change::Renew { note: Some(_), .. }) =>
+                if matches!(
+                    entry.change,
+                    Change::Renew { note: Some(_), .. } | Change::Renew { ttl_ms: Some(_), .. }
+                ) =>
             {
                 for hold in table.holds_in(*frame) {
                     self.rooms.add(hold.request, &hold.asked);

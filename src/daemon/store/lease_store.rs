@@ -23,7 +23,7 @@ pub(crate) struct LeaseStore {
     granted: BTreeSet<Token>,
     /// The leases in the file that no longer hold anything.
     ended: BTreeSet<Token>,
-    /// The leases in the file whose note is another one now.
+    /// The leases in the file whose note or TTL is another one now.
     changed: BTreeSet<Token>,
     /// Set after a write failed: ends and notes of leases are not written again before this time.
     again_at: Option<Instant>,
@@ -64,7 +64,7 @@ impl LeaseStore {
         }
     }
 
-    /// Notes that the note of a lease is another one now.
+    /// Notes that the note or the TTL of a lease is another one now.
     pub(crate) fn change(&mut self, token: Token) {
         if self.tokens.contains(&token) && !self.granted.contains(&token) {
             self.changed.insert(token);
@@ -261,7 +261,12 @@ mod tests {
         ask(&mut first, 1, Owner::Process(process), vec![slot("gpu", 3)]);
         let one = ask(&mut first, 2, lease(2), vec![slot("gpu", 3), write]);
         let two = ask(&mut first, 3, lease(3), vec![slot("gpu", 3)]);
-        first.ledger.apply(Change::Renew { lease: LeaseId(2), host: HostId(0), note: None });
+        first.ledger.apply(Change::Renew {
+            lease: LeaseId(2),
+            host: HostId(0),
+            note: None,
+            ttl_ms: None,
+        });
         let before = first.ledger.table.snapshot();
         reboot(first);
 
@@ -304,6 +309,28 @@ mod tests {
     }
 
     #[test]
+    fn after_a_reboot_a_lease_has_the_ttl_of_its_last_renewal() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        let token = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
+        first.ledger.keep_leases().unwrap();
+        let ttl_ms = Some(7_200_000);
+        let (name, host) = (LeaseId(1), HostId(0));
+        first.ledger.apply(Change::Renew { lease: name, host, note: None, ttl_ms });
+        // As for an answer to the renewal. Nothing else is written before the power is cut.
+        first.ledger.keep_leases().unwrap();
+        drop(first);
+        for file in ["journal.0", "journal.1"] {
+            let _ = std::fs::remove_file(dir.path().join(file));
+        }
+        let second = recovered(dir.path());
+        let table = &second.ledger.table;
+        let hold = table.hold(token).unwrap();
+        assert_eq!(hold.asked.ttl_ms, ttl_ms);
+        assert_eq!(table.frame(hold.frame).unwrap().lease.unwrap().ttl_ms, 7_200_000);
+    }
+
+    #[test]
     fn after_a_reboot_a_lease_has_its_last_note_and_an_ended_one_stays_ended() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = recovered(dir.path());
@@ -312,7 +339,7 @@ mod tests {
         first.ledger.keep_leases().unwrap();
         for name in [1, 2] {
             let (lease, note) = (LeaseId(name), Some("step 2".into()));
-            first.ledger.apply(Change::Renew { lease, host: HostId(0), note });
+            first.ledger.apply(Change::Renew { lease, host: HostId(0), note, ttl_ms: None });
         }
         let frame = first.ledger.table.hold(ended).unwrap().frame;
         first.ledger.apply(Change::Expire { frame, renewal: 1 });

@@ -60,8 +60,9 @@ impl Coordinator {
                     self.release_spare(node, turn);
                 }
             }
-            Input::Renewed { node, sent } => {
+            Input::Renewed { node, sent, ttl_ms } => {
                 if matches!(self.nodes[node].hold, Hold::Firm | Hold::Unknown) {
+                    self.nodes[node].ttl_ms = ttl_ms;
                     self.hear_firm(node, sent, turn.now);
                 }
             }
@@ -96,7 +97,7 @@ impl Coordinator {
             false => sent,
         };
         debug_assert!(sent <= now, "an answer to a call that was not sent yet");
-        let renewal_ms = self.timing.renewal_ms;
+        let renewal_ms = self.timing_of(node).renewal_ms;
         let node = &mut self.nodes[node];
         let sent = node.sent.map_or(sent, |earlier| earlier.max(sent));
         node.hold = Hold::Firm;

@@ -13,6 +13,9 @@ pub(super) struct Node {
     pub(super) lease: u32,
     /// When the last call was sent whose answer says that the lease is firm.
     pub(super) sent: Option<Millis>,
+    /// For how long the node said that it keeps the lease: another client may have renewed it with
+    /// another TTL than that of the plan.
+    pub(super) ttl_ms: Option<Millis>,
     /// Since when a renewal is unanswered.
     pub(super) renewing: Option<Millis>,
     /// When the next renewal is due.
@@ -57,6 +60,7 @@ impl Node {
             hold: Hold::Nothing,
             lease: 0,
             sent: None,
+            ttl_ms: None,
             renewing: None,
             renew_at: 0,
             ask_at: 0,
@@ -119,6 +123,7 @@ impl Node {
     pub(super) fn gone(&mut self) {
         self.hold = Hold::Nothing;
         self.sent = None;
+        self.ttl_ms = None;
         self.renewing = None;
     }
 }

@@ -3,7 +3,7 @@
 use super::node::Hold;
 use super::turn::Turn;
 use super::{Coordinator, Phase};
-use crate::nodes::{Deadline, Effect, Millis};
+use crate::nodes::{Deadline, Effect, Millis, Timing};
 
 impl Coordinator {
     pub(super) fn keep_running(&mut self, turn: &mut Turn) -> bool {
@@ -34,7 +34,8 @@ impl Coordinator {
     /// Until when enough nodes hold the lock for certain: the time by which all but `need - 1` may
     /// have given it away. `None` if too few hold it.
     pub(super) fn deadline(&self, now: Millis) -> Option<Deadline> {
-        let mut until: Vec<Millis> = self.sure_nodes().map(|at| self.sure_until(at)).collect();
+        let sure = |at| (self.sure_until(at), self.timing_of(at).ttl_ms);
+        let mut until: Vec<(Millis, Millis)> = self.sure_nodes().map(sure).collect();
         until.sort_unstable_by(|one, other| other.cmp(one));
         let need = self.need;
         #[cfg(test)]
@@ -42,11 +43,12 @@ impl Coordinator {
             true => need.saturating_sub(1).max(1),
             false => need,
         };
-        let kill_at = *until.get(need.checked_sub(1)?)?;
-        let lived_ms = self.timing.ttl_ms - self.timing.margin_ms;
+        let (kill_at, ttl_ms) = *until.get(need.checked_sub(1)?)?;
+        let timing = Timing::new(ttl_ms);
+        let lived_ms = timing.ttl_ms - timing.margin_ms;
         let term_at = match kill_at {
             Millis::MAX => Millis::MAX,
-            _ => kill_at.saturating_sub(self.timing.grace_ms),
+            _ => kill_at.saturating_sub(timing.grace_ms),
         };
         let reached_at = match kill_at {
             Millis::MAX => now,
@@ -63,12 +65,18 @@ impl Coordinator {
     /// Until when a node holds it for certain. The process that holds the local node's part ends
     /// with the command.
     pub(super) fn sure_until(&self, at: usize) -> Millis {
-        let lived_ms = self.timing.ttl_ms - self.timing.margin_ms;
+        let timing = self.timing_of(at);
+        let lived_ms = timing.ttl_ms - timing.margin_ms;
         match self.nodes[at].sent {
             Some(_) if self.is_local(at) => Millis::MAX,
             Some(sent) => sent.saturating_add(lived_ms),
             None => 0,
         }
+    }
+
+    /// The durations that follow from the TTL of the lease of a node.
+    pub(super) fn timing_of(&self, at: usize) -> Timing {
+        self.nodes[at].ttl_ms.map_or(self.timing, Timing::new)
     }
 
     /// The members that do not hold the lock for certain any more.
@@ -85,7 +93,8 @@ impl Coordinator {
         }
         match node.renewing {
             Some(since) => {
-                self.suspect(turn, at, since, self.timing.renewal_silence_ms);
+                let silence_ms = self.timing_of(at).renewal_silence_ms;
+                self.suspect(turn, at, since, silence_ms);
             }
             None if node.hold == Hold::Unknown || turn.is_past(node.renew_at) => {
                 self.renew(turn, at);

@@ -288,7 +288,9 @@ impl World {
             Reply::TokenTaken(least) => {
                 self.hand_on(id, |node| Input::TokenTaken { node, least });
             }
-            Reply::Renewed { sent } => self.hand_on(id, |node| Input::Renewed { node, sent }),
+            Reply::Renewed { sent } => {
+                self.hand_on(id, |node| Input::Renewed { node, sent, ttl_ms: None });
+            }
             Reply::Gone => self.hand_on(id, |node| Input::Gone { node }),
         }
     }

@@ -37,6 +37,10 @@ pub struct Renew {
     /// The note that the lease has from now on, empty for none; absent leaves it as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// For how many milliseconds the lease lives without being renewed, from this renewal on; absent
+    /// leaves it as it is. The limits are those of a new lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
 }
 
 /// What a [`Renew`] did; `canal renew --json` prints it.

@@ -275,7 +275,8 @@ impl<'a> Driver<'a> {
             Effect::Renew { node, lease } => {
                 let handle = self.request.secret.handle(self.nodes[node].id, lease);
                 let note = self.request.note.clone().filter(|_| self.renews_note);
-                (node, self.nodes[node].member.renew(handle, note))
+                let ttl_ms = self.request.new_ttl_ms;
+                (node, self.nodes[node].member.renew(handle, note, ttl_ms))
             }
             Effect::Release { node, lease } => {
                 let handle = self.request.secret.handle(self.nodes[node].id, lease);
@@ -419,8 +420,9 @@ impl<'a> Driver<'a> {
                     Input::TokenRefused { node, why: failure.message.clone() }
                 }
                 Heard::Renewed { sent, renewed } => {
+                    let ttl_ms = Some(renewed.lease.ttl_ms);
                     self.nodes[node].said = Some(PartSaid::Renewed(renewed));
-                    Input::Renewed { node, sent }
+                    Input::Renewed { node, sent, ttl_ms }
                 }
                 Heard::Released(released) => {
                     self.nodes[node].said = Some(PartSaid::Released(released));

@@ -175,12 +175,13 @@ impl LeaseHandle {
     }
 
     /// A request that asks for nothing new. `nodes` are those of [`Self::addresses`], as their user
-    /// calls them; `note` is given with each renewal.
+    /// calls them; `note` and `new_ttl_ms` are given with each renewal.
     #[must_use]
     pub fn request(
         &self,
         nodes: Vec<Node>,
         note: Option<String>,
+        new_ttl_ms: Option<u64>,
         here: Place,
         options: Options,
     ) -> NodesRequest {
@@ -190,7 +191,8 @@ impl LeaseHandle {
             near: Vec::new(),
             nodes,
             require: Require::All,
-            ttl_ms: self.ttl_ms,
+            ttl_ms: new_ttl_ms.unwrap_or(self.ttl_ms),
+            new_ttl_ms,
             items: Vec::new(),
             wait_ms: None,
             priority: 0,

@@ -58,6 +58,8 @@ enum Kind {
     Collect,
     ConfirmAt,
     Renew,
+    /// A renewal with another TTL.
+    ChangeTtl,
     Release,
     WaitsNear,
     Leader,
@@ -140,13 +142,15 @@ impl Member {
         self.call(Kind::ConfirmAt, NODES_INTERFACE, "ConfirmAt", asked)
     }
 
-    /// `note`: what its note becomes; without one it stays.
+    /// `note`, `ttl_ms`: what its note and its TTL become; without one it stays.
     pub(super) fn renew(
         &mut self,
         handle: Handle,
         note: Option<String>,
+        ttl_ms: Option<u64>,
     ) -> Result<(), NodeFailure> {
-        self.call(Kind::Renew, INTERFACE, "Renew", &Renew { handle, note })
+        let kind = if ttl_ms.is_some() { Kind::ChangeTtl } else { Kind::Renew };
+        self.call(kind, INTERFACE, "Renew", &Renew { handle, note, ttl_ms })
     }
 
     pub(super) fn release(&mut self, handle: Handle) -> Result<(), NodeFailure> {
@@ -292,8 +296,14 @@ impl Member {
                     (Kind::Leader, _) => {
                         return Err(NodeFailure::permanent(failure.message.clone()));
                     }
-                    (Kind::Renew | Kind::Release, ErrorName::LeaseLost) => Heard::Lost(failure),
-                    (Kind::Renew | Kind::Release, _) => {
+                    // The node keeps no lease for so long, however often it is asked.
+                    (Kind::ChangeTtl, ErrorName::BadRequest) => {
+                        return Err(NodeFailure::permanent(failure.message.clone()));
+                    }
+                    (Kind::Renew | Kind::ChangeTtl | Kind::Release, ErrorName::LeaseLost) => {
+                        Heard::Lost(failure)
+                    }
+                    (Kind::Renew | Kind::ChangeTtl | Kind::Release, _) => {
                         return Err(NodeFailure::passing(failure.message.clone()));
                     }
                 }),
@@ -308,7 +318,7 @@ impl Member {
                 let _: ConfirmedAt = read(answer)?;
                 Heard::Confirmed { sent }
             }
-            Kind::Renew => Heard::Renewed { sent, renewed: read(answer)? },
+            Kind::Renew | Kind::ChangeTtl => Heard::Renewed { sent, renewed: read(answer)? },
             Kind::Release => Heard::Released(read(answer)?),
             Kind::WaitsNear => Heard::Waits(read(answer)?),
             Kind::Leader => Heard::Leader(read(answer)?),

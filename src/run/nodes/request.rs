@@ -19,6 +19,8 @@ pub struct NodesRequest {
     pub require: Require,
     /// For how many milliseconds each keeps its lease without a renewal.
     pub ttl_ms: u64,
+    /// Of a lease that is renewed: the TTL that it has from then on, if it is to be another one.
+    pub new_ttl_ms: Option<u64>,
     /// The items, the same at each node.
     pub items: Vec<WireItem>,
     /// How long to wait in milliseconds, over all nodes together; 0 = not at all, absent = for ever.

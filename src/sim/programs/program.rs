@@ -367,7 +367,12 @@ impl Program {
         }
         let is_due = lease.sent_at.is_none() && around.now_ms >= lease.renews_at;
         if let Some(conversation) = self.conversation.as_mut().filter(|_| is_due) {
-            conversation.send("Renew", &Renew { handle: lease.handle, note: None }, false, &[]);
+            conversation.send(
+                "Renew",
+                &Renew { handle: lease.handle, note: None, ttl_ms: None },
+                false,
+                &[],
+            );
             lease.sent_at = Some(around.now_ms);
             self.owed_since = Some(around.now_ms);
         }

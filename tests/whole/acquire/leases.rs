@@ -70,6 +70,32 @@ fn a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_renewal_says_so()
 }
 
 #[test]
+fn a_renewal_with_another_ttl_counts_from_then_on() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "1h", &["x"]);
+    let renew = |args: &[&str]| {
+        let args = ["renew", "--json"].iter().chain(args);
+        world.canal(args).env("CANAL_HANDLE", &lease.handle).end()
+    };
+    let longer = renew(&["--ttl", "2h"]).code(0).json();
+    assert_eq!(longer["lease"]["ttl_ms"], 7_200_000, "{longer}");
+    assert!(longer["lease"]["left_ms"].as_u64().unwrap() > 3_600_000, "{longer}");
+    world.kill_daemon();
+    world.daemons_return();
+    let as_before = renew(&[]).code(0).json();
+    assert_eq!(as_before["lease"]["ttl_ms"], 7_200_000, "{as_before}");
+    for (ttl, words) in [("400d", "lives for at most"), ("1ms", "lives for at least")] {
+        let refused = renew(&["--ttl", ttl]).code(125);
+        assert!(refused.stderr.contains(words), "{refused:?}");
+    }
+    assert_eq!(renew(&[]).code(0).json()["lease"]["ttl_ms"], 7_200_000);
+    assert_eq!(renew(&["--ttl", "1s"]).code(0).json()["token"], lease.token);
+    lease.until_lost(&world);
+    let lost = renew(&[]).code(122);
+    assert!(lost.stderr.contains("it was not renewed for 1s"), "{lost:?}");
+}
+
+#[test]
 fn a_lease_lives_as_long_as_it_is_renewed() {
     in_time(Duration::from_secs(2), |ttl| {
         let world = World::with_daemon();

@@ -34,7 +34,7 @@ pub(in crate::cli) fn run(
 ) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     let nodes = named(handle.addresses(), &target)?;
-    let request = handle.request(nodes, None, target.place.clone(), target.options());
+    let request = handle.request(nodes, None, None, target.place.clone(), target.options());
     let failed = |error: std::io::Error| Failed::new(format!("cannot ask the nodes: {error}"));
     let ending = give_back_lease(handle, &request, &mut GivingBack { verbosity });
     let Some(ending) = ending.map_err(failed)? else { return Ok(SUCCESS) };

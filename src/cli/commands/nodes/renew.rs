@@ -4,11 +4,14 @@
 //! from the time before the renewal was sent to it.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, RenewArgs};
+use crate::cli::arguments::duration::stated;
+use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::commands::nodes::list::named;
 use crate::cli::commands::nodes::lost::{self, PartReport};
 use crate::cli::commands::nodes::run::print;
@@ -45,12 +48,14 @@ pub(in crate::cli) fn run(
     handle: &LeaseHandle,
 ) -> Result<u8, Failed> {
     let note = args.note.of_renewal()?;
+    let new_ttl_ms = args.ttl.map(|ttl| ttl_ms(Some(ttl))).transpose()?;
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
     let target = Target::of(global)?;
     let nodes = named(handle.addresses(), &target)?;
-    let request = handle.request(nodes, note, target.place.clone(), target.options());
+    let request = handle.request(nodes, note, new_ttl_ms, target.place.clone(), target.options());
     let mut renewal = Renewal {
         handle,
+        new_ttl_ms,
         process: process.as_ref().map(|process| &process.pidfd),
         json: args.json,
         verbosity,
@@ -75,6 +80,8 @@ pub(in crate::cli) fn run(
 /// What is done while a lease is renewed.
 struct Renewal<'a> {
     handle: &'a LeaseHandle,
+    /// The TTL that it is to have from now on.
+    new_ttl_ms: Option<u64>,
     /// The lease is kept as long as it lives.
     process: Option<&'a Pidfd>,
     json: bool,
@@ -92,7 +99,7 @@ impl Renewal<'_> {
         if self.json {
             let left = self.deadline.kill_at.saturating_sub(boottime_ms());
             let lease = LeaseInfo {
-                ttl_ms: self.handle.ttl_ms(),
+                ttl_ms: renewed.iter().map(|renewed| renewed.lease.ttl_ms).min().unwrap_or(0),
                 left_ms: Some(left),
                 expires: time_of(self.deadline.kill_at),
                 renewals: renewed.iter().map(|renewed| renewed.lease.renewals).max().unwrap_or(0),
@@ -111,6 +118,7 @@ impl Renewal<'_> {
             Some(_) => lost::gone(self.handle, answers),
         };
         lines.iter().for_each(|line| self.verbosity.note(line));
+        answers.iter().filter_map(|it| self.other_ttl(it)).for_each(|it| self.verbosity.note(&it));
         let token = self.handle.token().map(|token| format!(", token {token}"));
         self.verbosity.detail(&format!(
             "renewed {} until {} at {} of {} nodes{}",
@@ -121,6 +129,17 @@ impl Renewal<'_> {
             token.unwrap_or_default()
         ));
         Ok(())
+    }
+}
+
+impl Renewal<'_> {
+    /// A daemon that is older than `--ttl` leaves the TTL as it is.
+    fn other_ttl(&self, answer: &PartAnswer) -> Option<String> {
+        let (wanted, is) = (self.new_ttl_ms?, renewed(answer)?.lease.ttl_ms);
+        let is_text = stated(Duration::from_millis(is));
+        (is != wanted).then(|| {
+            format!("{} keeps the TTL of {is_text}: its daemon knows no `renew --ttl`", answer.name)
+        })
     }
 }
 

@@ -98,6 +98,7 @@ pub(in crate::cli) fn over(
         nodes,
         require,
         ttl_ms,
+        new_ttl_ms: None,
         items: request.items.clone(),
         wait_ms: request.wait_ms,
         priority: request.priority,

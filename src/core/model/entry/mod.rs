@@ -76,6 +76,9 @@ pub enum Change {
         /// The note that it has from now on, empty for none; `None` leaves it as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<Box<str>>,
+        /// The TTL that it has from now on, in milliseconds; `None` leaves it as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ttl_ms: Option<u64>,
     },
     /// A lease was not renewed within its TTL and ends. A no-op if it was renewed since, or has
     /// ended.

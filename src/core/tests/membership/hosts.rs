@@ -70,7 +70,7 @@ fn rule_06_leases_of_a_gone_host_move_to_the_host_that_ended_it() {
 fn rule_11_a_lease_follows_the_renewing_host_and_a_late_expiry_is_void() {
     let mut world = World::new();
     let frame = world.take(lease(1).slots("a", 1)).frame;
-    world.apply(Change::Renew { lease: LeaseId(1), host: NEXT, note: None });
+    world.apply(Change::Renew { lease: LeaseId(1), host: NEXT, note: None, ttl_ms: None });
     assert_eq!(world.table.frame(frame).unwrap().host, NEXT);
     assert_eq!(world.apply(Change::Expire { frame, renewal: 0 }), []);
     gone(&mut world);

@@ -8,7 +8,7 @@ fn renew(world: &mut World, name: u32) -> Vec<Outcome> {
 }
 
 fn renew_at(world: &mut World, name: u32, host: HostId) -> Vec<Outcome> {
-    world.apply(Change::Renew { lease: LeaseId(name.into()), host, note: None })
+    world.apply(Change::Renew { lease: LeaseId(name.into()), host, note: None, ttl_ms: None })
 }
 
 fn expire(world: &mut World, frame: FrameId, renewal: u64) -> Vec<RequestId> {
@@ -61,9 +61,35 @@ fn a_renewal_replaces_the_note_removes_it_or_leaves_it() {
         (Some(""), None),
     ] {
         let (lease, host, note) = (LeaseId(1), HostId(0), renewed.map(Into::into));
-        world.apply(Change::Renew { lease, host, note });
+        world.apply(Change::Renew { lease, host, note, ttl_ms: None });
         assert_eq!(world.table.hold(token).unwrap().asked.note.as_deref(), shown);
     }
+}
+
+#[test]
+fn a_renewal_can_change_the_ttl_from_then_on() {
+    let mut world = World::new();
+    let granted = world.take(lease(1).slots("a", 1));
+    let ttls = |world: &World| {
+        let frame = world.table.frame(granted.frame).unwrap().lease.unwrap().ttl_ms;
+        (frame, world.table.hold(granted.token).unwrap().asked.ttl_ms)
+    };
+    for (renewed, now) in [(Some(5_000), 5_000), (None, 5_000), (Some(3_600_000), 3_600_000)] {
+        let (lease, host, note) = (LeaseId(1), HostId(0), None);
+        world.apply(Change::Renew { lease, host, note, ttl_ms: renewed });
+        assert_eq!(ttls(&world), (now, Some(now)));
+    }
+    world.apply(Change::Release(Release::All { frame: granted.frame }));
+    assert_eq!(world.table.past_lease(LeaseId(1)).unwrap().ttl_ms, 3_600_000);
+}
+
+#[test]
+fn a_renewal_that_an_earlier_version_wrote_leaves_the_ttl() {
+    let written = r#"{"renew":{"lease":"00000000000000000000000000000001","host":0}}"#;
+    let renew: Change = serde_json::from_str(written).unwrap();
+    let (lease, host) = (LeaseId(1), HostId(0));
+    assert_eq!(renew, Change::Renew { lease, host, note: None, ttl_ms: None });
+    assert_eq!(serde_json::to_string(&renew).unwrap(), written);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn an_ordinary_confirmation_does_not_confirm_a_part() {
 fn a_part_that_is_not_confirmed_cannot_be_renewed() {
     let mut world = World::new();
     let granted = world.take(part(1, &ABC).slots("a", 1));
-    let renew = Change::Renew { lease: LeaseId(1), host: HostId(0), note: None };
+    let renew = Change::Renew { lease: LeaseId(1), host: HostId(0), note: None, ttl_ms: None };
     assert_eq!(world.apply(renew.clone()), [Outcome::LeaseGone]);
     world.confirm_at(granted.request, 100);
     let renewed = Outcome::Renewed { frame: granted.frame, renewal: 1 };

@@ -169,7 +169,12 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
         Op::Pause(key, paused) => drop(world.pause(KEYS[key], paused)),
         Op::Renew(name) => {
             let host = HostId(u64::from(name % 2));
-            world.apply(Change::Renew { lease: LeaseId(name.into()), host, note: None });
+            world.apply(Change::Renew {
+                lease: LeaseId(name.into()),
+                host,
+                note: None,
+                ttl_ms: None,
+            });
         }
         Op::Expire(name, late) => {
             let frame = world.table.lease(LeaseId(name.into()));

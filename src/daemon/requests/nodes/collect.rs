@@ -21,16 +21,7 @@ impl Server {
     ) -> Result<Step, Failure> {
         self.check_node()?;
         self.check_list(&collect)?;
-        let longest = self.limits.nodes_longest_ttl;
-        if u128::from(collect.ttl_ms) > longest.as_millis() {
-            let message = format!(
-                "a lease over nodes lives for at most {} here, not {} ms",
-                stated(longest),
-                collect.ttl_ms
-            );
-            let hint = "`longest_ttl` under `[nodes]` in the configuration of that node says so";
-            return Err(Failure::new(ErrorName::BadRequest, message).hint(hint));
-        }
+        self.check_ttl_over_nodes(collect.ttl_ms)?;
         let known = self.ledger.table.tagged(collect.tag);
         if known.and_then(|it| self.ledger.table.hold_of(it)).is_some_and(|it| !it.provisional) {
             return Err(bad("this part is confirmed already: renew it"));
@@ -60,6 +51,21 @@ impl Server {
         let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
         let part = Part { over_nodes: Box::new(over_nodes), parent, under_frame };
         self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
+    }
+
+    /// Whether this node keeps a lease over nodes for so long. After the loss of its state it waits for no
+    /// longer time.
+    pub(crate) fn check_ttl_over_nodes(&self, ttl_ms: u64) -> Result<(), Failure> {
+        let longest = self.limits.nodes_longest_ttl;
+        if u128::from(ttl_ms) <= longest.as_millis() {
+            return Ok(());
+        }
+        let message = format!(
+            "a lease over nodes lives for at most {} here, not {ttl_ms} ms",
+            stated(longest)
+        );
+        let hint = "`longest_ttl` under `[nodes]` in the configuration of that node says so";
+        Err(Failure::new(ErrorName::BadRequest, message).hint(hint))
     }
 
     /// Whether a list of nodes can be that of a request to this node.

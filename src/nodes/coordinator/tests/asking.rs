@@ -149,7 +149,7 @@ fn a_coordinator_that_was_stopped_does_not_start_on_buffered_answers() {
     scene.now += 60_000;
     scene.hear(confirmed(0, 1_000));
     assert_eq!(scene.hear(confirmed(1, 1_000)), ["renew 0 #1", "renew 1 #1"]);
-    assert_eq!(scene.hear(Input::Renewed { node: 0, sent: scene.now }), [""; 0]);
+    assert_eq!(scene.hear(Input::Renewed { node: 0, sent: scene.now, ttl_ms: None }), [""; 0]);
     let gone = scene.hear(Input::Gone { node: 1 });
     assert_eq!(gone, ["release 0 #1"], "its lease had expired, so everything is given back");
     // Had both been there still, it would have started.
@@ -160,8 +160,8 @@ fn a_coordinator_that_was_stopped_does_not_start_on_buffered_answers() {
     scene.hear(confirmed(0, scene.now - 60_000));
     scene.hear(confirmed(1, scene.now - 60_000));
     let sent = scene.now;
-    scene.hear(Input::Renewed { node: 0, sent });
-    let done = scene.hear(Input::Renewed { node: 1, sent });
+    scene.hear(Input::Renewed { node: 0, sent, ttl_ms: None });
+    let done = scene.hear(Input::Renewed { node: 1, sent, ttl_ms: None });
     assert_eq!(done, [format!("start 9 [0, 1] until {}", sent + 55_000)]);
 }
 

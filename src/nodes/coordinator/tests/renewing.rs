@@ -18,7 +18,26 @@ fn renewing() -> Scene {
 }
 
 fn renewed(node: usize, sent: u64) -> Input {
-    Input::Renewed { node, sent }
+    Input::Renewed { node, sent, ttl_ms: None }
+}
+
+#[test]
+fn the_ttl_that_a_node_says_counts_and_not_that_of_the_plan() {
+    let mut scene = renewing();
+    for node in 0..3 {
+        scene.hear(Input::Reached { node });
+    }
+    scene.now = 1_200;
+    let renewed = |node, ttl_ms| Input::Renewed { node, sent: 1_000, ttl_ms };
+    assert_eq!(scene.hear(renewed(0, Some(12_000))), [""; 0]);
+    assert_eq!(scene.hear(renewed(1, Some(120_000))), [""; 0]);
+    // The second latest: the plan's 60 s less a twelfth. Later two of them keep it for 12 s.
+    assert_eq!(scene.hear(renewed(2, None)), ["start 9 [0, 1, 2] until 56000"]);
+    assert_eq!(scene.pass(3_800), ["renew 0 #1"]);
+    let at = scene.now;
+    let again = |node, ttl_ms| Input::Renewed { node, sent: at, ttl_ms };
+    assert_eq!(scene.hear(again(0, Some(12_000))), [""; 0]);
+    assert_eq!(scene.hear(again(2, Some(12_000))), [format!("deadline {}", at + 11_000)]);
 }
 
 #[test]

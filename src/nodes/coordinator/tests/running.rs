@@ -12,8 +12,14 @@ fn the_command_may_run_until_the_kth_latest_lease_may_end() {
     // The second latest of three moves on only with a second renewal.
     assert_eq!(scene.hear(confirmed(2, 2_000)), [""; 0]);
     assert_eq!(scene.pass(19_000), ["renew 0 #1", "renew 1 #1"]);
-    assert_eq!(scene.hear(Input::Renewed { node: 0, sent: 21_000 }), ["deadline 57000"]);
-    assert_eq!(scene.hear(Input::Renewed { node: 1, sent: 21_000 }), ["deadline 76000"]);
+    assert_eq!(
+        scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None }),
+        ["deadline 57000"]
+    );
+    assert_eq!(
+        scene.hear(Input::Renewed { node: 1, sent: 21_000, ttl_ms: None }),
+        ["deadline 76000"]
+    );
     assert_eq!(scene.pass(1_000), ["renew 2 #1"]);
 }
 
@@ -30,7 +36,9 @@ fn a_majority_outlives_the_loss_of_any_one_node() {
                 let node = words.get(1).and_then(|node| node.parse().ok()).unwrap_or(0);
                 match words[0] {
                     "connect" => drop(scene.hear(away(node))),
-                    "renew" => drop(scene.hear(Input::Renewed { node, sent: scene.now })),
+                    "renew" => {
+                        drop(scene.hear(Input::Renewed { node, sent: scene.now, ttl_ms: None }));
+                    }
                     "deadline" => {}
                     other => panic!("{other} {done}"),
                 }
@@ -50,7 +58,7 @@ fn the_command_is_killed_when_too_few_leases_are_sure() {
     assert_eq!(scene.pass(1).last().map(String::as_str), Some("kill"));
     // Nothing is released, and nothing renewed, before the command has ended.
     assert_eq!(scene.hear(Input::Reached { node: 1 }), [""; 0]);
-    assert_eq!(scene.hear(Input::Renewed { node: 0, sent: 50_000 }), [""; 0]);
+    assert_eq!(scene.hear(Input::Renewed { node: 0, sent: 50_000, ttl_ms: None }), [""; 0]);
     assert_eq!(scene.pass(100), [""; 0]);
     assert_eq!(scene.hear(Input::Stop), ["release 1 #1", "release 0 #1"]);
     scene.hear(Input::Gone { node: 0 });
@@ -62,7 +70,7 @@ fn a_lease_that_is_gone_does_not_count_any_more() {
     // All: the lock is lost at once.
     let mut scene = Scene::running(plan(2, Require::All));
     scene.pass(20_000);
-    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
+    scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None });
     assert_eq!(scene.hear(Input::Gone { node: 1 }), ["kill"]);
     assert!(scene.said.contains(&Change::Lost { node: 1, held: 1, need: 2 }));
     // A majority: what is left counts, and the node is asked again.
@@ -70,8 +78,11 @@ fn a_lease_that_is_gone_does_not_count_any_more() {
     scene.hear(granted(2, 4));
     scene.hear(confirmed(2, 1_000));
     scene.pass(20_000);
-    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
-    assert_eq!(scene.hear(Input::Renewed { node: 1, sent: 21_000 }), ["deadline 76000"]);
+    scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None });
+    assert_eq!(
+        scene.hear(Input::Renewed { node: 1, sent: 21_000, ttl_ms: None }),
+        ["deadline 76000"]
+    );
     assert_eq!(scene.hear(Input::Gone { node: 0 }), ["deadline 56000", "ask 0 #2 spare"]);
 }
 
@@ -87,8 +98,8 @@ fn a_spare_that_is_refused_or_taken_back_is_asked_for_again_later() {
     let mut scene = Scene::running(plan(3, Require::Majority));
     assert_eq!(scene.hear(refused(2, Refusal::Full)), [""; 0]);
     assert_eq!(scene.pass(20_000), ["renew 0 #1", "renew 1 #1", "ask 2 #2 spare"]);
-    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
-    scene.hear(Input::Renewed { node: 1, sent: 21_000 });
+    scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None });
+    scene.hear(Input::Renewed { node: 1, sent: 21_000, ttl_ms: None });
     scene.hear(granted(2, 5));
     // It was taken before the confirmation came.
     assert_eq!(scene.hear(Input::ConfirmFailed { node: 2 }), ["renew 2 #2"]);
@@ -107,8 +118,8 @@ fn a_spare_whose_token_is_taken_is_given_back_and_asked_for_again() {
     assert_eq!(scene.hear(Input::Gone { node: 2 }), [""; 0]);
     let done = scene.pass(20_000);
     assert!(done.contains(&"ask 2 #2 spare".to_owned()), "{done:?}");
-    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
-    scene.hear(Input::Renewed { node: 1, sent: 21_000 });
+    scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None });
+    scene.hear(Input::Renewed { node: 1, sent: 21_000, ttl_ms: None });
     assert_eq!(scene.hear(granted(2, 900)), ["confirm 2 #2 at 900"]);
     // A node that refuses the token is not asked any more.
     let refused = Input::TokenRefused { node: 2, why: "a year ahead".to_owned() };
@@ -122,13 +133,16 @@ fn a_spare_whose_token_is_taken_is_given_back_and_asked_for_again() {
 fn a_renewal_that_is_not_answered_is_sent_again_over_another_connection() {
     let mut scene = Scene::running(plan(2, Require::All));
     assert_eq!(scene.pass(20_000), ["renew 0 #1", "renew 1 #1"]);
-    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
+    scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None });
     assert_eq!(scene.pass(5_000), ["connect 1"]);
     assert_eq!(scene.hear(Input::Reached { node: 1 }), ["renew 1 #1"]);
     let change = scene.said.iter().find(|it| matches!(it, Change::Away { .. })).unwrap();
     let Change::Away { node, since, held, need, stops_at, .. } = change else { unreachable!() };
     assert_eq!((*node, *since, *held, *need, *stops_at), (1, 21_000, 2, 2, Some(56_000)));
-    assert_eq!(scene.hear(Input::Renewed { node: 1, sent: 26_000 }), ["deadline 76000"]);
+    assert_eq!(
+        scene.hear(Input::Renewed { node: 1, sent: 26_000, ttl_ms: None }),
+        ["deadline 76000"]
+    );
     assert!(scene.said.contains(&Change::Back { node: 1, held: 2, need: 2 }));
 }
 
@@ -157,8 +171,8 @@ fn a_node_that_does_not_answer_at_the_end_is_named() {
     for _ in 0..4 {
         scene.pass(20_000);
         let sent = scene.now;
-        scene.hear(Input::Renewed { node: 0, sent });
-        scene.hear(Input::Renewed { node: 2, sent });
+        scene.hear(Input::Renewed { node: 0, sent, ttl_ms: None });
+        scene.hear(Input::Renewed { node: 2, sent, ttl_ms: None });
         scene.hear(away(1));
     }
     scene.hear(Input::Stop);

@@ -39,9 +39,12 @@ fn a_running_command_keeps_its_deadline_and_its_leases() {
     // It finds out what each node holds.
     assert_eq!(next.hear(Input::Reached { node: 0 }), ["renew 0 #1"]);
     assert_eq!(next.hear(Input::Reached { node: 2 }), ["renew 2 #1"]);
-    assert_eq!(next.hear(Input::Renewed { node: 0, sent: 11_000 }), [""; 0]);
+    assert_eq!(next.hear(Input::Renewed { node: 0, sent: 11_000, ttl_ms: None }), [""; 0]);
     // The other one had not confirmed its spare; or it had, and nobody was told.
-    assert_eq!(next.hear(Input::Renewed { node: 2, sent: 11_000 }), ["deadline 66000"]);
+    assert_eq!(
+        next.hear(Input::Renewed { node: 2, sent: 11_000, ttl_ms: None }),
+        ["deadline 66000"]
+    );
 }
 
 #[test]
