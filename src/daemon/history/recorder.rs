@@ -26,8 +26,11 @@ use crate::history::{Checkpoint, Ending, Reason, Record, RingStep, Summary};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 
-/// What is open is noted this often, while anything is.
-const NOTED_EVERY: Duration = Duration::from_secs(30);
+/// A change of what is open is noted within this time.
+const NOTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// That the daemon still runs is noted at least this often, while anything is open.
+const NOTED_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
 
 /// At most this many open requests are noted, holds before waiters.
 const NOTED_MAX: usize = 10_000;
@@ -65,6 +68,8 @@ struct Recorder {
     thread: Option<JoinHandle<()>>,
     /// When what is open is noted.
     note_due: Option<Instant>,
+    /// The time between the last two notes.
+    note_pause: Duration,
     /// Whether what is open is not what was noted last.
     is_changed: bool,
     /// Whether anything is noted as open.
@@ -101,6 +106,7 @@ impl History {
             host: host.map(Arc::from),
             thread: None,
             note_due: None,
+            note_pause: NOTED_WITHIN,
             is_changed: false,
             is_noted: false,
             left: None,
@@ -235,10 +241,19 @@ impl History {
         }
         if recorder.note_due.take_if(|due| *due <= now).is_some() {
             recorder.note_open();
+            if !recorder.open.is_empty() {
+                // A daemon in which nothing happens is to sleep. What is held for long may be known for
+                // half of that time only.
+                recorder.note_pause = (recorder.note_pause * 2).min(NOTED_AT_LEAST_EVERY);
+                recorder.note_due = Some(now + recorder.note_pause);
+            }
         }
-        let is_needed = recorder.is_changed || !recorder.open.is_empty();
-        if recorder.note_due.is_none() && is_needed {
-            recorder.note_due = Some(now + NOTED_EVERY);
+        if recorder.open.is_empty() && !recorder.is_noted {
+            recorder.note_due = None;
+        } else if recorder.is_changed {
+            let soon = now + NOTED_WITHIN;
+            recorder.note_pause = NOTED_WITHIN;
+            recorder.note_due = Some(recorder.note_due.map_or(soon, |due| due.min(soon)));
         }
     }
 
@@ -843,6 +858,37 @@ mod tests {
         scene.history.follow(&Table::new(Rules::Current), HERE);
         assert_eq!(scene.ended().len(), 2);
         assert_eq!(scene.open(), 0);
+    }
+
+    #[test]
+    fn a_daemon_in_which_nothing_happens_notes_what_is_open_less_and_less_often() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut scene = Scene::in_dir(dir.path());
+        let mut now = Instant::now();
+        scene.history.note_open(now);
+        assert_eq!(scene.history.note_due(), None);
+        scene.ask(1, "a", true);
+        scene.history.note_open(now);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let due = scene.history.note_due().unwrap();
+            pauses.push((due - now).as_secs());
+            now = due;
+            scene.history.note_open(now);
+        }
+        assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 1_920, 3_600, 3_600]);
+        scene.ask(2, "b", true);
+        scene.history.note_open(now);
+        assert_eq!(scene.history.note_due(), Some(now + NOTED_WITHIN));
+        for which in [1, 2] {
+            scene.apply(Change::End { frame: scene.frame(which) });
+        }
+        // That nothing is open any more is noted, too.
+        now += NOTED_WITHIN;
+        scene.history.note_open(now);
+        scene.history.note_open(now);
+        assert_eq!(scene.history.note_due(), None);
+        scene.history.close();
     }
 
     #[test]
