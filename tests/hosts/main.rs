@@ -23,6 +23,7 @@ mod world;
 mod campaigns;
 mod daemons;
 mod engine;
+mod hooks;
 mod library;
 mod table;
 

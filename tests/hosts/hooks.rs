@@ -1,0 +1,89 @@
+//! Hooks of hosts that share a table: each event is told once, by the host whose request it is about.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+
+use crate::over_each_engine;
+use crate::shared_table::commands::{lost, start};
+use crate::shared_table::{Host, Log, PATIENT, SHORT, until_idle};
+use crate::world::process::wait_until;
+
+over_each_engine!(
+    a_lease_that_ends_is_told_once_by_its_host,
+    what_is_lost_with_a_membership_is_told_once_by_its_host,
+);
+
+/// Two hosts, each with a hook that is told of lost leases and keeps what it is told.
+fn hosts(log: &Log, times: [&str; 2]) -> [Host; 2] {
+    let user = if nix::unistd::geteuid().is_root() { "user = \"root\"\n" } else { "" };
+    let a = Host::new(log, "a", times[0], None);
+    let b = Host::new(log, "b", times[1], Some(&a.world));
+    for host in [&a, &b] {
+        let program = host.world.path("tell");
+        fs::write(&program, "#!/bin/sh\ncat >>\"$0.told\"\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let config = host.world.runtime().join("canal.toml");
+        let mut config = fs::OpenOptions::new().append(true).open(config).unwrap();
+        write!(config, "\n[[hooks]]\non = [\"lost-lease\"]\nrun = [{program:?}]\n{user}").unwrap();
+    }
+    [&a, &b].into_iter().for_each(Host::join);
+    [a, b]
+}
+
+fn told(host: &Host) -> Vec<Value> {
+    let text = fs::read_to_string(host.world.path("tell.told")).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Waits until the hook of a host was told something, and returns that.
+#[track_caller]
+fn only_event(host: &Host, label: &str) -> Value {
+    wait_until("the hook is told", || !told(host).is_empty());
+    let mut told = told(host);
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert_eq!(told[0]["host"], label);
+    told.remove(0)
+}
+
+/// Has a lease of a host end.
+#[track_caller]
+fn lose_a_lease(host: &Host, key: &str) {
+    let ended = host.world.canal(["acquire", "--ttl", "1", key]).end();
+    // On a busy machine it can be over before its client has confirmed it. It is lost all the same.
+    if !ended.stderr.contains("taken back before it was confirmed") {
+        ended.code(0);
+    }
+}
+
+fn a_lease_that_ends_is_told_once_by_its_host(log: &Log) {
+    let [a, b] = hosts(log, [PATIENT; 2]);
+    for (host, label) in [(&a, "a"), (&b, "b")] {
+        lose_a_lease(host, label);
+        let event = only_event(host, label);
+        assert_eq!((&event["how"], &event["pid"]), (&json!("expired"), &json!(0)), "{event}");
+        assert_eq!(event["items"][0]["key"], label);
+    }
+    only_event(&a, "a");
+    until_idle(&[a, b]);
+}
+
+fn what_is_lost_with_a_membership_is_told_once_by_its_host(log: &Log) {
+    let [a, b] = hosts(log, [SHORT, PATIENT]);
+    let holder = start(&a, "a");
+    b.world.until_held("x", 1);
+    a.proxy.cut();
+    lost(holder, " was last reached ");
+    b.world.until_held("x", 0);
+    a.proxy.mend();
+    a.until("member");
+    let event = only_event(&a, "a");
+    assert_eq!((&event["how"], &event["items"][0]["key"]), (&json!("lost"), &json!("x")));
+    // The other host saw the same end, and is told of its own leases only.
+    lose_a_lease(&b, "y");
+    assert_eq!(only_event(&b, "b")["items"][0]["key"], "y");
+    only_event(&a, "a");
+    until_idle(&[a, b]);
+}
