@@ -298,6 +298,7 @@ impl Lock {
             note: self.note.clone(),
             owner_fd: None,
             with_children: false,
+            jobserver: false,
             session: enclosing(environment::SESSION),
             frame: enclosing(environment::FRAME),
             lease: None,

@@ -39,6 +39,7 @@ pub(crate) fn request(
         note: note.of_request()?,
         owner_fd: None,
         with_children: false,
+        jobserver: false,
         session: enclosing.session,
         frame: enclosing.frame,
         lease: None,

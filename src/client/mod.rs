@@ -20,7 +20,7 @@ mod start_daemon;
 #[cfg(test)]
 mod tests;
 
-pub use calls::acquire::Acquired;
+pub use calls::acquire::{Acquired, JobserverEnds};
 pub use calls::watch::{Next, Watch, Watched};
 pub use error::ClientError;
 pub use options::{Options, Start};

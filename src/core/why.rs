@@ -218,6 +218,15 @@ impl Table {
         self.tree.node(key).map_or(0, Node::waiting)
     }
 
+    /// Whether a request waits, and takes part, for a key or for one above or below it. Linear in the
+    /// number of waiters.
+    #[must_use]
+    pub fn is_awaited(&self, key: &Key) -> bool {
+        let meets = |item: &Item| item.key.covers(key) || key.covers(&item.key);
+        let mut waiters = self.waiters.values();
+        waiters.any(|waiter| waiter.request.items.iter().any(meets) && !self.is_inactive(waiter))
+    }
+
     /// The requests that wait for a key, in the order of service.
     #[must_use]
     pub fn served(&self, key: &Key) -> Vec<RequestId> {

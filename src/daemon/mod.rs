@@ -13,6 +13,7 @@ mod event_loop;
 mod fault;
 mod history;
 mod hooks;
+mod jobserver;
 mod limits;
 mod logging;
 mod metrics;

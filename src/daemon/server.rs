@@ -19,6 +19,7 @@ use crate::daemon::config::in_force::InForce;
 use crate::daemon::due::Due;
 use crate::daemon::history::recorder::History;
 use crate::daemon::hooks::configured::Hooks;
+use crate::daemon::jobserver::builds::Jobservers;
 use crate::daemon::limits::CALLS_PER_TURN;
 use crate::daemon::metrics::exporter::Exporter;
 use crate::daemon::net::accept_backlog::Accepted;
@@ -66,6 +67,8 @@ pub(crate) struct Server {
     pub(crate) cluster: Option<Box<Cluster>>,
     pub(crate) owners: Owners,
     pub(crate) children: Children,
+    /// Builds whose jobs take slots.
+    pub(crate) jobservers: Jobservers,
     pub(crate) conns: Conns,
     pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
@@ -128,6 +131,7 @@ impl Server {
         self.end_readings();
         self.retry_deferred(deaths);
         self.serve(&batch)?;
+        self.share_slots(now);
         self.inform(now);
         self.serve_reports(&batch);
         self.end_searches();
@@ -138,6 +142,7 @@ impl Server {
             self.conns.flush();
         }
         self.ledger.commit()?;
+        self.jobservers.deliver();
         if let Some(cluster) = &mut self.cluster {
             cluster.ask_engine();
         }
@@ -164,7 +169,8 @@ impl Server {
     }
 
     fn connections_max(&self) -> usize {
-        self.limits.connections(self.owners.len() + self.children.len())
+        let builds = self.jobservers.descriptors();
+        self.limits.connections(self.owners.len() + self.children.len() + builds)
     }
 
     /// Spins for a moment before the daemon sleeps. Returns whether there is something to do now.

@@ -24,6 +24,7 @@ use crate::daemon::history::recorder::History;
 use crate::daemon::history::writer::Files;
 use crate::daemon::hooks::configured::Hooks;
 use crate::daemon::hooks::event::About;
+use crate::daemon::jobserver::builds::Jobservers;
 use crate::daemon::limits::DESCRIPTORS_MIN;
 use crate::daemon::metrics::exporter::{self, Exporter};
 use crate::daemon::net::connections::Conns;
@@ -273,6 +274,8 @@ pub(crate) fn server(
     }
     let conns = Conns::new()?;
     conns.wake_for(&owners)?;
+    let jobservers = Jobservers::new(&place.dir)?;
+    conns.wake_for(&jobservers)?;
     let timer = BoottimeTimer::new()?;
     conns.await_source(Source::BoottimeTimer, &timer)?;
     conns.await_source(Source::Listener, &home.listener)?;
@@ -294,6 +297,7 @@ pub(crate) fn server(
         cluster: None,
         owners,
         children,
+        jobservers,
         conns,
         reports: Reports::default(),
         history: History::default(),
@@ -310,6 +314,7 @@ pub(crate) fn server(
         server.await_detached();
     }
     server.await_orphans();
+    server.take_up_jobservers();
     // The first turn may be far away, and leases that were taken up end before it.
     server.look_ahead(clock::now());
     server.set_alarm()?;

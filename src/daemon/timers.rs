@@ -32,6 +32,7 @@ impl Server {
             due.verify,
             due.unsure,
             due.idle,
+            self.jobservers.due,
             self.hooks.due,
             self.history.note_due(),
             self.cluster.as_ref().and_then(|cluster| cluster.watcher_due()),

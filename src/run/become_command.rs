@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::client::{Acquired, Client};
+use crate::client::{Acquired, Client, JobserverEnds};
 use crate::protocol::{Grant, Release, Tag};
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::Reader;
@@ -11,9 +11,10 @@ use crate::sys::process::exec;
 use crate::sys::{fds, startup};
 
 use super::environment::hold_variable;
+use super::jobserver;
 use super::{ChildChannel, Command, LostHold, NotRun, Variables, variables};
 
-/// From which number on the descriptor that descendants keep is put, if the limit allows: above
+/// From which number on the descriptors that descendants keep are put, if the limit allows: above
 /// those that scripts and shells use.
 const CHILDREN_FD_AT_LEAST: i32 = 512;
 
@@ -45,11 +46,11 @@ pub fn become_command(
     socket: Option<&Path>,
     child_channel: Option<ChildChannel>,
 ) -> NotBegun {
-    let Acquired { grant, children, page } = acquired;
+    let Acquired { grant, children, jobserver, page } = acquired;
     let mut variables = variables(&grant, socket);
     variables.extend(page.is_some().then(|| hold_variable(tag)));
     let held = page.as_ref().map(|page| (page, grant.token));
-    let not_begun = begin(command, &variables, children, held, child_channel);
+    let not_begun = begin(command, variables, (children, jobserver), held, child_channel);
     if matches!(not_begun, NotBegun::Lost(_)) {
         // The daemon cannot be reached, and the hold ends with this process anyway.
         return not_begun;
@@ -67,13 +68,13 @@ pub fn become_command_over_nodes(
     token: u64,
     child_channel: ChildChannel,
 ) -> NotBegun {
-    begin(command, variables, None, Some((page, token)), Some(child_channel))
+    begin(command, variables.clone(), (None, None), Some((page, token)), Some(child_channel))
 }
 
 fn begin(
     command: &Command,
-    variables: &Variables,
-    children: Option<OwnedFd>,
+    mut variables: Variables,
+    (children, jobserver): (Option<OwnedFd>, Option<JobserverEnds>),
     held: Option<(&Reader, u64)>,
     child_channel: Option<ChildChannel>,
 ) -> NotBegun {
@@ -89,6 +90,10 @@ fn begin(
         if let Err(error) = inherited {
             return NotBegun::NotRun(NotRun::after_exec(command, error));
         }
+        match jobserver.map(|ends| jobserver::inherit(ends, CHILDREN_FD_AT_LEAST)).transpose() {
+            Ok(named) => variables.extend(named.into_iter().flatten()),
+            Err(error) => return NotBegun::NotRun(NotRun::after_exec(command, error)),
+        }
         startup::restore();
         // The last check before the exec: a process that was stopped meanwhile notices here that
         // its lock is lost.
@@ -97,7 +102,7 @@ fn begin(
         {
             return NotBegun::Lost(Box::new(lost));
         }
-        let error = exec::exec(&command.file, &command.argv, variables);
+        let error = exec::exec(&command.file, &command.argv, &variables);
         NotBegun::NotRun(NotRun::after_exec(command, error))
     };
     let not_begun = begin();

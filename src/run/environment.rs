@@ -143,6 +143,8 @@ mod tests {
             session: "s3".to_owned(),
             frame: "f4".to_owned(),
             children_fd: None,
+            offers_fd: None,
+            returns_fd: None,
             lease: None,
             handle: None,
             notes: Vec::new(),

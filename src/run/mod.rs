@@ -12,6 +12,7 @@ mod become_command;
 mod command;
 pub mod environment;
 mod exit_code;
+mod jobserver;
 mod lost_hold;
 pub mod nodes;
 mod supervise;

@@ -7,6 +7,7 @@
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod backend;
+mod jobserver;
 mod journal;
 mod users;
 

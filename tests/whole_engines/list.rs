@@ -8,6 +8,7 @@ use crate::expected_text::matches;
 
 /// Folders whose tests do not depend on an engine.
 const LEFT_OUT: &[(&str, &str)] = &[
+    ("jobserver", "a daemon over an engine has no jobserver"),
     ("journal", "faults of the disk and of the journal of one daemon"),
     ("users", "the daemon runs in a mount namespace of its own, which has no engine"),
 ];

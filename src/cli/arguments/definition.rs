@@ -187,6 +187,10 @@ pub(crate) struct HowArgs {
     /// Keep the lock until the processes that the command started have ended, too
     #[arg(long)]
     pub(crate) with_children: bool,
+    /// Give make and cargo a jobserver: each job of theirs takes a slot of the key, and gives it
+    /// back at its end
+    #[arg(long)]
+    pub(crate) jobserver: bool,
     /// What to do to the command if the lock is lost, which is possible only over an engine for
     /// many hosts [default: kill]
     #[arg(long, value_name = "WHAT", value_enum)]

@@ -21,7 +21,7 @@ use crate::cli::wording::refusal;
 use crate::cli::wording::usage_error::wrong;
 use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
-use crate::protocol::{Acquire, OnLost, Wrapper};
+use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
 use crate::run::{
     ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, NotRun, OwnCode,
     SupervisorHooks, become_command, supervise,
@@ -43,7 +43,9 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     let mut request =
         acquisition::request(&args.lock, &args.wait, args.session, &args.note, &shown)
             .map_err(|failed| key_before_command(failed, args))?;
-    request.with_children = args.how.with_children;
+    check_jobserver(args, &request)?;
+    request.with_children = args.how.with_children || args.how.jobserver;
+    request.jobserver = args.how.jobserver;
     request.on_lost = on_lost(&args.how);
     let max_run = limits.as_ref().and_then(|limits| limits.max_run);
     request.max_run_ms = max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
@@ -107,6 +109,10 @@ impl Job<'_> {
             Ok(obtained) => obtained,
             Err(not_acquired) => return self.not_acquired(not_acquired),
         };
+        if self.request.jobserver && acquired.jobserver.is_none() {
+            let failed = Failed::new("the daemon is of an older version and has no jobserver");
+            return failed.hint("end it with `canal daemon --replace`, and try again").into();
+        }
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
         let tag = self.request.tag;
@@ -250,6 +256,29 @@ fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
     }
 }
 
+/// What cannot be asked for with `--jobserver`.
+fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result<(), Failed> {
+    if !args.how.jobserver {
+        return Ok(());
+    }
+    let is_one_slot = match request.items.as_slice() {
+        [item] => {
+            item.mode.is_none_or(|mode| mode == Mode::Counted) && item.count.unwrap_or(1) == 1
+        }
+        _ => false,
+    };
+    let wrong = |why: &str| Err(wrong("run", format!("--jobserver {why}")));
+    if args.nodes.is_given() {
+        return wrong("does not go with --on: its slots are those of one daemon");
+    }
+    if !is_one_slot {
+        return wrong(
+            "takes the slots of one --key, one for each job: it goes with no other key, no --read or --write and no --count",
+        );
+    }
+    Ok(())
+}
+
 /// What the command is held to; `None` if nothing needs a parent.
 fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
     let Some(max_run) = how.max_run else {
@@ -279,7 +308,7 @@ fn unlimited(how: &HowArgs) -> Limits {
         max_run: None,
         kill_after: None,
         signal: Signal::SIGTERM,
-        with_children: how.with_children,
+        with_children: how.with_children || how.jobserver,
         on_lost: on_lost(how),
     }
 }
@@ -298,6 +327,7 @@ mod tests {
         kill_after: None,
         signal: None,
         with_children: false,
+        jobserver: false,
         on_lost: None,
     };
 

@@ -60,6 +60,15 @@ impl WaitDeadline {
     }
 }
 
+/// The FIFOs of a jobserver, as its build uses them.
+#[derive(Debug)]
+pub struct JobserverEnds {
+    /// Where the build takes job tokens.
+    pub offers: OwnedFd,
+    /// Where it writes them back.
+    pub returns: OwnedFd,
+}
+
 /// What a granted request brought.
 #[derive(Debug)]
 pub struct Acquired {
@@ -67,6 +76,8 @@ pub struct Acquired {
     pub grant: Grant,
     /// The FIFO's write end that the command is to inherit (only `with_children`).
     pub children: Option<OwnedFd>,
+    /// The jobserver that the command is to inherit (only `jobserver`).
+    pub jobserver: Option<JobserverEnds>,
     /// The deadline page, which says until when the hold is safe; only of a daemon that works over
     /// an engine.
     pub page: Option<Reader>,
@@ -255,9 +266,15 @@ fn understood(message: &[u8]) -> Result<Box<Word>, Broken> {
 fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired, Broken> {
     let mut received = Received::of(connection);
     let children = grant.children_fd.map(|index| received.take(index)).transpose()?;
+    let jobserver = match (grant.offers_fd, grant.returns_fd) {
+        (Some(offers), Some(returns)) => {
+            Some(JobserverEnds { offers: received.take(offers)?, returns: received.take(returns)? })
+        }
+        _ => None,
+    };
     let page = match (grant.deadline_fd, grant.liveness_fd) {
         (Some(page), Some(line)) => Some(received.page(page, line)?),
         _ => None,
     };
-    Ok(Acquired { grant, children, page })
+    Ok(Acquired { grant, children, jobserver, page })
 }

@@ -424,6 +424,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         note: None,
         owner_fd: None,
         with_children: false,
+        jobserver: false,
         session: None,
         frame: None,
         lease: None,

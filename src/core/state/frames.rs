@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::table::Frame;
 use crate::core::model::InvalidOutcome;
-use crate::core::{FrameId, FrameState, LeaseState, Request, Table};
+use crate::core::{FrameId, FrameState, LeaseState, Owner, Request, Table};
 
 impl Table {
     /// The parent of the frame that a request would open: the frame that it names, if that has not
@@ -22,9 +22,13 @@ impl Table {
     }
 
     /// The lineage of a frame: itself and the frames that enclose it. Their holds never conflict
-    /// with its requests. `parent` is used for a frame that is not open yet.
+    /// with its requests. `parent` is used for a frame that is not open yet. A jobserver has none:
+    /// no two of its tokens may share a slot.
     pub(in crate::core) fn lineage(&self, frame: FrameId, parent: Option<FrameId>) -> Vec<FrameId> {
-        if self.frames.contains_key(&frame) {
+        if let Some(open) = self.frames.get(&frame) {
+            if matches!(open.state.owner, Owner::Jobserver(_)) {
+                return Vec::new();
+            }
             return self.enclosing(frame).map(|frame| frame.state.id).collect();
         }
         // Most frames have no parent.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::{FrameId, HostId, LeaseId, Owner, ProcessId};
+use crate::core::{FrameId, HostId, LeaseId, Owner, ProcessId, Tag};
 
 /// The frames of the owners that have not ended.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Owners {
     processes: BTreeMap<(HostId, ProcessId), FrameId>,
     leases: BTreeMap<LeaseId, FrameId>,
+    jobservers: BTreeMap<(HostId, Tag), FrameId>,
 }
 
 impl Owners {
@@ -16,6 +17,7 @@ impl Owners {
         match owner {
             Owner::Process(process) => self.processes.insert((host, *process), frame),
             Owner::Lease(lease) => self.leases.insert(*lease, frame),
+            Owner::Jobserver(build) => self.jobservers.insert((host, *build), frame),
         };
     }
 
@@ -23,6 +25,7 @@ impl Owners {
         match owner {
             Owner::Process(process) => self.processes.remove(&(host, *process)),
             Owner::Lease(lease) => self.leases.remove(lease),
+            Owner::Jobserver(build) => self.jobservers.remove(&(host, *build)),
         };
     }
 
@@ -30,6 +33,7 @@ impl Owners {
         match owner {
             Owner::Process(process) => self.processes.get(&(host, *process)).copied(),
             Owner::Lease(lease) => self.leases.get(lease).copied(),
+            Owner::Jobserver(build) => self.jobservers.get(&(host, *build)).copied(),
         }
     }
 
@@ -45,6 +49,6 @@ impl Owners {
 
     #[cfg(test)]
     pub(in crate::core) fn is_empty(&self) -> bool {
-        self.processes.is_empty() && self.leases.is_empty()
+        self.processes.is_empty() && self.leases.is_empty() && self.jobservers.is_empty()
     }
 }

@@ -3,7 +3,7 @@
 use super::worklist::Transition;
 use crate::core::{
     CONFIRMED_TOKEN_MAX, FrameId, HoldState, LeaseId, Outcome, Owner, Refusal, Request, RequestId,
-    Table, Token,
+    Table, Token, Wait,
 };
 
 impl Table {
@@ -11,6 +11,7 @@ impl Table {
     pub(in crate::core) fn fault_of_lease(&self, asked: &Request) -> Option<Refusal> {
         match (&asked.owner, asked.ttl_ms) {
             (Owner::Process(_), None) => None,
+            (Owner::Jobserver(_), None) if asked.wait == Wait::No => None,
             (Owner::Lease(lease), Some(_)) if self.may_be_under(asked) => {
                 // A lease has one request in its life. So a lease that holds something never waits,
                 // and is part of a deadlock only by the leases that it encloses.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::core::{
-    CycleStep, FrameId, HostId, Outcome, Refusal, Request, RequestId, Table, Tag, Token,
+    CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Request, RequestId, Table, Tag, Token,
     UnixMillis, Withdrawal,
 };
 use crate::daemon::calls::completion::Applied;
@@ -634,7 +634,9 @@ impl Recorder {
 
 /// Whether this host looks after a frame.
 pub(crate) fn is_of(table: &Table, frame: FrameId, here: HostId) -> bool {
-    table.frame(frame).is_some_and(|frame| frame.host == here)
+    // The tokens of a build are no requests of anybody: the build has a record of its own.
+    let is_token = |owner: &Owner| matches!(owner, Owner::Jobserver(_));
+    table.frame(frame).is_some_and(|frame| frame.host == here && !is_token(&frame.owner))
 }
 
 /// A request that was refused when it was asked for. It may have a frame by an earlier one.

@@ -37,7 +37,7 @@ pub(crate) fn refuse_holders(table: &Table, dir: &Path, origin: &Origin) -> anyh
         .holds()
         .filter_map(|hold| match hold.asked.owner {
             Owner::Process(process) => Some(process),
-            Owner::Lease(_) => None,
+            Owner::Lease(_) | Owner::Jobserver(_) => None,
         })
         .collect();
     let fate = match fate(&processes, origin) {

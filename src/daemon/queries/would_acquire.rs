@@ -25,6 +25,7 @@ impl Server {
         let items = items::items(&asked.items)?;
         let owner = self.owner(id, None, Vec::new())?;
         self.may_hold(id, &items, asked.priority)?;
+        self.withdraw_offers_for(&items);
         let request = Request {
             tag: self.unused_tag(),
             host: self.ledger.host,

@@ -51,9 +51,13 @@ impl Server {
         let note = items::note(acquire.note.as_deref())?;
         self.ledger.table.share_keys(&mut items);
         self.check_wrapper(acquire.wrapper)?;
+        if acquire.jobserver {
+            self.check_jobserver(&acquire, &items, part.is_some())?;
+        }
         let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
         if let Some(conn) = self.conns.get(id) {
             conn.closes_on_grant = acquire.wrapper == Some(Wrapper::Exec) && !provisional;
+            conn.wants_jobserver = acquire.jobserver;
         }
         let owner = match acquire.lease {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,
@@ -72,6 +76,7 @@ impl Server {
         }
         self.may_hold(id, &items, acquire.priority)?;
         self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
+        self.withdraw_offers_for(&items);
         let wait = match acquire.wait_ms {
             Some(0) => Wait::No,
             Some(wait_ms) => {

@@ -228,6 +228,7 @@ fn log_force(by: &Credentials, hold: &HoldState) {
     let holder = match hold.asked.owner {
         Owner::Process(process) => format!("pid {}", process.pid),
         Owner::Lease(_) => "a lease".to_owned(),
+        Owner::Jobserver(_) => "a jobserver".to_owned(),
     };
     tracing::info!(
         keys = %keys.join(", "),

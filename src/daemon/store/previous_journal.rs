@@ -212,6 +212,8 @@ pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
     let lives = |owner: &Owner| match owner {
         Owner::Process(process) => !matches!(find(*process), Found::Gone),
         Owner::Lease(_) => true,
+        // The hold of its build counts.
+        Owner::Jobserver(_) => false,
     };
     holding.filter(|frame| frame.ended || lives(&frame.owner)).count()
 }

@@ -233,6 +233,7 @@ fn acquire(rng: &mut Rng) -> Value {
     });
     maybe("owner_fd", 2, &|rng| json!(*pick(rng, &[0, 0, 0, 0, 0, 1, 2, u32::MAX])));
     maybe("with_children", 3, &|_| json!(true));
+    maybe("jobserver", 6, &|_| json!(true));
     maybe("session", 8, &|_| json!("s1"));
     maybe("frame", 4, &|rng| json!(*pick(rng, &["f1", "f2", "", "f99999999999999999999"])));
     maybe("lease", 5, &|rng| {

@@ -1,6 +1,7 @@
 //! The daemon without a process of its own: a test says when it does its turns.
 
 pub(super) mod fuzz;
+pub(super) mod jobserver;
 pub(super) mod late;
 pub(super) mod recovering;
 pub(super) mod reload;

@@ -36,6 +36,8 @@ impl<'a> Shown<'a> {
             session: Text::Session(self.table.session(hold.frame)),
             frame: Text::Frame(hold.frame),
             children_fd: None,
+            offers_fd: None,
+            returns_fd: None,
             lease: self.lease(hold),
             handle: None,
             notes: Vec::new(),

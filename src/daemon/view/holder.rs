@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::{FrameId, HoldState, Item, Key, Mode, Request, Token, UnixMillis};
+use crate::core::{FrameId, HoldState, Item, Key, Mode, Owner, Request, Token, UnixMillis};
 use crate::daemon::limits::HOLDERS_LOOKED_AT_MAX;
 use crate::daemon::view::conflict::blocking_holds;
 use crate::daemon::view::text::{Text, pid_of, time};
@@ -28,7 +28,7 @@ impl<'a> Shown<'a> {
         let state = match looks {
             Looks::Closely | Looks::Fully if hold.asked.ttl_ms.is_some() => None,
             Looks::Closely | Looks::Fully => {
-                self.state(hold, pid_of(&hold.asked.owner)).map(str::to_owned)
+                self.state(hold, self.pid_of_hold(hold)).map(str::to_owned)
             }
             Looks::Briefly => None,
         };
@@ -73,7 +73,7 @@ impl<'a> Shown<'a> {
         let uid = hold.asked.uid;
         let item = key.and_then(|key| hold.items.iter().find(|item| item.key == *key));
         HolderInfo {
-            pid: pid_of(&hold.asked.owner),
+            pid: self.pid_of_hold(hold),
             uid,
             command: self.sees(uid).then_some(Text::Itself(&hold.asked.command.0)),
             since: Text::Time(hold.since),
@@ -84,7 +84,7 @@ impl<'a> Shown<'a> {
             folder: None,
             children: None,
             key: None,
-            session: Text::Session(self.table.session(hold.frame)),
+            session: Text::Session(self.table.session(self.build_of(hold).unwrap_or(hold).frame)),
             host: self.label(hold.frame).map(Text::Itself),
             state: None,
             lease: self.lease(hold),
@@ -125,7 +125,21 @@ impl<'a> Shown<'a> {
         Some(LeaseInfo { ttl_ms, left_ms, expires: left_ms.map(end), renewals })
     }
 
+    /// The hold of the build that has a job token; `None` if the hold is no job token.
+    fn build_of(&self, hold: &HoldState) -> Option<&'a HoldState> {
+        match hold.asked.owner {
+            Owner::Jobserver(build) => self.table.hold_of(self.table.tagged(build)?),
+            Owner::Process(_) | Owner::Lease(_) => None,
+        }
+    }
+
+    /// The process of a hold; of a job token, that of its build.
+    fn pid_of_hold(&self, hold: &HoldState) -> u32 {
+        pid_of(&self.build_of(hold).unwrap_or(hold).asked.owner)
+    }
+
     fn state(&self, hold: &HoldState, pid: u32) -> Option<&'static str> {
+        let hold = self.build_of(hold).unwrap_or(hold);
         if hold.orphaned {
             return Some("children");
         }

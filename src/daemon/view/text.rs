@@ -38,11 +38,11 @@ impl Serialize for Text<'_> {
     }
 }
 
-/// The pid of an owner's process. 0 for a lease.
+/// The pid of an owner's process. 0 for a lease or a jobserver.
 pub(crate) fn pid_of(owner: &Owner) -> u32 {
     match owner {
         Owner::Process(process) => process.pid,
-        Owner::Lease(_) => 0,
+        Owner::Lease(_) | Owner::Jobserver(_) => 0,
     }
 }
 

@@ -220,6 +220,7 @@ pub(crate) fn conflict(
     let who = match owner {
         Owner::Process(process) => format!("pid {}", process.pid),
         Owner::Lease(_) => "a lease".to_owned(),
+        Owner::Jobserver(_) => "a job of a build".to_owned(),
     };
     let who = host.map_or_else(|| who.clone(), |host| format!("{who} on {host}"));
     let by = match holds.saturating_sub(1) {

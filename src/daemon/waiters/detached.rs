@@ -99,7 +99,7 @@ impl Server {
         let asked = waits.or_else(|| table.hold_of(request).map(|hold| &hold.asked));
         let owner = |asked: &Request| match asked.owner {
             Owner::Process(process) => Some(process),
-            Owner::Lease(_) => None,
+            Owner::Lease(_) | Owner::Jobserver(_) => None,
         };
         let asker = asked.and_then(|asked| asked.asker.or_else(|| owner(asked)));
         asker.is_some_and(|process| {
@@ -165,7 +165,7 @@ impl Server {
 fn return_of(asked: &Request) -> Return {
     let owner = match asked.owner {
         Owner::Process(process) => Some(life_of(process)),
-        Owner::Lease(_) => None,
+        Owner::Lease(_) | Owner::Jobserver(_) => None,
     };
     if owner == Some(Life::Gone) {
         return Return::OwnerEnded;

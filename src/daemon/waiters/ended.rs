@@ -98,6 +98,7 @@ impl Server {
     /// Handles a hold that has ended in the table.
     pub(crate) fn hold_ended(&mut self, token: Token) {
         self.children.remove(token, &mut self.owners);
+        self.jobservers.hold_ended(token);
         // Until this host is a member, the log that it reads may be another history, in which the
         // token is that of another process.
         if self.ledger.is_member()

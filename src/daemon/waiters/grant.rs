@@ -197,6 +197,7 @@ impl Server {
         let Some(hold) = hold else { return Err(owner_gone()) };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
         let children = hold.asked.children;
+        let key = hold.items.first().map(|item| item.key.clone());
         if self.ledger.is_untold_lease(token) {
             let news = LeaseNews::Granted(granted.cloned());
             return Ok(Step::Wait(self.wait_for_disk(id, request, news)));
@@ -207,6 +208,16 @@ impl Server {
                 Ok(fd) => fds.push(fd),
                 Err(error) => {
                     let message = format!("the FIFO for `--with-children` cannot be made: {error}");
+                    return Err(Failure::new(ErrorName::DiskFull, message));
+                }
+            }
+        }
+        let has_jobserver = self.conns.peek(id).is_some_and(|conn| conn.wants_jobserver);
+        if let Some(key) = key.filter(|_| has_jobserver) {
+            match self.jobservers.serve(token, tag, &key) {
+                Ok(ends) => fds.extend([ends.offers, ends.returns]),
+                Err(error) => {
+                    let message = format!("the FIFOs for `--jobserver` cannot be made: {error}");
                     return Err(Failure::new(ErrorName::DiskFull, message));
                 }
             }
@@ -238,6 +249,8 @@ impl Server {
             grant.notes = self.told_sizes.notes(table, &hold.asked, Some(token));
         }
         grant.children_fd = children.then_some(0);
+        grant.offers_fd = has_jobserver.then_some(1);
+        grant.returns_fd = has_jobserver.then_some(2);
         grant.deadline_fd = page.map(|page| page.deadline_fd);
         grant.liveness_fd = page.map(|page| page.liveness_fd);
         let closes_on_grant = conn.closes_on_grant && conn.calls.is_empty();

@@ -48,6 +48,10 @@ pub struct Acquire {
     /// Keep the hold while descendants live: the grant comes with the write end of a FIFO.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub with_children: bool,
+    /// Have a jobserver, whose tokens are further slots of the key: the grant comes with two FIFOs.
+    /// Goes with one slot of one key and `with_children`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub jobserver: bool,
     /// The enclosing session that the environment names, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
@@ -146,6 +150,13 @@ pub struct Grant<T = String> {
     /// command is to inherit (only `with_children`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children_fd: Option<u32>,
+    /// The index, as above, of the FIFO from which the command takes job tokens (only `jobserver`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offers_fd: Option<u32>,
+    /// The index, as above, of the FIFO into which the command writes them back; it comes with
+    /// `offers_fd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returns_fd: Option<u32>,
     /// The index, as above, of the deadline page (only over an engine, and only to
     /// the owner itself).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -601,6 +601,7 @@ impl Asking {
             note: None,
             owner_fd: self.owner.map(|_| 0),
             with_children: matches!(self.plan.how, How::WithChildren(_)),
+            jobserver: false,
             session: None,
             frame: self.frames.last().cloned().filter(|_| lease.is_none()),
             lease,

@@ -143,3 +143,16 @@ fn with_children_a_command_killed_with_its_children_frees_the_lock() {
     drop(run);
     world.until_held("x", 0);
 }
+
+#[test]
+fn only_a_daemon_without_an_engine_has_a_jobserver() {
+    let world = World::with_daemon();
+    let ended = world.canal(["run", "--jobserver", "-k", "x", "--", "true"]).end();
+    if backend::IS_ENGINE {
+        let ended = ended.code(125);
+        assert!(ended.stderr.contains("over an engine has no jobserver"), "{}", ended.stderr);
+    } else {
+        ended.code(0);
+    }
+    world.until_idle();
+}

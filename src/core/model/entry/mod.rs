@@ -299,6 +299,9 @@ pub enum Owner {
     /// Any client that knows the handle of the lease. It has one request in its life. Only leases
     /// over nodes enclose other leases.
     Lease(LeaseId),
+    /// The jobserver of a build, which has this tag. Its holds are job tokens, each with a slot of its
+    /// own. It never waits.
+    Jobserver(Tag),
 }
 
 /// One item of a request.

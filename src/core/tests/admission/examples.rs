@@ -196,7 +196,7 @@ impl Sleeplock {
 fn pid(owner: &Owner) -> u32 {
     match owner {
         Owner::Process(process) => process.pid,
-        Owner::Lease(_) => panic!("no leases here"),
+        Owner::Lease(_) | Owner::Jobserver(_) => panic!("only processes here"),
     }
 }
 

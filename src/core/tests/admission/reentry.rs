@@ -128,3 +128,36 @@ fn a_tag_names_one_request() {
     let request = RequestId(world.table.revision().0);
     assert_eq!(outcomes, [Outcome::Refused { request, why: Refusal::Duplicate }]);
 }
+
+/// The request for a token of the jobserver of a build.
+fn token(build: u128, tag: u128, slots: u64, wait: Wait) -> Change {
+    let Change::Request(asked) = by(1).slots("cpu", slots).change(Tag(tag)) else { panic!() };
+    let mut asked = Request::clone(&asked);
+    (asked.owner, asked.wait) = (Owner::Jobserver(Tag(build)), wait);
+    Change::Request(asked.into())
+}
+
+#[test]
+fn each_token_of_a_jobserver_takes_a_slot_of_its_own() {
+    let mut world = World::new();
+    world.take(by(1).slots("cpu", 3));
+    for held in 2..=3 {
+        let outcomes = world.apply(token(7, 100 + held, 3, Wait::No));
+        assert!(matches!(outcomes[..], [Outcome::Granted(_)]), "{outcomes:?}");
+        assert_eq!(u128::from(world.held("cpu")), held);
+    }
+    let outcomes = world.apply(token(7, 200, 3, Wait::No));
+    let full = Refusal::Full { item: 0 };
+    assert!(matches!(&outcomes[..], [Outcome::Refused { why, .. }] if *why == full));
+    let frame = world.table.frame_of(HostId(0), &Owner::Jobserver(Tag(7))).unwrap();
+    world.apply(Change::End { frame });
+    assert_eq!(world.held("cpu"), 1);
+}
+
+#[test]
+fn a_jobserver_never_waits() {
+    let mut world = World::new();
+    let outcomes = world.apply(token(7, 100, 3, Wait::Yes { until: None }));
+    let invalid = Refusal::Invalid { item: 0 };
+    assert!(matches!(&outcomes[..], [Outcome::Refused { why, .. }] if *why == invalid));
+}

@@ -27,6 +27,9 @@ impl<'a> Asker<'a> {
 
 fn lineage(state: &Snapshot, asker: &Asker<'_>) -> Vec<FrameId> {
     let frame = |id: FrameId| state.frames.iter().find(|frame| frame.id == id);
+    if frame(asker.frame).is_some_and(|frame| matches!(frame.owner, Owner::Jobserver(_))) {
+        return Vec::new();
+    }
     let mut lineage = vec![asker.frame];
     let mut next = match frame(asker.frame) {
         Some(frame) => frame.parent,

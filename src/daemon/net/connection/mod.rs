@@ -98,6 +98,8 @@ pub(crate) struct Connection {
     /// The process of the client becomes the command when its request is granted. It then makes no
     /// more calls, and its end, which is all that matters then, is reported without a connection.
     pub(crate) closes_on_grant: bool,
+    /// The request wants a jobserver, whose FIFOs go with the grant.
+    pub(crate) wants_jobserver: bool,
     /// The connection is closed soon, whether the client reads or not.
     pub(crate) counts_down: bool,
     /// What it may still do, if it was restricted.
@@ -132,6 +134,7 @@ impl Connection {
             touched: false,
             watched_for: EpollFlags::empty(),
             closes_on_grant: false,
+            wants_jobserver: false,
             counts_down: false,
             restriction: None,
             wordless_since: None,

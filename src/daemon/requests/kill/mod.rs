@@ -133,7 +133,11 @@ impl Server {
         let asked = target.asked();
         let pid = target.pid();
         let Owner::Process(id) = asked.owner else {
-            let failure = denied("a lease belongs to no process that could be ended".to_owned());
+            let whose = match asked.owner {
+                Owner::Jobserver(_) => "a job token of a build",
+                _ => "a lease",
+            };
+            let failure = denied(format!("{whose} belongs to no process that could be ended"));
             return Err(match target {
                 Target::Hold(hold) => failure
                     .hint(format!("`canal release --force --token {}` breaks it", hold.token.0)),

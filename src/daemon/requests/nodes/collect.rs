@@ -40,6 +40,7 @@ impl Server {
             note: collect.note,
             owner_fd: None,
             with_children: false,
+            jobserver: false,
             max_run_ms: None,
             session: None,
             frame: None,

@@ -1,0 +1,178 @@
+//! The tokens of one build, counted.
+//!
+//! Invariant: `out` is at least the number of bytes that the processes of the build can have, as
+//! far as they did not make bytes themselves. Bytes beyond `out` are thrown away.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::core::{Key, Token};
+use crate::daemon::jobserver::pipes::Pipes;
+use crate::daemon::jobserver::share::{PATIENCE, Standing};
+
+/// The longest time for which a build that left its offer untaken is passed over.
+const PASSED_OVER_MAX: Duration = Duration::from_secs(60);
+
+/// A build with a jobserver.
+#[derive(Debug)]
+pub(crate) struct Build {
+    /// The hold of the build itself.
+    pub(crate) token: Token,
+    pub(crate) key: Key,
+    /// `None` if the FIFOs were removed while no daemon ran. Nothing is offered then, and all tokens
+    /// count as taken.
+    pub(super) pipes: Option<Pipes>,
+    /// How many bytes the daemon wrote, or is about to write, and did not read back.
+    out: usize,
+    /// Whether one of them is to be written when what was decided is recorded.
+    pending: bool,
+    /// Since when an offer may lie untaken.
+    offered: Option<Instant>,
+    /// For how long the build is passed over when it leaves the next offer untaken.
+    patience: Duration,
+    /// Until when it is passed over.
+    passed_over_until: Option<Instant>,
+    /// The number of its latest offer among those of all builds.
+    latest: u64,
+    /// Whether it is refused a slot in this round.
+    pub(super) barred: bool,
+}
+
+impl Build {
+    pub(super) fn new(token: Token, key: Key, pipes: Option<Pipes>) -> Self {
+        let out = pipes.as_ref().map_or(usize::MAX, Pipes::recorded_out);
+        Self {
+            token,
+            key,
+            pipes,
+            out,
+            pending: false,
+            offered: None,
+            patience: PATIENCE,
+            passed_over_until: None,
+            latest: 0,
+            barred: false,
+        }
+    }
+
+    /// Takes in what was taken and returned. `held` is the number of its tokens in the table.
+    pub(super) fn count(&mut self, held: usize) {
+        self.barred = false;
+        let Some(pipes) = &self.pipes else { return };
+        let returned = pipes.take_returned();
+        // Counted after the read: what was returned had been taken before.
+        let untaken = pipes.untaken();
+        let surplus = untaken.saturating_sub(self.out);
+        let untaken = untaken - pipes.withdraw(surplus).min(untaken);
+        let taken = self.out.saturating_sub(untaken);
+        if returned > 0 {
+            self.set_out(self.out - returned.min(taken));
+        }
+        if self.offered.is_some() && untaken == 0 {
+            (self.offered, self.passed_over_until) = (None, None);
+            self.patience = PATIENCE;
+        } else if untaken > 0 && self.offered.is_none() {
+            // An earlier daemon offered it.
+            self.offered = Some(crate::sys::clock::now());
+        }
+        // A hold that somebody released by force has no slot any more.
+        self.withdraw(self.out.saturating_sub(held));
+    }
+
+    fn set_out(&mut self, out: usize) {
+        self.out = out;
+        if let Some(pipes) = &self.pipes
+            && let Err(error) = pipes.record_out(out)
+        {
+            tracing::warn!(%error, "the count of a jobserver cannot be written");
+        }
+    }
+
+    /// Takes back at most `most` tokens that nobody has taken. Returns whether there was one.
+    pub(in crate::daemon) fn withdraw(&mut self, most: usize) -> bool {
+        let Some(pipes) = &self.pipes else { return false };
+        let count = pipes.withdraw(most);
+        if count == 0 {
+            return false;
+        }
+        self.set_out(self.out.saturating_sub(count));
+        if pipes_are_empty(self.pipes.as_ref()) {
+            self.offered = None;
+        }
+        true
+    }
+
+    /// Takes back an offer for another build. This build is passed over for a while, longer each
+    /// time.
+    pub(super) fn lose_offer(&mut self, now: Instant) -> bool {
+        let lost = self.withdraw(1);
+        if lost {
+            self.pass_over(now);
+        }
+        lost
+    }
+
+    /// Passes the build over for a while, longer each time.
+    pub(super) fn pass_over(&mut self, now: Instant) {
+        self.passed_over_until = Some(now + self.patience);
+        self.patience = (self.patience * 2).min(PASSED_OVER_MAX);
+    }
+
+    /// Notes an offer, which [`Self::deliver`] writes.
+    pub(super) fn offer(&mut self, now: Instant, number: u64) {
+        self.out += 1;
+        self.pending = true;
+        self.offered = Some(now);
+        self.latest = number;
+    }
+
+    /// Writes the offer that was noted. What was decided has to be recorded before.
+    pub(super) fn deliver(&mut self) {
+        if !std::mem::take(&mut self.pending) {
+            return;
+        }
+        let Some(pipes) = &self.pipes else { return };
+        // In this order: if the daemon is killed between both, the slot stays held until the build
+        // ends. In the other order a slot could be held twice.
+        let written = pipes.record_out(self.out).and_then(|()| pipes.offer());
+        if let Err(error) = written {
+            tracing::warn!(%error, "a token cannot be offered");
+            self.set_out(self.out.saturating_sub(1));
+            self.offered = None;
+        }
+    }
+
+    /// How many of `held` tokens are not out.
+    pub(super) fn spare(&self, held: usize) -> usize {
+        held.saturating_sub(self.out)
+    }
+
+    /// How it stands among the builds of its key. `None` if nothing can be offered to it.
+    pub(super) fn standing(&self, held: usize, now: Instant) -> Option<Standing> {
+        let pipes = self.pipes.as_ref()?;
+        let untaken = pipes.untaken() + usize::from(self.pending);
+        let untaken_for = (untaken > 0)
+            .then(|| self.offered.map_or(PATIENCE, |since| now.saturating_duration_since(since)));
+        let ready_in =
+            self.passed_over_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        Some(Standing {
+            in_use: self.out.saturating_sub(untaken),
+            spare: self.spare(held),
+            untaken_for,
+            ready_in,
+            latest: self.latest,
+            barred: self.barred,
+        })
+    }
+
+    pub(super) fn ends(&self) -> io::Result<crate::daemon::jobserver::pipes::BuildEnds> {
+        match &self.pipes {
+            Some(pipes) => pipes.ends(),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+fn pipes_are_empty(pipes: Option<&Pipes>) -> bool {
+    pipes.is_none_or(|pipes| pipes.untaken() == 0)
+}

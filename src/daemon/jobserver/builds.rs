@@ -1,0 +1,171 @@
+//! The builds with a jobserver, and the events of their FIFOs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use nix::sys::epoll::EpollEvent;
+
+use crate::core::{Key, Revision, Tag, Token};
+use crate::daemon::jobserver::build::Build;
+use crate::daemon::jobserver::pipes::{self, BuildEnds, Pipes};
+use crate::daemon::net::poller::Poller;
+
+/// How many events are taken at once. They only say that something happened.
+const EVENTS_AT_ONCE: usize = 64;
+
+/// How many descriptors the daemon has open for a build.
+const DESCRIPTORS_EACH: usize = 3;
+
+/// The builds with a jobserver.
+#[derive(Debug)]
+pub(crate) struct Jobservers {
+    dir: PathBuf,
+    poller: Poller,
+    builds: BTreeMap<Tag, Build>,
+    /// Builds whose hold has ended, and whose tokens have to end.
+    ended: Vec<Tag>,
+    /// The revision of the table after which slots were shared out last.
+    pub(super) seen: Option<Revision>,
+    /// When an offer that nobody takes can go to another build.
+    pub(crate) due: Option<Instant>,
+    /// How many offers there were.
+    offers: u64,
+}
+
+/// The folder in the daemon's directory.
+const NAME: &str = "jobservers";
+
+impl Jobservers {
+    /// The FIFOs in `jobservers/` of the daemon's directory.
+    pub(crate) fn new(dir: &Path) -> io::Result<Self> {
+        Ok(Self {
+            dir: dir.join(NAME),
+            poller: Poller::new()?,
+            builds: BTreeMap::new(),
+            ended: Vec::new(),
+            seen: None,
+            due: None,
+            offers: 0,
+        })
+    }
+
+    /// The number of open descriptors.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.builds.len() * DESCRIPTORS_EACH
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.builds.is_empty() && self.ended.is_empty()
+    }
+
+    /// Begins to serve a build, or goes on. Returns the ends of the FIFOs for it.
+    pub(crate) fn serve(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<BuildEnds> {
+        if !self.builds.contains_key(&tag) {
+            let pipes = Pipes::make(&self.dir, tag)?;
+            self.add(token, tag, key, Some(pipes))?;
+        }
+        self.builds.get(&tag).map_or_else(|| Err(io::ErrorKind::NotFound.into()), Build::ends)
+    }
+
+    /// Goes on with a build of an earlier daemon.
+    pub(super) fn take_over(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<()> {
+        let opened = Pipes::take_over(&self.dir, tag);
+        let failed = opened.as_ref().err().map(ToString::to_string);
+        self.add(token, tag, key, opened.ok())?;
+        failed.map_or(Ok(()), |error| Err(io::Error::other(error)))
+    }
+
+    fn add(&mut self, token: Token, tag: Tag, key: &Key, pipes: Option<Pipes>) -> io::Result<()> {
+        let watched = pipes.as_ref().map_or(Ok(()), |pipes| pipes.watch(&self.poller));
+        self.builds.insert(tag, Build::new(token, key.clone(), pipes));
+        self.seen = None;
+        watched
+    }
+
+    /// The builds of which an earlier daemon left files.
+    pub(super) fn found(&self) -> Vec<Tag> {
+        pipes::found(&self.dir)
+    }
+
+    pub(super) fn sweep(&self, tag: Tag) {
+        pipes::remove(&self.dir, tag);
+    }
+
+    /// Handles the end of a hold. If it was that of a build, its tokens have to end, too.
+    pub(crate) fn hold_ended(&mut self, token: Token) {
+        let found = self.builds.iter().find(|(_, build)| build.token == token);
+        let Some(tag) = found.map(|(tag, _)| *tag) else { return };
+        if let Some(Build { pipes: Some(pipes), .. }) = self.builds.remove(&tag) {
+            pipes.forget(&self.poller);
+        }
+        pipes::remove(&self.dir, tag);
+        self.ended.push(tag);
+    }
+
+    /// The builds whose tokens have to end.
+    pub(super) fn take_ended(&mut self) -> Vec<Tag> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Whether a FIFO was emptied or written to since the last call.
+    pub(super) fn take_events(&mut self) -> bool {
+        let mut events = [EpollEvent::empty(); EVENTS_AT_ONCE];
+        let mut any = false;
+        loop {
+            let taken = self.poller.take(&mut events);
+            any |= taken > 0;
+            if taken < events.len() {
+                return any;
+            }
+        }
+    }
+
+    /// The keys of the builds.
+    pub(super) fn keys(&self) -> BTreeSet<Key> {
+        self.builds.values().map(|build| build.key.clone()).collect()
+    }
+
+    /// The builds of a key.
+    pub(super) fn of_key(&self, key: &Key) -> Vec<Tag> {
+        let of_key = self.builds.iter().filter(|(_, build)| build.key == *key);
+        of_key.map(|(tag, _)| *tag).collect()
+    }
+
+    /// The builds of a key, of those above it and of those below it.
+    pub(super) fn around(&self, key: &Key) -> Vec<Tag> {
+        let is_around = |build: &Build| build.key.covers(key) || key.covers(&build.key);
+        let around = self.builds.iter().filter(|(_, build)| is_around(build));
+        around.map(|(tag, _)| *tag).collect()
+    }
+
+    pub(super) fn get(&self, tag: Tag) -> Option<&Build> {
+        self.builds.get(&tag)
+    }
+
+    pub(in crate::daemon) fn get_mut(&mut self, tag: Tag) -> Option<&mut Build> {
+        self.builds.get_mut(&tag)
+    }
+
+    /// Notes an offer to a build.
+    pub(in crate::daemon) fn offer(&mut self, tag: Tag, now: Instant) {
+        self.offers += 1;
+        if let Some(build) = self.builds.get_mut(&tag) {
+            build.offer(now, self.offers);
+        }
+    }
+
+    /// Writes the offers that were noted. What was decided has to be recorded before.
+    pub(crate) fn deliver(&mut self) {
+        self.builds.values_mut().for_each(Build::deliver);
+    }
+}
+
+impl AsFd for Jobservers {
+    /// Becomes readable when a FIFO was emptied or written to.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}

@@ -1,0 +1,186 @@
+//! The two FIFOs of a build, and the file that counts the bytes that are out.
+//!
+//! Both ends of both FIFOs are opened for reading and writing. Without a daemon, a build that reads
+//! waits, and one that writes is not killed by SIGPIPE.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::sys::epoll::EpollFlags;
+use nix::sys::stat::Mode;
+use nix::unistd::{mkfifo, read, write};
+
+use crate::core::Tag;
+use crate::daemon::net::poller::Poller;
+
+/// The byte that stands for a token, as GNU make writes it.
+const TOKEN: &[u8] = b"+";
+
+/// How many bytes are read at once. More are read in the next turn.
+const BYTES_AT_ONCE: usize = 4096;
+
+/// The capacity of the FIFO of offers: one page. Linux then reports it writable only while it is
+/// empty, so that the daemon is woken when a byte was taken.
+const OFFERS_BYTES: i32 = 4096;
+
+/// The endings of the names of the files.
+const ENDINGS: [&str; 3] = ["offers", "returns", "out"];
+
+/// The FIFOs of a build.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    dir: PathBuf,
+    tag: Tag,
+    /// The daemon writes tokens, jobs take them.
+    offers: OwnedFd,
+    /// Jobs write tokens back.
+    returns: OwnedFd,
+    /// How many bytes are out: written by the daemon, and not read back. It outlives the daemon.
+    count: File,
+}
+
+/// What a build gets: where it reads tokens, and where it writes them back.
+#[derive(Debug)]
+pub(crate) struct BuildEnds {
+    pub(crate) offers: OwnedFd,
+    pub(crate) returns: OwnedFd,
+}
+
+fn path(dir: &Path, tag: Tag, ending: &str) -> PathBuf {
+    dir.join(format!("{tag}.{ending}"))
+}
+
+fn open_fifo(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+    let flags = flags | OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    Ok(open(path, flags, Mode::empty())?)
+}
+
+/// The builds of which there are files.
+pub(crate) fn found(dir: &Path) -> Vec<Tag> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let tags = names.filter_map(|name| name.split_once('.')?.0.parse().ok());
+    let mut tags: Vec<Tag> = tags.collect();
+    tags.sort_unstable();
+    tags.dedup();
+    tags
+}
+
+/// Removes the files of a build.
+pub(crate) fn remove(dir: &Path, tag: Tag) {
+    for ending in ENDINGS {
+        let path = path(dir, tag, ending);
+        if let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %path.display(), %error, "a file of a jobserver stays");
+        }
+    }
+}
+
+impl Pipes {
+    /// Creates the files of a build, or uses the existing ones.
+    pub(crate) fn make(dir: &Path, tag: Tag) -> io::Result<Self> {
+        match std::fs::create_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        for ending in &ENDINGS[..2] {
+            match mkfifo(&path(dir, tag, ending), Mode::S_IRUSR | Mode::S_IWUSR) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Self::open(dir, tag, true)
+    }
+
+    /// Opens the files that an earlier daemon made.
+    pub(crate) fn take_over(dir: &Path, tag: Tag) -> io::Result<Self> {
+        Self::open(dir, tag, false)
+    }
+
+    fn open(dir: &Path, tag: Tag, create: bool) -> io::Result<Self> {
+        let offers = open_fifo(&path(dir, tag, ENDINGS[0]), OFlag::O_NONBLOCK)?;
+        let returns = open_fifo(&path(dir, tag, ENDINGS[1]), OFlag::O_NONBLOCK)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let count = options.open(path(dir, tag, ENDINGS[2]))?;
+        fcntl(&offers, FcntlArg::F_SETPIPE_SZ(OFFERS_BYTES))?;
+        Ok(Self { dir: dir.to_owned(), tag, offers, returns, count })
+    }
+
+    /// Opens the ends for the build, with file descriptions of their own: what the build sets on
+    /// them (`O_NONBLOCK`) is not set on those of the daemon.
+    pub(crate) fn ends(&self) -> io::Result<BuildEnds> {
+        let open = |ending| open_fifo(&path(&self.dir, self.tag, ending), OFlag::empty());
+        Ok(BuildEnds { offers: open(ENDINGS[0])?, returns: open(ENDINGS[1])? })
+    }
+
+    /// Reports that the offers are empty, and that something was returned, each once.
+    pub(crate) fn watch(&self, poller: &Poller) -> io::Result<()> {
+        poller.add(&self.offers, 0, EpollFlags::EPOLLOUT | EpollFlags::EPOLLET)?;
+        poller.add(&self.returns, 0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
+    }
+
+    pub(crate) fn forget(&self, poller: &Poller) {
+        poller.remove(&self.offers);
+        poller.remove(&self.returns);
+    }
+
+    /// The number of bytes that are out, by the file. 0 if nothing was written yet.
+    pub(crate) fn recorded_out(&self) -> usize {
+        let mut bytes = [0; 8];
+        match self.count.read_exact_at(&mut bytes, 0) {
+            Ok(()) => usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX),
+            Err(_) => 0,
+        }
+    }
+
+    /// Records how many bytes are out. It survives the end of the daemon, not that of the machine.
+    pub(crate) fn record_out(&self, out: usize) -> io::Result<()> {
+        self.count.write_all_at(&(out as u64).to_le_bytes(), 0)
+    }
+
+    /// Writes one token.
+    pub(crate) fn offer(&self) -> io::Result<()> {
+        write(&self.offers, TOKEN)?;
+        Ok(())
+    }
+
+    /// How many tokens nobody has taken yet.
+    pub(crate) fn untaken(&self) -> usize {
+        let unread = rustix::io::ioctl_fionread(&self.offers).unwrap_or(0);
+        usize::try_from(unread).unwrap_or(usize::MAX)
+    }
+
+    /// Takes back at most `most` tokens that nobody has taken. Returns how many were there.
+    pub(crate) fn withdraw(&self, most: usize) -> usize {
+        take(&self.offers, most)
+    }
+
+    /// Takes what was returned.
+    pub(crate) fn take_returned(&self) -> usize {
+        take(&self.returns, BYTES_AT_ONCE)
+    }
+}
+
+/// Reads and throws away at most `most` bytes. Returns how many there were.
+fn take(fifo: &OwnedFd, most: usize) -> usize {
+    let mut buffer = [0; BYTES_AT_ONCE];
+    let most = most.min(BYTES_AT_ONCE);
+    if most == 0 {
+        return 0;
+    }
+    loop {
+        match read(fifo, &mut buffer[..most]) {
+            Err(Errno::EINTR) => {}
+            Ok(count) => return count,
+            Err(_) => return 0,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Shares out the slots of a key among its builds.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::core::{
+    Ask, Change, HoldState, Item, Key, Outcome, Owner, Release, Request, Tag, Token, Wait,
+};
+use crate::daemon::jobserver::share::{self, SlotFrom, Standing};
+use crate::daemon::server::Server;
+
+/// What reports say of a token.
+const NOTE: &str = "a job token of the build";
+
+impl Server {
+    /// Shares out slots where something changed, and sends the grants that follow. What is offered is
+    /// written after it is recorded.
+    pub(crate) fn share_slots(&mut self, now: Instant) {
+        while !self.jobservers.is_empty() {
+            self.share_slots_once(now);
+            if !self.waiters.has_grants() {
+                return;
+            }
+            self.settle();
+        }
+    }
+
+    fn share_slots_once(&mut self, now: Instant) {
+        self.end_job_tokens();
+        let heard = self.jobservers.take_events();
+        let is_due = self.jobservers.due.is_some_and(|due| due <= now);
+        let revision = self.ledger.table.revision();
+        if !heard && !is_due && self.jobservers.seen == Some(revision) {
+            return;
+        }
+        self.jobservers.due = None;
+        for key in self.jobservers.keys() {
+            self.share_slots_of(&key, now);
+        }
+        self.jobservers.seen = Some(self.ledger.table.revision());
+    }
+
+    /// Ends the tokens of the builds whose hold has ended.
+    fn end_job_tokens(&mut self) {
+        for build in self.jobservers.take_ended() {
+            if let Some(frame) =
+                self.ledger.table.frame_of(self.ledger.host, &Owner::Jobserver(build))
+            {
+                self.end(frame);
+            }
+        }
+    }
+
+    fn share_slots_of(&mut self, key: &Key, now: Instant) {
+        let builds = self.jobservers.of_key(key);
+        for build in &builds {
+            self.count_job_tokens(*build);
+        }
+        let table = &self.ledger.table;
+        // A request that waits goes first.
+        let nothing_is_offered = table.is_awaited(key) || table.is_paused(key);
+        // Somebody stored a smaller size.
+        let is_overfull =
+            table.stored(key).is_some_and(|size| table.held_of(key) > size.capacity());
+        if nothing_is_offered || is_overfull {
+            self.withdraw_offers(&builds);
+        }
+        if nothing_is_offered {
+            return;
+        }
+        loop {
+            let standings = self.standings(&builds, now);
+            let next = share::next(&standings, |to| {
+                builds.get(to).is_some_and(|build| self.would_have_token(*build))
+            });
+            let Some((to, from)) = next else { break };
+            self.move_slot(&builds, to, from, now);
+        }
+        for build in &builds {
+            self.release_spares(*build);
+        }
+        if let Some(time) = share::next_look(&self.standings(&builds, now)) {
+            let at = now + time;
+            self.jobservers.due = Some(self.jobservers.due.map_or(at, |due| due.min(at)));
+        }
+    }
+
+    fn standings(&self, builds: &[Tag], now: Instant) -> Vec<Standing> {
+        let nothing = Standing { barred: true, ..Standing::default() };
+        let standing = |tag: &Tag| {
+            let held = self.job_tokens(*tag).len();
+            self.jobservers.get(*tag)?.standing(held, now)
+        };
+        builds.iter().map(|tag| standing(tag).unwrap_or(nothing)).collect()
+    }
+
+    /// Gives a build a slot, and offers its token.
+    fn move_slot(&mut self, builds: &[Tag], to: usize, from: SlotFrom, now: Instant) {
+        let Some(build) = builds.get(to).copied() else { return };
+        let giver = match from {
+            SlotFrom::Spare(at) | SlotFrom::Untaken(at) => builds.get(at).copied(),
+            SlotFrom::Free => None,
+        };
+        if giver == Some(build) {
+            return self.jobservers.offer(build, now);
+        }
+        if let Some(giver) = giver {
+            if let SlotFrom::Untaken(_) = from
+                && !self.jobservers.get_mut(giver).is_some_and(|giver| giver.lose_offer(now))
+            {
+                // It was taken just now.
+                return;
+            }
+            self.release_spare(giver);
+        }
+        if self.would_have_token(build) && self.ask_for_token(build) {
+            self.jobservers.offer(build, now);
+        } else if let Some(build) = self.jobservers.get_mut(build) {
+            build.barred = true;
+            build.pass_over(now);
+        }
+    }
+
+    /// Takes back what nobody took of the offers around some keys, because a request asks for one
+    /// of them: a token that no job has must not make it wait.
+    pub(crate) fn withdraw_offers_for(&mut self, items: &[Item]) {
+        if self.jobservers.is_empty() {
+            return;
+        }
+        self.end_job_tokens();
+        for item in items {
+            let builds = self.jobservers.around(&item.key);
+            for build in &builds {
+                self.count_job_tokens(*build);
+            }
+            self.withdraw_offers(&builds);
+        }
+    }
+
+    fn withdraw_offers(&mut self, builds: &[Tag]) {
+        for build in builds {
+            if let Some(build) = self.jobservers.get_mut(*build) {
+                build.withdraw(usize::MAX);
+            }
+            self.release_spares(*build);
+        }
+    }
+
+    fn count_job_tokens(&mut self, build: Tag) {
+        let held = self.job_tokens(build).len();
+        if let Some(build) = self.jobservers.get_mut(build) {
+            build.count(held);
+        }
+    }
+
+    fn release_spares(&mut self, build: Tag) {
+        while self.release_spare(build) {}
+    }
+
+    /// Releases a token that is not out. Returns whether there was one.
+    fn release_spare(&mut self, build: Tag) -> bool {
+        let tokens = self.job_tokens(build);
+        let spare = self.jobservers.get(build).map_or(0, |build| build.spare(tokens.len()));
+        let Some(token) = tokens.last().copied().filter(|_| spare > 0) else { return false };
+        self.propose(Change::Release(Release::Hold { token, forced: false }));
+        true
+    }
+
+    /// The holds of the tokens of a build.
+    pub(super) fn job_tokens(&self, build: Tag) -> Vec<Token> {
+        let table = &self.ledger.table;
+        let frame = table.frame_of(self.ledger.host, &Owner::Jobserver(build));
+        frame.map_or_else(Vec::new, |frame| table.holds_in(frame).map(|it| it.token).collect())
+    }
+
+    fn would_have_token(&self, build: Tag) -> bool {
+        let verdict = |asked| self.ledger.table.verdict_on(&asked);
+        self.request_for_token(build).is_some_and(|asked| {
+            self.check_quota(asked.uid, &asked.items, false).is_ok()
+                && matches!(verdict(asked), Outcome::Granted(_))
+        })
+    }
+
+    /// Takes a slot for one more token of a build. Returns whether the build has it.
+    fn ask_for_token(&mut self, build: Tag) -> bool {
+        let Some(request) = self.request_for_token(build) else { return false };
+        if let Err(error) = self.ledger.admit(&request) {
+            tracing::debug!(%error, "no token is taken");
+            return false;
+        }
+        let tag = request.tag;
+        self.propose(Change::Request(Arc::new(request)));
+        let table = &self.ledger.table;
+        table.tagged(tag).is_some_and(|request| table.hold_of(request).is_some())
+    }
+
+    /// The request for one more token of a build.
+    fn request_for_token(&self, build: Tag) -> Option<Request> {
+        let table = &self.ledger.table;
+        let hold: &HoldState = table.hold_of(table.tagged(build)?)?;
+        let [item] = &*hold.asked.items else { return None };
+        Some(Request {
+            tag: tag_of_token()?,
+            host: self.ledger.host,
+            parent: None,
+            owner: Owner::Jobserver(build),
+            uid: hold.asked.uid,
+            command: hold.asked.command.clone(),
+            note: Some(NOTE.into()),
+            items: vec![Item { key: item.key.clone(), ask: Ask::slots(1, item.ask.stated()) }],
+            wait: Wait::No,
+            // A token precedes no request of anybody.
+            priority: i32::MIN,
+            max_waiting: None,
+            max_run_ms: None,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: hold.asked.on_lost,
+            asker: None,
+            over_nodes: None,
+            above: None,
+        })
+    }
+}
+
+/// A new random name for a request: no client can know it before.
+fn tag_of_token() -> Option<Tag> {
+    let mut tag = [0; 16];
+    getrandom::fill(&mut tag).ok()?;
+    Some(Tag(u128::from_ne_bytes(tag)))
+}

@@ -1,0 +1,136 @@
+//! Builds of GNU make.
+
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+
+use super::builds::{JOBS, build, check_end, go, until_started, without_jobserver, world};
+use crate::world::process::{signal, wait_until};
+use crate::world::record::Events;
+
+#[test]
+fn two_builds_share_the_slots_and_never_run_more_jobs_than_there_are() {
+    let world = world();
+    let first = build(&world, "a").spawn();
+    until_started(&world, 3);
+    let second = build(&world, "b").spawn();
+    world.until_waiting("cpu", 1);
+    go(&world);
+    first.end().code(0);
+    second.end().code(0);
+    check_end(&world, 2 * JOBS);
+}
+
+#[test]
+fn a_build_that_comes_later_gets_slots_before_the_first_one_ends() {
+    let world = world();
+    // From its fourth job on, the first build waits until the second one has had three jobs.
+    let makefile = "
+all: $(addprefix a-,$(shell seq 24))
+a-%:
+\t@echo '+ $@' >>events; while ! [ -e go ]; do sleep 0.02; done; \\
+\tcase $* in 1|2|3) ;; *) while [ $$(grep -c '^- b-' events) -lt 3 ]; do sleep 0.02; done;; esac; \\
+\techo '- $@' >>events
+";
+    std::fs::write(world.path("work").join("Waiting"), makefile).unwrap();
+    let first = without_jobserver(world.canal([
+        "run",
+        "--jobserver",
+        "-k",
+        "cpu=3",
+        "--",
+        "make",
+        "-s",
+        "-f",
+        "Waiting",
+    ]));
+    let first = first.spawn();
+    until_started(&world, 3);
+    let second = build(&world, "b").spawn();
+    world.until_waiting("cpu", 1);
+    go(&world);
+    first.end().code(0);
+    second.end().code(0);
+    check_end(&world, 2 * JOBS);
+}
+
+#[test]
+fn what_a_killed_build_had_comes_back_when_its_last_job_has_ended() {
+    let world = world();
+    let killed = build(&world, "a").spawn();
+    until_started(&world, 3);
+    killed.signal(Signal::SIGKILL);
+    killed.end();
+    // Its jobs run on, so that their slots are in use.
+    world.canal(["run", "-n", "-k", "cpu=3", "--", "true"]).end().code(75);
+    assert_eq!(world.held("cpu"), 3);
+    go(&world);
+    world.until_held("cpu", 0);
+    assert_eq!(Events::of(&world).ended(), 3);
+    build(&world, "b").end().code(0);
+    check_end(&world, 3 + JOBS);
+}
+
+#[test]
+fn a_build_goes_on_when_the_daemon_is_killed() {
+    let world = world();
+    let running = build(&world, "a").spawn();
+    until_started(&world, 3);
+    world.kill_daemon_quietly();
+    go(&world);
+    // Without a daemon its jobs return their tokens, and get none.
+    wait_until("the jobs have ended", || Events::of(&world).ended() >= 3);
+    // Starts the next daemon.
+    world.status();
+    running.end().code(0);
+    check_end(&world, JOBS);
+}
+
+#[test]
+fn a_token_that_no_job_has_keeps_no_request_waiting() {
+    let world = world();
+    let lock = ["run", "--jobserver", "-k", "cpu=2", "--", "cat"];
+    let idle = without_jobserver(world.canal(lock)).stdin(Stdio::piped()).spawn();
+    for _ in 0..3 {
+        // The token is offered to the build.
+        world.until_held("cpu", 2);
+        world.canal(["run", "-n", "-k", "cpu=2", "--", "true"]).end().code(0);
+    }
+    world.canal(["test", "-k", "cpu=2"]).end().code(0);
+    idle.finish().code(0);
+    world.until_held("cpu", 0);
+}
+
+#[test]
+fn a_command_that_waits_goes_before_the_next_job_of_a_build() {
+    let world = world();
+    let running = build(&world, "a").spawn();
+    until_started(&world, 3);
+    let waiting = world.waiter("cpu", &["-j3"], &["sh", "-c", "grep -c '^+' events; cat go"]);
+    go(&world);
+    let started: usize = waiting.end().code(0).stdout.trim().parse().unwrap();
+    assert!(started < JOBS, "the command had to wait for all jobs");
+    running.end().code(0);
+    check_end(&world, JOBS);
+}
+
+#[test]
+fn a_job_that_is_killed_costs_the_build_no_slot() {
+    let world = world();
+    let makefile = "
+all: one $(addprefix a-,$(shell seq 3))
+one:
+\t-@echo $$$$ >pid; exec sleep 600
+a-%:
+\t@echo '+ $@' >>events; while ! [ -e go ]; do sleep 0.02; done; echo '- $@' >>events
+";
+    std::fs::write(world.path("work").join("Makefile"), makefile).unwrap();
+    let running = build(&world, "a").spawn();
+    wait_until("the job has started", || world.read("pid").ends_with('\n'));
+    until_started(&world, 2);
+    signal(world.read("pid").trim().parse().unwrap(), Signal::SIGKILL);
+    until_started(&world, 3);
+    go(&world);
+    running.end().code(0);
+    check_end(&world, 3);
+}

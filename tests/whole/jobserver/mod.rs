@@ -1,0 +1,6 @@
+//! `canal run --jobserver`: real builds, whose jobs take slots of a key.
+
+mod builds;
+mod cargo;
+mod make;
+mod refusals;
