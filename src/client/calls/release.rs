@@ -4,6 +4,7 @@
 //! any hold but the one that was named at first.
 
 use super::single_reply::{ATTEMPTS_MAX, Backoff, Repeat};
+use crate::client::connection::silence::Limits;
 use crate::client::error::{Broken, CallOutcome};
 use crate::client::{Client, ClientError};
 use crate::protocol::{ErrorName, Failure, Release, Released};
@@ -90,7 +91,7 @@ fn give_back(
     }
     let (mut pauses, mut may_be_done) = (Backoff::new(), false);
     for _ in 0..ATTEMPTS_MAX {
-        match client.call_once("Release", &named, owner) {
+        match client.call_once(Limits::from(&client.options), "Release", &named, owner) {
             Ok(released) if may_be_done => return Ok(Some(both(held, released))),
             Ok(released) => return Ok(Some(released)),
             Err(Broken::Disconnected(lost)) => may_be_done |= lost == CallOutcome::Unknown,

@@ -54,9 +54,31 @@ impl Client {
         owner: Option<&Pidfd>,
         repeat: Repeat,
     ) -> Result<T, ClientError> {
+        let limits = Limits::from(&self.options);
+        self.call_within(limits, method, input, owner, repeat)
+    }
+
+    /// Calls a method that looks for something in the history.
+    fn search<P: Serialize, T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        input: &P,
+    ) -> Result<T, ClientError> {
+        let limits = Limits::of_search(&self.options);
+        self.call_within(limits, method, input, None, Repeat::Always)
+    }
+
+    fn call_within<P: Serialize, T: DeserializeOwned>(
+        &mut self,
+        limits: Limits,
+        method: &str,
+        input: &P,
+        owner: Option<&Pidfd>,
+        repeat: Repeat,
+    ) -> Result<T, ClientError> {
         let mut pauses = Backoff::new();
         for _ in 0..ATTEMPTS_MAX {
-            let lost = match self.call_once(method, input, owner) {
+            let lost = match self.call_once(limits, method, input, owner) {
                 Ok(output) => return Ok(output),
                 Err(Broken::Failed(error)) => return Err(error),
                 Err(Broken::Disconnected(lost)) => lost,
@@ -71,11 +93,11 @@ impl Client {
 
     pub(crate) fn call_once<P: Serialize, T: DeserializeOwned>(
         &mut self,
+        limits: Limits,
         method: &str,
         input: &P,
         owner: Option<&Pidfd>,
     ) -> Result<T, Broken> {
-        let limits = Limits::from(&self.options);
         let mut connection = self.take_connection()?;
         self.trace(|| format!("sending {method}"));
         let answer = connection
@@ -181,7 +203,7 @@ impl Client {
     /// [`ErrorName::Unsupported`](crate::protocol::ErrorName::Unsupported) if the daemon keeps no
     /// history.
     pub fn history(&mut self, query: &HistoryQuery) -> Result<HistoryPage, ClientError> {
-        self.call("History", query, None, Repeat::Always)
+        self.search("History", query)
     }
 
     /// Asks how long what has ended waited and held its locks.
@@ -192,7 +214,7 @@ impl Client {
         &mut self,
         query: &HistoryStatsQuery,
     ) -> Result<HistoryStats, ClientError> {
-        self.call("HistoryStats", query, None, Repeat::Always)
+        self.search("HistoryStats", query)
     }
 
     /// Asks for the figures that a monitor reads.

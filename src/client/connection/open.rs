@@ -69,7 +69,7 @@ fn wait_for_one(place: &Place, options: &Options, wait: Duration) -> Result<Open
         return Err(ClientError::NoDaemon(place.socket.clone()));
     }
     let idle = if starts { UP_MAX } else { wait };
-    let mut owed = Owed::new(Limits { idle, busy: options.answer_if_busy });
+    let mut owed = Owed::new(Limits { idle, ..Limits::from(options) });
     let begun = Instant::now();
     let mut pause = PAUSE_MIN;
     let (mut left, mut has_started) = (None, false);

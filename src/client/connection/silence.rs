@@ -19,6 +19,10 @@ use crate::sys::process::Activity;
 /// A daemon that is stopped is an error after this silence.
 const STOPPED_AFTER: Duration = Duration::from_secs(30);
 
+/// An answer of the history may take so long: on a busy machine the thread that looks for it, which has
+/// the lowest priority, hardly runs.
+const SEARCH_MAX: Duration = Duration::from_secs(3_600);
+
 /// A wait of no time would mean no wait at all.
 const PATIENCE_MIN: Duration = Duration::from_millis(1);
 
@@ -29,11 +33,33 @@ pub(crate) struct Limits {
     pub(crate) idle: Duration,
     /// How long it may take in all, as long as it is found busy.
     pub(crate) busy: Duration,
+    /// Whether a process that sleeps counts as busy: not its first thread makes the message.
+    pub(crate) by_other_thread: bool,
+}
+
+impl Limits {
+    /// For a message that the first thread of the daemon makes.
+    pub(crate) const fn of(idle: Duration, busy: Duration) -> Self {
+        Self { idle, busy, by_other_thread: false }
+    }
+
+    /// How long the daemon may look for something in its history.
+    pub(crate) fn of_search(options: &Options) -> Self {
+        Self { busy: SEARCH_MAX, by_other_thread: true, ..Self::from(options) }
+    }
+
+    fn is_busy(&self, activity: Activity) -> bool {
+        match activity {
+            Activity::Busy => true,
+            Activity::Idle => self.by_other_thread,
+            Activity::Stopped => false,
+        }
+    }
 }
 
 impl From<&Options> for Limits {
     fn from(options: &Options) -> Self {
-        Self { idle: options.answer, busy: options.answer_if_busy }
+        Self::of(options.answer, options.answer_if_busy)
     }
 }
 
@@ -85,7 +111,7 @@ impl Owed {
         if looks {
             self.looked_at = self.silent;
         }
-        if looks && activity() == Activity::Busy {
+        if looks && self.limits.is_busy(activity()) {
             self.idle = Duration::ZERO;
         }
         // The client reads once more before that is an error: the daemon may have answered, and
@@ -181,7 +207,7 @@ mod tests {
     use Activity::{Busy, Idle, Stopped};
 
     const IDLE: Duration = Duration::from_secs(5);
-    const LIMITS: Limits = Limits { idle: IDLE, busy: Duration::from_secs(30) };
+    const LIMITS: Limits = Limits::of(IDLE, Duration::from_secs(30));
 
     /// A waiter whose time passes only as it waits, or is itself stopped.
     struct Waiter {
@@ -293,6 +319,25 @@ mod tests {
         assert_eq!(Waiter::new().fails_after(None, Busy), 30);
         assert_eq!(Waiter::new().fails_after(Some(0), Busy), 30);
         assert_eq!(Waiter::answered().fails_after(Some(600), Busy), 630);
+    }
+
+    #[test]
+    fn a_daemon_may_sleep_while_another_thread_searches_but_not_be_stopped() {
+        let limits = Limits::of_search(&Options::from(crate::client::Start::Never));
+        let fails_after = |activity| {
+            let mut owed = Owed::new(limits);
+            let mut waited = Duration::ZERO;
+            loop {
+                let patience = owed.patience();
+                waited += patience;
+                if owed.grow(patience, || activity) {
+                    return waited;
+                }
+            }
+        };
+        assert_eq!(fails_after(Idle), SEARCH_MAX);
+        assert_eq!(fails_after(Busy), SEARCH_MAX);
+        assert_eq!(fails_after(Stopped), limits.idle);
     }
 
     #[test]

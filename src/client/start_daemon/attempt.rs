@@ -81,7 +81,7 @@ pub(crate) fn attempt(
     }
     let program = program::find(options.program.as_deref())?;
     let log = place.dir.join("daemon.log");
-    let limits = Limits { idle: UP_MAX, busy: options.answer_if_busy };
+    let limits = Limits { idle: UP_MAX, ..Limits::from(options) };
     let reported = detach::start(&program, &argv(place), &environment(), Some(&log))
         .and_then(|started| report_of(started, limits, &lock))
         .map_err(|error| {
@@ -227,7 +227,7 @@ mod tests {
 
     /// Starts a shell in place of a daemon, which may sleep for a moment and work for long.
     fn bring_up(script: &str, lock: &Path) -> io::Result<String> {
-        let limits = Limits { idle: Duration::from_millis(100), busy: BOUND };
+        let limits = Limits::of(Duration::from_millis(100), BOUND);
         let argv = ["sh", "-c", script].map(OsString::from);
         let started = detach::start(Path::new("/bin/sh"), &argv, &[], None)?;
         report_of(started, limits, &open_lock(lock)?)
