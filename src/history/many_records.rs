@@ -1,5 +1,5 @@
 //! What many records cost: `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test --lib many_records
-//! -- --nocapture` writes so many of them into `DIR/history`, where a daemon can take them up, and
+//! -- --nocapture` writes that number of records into `DIR/history`, where a daemon can take them up, and
 //! prints how long the files take to be written, opened, searched and counted. Without the variables
 //! some thousands of records are written and found.
 
@@ -10,10 +10,10 @@ use super::record::{Ending, Item, Record};
 use super::{Limits, Present, Query, Search, Store, Tally};
 use crate::core::{Mode, SlotRange, Slots};
 
-/// The records have so many keys.
+/// How many keys the records have.
 const KEYS: u64 = 100;
 
-/// One record ends so many milliseconds after the one before.
+/// The time from the end of one record to that of the next, in milliseconds.
 const EVERY_MS: u64 = 200;
 
 fn record(n: u64, now_ms: u64, count: u64) -> Record {

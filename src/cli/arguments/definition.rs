@@ -286,12 +286,9 @@ pub(crate) struct RenewArgs {
     pub(crate) json: bool,
 }
 
-/// Show holders, waiters, and why they wait
+/// Which part of the state is shown, beside that of one key.
 #[derive(Args, Debug)]
-pub(crate) struct StatusArgs {
-    /// Only this key and the keys below it, in full
-    #[arg(value_name = "KEY", value_parser = plain_key)]
-    pub(crate) key: Option<Key>,
+pub(crate) struct FilterArgs {
     /// Only the keys below PREFIX, and PREFIX itself
     #[arg(long, value_name = "PREFIX", value_parser = plain_key, conflicts_with = "key")]
     pub(crate) under: Option<Key>,
@@ -304,6 +301,23 @@ pub(crate) struct StatusArgs {
     /// Only locks for which something waits
     #[arg(long)]
     pub(crate) waiting: bool,
+}
+
+impl FilterArgs {
+    /// Whether only a part is shown.
+    pub(crate) fn is_set(&self) -> bool {
+        self.mine || self.waiting || self.user.is_some() || self.under.is_some()
+    }
+}
+
+/// Show holders, waiters, and why they wait
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Only this key and the keys below it, in full
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    #[command(flatten)]
+    pub(crate) only: FilterArgs,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -327,18 +341,8 @@ pub(crate) struct TopArgs {
     /// Only this key and the keys below it; begin with the page of the key
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
-    /// Only the keys below PREFIX, and PREFIX itself
-    #[arg(long, value_name = "PREFIX", value_parser = plain_key, conflicts_with = "key")]
-    pub(crate) under: Option<Key>,
-    /// Only what you hold and wait for
-    #[arg(long, conflicts_with = "user")]
-    pub(crate) mine: bool,
-    /// Only what this user holds and waits for; a name or a number
-    #[arg(long, value_name = "USER", value_parser = user_name::uid)]
-    pub(crate) user: Option<u32>,
-    /// Only locks for which something waits
-    #[arg(long)]
-    pub(crate) waiting: bool,
+    #[command(flatten)]
+    pub(crate) only: FilterArgs,
 }
 
 /// Show waits, holds and use over time, and how many slots a lock should have

@@ -47,9 +47,9 @@ pub(crate) fn run(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> R
 fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let query = StatusQuery {
         key: prefix(args),
-        mine: args.mine,
-        uid: args.user,
-        waiting: args.waiting,
+        mine: args.only.mine,
+        uid: args.only.user,
+        waiting: args.only.waiting,
         full: args.key.is_some(),
         ..StatusQuery::default()
     };
@@ -81,7 +81,7 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
 
 /// The key that covers all that is to be shown.
 fn prefix(args: &StatusArgs) -> Option<String> {
-    args.key.as_ref().or(args.under.as_ref()).map(|key| key.as_str().to_owned())
+    args.key.as_ref().or(args.only.under.as_ref()).map(|key| key.as_str().to_owned())
 }
 
 /// Adds the processes that keep a hold. Only here are they looked for: the kernel then shows each
@@ -136,9 +136,7 @@ impl Report<'_> {
             (None, Some(_)) => Scope::Overview,
             (None, None) => Scope::Everything,
         };
-        let StatusArgs { mine, user, waiting, under, .. } = self.args;
-        let is_filtered = *mine || *waiting || user.is_some() || under.is_some();
-        view::page(status, scope, is_filtered, self.verbose, now)
+        view::page(status, scope, self.args.only.is_set(), self.verbose, now)
     }
 
     /// Whether the report contains ages, which change with time alone.

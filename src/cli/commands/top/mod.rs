@@ -51,8 +51,7 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
     let signals = Signals::catch()?;
     let feed = Feed::start(client, target, query(args))?;
     let open = args.key.as_ref().map(|key| OpenKey::new(key.as_str().to_owned()));
-    let is_part = args.mine || args.waiting || args.user.is_some() || args.under.is_some();
-    let model = Model { open, is_part, ..Model::default() };
+    let model = Model { open, is_part: args.only.is_set(), ..Model::default() };
     let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter()?);
     match (Top { model, keyboard, escape_at, feed, signals, terminal }).run()? {
         End::Quit => Ok(SUCCESS),
@@ -66,12 +65,12 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
 }
 
 fn query(args: &TopArgs) -> StatusQuery {
-    let prefix = args.key.as_ref().or(args.under.as_ref());
+    let prefix = args.key.as_ref().or(args.only.under.as_ref());
     StatusQuery {
         key: prefix.map(|key| key.as_str().to_owned()),
-        mine: args.mine,
-        uid: args.user,
-        waiting: args.waiting,
+        mine: args.only.mine,
+        uid: args.only.user,
+        waiting: args.only.waiting,
         full: args.key.is_some(),
         ..StatusQuery::default()
     }
