@@ -158,7 +158,12 @@ fn tokens_grow_after_the_log_is_rewritten() {
         };
         let mut tokens = vec![token(&a), token(&b)];
         let save = tables.map(|it| format!("CREATE TABLE saved.{it} AS TABLE canal.{it};"));
-        server.sql_in(log.name(), &format!("CREATE SCHEMA saved; {}", save.concat()));
+        // A release may be appended meanwhile. All tables are to be of one moment, as in a backup.
+        let save = format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ; CREATE SCHEMA saved; {} COMMIT;",
+            save.concat()
+        );
+        server.sql_in(log.name(), &save);
         tokens.extend([token(&b), token(&a), token(&b)]);
         for host in [&a, &b] {
             match meanwhile {
