@@ -142,7 +142,17 @@ impl<'a> Head<'a> {
     /// Whether one of the keys is this one or lies below it.
     pub(super) fn is_below(&self, key: &str) -> bool {
         let (count, mut reader) = self.items;
-        (0..count).map_while(|_| item(&mut reader)).any(|item| item.is_below(key))
+        for left in (0..count).rev() {
+            let Some(each) = reader.bytes() else { return false };
+            if is_below(each, key) {
+                return true;
+            }
+            // Most records have one key: nothing more of them is read.
+            if left == 0 || demand(&mut reader).is_none() {
+                return false;
+            }
+        }
+        false
     }
 }
 
@@ -160,9 +170,14 @@ pub(super) struct ItemForm<'a> {
 impl ItemForm<'_> {
     /// Whether its key is this one or lies below it.
     pub(super) fn is_below(&self, key: &str) -> bool {
-        let rest = self.key.as_bytes().strip_prefix(key.as_bytes());
-        rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        is_below(self.key.as_bytes(), key)
     }
+}
+
+/// Whether a key, as it stands in a file, is this one or lies below it.
+fn is_below(stands: &[u8], key: &str) -> bool {
+    let rest = stands.strip_prefix(key.as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
 /// What is counted of a record.
@@ -238,6 +253,12 @@ pub(super) fn decode(payload: &[u8]) -> Option<Record> {
 
 fn item<'a>(reader: &mut Reader<'a>) -> Option<ItemForm<'a>> {
     let key = reader.text()?;
+    let (mode, count, size, slots) = demand(reader)?;
+    Some(ItemForm { key, mode, count, size, slots })
+}
+
+/// What was asked of a key: the mode, how many slots, of how many, and the form of those it got.
+fn demand<'a>(reader: &mut Reader<'a>) -> Option<(Mode, u64, u64, (u64, Reader<'a>))> {
     let mode = match reader.byte()? {
         0 => Mode::Counted,
         1 => Mode::Read,
@@ -249,7 +270,7 @@ fn item<'a>(reader: &mut Reader<'a>) -> Option<ItemForm<'a>> {
     for _ in 0..slots.0 {
         let _first_and_more = (reader.number()?, reader.number()?);
     }
-    Some(ItemForm { key, mode, count, size, slots })
+    Some((mode, count, size, slots))
 }
 
 fn read_slots((count, mut reader): (u64, Reader<'_>)) -> Option<Slots> {
@@ -335,11 +356,15 @@ impl<'a> Reader<'a> {
         u32::try_from(self.number()?).ok()
     }
 
-    fn text(&mut self) -> Option<&'a str> {
+    fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.number()?).ok()?;
-        let (text, rest) = self.0.split_at_checked(length)?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
-        std::str::from_utf8(text).ok()
+        Some(bytes)
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.bytes()?).ok()
     }
 }
 

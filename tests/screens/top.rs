@@ -1,8 +1,10 @@
 //! `canal top` on a terminal: what it shows and does, and that it leaves the terminal as it was.
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use nix::sys::signal::Signal;
+use nix::sys::termios::{FlowArg, tcflow};
 
 use crate::screen::{CTRL_C, CTRL_Z, Screen, deploy};
 use crate::world::World;
@@ -145,6 +147,36 @@ fn a_stopped_one_leaves_the_terminal_and_takes_it_again() {
     wait_until("it ends", || tops(&world).is_empty());
     assert_as_before(&mut screen, 2);
     holder.finish();
+}
+
+#[test]
+fn it_ends_by_a_signal_while_the_terminal_takes_nothing() {
+    if !installed_or_skip("bash", "an interactive shell") {
+        return;
+    }
+    let world = World::with_daemon();
+    let holder = deploy(&world, "deploy");
+    let mut screen = shell(&world);
+    screen.keys("canal top; echo code $?\n");
+    screen.until("it is shown", is_list);
+    let pid = tops(&world)[0];
+    let mut open = fs::OpenOptions::new();
+    let open = open.write(true).custom_flags(libc::O_NOCTTY);
+    let terminal = open.open(format!("/proc/{pid}/fd/1")).unwrap();
+    tcflow(&terminal, FlowArg::TCOOFF).unwrap();
+    screen.keys("?");
+    let second = world.holder(&["-k", "second"]);
+    wait_until("it waits for the terminal", || {
+        let polled = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+        // Two descriptors: the terminal, and its signals.
+        polled.split(' ').nth(2) == Some("0x2")
+    });
+    signal(pid, Signal::SIGTERM);
+    wait_until("it ends", || tops(&world).is_empty());
+    tcflow(&terminal, FlowArg::TCOON).unwrap();
+    screen.until("the shell goes on", |shown| shown.contains("code 143"));
+    holder.finish();
+    second.finish();
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Drawing on a terminal that other processes use too.
+//! Drawing on a terminal that other processes use too, or that takes nothing for a while.
 
 pub mod drawn_line;
+pub mod output;
 pub mod shared;

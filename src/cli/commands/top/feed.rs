@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -17,6 +17,9 @@ use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::client::{Client, Watch, Watched};
 use crate::protocol::{Status, StatusQuery};
+
+/// How many news wait while the terminal takes nothing. Then the daemon is not read from any more.
+const NEWS_MAX: usize = 8;
 
 /// Something new.
 #[derive(Debug)]
@@ -37,7 +40,7 @@ pub(super) struct Feed {
     /// Can be read as soon as there are news.
     wake: Arc<EventFd>,
     news: Receiver<News>,
-    sender: Sender<News>,
+    sender: SyncSender<News>,
     target: Target,
     /// What the thread that asks is to ask; `None` until it is needed.
     asks: Option<Sender<Ask>>,
@@ -53,7 +56,7 @@ impl Feed {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags);
         let wake = wake.map_err(|error| Failed::new(format!("cannot make an eventfd: {error}")))?;
-        let (wake, (sender, news)) = (Arc::new(wake), channel());
+        let (wake, (sender, news)) = (Arc::new(wake), sync_channel(NEWS_MAX));
         let teller = Teller { wake: wake.clone(), sender: sender.clone() };
         thread::spawn(move || watch(client, query, &teller));
         Ok(Self { wake, news, sender, target, asks: None })
@@ -89,7 +92,7 @@ impl AsFd for Feed {
 /// Tells the screen.
 struct Teller {
     wake: Arc<EventFd>,
-    sender: Sender<News>,
+    sender: SyncSender<News>,
 }
 
 impl Teller {

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
     let feed = Feed::start(client, target, query(args))?;
     let open = args.key.as_ref().map(|key| OpenKey::new(key.as_str().to_owned()));
     let model = Model { open, is_part: args.only.is_set(), ..Model::default() };
-    let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter()?);
+    let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter(&signals)?);
     match (Top { model, keyboard, escape_at, feed, signals, terminal }).run()? {
         End::Quit => Ok(SUCCESS),
         End::Over(Err(failed)) => Err(failed),
@@ -93,7 +93,7 @@ impl Top {
         loop {
             let now = Now::here();
             let drawn = draw::draw(&mut self.model, Terminal::area(), &now);
-            self.terminal.show(drawn.buffer, drawn.cursor)?;
+            self.terminal.show(drawn.buffer, drawn.cursor, &self.signals)?;
             let pause = self.escape_at.map(|at| at.saturating_duration_since(Instant::now()));
             let time = now.good_for().into_iter().chain(pause).min();
             let events = Terminal::wait(&self.signals, &self.feed, time)?;
@@ -106,7 +106,7 @@ impl Top {
     fn turn(&mut self, events: &Events) -> Result<Option<End>, Failed> {
         match events.signal {
             Some(signal) if terminal::ends(signal) => return Ok(Some(End::Signal(signal))),
-            Some(Signal::SIGTSTP) => self.terminal.suspend()?,
+            Some(Signal::SIGTSTP) => self.terminal.suspend(&self.signals)?,
             Some(Signal::SIGCONT) => self.terminal.resume()?,
             // The size of the terminal is asked each time.
             _ => {}

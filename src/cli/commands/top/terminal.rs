@@ -2,10 +2,10 @@
 //!
 //! Invariant: however this process ends, except by SIGKILL, the terminal is left as it was found.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::panic;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -20,6 +20,7 @@ use terminal_size::{Height, Width, terminal_size_of};
 
 use super::screen::{self, Palette};
 use crate::cli::failed::Failed;
+use crate::sys::terminal::output::TerminalOutput;
 
 /// Signals that end this process, after the terminal is as it was.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
@@ -38,6 +39,9 @@ const SIDE_MAX: u16 = 1000;
 
 /// How the terminal was, while it is ours.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// Where it is written to, from the first time on that it is ours.
+static OUTPUT: OnceLock<TerminalOutput> = OnceLock::new();
 
 /// What there was to read.
 #[derive(Debug, Default)]
@@ -102,13 +106,15 @@ pub(super) fn check() -> Result<(), Failed> {
 
 impl Terminal {
     /// Takes the terminal.
-    pub(super) fn enter() -> Result<Self, Failed> {
+    pub(super) fn enter(signals: &Signals) -> Result<Self, Failed> {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |about| {
             leave();
             before(about);
         }));
-        take()?;
+        let output = TerminalOutput::of(io::stdout()).map_err(cannot_use)?;
+        OUTPUT.get_or_init(|| output);
+        take(signals)?;
         let palette = match anstream::AutoStream::choice(&io::stdout()) {
             anstream::ColorChoice::Never => Palette::Plain,
             _ => Palette::Colours,
@@ -126,7 +132,13 @@ impl Terminal {
     }
 
     /// Shows this: writes what differs from what stands there. `cursor` is where something is typed.
-    pub(super) fn show(&mut self, next: Buffer, cursor: Option<(u16, u16)>) -> Result<(), Failed> {
+    /// A signal ends the wait for a terminal that takes nothing; all is drawn again then.
+    pub(super) fn show(
+        &mut self,
+        next: Buffer,
+        cursor: Option<(u16, u16)>,
+        signals: &Signals,
+    ) -> Result<(), Failed> {
         let mut text = String::new();
         if self.shown.area != next.area {
             self.shown = Buffer::empty(next.area);
@@ -134,7 +146,10 @@ impl Terminal {
         }
         text += &screen::changes(&self.shown, &next, cursor, self.palette);
         self.shown = next;
-        write(&text).map_err(cannot_use)
+        if !write(&text, signals)? {
+            self.forget();
+        }
+        Ok(())
     }
 
     /// The next time everything is drawn.
@@ -179,7 +194,7 @@ impl Terminal {
     }
 
     /// Gives the terminal back, stops as Ctrl-Z does, and takes the terminal again when it goes on.
-    pub(super) fn suspend(&mut self) -> Result<(), Failed> {
+    pub(super) fn suspend(&mut self, signals: &Signals) -> Result<(), Failed> {
         leave();
         let stop = SigSet::from(Signal::SIGTSTP);
         // To this thread: the others block the signal. It takes effect where it is unblocked.
@@ -187,7 +202,7 @@ impl Terminal {
         stop.thread_unblock().map_err(cannot_use)?;
         stop.thread_block().map_err(cannot_use)?;
         self.forget();
-        take()
+        take(signals)
     }
 }
 
@@ -207,11 +222,12 @@ impl Drop for Terminal {
     }
 }
 
-fn take() -> Result<(), Failed> {
+fn take(signals: &Signals) -> Result<(), Failed> {
     let before = tcgetattr(io::stdin()).map_err(cannot_use)?;
     *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before.clone());
     make_raw(&before)?;
-    write(ENTER).map_err(cannot_use)
+    write(ENTER, signals)?;
+    Ok(())
 }
 
 fn make_raw(before: &Termios) -> Result<(), Failed> {
@@ -219,20 +235,21 @@ fn make_raw(before: &Termios) -> Result<(), Failed> {
     cfmakeraw(&mut raw);
     // Ctrl-C, Ctrl-\ and Ctrl-Z go to the whole job, as everywhere.
     raw.local_flags |= LocalFlags::ISIG;
-    tcsetattr(io::stdin(), SetArg::TCSADRAIN, &raw).map_err(cannot_use)
+    tcsetattr(io::stdin(), SetArg::TCSANOW, &raw).map_err(cannot_use)
 }
 
 /// Gives the terminal back, if it is ours. Errors cannot be told anywhere.
 fn leave() {
     let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-    let _ = write(LEAVE);
-    let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &before);
+    let _ = OUTPUT.get().map(|output| output.write_last(LEAVE.as_bytes()));
+    // Not TCSADRAIN: that would wait for a terminal that takes nothing.
+    let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
 }
 
-fn write(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
+/// Writes until a signal comes. Returns whether all is written.
+fn write(text: &str, signals: &Signals) -> Result<bool, Failed> {
+    let Some(output) = OUTPUT.get() else { return Ok(true) };
+    output.write_until(text.as_bytes(), signals.0.as_fd()).map_err(cannot_use)
 }
 
 fn cannot_use(error: impl Into<io::Error>) -> Failed {

@@ -1,0 +1,163 @@
+//! Writing to a terminal that may take nothing: stopped by Ctrl-S, or behind a connection that stands still.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::termios::{FlushArg, tcflush};
+
+/// For how long the last words wait for a terminal that takes nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A terminal, for writing.
+#[derive(Debug)]
+pub struct TerminalOutput {
+    /// The device. It was opened anew where that is possible: other processes share the first
+    /// description, and must not find it non-blocking.
+    device: File,
+}
+
+impl TerminalOutput {
+    /// Opens the terminal of a descriptor anew. Where the user may not, as after su(1), writes block.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub fn of(terminal: impl AsFd) -> io::Result<Self> {
+        let fd = terminal.as_fd();
+        let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let opened = OpenOptions::new().write(true).custom_flags(flags).open(again);
+        let device = match opened {
+            Ok(device) => device,
+            Err(_) => File::from(fd.try_clone_to_owned()?),
+        };
+        Ok(Self { device })
+    }
+
+    /// Writes all, but only until `stop` can be read. Returns whether all is written.
+    ///
+    /// # Errors
+    /// The terminal cannot be written, as when it is gone.
+    pub fn write_until(&self, bytes: &[u8], stop: BorrowedFd<'_>) -> io::Result<bool> {
+        self.write(bytes, Some(stop), PollTimeout::NONE)
+    }
+
+    /// Writes the last words. A terminal that takes nothing loses what it was to show before.
+    ///
+    /// # Errors
+    /// The terminal cannot be written, as when it is gone.
+    pub fn write_last(&self, bytes: &[u8]) -> io::Result<()> {
+        let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+        if !self.write(bytes, None, patience)? {
+            tcflush(&self.device, FlushArg::TCOFLUSH)?;
+            self.write(bytes, None, PollTimeout::ZERO)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all. Gives up if the terminal takes nothing for that time.
+    fn write(
+        &self,
+        mut bytes: &[u8],
+        stop: Option<BorrowedFd<'_>>,
+        patience: PollTimeout,
+    ) -> io::Result<bool> {
+        while !bytes.is_empty() {
+            match (&self.device).write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if !self.wait(stop, patience)? {
+                        return Ok(false);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until the terminal takes more. Returns whether it does.
+    fn wait(&self, stop: Option<BorrowedFd<'_>>, patience: PollTimeout) -> io::Result<bool> {
+        let mut fds = vec![PollFd::new(self.device.as_fd(), PollFlags::POLLOUT)];
+        fds.extend(stop.map(|stop| PollFd::new(stop, PollFlags::POLLIN)));
+        match poll(&mut fds, patience) {
+            Ok(0) => Ok(false),
+            Ok(_) => Ok(fds.get(1).is_none_or(|stop| !stop.any().unwrap_or(false))),
+            Err(Errno::EINTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::OwnedFd;
+
+    use nix::pty::openpty;
+    use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
+    use nix::unistd::pipe;
+
+    use super::*;
+
+    /// More than a terminal takes that nobody reads.
+    const MUCH: usize = 1 << 20;
+
+    fn terminal() -> (File, OwnedFd) {
+        let pair = openpty(None, None).unwrap();
+        let mut modes = tcgetattr(&pair.slave).unwrap();
+        cfmakeraw(&mut modes);
+        tcsetattr(&pair.slave, SetArg::TCSANOW, &modes).unwrap();
+        (File::from(pair.master), pair.slave)
+    }
+
+    #[test]
+    fn what_a_terminal_takes_is_written() {
+        let (mut master, slave) = terminal();
+        let output = TerminalOutput::of(&slave).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut read = vec![0; MUCH];
+            master.read_exact(&mut read).unwrap();
+            read
+        });
+        let (stop, _keep) = pipe().unwrap();
+        assert!(output.write_until(&vec![b'x'; MUCH], stop.as_fd()).unwrap());
+        assert!(reader.join().unwrap().iter().all(|byte| *byte == b'x'));
+    }
+
+    #[test]
+    fn a_terminal_that_takes_nothing_is_left_when_something_else_is_to_be_done() {
+        let (_master, slave) = terminal();
+        let output = TerminalOutput::of(&slave).unwrap();
+        let (stop, now) = pipe().unwrap();
+        let writer =
+            std::thread::spawn(move || output.write_until(&vec![b'x'; MUCH], stop.as_fd()));
+        File::from(now).write_all(b"!").unwrap();
+        assert!(!writer.join().unwrap().unwrap());
+    }
+
+    #[test]
+    fn the_last_words_reach_a_terminal_that_took_nothing() {
+        let (mut master, slave) = terminal();
+        let output = TerminalOutput::of(&slave).unwrap();
+        let (stop, now) = pipe().unwrap();
+        File::from(now).write_all(b"!").unwrap();
+        assert!(!output.write_until(&vec![b'x'; MUCH], stop.as_fd()).unwrap());
+        output.write_last(b"good bye").unwrap();
+        // The description that others share is as it was.
+        let flags = nix::fcntl::fcntl(&slave, nix::fcntl::FcntlArg::F_GETFL).unwrap();
+        assert_eq!(flags & libc::O_NONBLOCK, 0);
+        drop((output, slave));
+        let (mut read, mut piece) = (Vec::new(), [0; 4096]);
+        while !read.ends_with(b"good bye") {
+            let count = master.read(&mut piece).unwrap();
+            read.extend_from_slice(&piece[..count]);
+        }
+        assert!(read.len() < MUCH, "{} bytes", read.len());
+    }
+}
