@@ -26,17 +26,14 @@ pub(super) fn world() -> World {
 
 /// A build of make with three slots.
 pub(super) fn build<'w>(world: &'w World, name: &str) -> Cmd<'w> {
+    build_with(world, "make", name)
+}
+
+/// A build of this make with three slots.
+pub(super) fn build_with<'w>(world: &'w World, make: &str, name: &str) -> Cmd<'w> {
     let build = format!("BUILD={name}");
-    without_jobserver(world.canal([
-        "run",
-        "--jobserver",
-        "-k",
-        "cpu=3",
-        "--",
-        "make",
-        "-s",
-        &build,
-    ]))
+    let lock = ["run", "--jobserver", "-k", "cpu=3", "--"];
+    without_jobserver(world.canal(lock.into_iter().chain([make, "-s", &build])))
 }
 
 /// Without what a make or a cargo that runs the tests may have set.

@@ -4,16 +4,35 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use super::builds::{JOBS, build, check_end, go, until_started, without_jobserver, world};
-use crate::world::process::{signal, wait_until};
+use super::builds::{
+    JOBS, build, build_with, check_end, go, until_started, without_jobserver, world,
+};
+use crate::world::World;
+use crate::world::process::{installed_or_skip, signal, wait_until};
 use crate::world::record::Events;
+
+/// The make that has a jobserver with a FIFO of its own, where another one is the system's.
+/// `.ci/run` brings it.
+const NEWER_MAKE: &str = "make-4.4";
 
 #[test]
 fn two_builds_share_the_slots_and_never_run_more_jobs_than_there_are() {
+    check_two_builds("make", "make");
+}
+
+#[test]
+fn two_builds_of_a_newer_make_share_the_slots_as_well() {
+    if installed_or_skip(NEWER_MAKE, "two builds of GNU make 4.4") {
+        check_two_builds(NEWER_MAKE, NEWER_MAKE);
+        check_two_builds("make", NEWER_MAKE);
+    }
+}
+
+fn check_two_builds(first: &str, second: &str) {
     let world = world();
-    let first = build(&world, "a").spawn();
+    let first = build_with(&world, first, "a").spawn();
     until_started(&world, 3);
-    let second = build(&world, "b").spawn();
+    let second = build_with(&world, second, "b").spawn();
     world.until_waiting("cpu", 1);
     go(&world);
     first.end().code(0);
@@ -56,19 +75,29 @@ a-%:
 
 #[test]
 fn what_a_killed_build_had_comes_back_when_its_last_job_has_ended() {
-    let world = world();
-    let killed = build(&world, "a").spawn();
-    until_started(&world, 3);
+    check_killed_build(&world(), "make");
+}
+
+#[test]
+fn what_a_killed_build_of_a_newer_make_had_comes_back_as_well() {
+    if installed_or_skip(NEWER_MAKE, "a killed build of GNU make 4.4") {
+        check_killed_build(&world(), NEWER_MAKE);
+    }
+}
+
+fn check_killed_build(world: &World, make: &str) {
+    let killed = build_with(world, make, "a").spawn();
+    until_started(world, 3);
     killed.signal(Signal::SIGKILL);
     killed.end();
     // Its jobs run on, so that their slots are in use.
     world.canal(["run", "-n", "-k", "cpu=3", "--", "true"]).end().code(75);
     assert_eq!(world.held("cpu"), 3);
-    go(&world);
+    go(world);
     world.until_held("cpu", 0);
-    assert_eq!(Events::of(&world).ended(), 3);
-    build(&world, "b").end().code(0);
-    check_end(&world, 3 + JOBS);
+    assert_eq!(Events::of(world).ended(), 3);
+    build_with(world, make, "b").end().code(0);
+    check_end(world, 3 + JOBS);
 }
 
 #[test]
