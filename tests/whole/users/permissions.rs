@@ -246,3 +246,37 @@ fn a_configuration_that_another_user_could_have_written_is_refused() {
         "{ended:?}"
     );
 }
+
+#[test]
+fn top_shows_and_does_no_more_than_its_user_may() {
+    let world = World::new();
+    // `script` is the terminal, and what is typed comes from a FIFO. Words that stood there before are
+    // not written again, so only what is in one piece is looked for.
+    let script = r#"
+        canal run -k deploy -- sh -c ': of root; exec sleep 600' &
+        until_true sh -c 'canal status --json | grep -q "\"held\":1"'
+        mkfifo -m 666 /tmp/keys
+        exec 7<>/tmp/keys
+        touch /tmp/shown
+        chmod 666 /tmp/shown
+        none env TERM=xterm script -qefc 'stty rows 24 cols 120; canal top deploy' /tmp/shown \
+            </tmp/keys >/dev/null &
+        top=$!
+        shows() { until_true grep -aq "$1" /tmp/shown; }
+        shows '> holds'
+        printf r >&7
+        shows '`\[\[permission\]\]`'
+        printf k >&7
+        shows 'belongs to'
+        printf q >&7
+        wait $top
+        echo "code $?"
+        canal status --json | grep -c '"held":1'
+        cat /tmp/shown
+    "#;
+    let Some(ended) = at_a_shared_daemon(&world, "", script) else { return };
+    assert!(ended.stdout.starts_with("code 0\n1\n"), "{ended:?}");
+    assert!(ended.stdout.contains("(not yours to see)"), "{ended:?}");
+    assert!(!ended.stdout.contains("of root"), "{ended:?}");
+    assert!(!ended.stdout.contains("[y/N]"), "nothing is asked that it may not do: {ended:?}");
+}
