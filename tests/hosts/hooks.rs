@@ -2,32 +2,36 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 
 use crate::over_each_engine;
-use crate::shared_table::commands::{lost, start};
+use crate::shared_table::commands::{lost, release, start};
 use crate::shared_table::{Host, Log, PATIENT, SHORT, until_idle};
+use crate::world::executable::executable;
 use crate::world::process::wait_until;
 
 over_each_engine!(
+    a_long_wait_is_told_once_by_the_host_where_it_waits,
     a_lease_that_ends_is_told_once_by_its_host,
+    a_release_by_force_is_told_once_by_the_host_of_the_holder,
     what_is_lost_with_a_membership_is_told_once_by_its_host,
 );
 
-/// Two hosts, each with a hook that is told of lost leases and keeps what it is told.
-fn hosts(log: &Log, times: [&str; 2]) -> [Host; 2] {
+/// Two hosts, each with a hook that is told of these events and keeps what it is told.
+fn hosts(log: &Log, times: [&str; 2], on: &str) -> [Host; 2] {
     let user = if nix::unistd::geteuid().is_root() { "user = \"root\"\n" } else { "" };
     let a = Host::new(log, "a", times[0], None);
     let b = Host::new(log, "b", times[1], Some(&a.world));
     for host in [&a, &b] {
         let program = host.world.path("tell");
-        fs::write(&program, "#!/bin/sh\ncat >>\"$0.told\"\n").unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&program, "#!/bin/sh\ncat >>\"$0.told\"\n");
         let config = host.world.runtime().join("canal.toml");
         let mut config = fs::OpenOptions::new().append(true).open(config).unwrap();
-        write!(config, "\n[[hooks]]\non = [\"lost-lease\"]\nrun = [{program:?}]\n{user}").unwrap();
+        write!(config, "\n[[hooks]]\non = [{on:?}]\nrun = [{program:?}]\n{user}").unwrap();
+        if on.starts_with("long") {
+            config.write_all(b"after = \"1s\"\n").unwrap();
+        }
     }
     [&a, &b].into_iter().for_each(Host::join);
     [a, b]
@@ -48,6 +52,39 @@ fn only_event(host: &Host, label: &str) -> Value {
     told.remove(0)
 }
 
+/// The process that holds a key, as its host shows it.
+fn holder_of(host: &Host, key: &str) -> u32 {
+    host.world.key(key).holders[0].pid
+}
+
+/// The process that waits for a key, as its host shows it.
+fn waiter_for(host: &Host, key: &str) -> u32 {
+    host.world.key(key).waiters[0].pid
+}
+
+fn a_long_wait_is_told_once_by_the_host_where_it_waits(log: &Log) {
+    let [a, b] = hosts(log, [PATIENT; 2], "long-wait");
+    let first = a.world.holder(&["-k", "x"]);
+    b.world.until_held("x", 1);
+    let waiter = b.world.waiter("x", &[], &["true"]);
+    let event = only_event(&b, "b");
+    assert_eq!(event["pid"], waiter_for(&b, "x"), "{event}");
+    assert!(event["waited_ms"].as_u64() >= Some(1000), "{event}");
+    assert_eq!(event["holders"][0]["pid"], holder_of(&a, "x"), "{event}");
+    // The other way round. Meanwhile the first wait is long enough to be told again.
+    let second = b.world.holder(&["-k", "y"]);
+    a.world.until_held("y", 1);
+    let other = a.world.waiter("y", &[], &["true"]);
+    let event = only_event(&a, "a");
+    assert_eq!(event["pid"], waiter_for(&a, "y"), "{event}");
+    only_event(&b, "b");
+    first.finish();
+    second.finish();
+    waiter.end().code(0);
+    other.end().code(0);
+    until_idle(&[a, b]);
+}
+
 /// Has a lease of a host end.
 #[track_caller]
 fn lose_a_lease(host: &Host, key: &str) {
@@ -59,7 +96,7 @@ fn lose_a_lease(host: &Host, key: &str) {
 }
 
 fn a_lease_that_ends_is_told_once_by_its_host(log: &Log) {
-    let [a, b] = hosts(log, [PATIENT; 2]);
+    let [a, b] = hosts(log, [PATIENT; 2], "lost-lease");
     for (host, label) in [(&a, "a"), (&b, "b")] {
         lose_a_lease(host, label);
         let event = only_event(host, label);
@@ -70,8 +107,25 @@ fn a_lease_that_ends_is_told_once_by_its_host(log: &Log) {
     until_idle(&[a, b]);
 }
 
+fn a_release_by_force_is_told_once_by_the_host_of_the_holder(log: &Log) {
+    let [a, b] = hosts(log, [PATIENT; 2], "forced-release");
+    for (host, label, other) in [(&a, "a", &b), (&b, "b", &a)] {
+        let holder = host.world.holder(&["-k", label]);
+        other.world.until_held(label, 1);
+        let held = host.world.key(label).holders.remove(0);
+        let token = held.token.to_string();
+        release(other, &["--force", "--token", &token]);
+        let event = only_event(host, label);
+        assert_eq!(event["pid"], held.pid, "{event}");
+        assert_eq!((event["token"].to_string(), &event["by"]), (token, &Value::Null), "{event}");
+        holder.finish();
+    }
+    only_event(&a, "a");
+    until_idle(&[a, b]);
+}
+
 fn what_is_lost_with_a_membership_is_told_once_by_its_host(log: &Log) {
-    let [a, b] = hosts(log, [SHORT, PATIENT]);
+    let [a, b] = hosts(log, [SHORT, PATIENT], "lost-lease");
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
     a.proxy.cut();
