@@ -24,7 +24,8 @@ use crate::sys::clock::boottime_ms;
 use crate::sys::process::child::{Reap, ended};
 
 use super::host::{
-    Ending, HeldPart, Host, Named, PartAnswer, PartSaid, Started, StartedPart, Wish, Word,
+    Ending, HeldPart, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish,
+    Word,
 };
 use super::lease_handle::LeaseHandle;
 use super::looking::{GiveWay, Looking};
@@ -73,8 +74,8 @@ struct NodeState {
     releases: u32,
     /// What it said last of its part.
     said: Option<PartSaid>,
-    /// Why it could not be reached.
-    trouble: Option<String>,
+    /// Why it said nothing of its part.
+    trouble: Option<PartTrouble>,
 }
 
 /// What is to be done with a lease that was taken before.
@@ -377,7 +378,7 @@ impl<'a> Driver<'a> {
         self.close(node);
         let NodeFailure { permanent, what, hint } = failure;
         self.nodes[node].hint = hint;
-        self.nodes[node].trouble = Some(what.clone());
+        self.nodes[node].trouble = Some(PartTrouble::Away(what.clone()));
         inputs.push_back(Input::Away { node, permanent, why: what });
     }
 
@@ -427,6 +428,13 @@ impl<'a> Driver<'a> {
                 Heard::Released(released) => {
                     self.nodes[node].said = Some(PartSaid::Released(released));
                     Input::Gone { node }
+                }
+                Heard::PartRefused { failure, permanent } => {
+                    let what = failure.message.clone();
+                    let hint = failure.hint.as_deref().map(str::to_owned);
+                    self.lose(node, NodeFailure { permanent, what: what.clone(), hint }, inputs);
+                    self.nodes[node].trouble = Some(PartTrouble::Refused(what));
+                    return;
                 }
                 Heard::Lost(failure) => {
                     self.note_loss(node, failure);

@@ -90,8 +90,17 @@ pub struct PartAnswer {
     pub name: String,
     /// What it said; `None` if it did not answer.
     pub said: Option<PartSaid>,
-    /// Why it cannot be reached, if that was seen.
-    pub trouble: Option<String>,
+    /// What was seen last of it, if that was no such answer.
+    pub trouble: Option<PartTrouble>,
+}
+
+/// Why a node did not say anything of its part of a lease.
+#[derive(Clone, Debug)]
+pub enum PartTrouble {
+    /// It cannot be reached, and why.
+    Away(String),
+    /// It answered that it does not do what was asked, and why. Its part stays as it is.
+    Refused(String),
 }
 
 /// What a node said of its part of a lease.

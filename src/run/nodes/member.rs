@@ -93,6 +93,12 @@ pub(super) enum Heard {
     Released(Box<Released>),
     /// It does not have it any more.
     Lost(Box<Failure>),
+    /// It did not do what was asked of its part, which stays as it is. If that is permanent, it is of no use
+    /// to ask again.
+    PartRefused {
+        failure: Box<Failure>,
+        permanent: bool,
+    },
     /// What it knows of waits.
     Waits(Box<WaitsFound>),
     /// It does not tell what it knows of waits.
@@ -298,13 +304,13 @@ impl Member {
                     }
                     // The node keeps no lease for so long, however often it is asked.
                     (Kind::ChangeTtl, ErrorName::BadRequest) => {
-                        return Err(NodeFailure::permanent(failure.message.clone()));
+                        Heard::PartRefused { failure, permanent: true }
                     }
                     (Kind::Renew | Kind::ChangeTtl | Kind::Release, ErrorName::LeaseLost) => {
                         Heard::Lost(failure)
                     }
                     (Kind::Renew | Kind::ChangeTtl | Kind::Release, _) => {
-                        return Err(NodeFailure::passing(failure.message.clone()));
+                        Heard::PartRefused { failure, permanent: false }
                     }
                 }),
             };

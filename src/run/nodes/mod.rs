@@ -31,7 +31,8 @@ mod request;
 
 pub use channel::{BeforeStart, Held, Line, NotHeld, Start};
 pub use host::{
-    Ending, HeldPart, Host, Named, PartAnswer, PartSaid, Started, StartedPart, Wish, Word,
+    Ending, HeldPart, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish,
+    Word,
 };
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use lease::{give_back_lease, renew_lease};

@@ -7,13 +7,13 @@ use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::protocol::{HolderInfo, ReleasedHold};
 use crate::run::OwnCode;
-use crate::run::nodes::{Ending, LeaseHandle, PartAnswer, PartSaid};
+use crate::run::nodes::{Ending, LeaseHandle, PartAnswer, PartSaid, PartTrouble};
 
 /// What a node said, as `--json` prints it.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct PartReport<'a> {
     name: &'a str,
-    /// `renewed`, `released`, `lost`, `away`, or `none` of a node that did not hold its part when the
+    /// `renewed`, `released`, `refused`, `lost`, `away`, or `none` of a node that did not hold its part when the
     /// handle was made and does not now.
     state: &'static str,
     /// Of a part that is lost: how it ended, as for a lease of one daemon.
@@ -57,7 +57,14 @@ fn report(answer: &PartAnswer, held: bool) -> PartReport<'_> {
             lost: Some(reason(failure.reason.as_deref())),
             message: Some(&failure.message),
         },
-        None => PartReport { name, state: "away", lost: None, message: answer.trouble.as_deref() },
+        None => {
+            let (state, message) = match &answer.trouble {
+                Some(PartTrouble::Refused(why)) => ("refused", Some(why.as_str())),
+                Some(PartTrouble::Away(why)) => ("away", Some(why.as_str())),
+                None => ("away", None),
+            };
+            PartReport { name, state, lost: None, message }
+        }
     }
 }
 
@@ -87,12 +94,18 @@ fn sentence(answer: &PartAnswer) -> Option<String> {
     match &answer.said {
         Some(PartSaid::Renewed(_) | PartSaid::Released(_)) => None,
         Some(PartSaid::Lost(failure)) => Some(format!("{name}: {}", failure.message)),
-        None => Some(away(answer)),
+        None => match &answer.trouble {
+            Some(PartTrouble::Refused(why)) => Some(format!("{name}: {why}")),
+            _ => Some(away(answer)),
+        },
     }
 }
 
 fn away(answer: &PartAnswer) -> String {
-    let why = answer.trouble.as_deref().unwrap_or("it does not answer");
+    let why = match &answer.trouble {
+        Some(PartTrouble::Away(why) | PartTrouble::Refused(why)) => why,
+        None => "it does not answer",
+    };
     format!("{} is away: {why}", answer.name)
 }
 
