@@ -1,0 +1,450 @@
+//! Follows what the table decides, and makes a record of each request of this host that has ended.
+//!
+//! `follow` says what an entry of the log means for these requests. Here is what the daemon calls, and what
+//! is handed over to the thread that writes.
+
+mod follow;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::core::{FrameId, HostId, RequestId, Table, Tag, Token};
+use crate::daemon::calls::completion::Applied;
+use crate::daemon::history::cause::Cause;
+use crate::daemon::history::exits::Exits;
+use crate::daemon::history::open::{Open, Unseen};
+use crate::daemon::history::queue::{Answer, Noted, Question, Queue};
+use crate::daemon::history::raw::Raw;
+use crate::daemon::history::writer::{self, Files};
+use crate::daemon::metrics::counters::{Counters, Ended};
+use crate::daemon::net::conn_id::ConnId;
+use crate::history::{Checkpoint, Ending, Record, Summary};
+use crate::sys::clock;
+use crate::sys::pidfd::Pidfd;
+
+pub(crate) use follow::is_of;
+
+/// A change of what is open is noted within this time.
+const NOTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// That the daemon still runs is noted at least this often, while anything is open.
+const NOTED_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
+
+/// At most this many open requests are noted, holds before waiters.
+const NOTED_MAX: usize = 10_000;
+
+/// The history of this daemon, what it counts, and what hooks are told of; nothing before it is set up.
+#[derive(Debug, Default)]
+pub(crate) struct History(Option<Box<Recorder>>);
+
+#[derive(Debug)]
+struct Recorder {
+    /// The requests of this host that wait or hold something.
+    open: BTreeMap<RequestId, Open>,
+    /// What ended in this turn.
+    ended: Vec<Raw>,
+    exits: Exits,
+    /// Frames whose process ended while no daemon ran, with the last time at which it is known to have
+    /// lived.
+    unseen: BTreeMap<FrameId, u64>,
+    /// Waiters whose time is over. Over an engine their withdrawal does not say so.
+    timed_out: BTreeSet<RequestId>,
+    /// Connections that wait for an answer.
+    asking: BTreeSet<ConnId>,
+    /// What was granted and what ended, for `canal metrics`.
+    counters: Counters,
+    queue: Arc<Queue>,
+    /// `None` if what ended is only counted.
+    files: Option<Files>,
+    /// How long keys were held lately, as far as it was asked for.
+    summary: Option<Arc<Summary>>,
+    /// What hooks are told of, until they are; `None` if none is told of what ends.
+    notable: Option<Vec<Raw>>,
+    /// The name of this host, if others share the table.
+    host: Option<Arc<str>>,
+    /// `None` until there is something to do.
+    thread: Option<JoinHandle<()>>,
+    /// When what is open is noted.
+    note_due: Option<Instant>,
+    /// The time between the last two notes.
+    note_pause: Duration,
+    /// Whether what is open is not what was noted last.
+    is_changed: bool,
+    /// Whether anything is noted as open.
+    is_noted: bool,
+    /// What the daemon of before left over an engine, until this host is a member.
+    left: Option<Left>,
+}
+
+/// What the daemon of before left over an engine.
+#[derive(Debug)]
+struct Left {
+    /// What was open.
+    records: Vec<Record>,
+    /// Until when it is known to have run.
+    known_ms: u64,
+}
+
+impl History {
+    /// A history in these files, which are opened when they are first needed. Without files, what ended
+    /// is only counted. `host` is the name of this host, if others share the table.
+    pub(crate) fn new(files: Option<Files>, host: Option<&str>) -> Self {
+        Self(Some(Box::new(Recorder {
+            open: BTreeMap::new(),
+            ended: Vec::new(),
+            exits: Exits::default(),
+            unseen: BTreeMap::new(),
+            timed_out: BTreeSet::new(),
+            asking: BTreeSet::new(),
+            counters: Counters::since(clock::unix_ms()),
+            queue: Arc::default(),
+            files,
+            summary: None,
+            notable: None,
+            host: host.map(Arc::from),
+            thread: None,
+            note_due: None,
+            note_pause: NOTED_WITHIN,
+            is_changed: false,
+            is_noted: false,
+            left: None,
+        })))
+    }
+
+    /// Whether what ends is kept.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.as_ref().is_some_and(|recorder| recorder.files.is_some())
+    }
+
+    /// Whether what ends is followed.
+    pub(crate) fn follows(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Notes whether hooks `are_told` of what ends. `table` and `here` are what is followed then, if
+    /// nothing is yet.
+    pub(crate) fn tell_hooks(
+        &mut self,
+        are_told: bool,
+        host: Option<&str>,
+        table: &Table,
+        here: HostId,
+    ) {
+        if are_told && self.0.is_none() {
+            *self = Self::new(None, host);
+            self.follow(table, here);
+        }
+        if let Some(recorder) = &mut self.0 {
+            let before = recorder.notable.take();
+            recorder.notable = are_told.then(|| before.unwrap_or_default());
+        }
+    }
+
+    /// What hooks are told of, since the last call.
+    pub(crate) fn take_notable(&mut self) -> Vec<Raw> {
+        let notable = self.0.as_mut().and_then(|recorder| recorder.notable.as_mut());
+        notable.map_or_else(Vec::new, std::mem::take)
+    }
+
+    /// What was counted so far, with this turn; `None` before the history is set up.
+    pub(crate) fn counters(&mut self) -> Option<&mut Counters> {
+        self.hand_over();
+        self.0.as_mut().map(|recorder| &mut recorder.counters)
+    }
+
+    /// Takes in what an entry of the log decided. `cause` is what the entry says.
+    pub(crate) fn take_in(
+        &mut self,
+        cause: &Cause,
+        applied: &Applied,
+        table: &Table,
+        here: HostId,
+    ) {
+        if let Some(recorder) = &mut self.0 {
+            let asked = RequestId(applied.revision.0);
+            for outcome in &applied.outcomes {
+                recorder.take_in(cause, asked, outcome, table, here);
+            }
+            recorder.is_changed |= !applied.outcomes.is_empty();
+            if let Cause::End(frame) = cause {
+                recorder.note_end(*frame, table);
+            }
+        }
+    }
+
+    /// Takes over a table that replaces another one, or another part of it. What is not in it has
+    /// ended unseen.
+    pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
+        if let Some(recorder) = &mut self.0 {
+            recorder.follow(table, here);
+        }
+    }
+
+    /// Has recorded what ended while no daemon ran: what the journal tells, and what was noted as open
+    /// before the machine went down. `shares`: an engine tells later what is still held.
+    pub(crate) fn take_in_unseen(&mut self, unseen: &Unseen, shares: bool) {
+        let Some(recorder) = &mut self.0 else { return };
+        let Some(files) = &recorder.files else { return };
+        let left = Checkpoint::read(&files.dir).unwrap_or_default();
+        let is_of_this_boot = left.boot_id == files.boot_id;
+        recorder.is_noted = !left.records.is_empty();
+        let known_ms = unseen.known_ms.max(left.known_ms).min(clock::unix_ms());
+        let mut records = unseen.records(known_ms, recorder.host.as_ref());
+        if !is_of_this_boot {
+            // Leases outlive the machine.
+            let void = left.records.into_iter().filter(|it| it.pid != 0 || it.held_ms.is_none());
+            records.extend(void.map(|it| Record { ending: Ending::Reboot, ..it }));
+        } else if shares {
+            recorder.left = Some(Left { records: left.records, known_ms });
+        }
+        recorder.recall(records);
+        // The file must not name any longer what was recorded.
+        recorder.is_changed = recorder.is_noted;
+    }
+
+    /// Has recorded what the daemon of before held over an engine and the table no longer has. Called
+    /// when this host has become a member. `ending` is how that ended.
+    pub(crate) fn take_in_left(&mut self, table: &Table, ending: &Ending) {
+        if let Some(recorder) = &mut self.0
+            && let Some(mut left) = recorder.left.take()
+        {
+            left.records.retain(|record| {
+                let was_held = record.held_ms.is_some() && record.pid != 0;
+                was_held && table.hold(Token(record.token)).is_none()
+            });
+            left.records.iter_mut().for_each(|record| record.ending.clone_from(ending));
+            recorder.recall(left.records);
+        }
+    }
+
+    /// Notes that the process of a frame ended, perhaps while no daemon ran.
+    pub(crate) fn ends_unseen(&mut self, frame: FrameId) {
+        if let Some(recorder) = &mut self.0
+            && let Some(left) = &recorder.left
+        {
+            recorder.unseen.insert(frame, left.known_ms);
+        }
+    }
+
+    /// When what is open is to be noted.
+    pub(crate) fn note_due(&self) -> Option<Instant> {
+        self.0.as_ref()?.note_due
+    }
+
+    /// Has what is open noted, if that is due. Called after the answers are written.
+    pub(crate) fn note_open(&mut self, now: Instant) {
+        let Some(recorder) = &mut self.0 else { return };
+        if recorder.files.is_none() || recorder.left.is_some() {
+            return;
+        }
+        if recorder.note_due.take_if(|due| *due <= now).is_some() {
+            recorder.note_open();
+            if !recorder.open.is_empty() {
+                // A daemon in which nothing happens is to sleep. What is held for long may be known for
+                // half of that time only.
+                recorder.note_pause = (recorder.note_pause * 2).min(NOTED_AT_LEAST_EVERY);
+                recorder.note_due = Some(now + recorder.note_pause);
+            }
+        }
+        if recorder.open.is_empty() && !recorder.is_noted {
+            recorder.note_due = None;
+        } else if recorder.is_changed {
+            let soon = now + NOTED_WITHIN;
+            recorder.note_pause = NOTED_WITHIN;
+            recorder.note_due = Some(recorder.note_due.map_or(soon, |due| due.min(soon)));
+        }
+    }
+
+    /// Notes that the time of a waiter is over.
+    pub(crate) fn times_out(&mut self, request: RequestId) {
+        if let Some(recorder) = &mut self.0 {
+            recorder.timed_out.insert(request);
+        }
+    }
+
+    /// Forgets the refusal of a request that is asked again.
+    pub(crate) fn take_back(&mut self, tag: Tag) {
+        if let Some(recorder) = &mut self.0
+            && let Some(at) = recorder.ended.iter().rposition(|raw| raw.asked.tag == tag)
+        {
+            recorder.ended.remove(at);
+            if let Some(notable) = &mut recorder.notable {
+                notable.retain(|raw| raw.asked.tag != tag);
+            }
+        }
+    }
+
+    /// Keeps the process of a frame that has ended, if there is room among `descriptors`: the kernel
+    /// may tell how it ended.
+    pub(crate) fn keep_exit(&mut self, frame: FrameId, pidfd: Pidfd, descriptors: usize) {
+        if let Some(recorder) = &mut self.0
+            && recorder.files.is_some()
+        {
+            recorder.exits.keep(frame, pidfd, descriptors);
+        }
+    }
+
+    /// Counts what ended, and hands it to the thread that writes it. Called after the answers are
+    /// written.
+    pub(crate) fn hand_over(&mut self) {
+        if let Some(recorder) = &mut self.0
+            && !recorder.ended.is_empty()
+        {
+            recorder.hand_over();
+        }
+    }
+
+    /// Looks something up for a connection. Returns whether it is looked for; it is not where the
+    /// history is off or has no thread.
+    pub(crate) fn search(&mut self, id: ConnId, question: Question) -> bool {
+        let Some(recorder) = self.0.as_mut() else { return false };
+        // What ended in this turn is found, too.
+        if !recorder.starts() {
+            return false;
+        }
+        recorder.hand_over();
+        recorder.asking.insert(id);
+        recorder.queue.search(id, question);
+        true
+    }
+
+    /// Whether this connection waits for an answer.
+    pub(crate) fn is_asked_by(&self, id: ConnId) -> bool {
+        self.0.as_ref().is_some_and(|recorder| recorder.asking.contains(&id))
+    }
+
+    /// What was found since the last call.
+    pub(crate) fn take_found(&mut self) -> Vec<(ConnId, Answer)> {
+        let Some(recorder) = &mut self.0 else { return Vec::new() };
+        if !recorder.queue.has_found() {
+            return Vec::new();
+        }
+        let found = recorder.queue.take_found();
+        for (id, _) in &found {
+            recorder.asking.remove(id);
+        }
+        found
+    }
+
+    /// What wakes the daemon when something was found.
+    pub(crate) fn wake_by(&self, waker: Waker) {
+        if let Some(recorder) = &self.0 {
+            recorder.queue.wake_by(waker);
+        }
+    }
+
+    /// Finds out how long keys were held lately. Nothing is known at first: the files are read by
+    /// their thread.
+    pub(crate) fn learn(&mut self) {
+        if let Some(recorder) = &mut self.0
+            && recorder.starts()
+        {
+            recorder.summary = recorder.queue.summary();
+        }
+    }
+
+    /// How long keys were held lately, as of the last [`Self::learn`].
+    pub(crate) fn summary(&self) -> Option<&Summary> {
+        self.0.as_ref()?.summary.as_deref()
+    }
+
+    /// How many records were dropped since the daemon started.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.0.as_ref().map_or(0, |recorder| recorder.queue.dropped())
+    }
+
+    /// How many bytes the files have, if that is known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.0.as_ref().and_then(|recorder| recorder.queue.bytes())
+    }
+
+    /// What an operator should know.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.0.as_ref().map_or_else(Vec::new, |recorder| recorder.queue.notes())
+    }
+
+    /// Writes what is left. Called when the daemon ends.
+    pub(crate) fn close(&mut self) {
+        self.hand_over();
+        if let Some(recorder) = &mut self.0
+            && recorder.files.is_some()
+            && recorder.left.is_none()
+        {
+            recorder.note_open();
+        }
+        if let Some(recorder) = &mut self.0
+            && let Some(thread) = recorder.thread.take()
+        {
+            recorder.queue.close();
+            if thread.join().is_err() {
+                tracing::error!("the thread of the history has failed");
+            }
+        }
+    }
+}
+
+impl Recorder {
+    /// Has these records written, but for those that are written already.
+    fn recall(&mut self, records: Vec<Record>) {
+        if !records.is_empty() && self.starts() {
+            self.queue.recall(records);
+        }
+    }
+
+    /// Has noted what is open, if anything is or was.
+    fn note_open(&mut self) {
+        if !self.is_noted && self.open.is_empty() || !self.starts() {
+            self.is_changed = false;
+            return;
+        }
+        let at_ms = clock::unix_ms();
+        let is_changed = std::mem::take(&mut self.is_changed);
+        let open = is_changed.then(|| {
+            let (held, waiting): (Vec<_>, Vec<_>) =
+                self.open.values().partition(|open| open.granted.is_some());
+            let noted = held.into_iter().chain(waiting).take(NOTED_MAX);
+            let raw = |open: &Open| {
+                let raw = open.ended_at(at_ms, Ending::Reboot);
+                Raw { host: self.host.clone(), ..raw }
+            };
+            noted.map(raw).collect()
+        });
+        self.is_noted = !self.open.is_empty();
+        self.queue.note_open(Noted { at_ms, open });
+    }
+
+    fn hand_over(&mut self) {
+        // What no daemon saw end was begun before this one counted.
+        for raw in self.ended.iter().filter(|raw| !raw.at_least) {
+            let Raw { asked, ending, ended_ms: at_ms, held_ms, .. } = raw;
+            self.counters.ended(Ended { asked, ending, at_ms: *at_ms, held_ms: *held_ms });
+        }
+        if self.files.is_none() {
+            self.ended.clear();
+        } else if self.starts() {
+            self.queue.hand_over(&mut self.ended);
+        } else {
+            self.queue.count_dropped(self.ended.len());
+            self.ended.clear();
+        }
+    }
+
+    /// Starts the thread if it does not run. Returns whether it runs.
+    fn starts(&mut self) -> bool {
+        if self.thread.is_none()
+            && let Some(files) = &self.files
+        {
+            match writer::start(Arc::clone(&self.queue), files.clone()) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => tracing::warn!(%error, "the history has no thread"),
+            }
+        }
+        self.thread.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;
