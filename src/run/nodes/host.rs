@@ -88,7 +88,7 @@ pub struct HeldPart {
 pub struct PartAnswer {
     /// What its user calls the node.
     pub name: String,
-    /// What it said; `None` if it did not answer.
+    /// What it said; `None` if it said nothing of its part.
     pub said: Option<PartSaid>,
     /// What was seen last of it, if that was no such answer.
     pub trouble: Option<PartTrouble>,

@@ -13,8 +13,8 @@ use crate::run::nodes::{Ending, LeaseHandle, PartAnswer, PartSaid, PartTrouble};
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct PartReport<'a> {
     name: &'a str,
-    /// `renewed`, `released`, `refused`, `lost`, `away`, or `none` of a node that did not hold its part when the
-    /// handle was made and does not now.
+    /// `renewed`, `released`, `refused`, `lost`, `away`, or `none` of a node that did not hold its
+    /// part when the handle was made and does not now.
     state: &'static str,
     /// Of a part that is lost: how it ended, as for a lease of one daemon.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -87,6 +87,8 @@ pub(super) struct Terminal {
     /// What stands on the screen.
     shown: Buffer,
     palette: Palette,
+    /// Whether it shows the other screen. A terminal that took nothing does not yet.
+    is_entered: bool,
 }
 
 /// Fails where a whole screen cannot be drawn.
@@ -114,12 +116,12 @@ impl Terminal {
         }));
         let output = TerminalOutput::of(io::stdout()).map_err(cannot_use)?;
         OUTPUT.get_or_init(|| output);
-        take(signals)?;
+        let is_entered = take(signals)?;
         let palette = match anstream::AutoStream::choice(&io::stdout()) {
             anstream::ColorChoice::Never => Palette::Plain,
             _ => Palette::Colours,
         };
-        Ok(Self { shown: Buffer::empty(Rect::ZERO), palette })
+        Ok(Self { shown: Buffer::empty(Rect::ZERO), palette, is_entered })
     }
 
     /// The whole screen.
@@ -140,14 +142,18 @@ impl Terminal {
         signals: &Signals,
     ) -> Result<(), Failed> {
         let mut text = String::new();
+        if !self.is_entered {
+            text.push_str(ENTER);
+        }
         if self.shown.area != next.area {
             self.shown = Buffer::empty(next.area);
             text.push_str(screen::CLEAR);
         }
         text += &screen::changes(&self.shown, &next, cursor, self.palette);
         self.shown = next;
-        if !write(&text, signals)? {
-            self.forget();
+        match write(&text, signals)? {
+            true => self.is_entered = true,
+            false => self.forget(),
         }
         Ok(())
     }
@@ -202,7 +208,8 @@ impl Terminal {
         stop.thread_unblock().map_err(cannot_use)?;
         stop.thread_block().map_err(cannot_use)?;
         self.forget();
-        take(signals)
+        self.is_entered = take(signals)?;
+        Ok(())
     }
 }
 
@@ -222,12 +229,12 @@ impl Drop for Terminal {
     }
 }
 
-fn take(signals: &Signals) -> Result<(), Failed> {
+/// Takes the terminal. Returns whether it shows the other screen.
+fn take(signals: &Signals) -> Result<bool, Failed> {
     let before = tcgetattr(io::stdin()).map_err(cannot_use)?;
     *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before.clone());
     make_raw(&before)?;
-    write(ENTER, signals)?;
-    Ok(())
+    write(ENTER, signals)
 }
 
 fn make_raw(before: &Termios) -> Result<(), Failed> {
