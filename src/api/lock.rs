@@ -11,6 +11,7 @@ use crate::client;
 use crate::core::Key;
 use crate::protocol::{Acquire, Mode, NOTE_BYTES_MAX, WireItem};
 use crate::run::environment;
+use crate::run::nodes::EnclosingLeases;
 use crate::sys::process;
 
 /// A request for a lock, or for several that are taken together. Nothing is locked until
@@ -261,8 +262,11 @@ impl Lock {
         wait: Option<Duration>,
         mut waiting: impl FnMut(&Progress),
     ) -> Result<Guard, Error> {
-        let request = self.request(wait)?;
+        let mut request = self.request(wait)?;
         let place = self.endpoint.place()?;
+        if !self.new_session {
+            request.under = EnclosingLeases::of_environment().at_socket(&place.socket);
+        }
         let mut client = self.endpoint.connect()?;
         let acquired = client.acquire(&request, None, &mut |progress| {
             if let Some(progress) = progress {
@@ -303,6 +307,7 @@ impl Lock {
             frame: enclosing(environment::FRAME),
             lease: None,
             under_run: environment::run().filter(|_| !self.new_session),
+            under: None,
             wrapper: None,
             on_lost: self.on_lost.into(),
         })

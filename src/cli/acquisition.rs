@@ -44,6 +44,7 @@ pub(crate) fn request(
         frame: enclosing.frame,
         lease: None,
         under_run: enclosing.run,
+        under: None,
         wrapper: None,
         on_lost: OnLost::Kill,
     })

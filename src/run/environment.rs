@@ -23,6 +23,9 @@ pub const FRAME: &str = "CANAL_FRAME";
 pub const RUN: &str = "CANAL_RUN";
 /// The variable that lists the nodes of all enclosing runs over nodes.
 pub const RUN_NODES: &str = "CANAL_RUN_NODES";
+/// The variable that hands down the leases over nodes under which a process runs: their handles with blanks
+/// between them, that of the outermost run first.
+pub const UNDER: &str = "CANAL_UNDER";
 /// The variable that names the socket of the daemon.
 pub const SOCKET: &str = "CANAL_SOCKET";
 
@@ -67,7 +70,8 @@ pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
 /// The variables of a grant over nodes. `keys` are those of the request, `nodes` the names of the nodes
 /// that hold it, `token` is `None` where the requirement excludes nobody. `single` is what the only
 /// node granted, where one is enough. No session and no frame is named: the command holds leases. `run` is
-/// the name of the request, by which those who look for deadlocks know what is asked within it.
+/// the name of the request, by which those who look for deadlocks know what is asked within it. `under` are
+/// the leases that are handed down.
 #[must_use]
 pub fn variables_over_nodes(
     run: RunId,
@@ -76,6 +80,7 @@ pub fn variables_over_nodes(
     token: Option<u64>,
     single: Option<&Grant>,
     socket: Option<&Path>,
+    under: &str,
 ) -> Variables {
     let slots: Vec<SlotInfo> =
         single.iter().flat_map(|grant| &grant.keys).flat_map(|key| &key.slots).copied().collect();
@@ -94,6 +99,7 @@ pub fn variables_over_nodes(
         (NODE, node.map(|node| node.as_str().into())),
         (NODES, Some(nodes.join(",").into())),
         (RUN, Some(run.to_string().into())),
+        (UNDER, (!under.is_empty()).then(|| under.into())),
         (RUN_NODES, Some(run_nodes(std::env::var(RUN_NODES).ok().as_deref(), nodes).into())),
     ]
 }
@@ -210,12 +216,15 @@ mod tests {
     fn over_nodes_slots_are_named_only_where_one_node_is_enough() {
         let show = |single: Option<&Grant>, nodes: &[&str], token| {
             let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
-            let variables = variables_over_nodes(RunId(7), &["gpu"], &nodes, token, single, None);
+            let variables =
+                variables_over_nodes(RunId(7), &["gpu"], &nodes, token, single, None, "n1");
             let named =
                 |name: &str| variables.iter().find(|(it, _)| *it == name).unwrap().1.clone();
             assert_eq!(named(RUN), Some(format!("{:032x}", 7).into()));
             assert!(named(RUN_NODES).is_some());
-            let set = variables.into_iter().filter(|(name, _)| !name.starts_with(RUN));
+            assert_eq!(named(UNDER), Some("n1".into()));
+            let handed_down = |name: &str| name.starts_with(RUN) || name == UNDER;
+            let set = variables.into_iter().filter(|(name, _)| !handed_down(name));
             let set = set.filter_map(|(name, value)| {
                 value.map(|value| format!("{name}={}", value.to_string_lossy()))
             });

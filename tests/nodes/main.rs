@@ -16,6 +16,7 @@ mod deadlock;
 mod killed;
 mod leader;
 mod lease;
+mod nested;
 mod over_ssh;
 mod run;
 #[path = "../fixtures/ssh.rs"]

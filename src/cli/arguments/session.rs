@@ -4,6 +4,7 @@ use clap::Args;
 
 use crate::protocol::{Acquire, Grant, RunId};
 use crate::run::environment;
+use crate::run::nodes::EnclosingLeases;
 
 /// Which session.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -33,6 +34,14 @@ impl SessionArgs {
         let [session, frame] = [environment::SESSION, environment::FRAME]
             .map(|name| std::env::var_os(name)?.into_string().ok());
         Enclosing { session, frame, run: environment::run() }
+    }
+
+    /// The leases over nodes that enclose the request; none with `--new-session`.
+    pub(crate) fn enclosing_leases(self) -> EnclosingLeases {
+        match self.new_session {
+            true => EnclosingLeases::default(),
+            false => EnclosingLeases::of_environment(),
+        }
     }
 }
 
@@ -92,6 +101,7 @@ mod tests {
             lease: None,
             frame: Some("f4".to_owned()),
             under_run: None,
+            under: None,
             wrapper: None,
             on_lost: OnLost::Kill,
         };

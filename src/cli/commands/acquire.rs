@@ -67,6 +67,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
         None => {
             let owner = Owner::find(args.whose.pid)?;
             request.command = owner.command();
+            request.under = args.session.enclosing_leases().at_socket(&target.place.socket);
             Some(owner)
         }
     };

@@ -60,6 +60,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
         return Ok(conclude(ended, &limits, verbosity));
     }
     let target = Target::of(global)?;
+    request.under = args.session.enclosing_leases().at_socket(&target.place.socket);
     let mut job = Job { args, verbosity, target, command, request, can_be_lost: false };
     if let Some(limits) = limits {
         return job.supervise(&limits);

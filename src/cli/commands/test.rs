@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::cli::acquisition::keys_granted;
 use crate::cli::arguments::definition::{Global, TestArgs};
 use crate::cli::arguments::wait::WaitArgs;
-use crate::cli::connect;
+use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
@@ -33,7 +33,9 @@ struct Busy<'a> {
 pub(crate) fn run(args: &TestArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let items = args.lock().items()?;
     let frame = args.session.enclosing().frame;
-    match connect::client(global)?.would_acquire(&WouldAcquire { items, priority: 0, frame }) {
+    let under = args.session.enclosing_leases().at_socket(&Target::of(global)?.place.socket);
+    let asked = WouldAcquire { items, priority: 0, frame, under };
+    match connect::client(global)?.would_acquire(&asked) {
         Ok(grant) => {
             if args.json {
                 stdout::print(&stdout::json(&Free { free: true, keys: &grant.keys })?)?;

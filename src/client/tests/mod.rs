@@ -429,6 +429,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         frame: None,
         lease: None,
         under_run: None,
+        under: None,
         wrapper: None,
         on_lost: OnLost::Kill,
     }

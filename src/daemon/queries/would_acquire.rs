@@ -29,7 +29,7 @@ impl Server {
         let request = Request {
             tag: self.unused_tag(),
             host: self.ledger.host,
-            parent: self.enclosing(asked.frame.as_deref(), &owner),
+            parent: self.enclosing_or_under(asked.frame.as_deref(), asked.under, &owner),
             owner: owner.owner,
             uid: owner.uid,
             command: items::command(String::new()),

@@ -21,8 +21,6 @@ use crate::sys::clock;
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) over_nodes: Box<OverNodes>,
-    /// The frame of the lease under which it is asked for.
-    pub(crate) parent: Option<FrameId>,
     /// The frame of a daemon, perhaps another one, under which it is asked for.
     pub(crate) under_frame: Option<Above>,
 }
@@ -89,10 +87,14 @@ impl Server {
         let may_come_back = provisional && wait != Wait::No;
         let asker = if may_come_back { self.asker(id) } else { None };
         let (parent, over_nodes, under_frame) = match part {
-            Some(Part { over_nodes, parent, under_frame }) => {
-                (parent, Some(over_nodes), under_frame)
+            Some(Part { over_nodes, under_frame }) => {
+                let lease = acquire.under.and_then(|under| self.lease_above(under, owner.uid));
+                (lease, Some(over_nodes), under_frame)
             }
-            None => (self.enclosing(acquire.frame.as_deref(), &owner), None, None),
+            None => {
+                let frame = acquire.frame.as_deref();
+                (self.enclosing_or_under(frame, acquire.under, &owner), None, None)
+            }
         };
         let above = under_frame.or(acquire.under_run.map(Above::Run));
         let request = Request {

@@ -4,12 +4,17 @@
 //! that is to own the lock is, or descends from, the process of that frame. A process that was
 //! started by a stranger to a session (a build server, say) is a stranger to the session, too,
 //! whatever its environment says.
+//!
+//! A lease is of no process. A command under a lock over nodes, and what asks on its behalf, proves that by
+//! the handle of the lease.
 
 use crate::core::{FrameId, Owner, ProcessId};
 use crate::daemon::limits::ANCESTORS_MAX;
 use crate::daemon::processes::owner_identity::OwnerFound;
 use crate::daemon::processes::owners::find;
 use crate::daemon::server::Server;
+use crate::daemon::waiters::leases::name_of;
+use crate::protocol::Handle;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Ancestor, Found, ancestors};
 
@@ -30,6 +35,34 @@ impl Server {
             tracing::debug!(pid = process.pid, frame = name, "not of a frame that encloses it");
         }
         found
+    }
+
+    /// The frame that encloses the frame of a new request of a process: what [`Self::enclosing`] says,
+    /// or else that of the lease whose handle it shows.
+    pub(crate) fn enclosing_or_under(
+        &self,
+        named: Option<&str>,
+        under: Option<Handle>,
+        owner: &OwnerFound,
+    ) -> Option<FrameId> {
+        let Owner::Process(_) = owner.owner else { return None };
+        if let Some(enclosing) = self.enclosing(named, owner) {
+            return Some(enclosing);
+        }
+        let table = &self.ledger.table;
+        if table.frame_of(self.ledger.host, &owner.owner).is_some() {
+            return None;
+        }
+        self.lease_above(under?, owner.uid)
+    }
+
+    /// The frame of a lease of this user that is confirmed and has not ended.
+    pub(crate) fn lease_above(&self, handle: Handle, uid: u32) -> Option<FrameId> {
+        let table = &self.ledger.table;
+        let mut holds = table.holds_in(table.lease(name_of(handle))?).peekable();
+        let frame = holds.peek()?.frame;
+        let is_own = table.frame(frame).is_some_and(|lease| lease.uid == uid);
+        (is_own && holds.all(|hold| !hold.provisional)).then_some(frame)
     }
 
     fn innermost(&self, named: FrameId, process: ProcessId, uid: u32) -> Option<FrameId> {

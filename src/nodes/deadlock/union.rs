@@ -107,7 +107,13 @@ impl Union {
                 Above::Frame(node, frame) => Some(FrameName::Plain(node, frame)),
             };
             let name = name_of(*node, id, reading);
-            let parent = parent.or_else(above).filter(|parent| *parent != name);
+            // A lease within a process within a lease is, for its table, within the outer lease.
+            let is_finer = matches!(member.and_then(|it| it.under), Some(Above::Frame(..)));
+            let parent = match is_finer {
+                true => above().or(parent),
+                false => parent.or_else(above),
+            };
+            let parent = parent.filter(|parent| *parent != name);
             let frame = self.frames.entry(name).or_default();
             frame.parent = frame.parent.or(parent);
             frame.parts.push((at, id));

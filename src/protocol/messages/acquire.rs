@@ -64,6 +64,11 @@ pub struct Acquire {
     /// look for deadlocks over nodes go by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_run: Option<RunId>,
+    /// The handle of a lease over nodes that this daemon keeps, by a command that runs under it: the
+    /// request belongs to the session of that lease. `frame` goes before it. The daemon ignores the
+    /// handle of a lease that is not confirmed, has ended, or is another user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under: Option<Handle>,
     /// Asks for a lease. Then no process is the owner (no `owner_fd`), there is no enclosing frame,
     /// and the grant is provisional until [`Confirm`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,6 +104,9 @@ pub struct WouldAcquire {
     /// As in [`Acquire`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<String>,
+    /// As in [`Acquire`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under: Option<Handle>,
 }
 
 /// The reply to [`WouldAcquire`] where everything is free. `T`: as in [`Grant`].

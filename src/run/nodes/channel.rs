@@ -64,6 +64,8 @@ pub struct Start {
     pub nodes: Vec<String>,
     /// What the first of them granted.
     pub grant: Option<Grant>,
+    /// Their parts, in the same order.
+    pub parts: Vec<HeldPart>,
 }
 
 /// A lease is held.

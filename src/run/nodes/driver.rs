@@ -27,7 +27,7 @@ use super::host::{
     Ending, HeldPart, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish,
     Word,
 };
-use super::lease_handle::LeaseHandle;
+use super::lease::handle::LeaseHandle;
 use super::looking::{GiveWay, Looking};
 use super::meeting::{Known, Met};
 use super::member::{Heard, Member};
@@ -323,8 +323,9 @@ impl<'a> Driver<'a> {
     }
 
     fn started(&self, node: usize) -> StartedPart {
-        let NodeState { id, lease, grant, member, .. } = &self.nodes[node];
-        StartedPart { name: member.node.name.clone(), id: *id, lease: *lease, grant: grant.clone() }
+        let NodeState { at, id, lease, grant, member, .. } = &self.nodes[node];
+        let name = member.node.name.clone();
+        StartedPart { at: *at, name, id: *id, lease: *lease, grant: grant.clone() }
     }
 
     fn asked(&self, node: usize, no_wait: bool, spare: bool) -> Collect {
@@ -345,7 +346,7 @@ impl<'a> Driver<'a> {
             command: request.command.clone(),
             note: request.note.clone(),
             spare,
-            under: None,
+            under: request.under.handle(id),
             under_run: request.under_run,
             under_frame: self
                 .here

@@ -168,7 +168,8 @@ mod tests {
         let mut handover = Handover::create().unwrap();
         handover.write(&named(), &standing(1)).unwrap();
         assert!(handover.read().unwrap().start.is_none());
-        let start = Start { token: Some(7), nodes: vec!["web1".to_owned()], grant: None };
+        let nodes = vec!["web1".to_owned()];
+        let start = Start { token: Some(7), nodes, grant: None, parts: Vec::new() };
         handover.begin(start);
         handover.write(&named(), &standing(1)).unwrap();
         assert_eq!(handover.read().unwrap().start.unwrap().token, Some(7));

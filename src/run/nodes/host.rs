@@ -117,6 +117,8 @@ pub enum PartSaid {
 /// A node that holds its part.
 #[derive(Clone, Debug)]
 pub struct StartedPart {
+    /// The place of the node in the list of the user.
+    pub at: usize,
     /// What its user calls it.
     pub name: String,
     /// Its id.

@@ -8,7 +8,7 @@
 //! alone.
 //!
 //! A lease (`canal acquire --on`) is taken by such a coordinator for the process that asks for it, which
-//! prints its handle (`lease_handle`). By the handle it is renewed and given back without further
+//! prints its handle (`lease::handle`). By the handle it is renewed and given back without further
 //! processes (`lease`).
 //!
 //! `canal leader --on` takes no lock: `leading` asks the nodes which request holds the key.
@@ -21,7 +21,6 @@ mod handover;
 mod host;
 mod leading;
 mod lease;
-mod lease_handle;
 mod looking;
 mod meeting;
 mod member;
@@ -35,14 +34,16 @@ pub use host::{
     Word,
 };
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
+pub use lease::enclosing::EnclosingLeases;
+pub use lease::handle::{HandleTooLong, LEASE_HANDLE_CHARS_MAX, LeaseHandle, LeaseHandleError};
+pub use lease::secret::Secret;
 pub use lease::{give_back_lease, renew_lease};
-pub use lease_handle::{HandleTooLong, LEASE_HANDLE_CHARS_MAX, LeaseHandle, LeaseHandleError};
 pub use looking::Around;
 pub use looking::lookout::{FoundDeadlock, Lookout};
 pub use meeting::MeetError;
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{EndWording, Wording};
-pub use request::{NodesRequest, Secret};
+pub use request::NodesRequest;
 
 use driver::Driver;
 

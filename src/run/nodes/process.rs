@@ -238,7 +238,11 @@ impl Host for CoordinatorProcess {
 
     fn start(&mut self, started: &Started) -> bool {
         self.begun = true;
+        let parts = started.parts.iter();
+        let parts =
+            parts.map(|part| HeldPart { at: part.at, id: part.id, lease: part.lease, held: true });
         let start = Start {
+            parts: parts.collect(),
             token: started.token,
             nodes: started.parts.iter().map(|part| part.name.clone()).collect(),
             grant: started.parts.first().and_then(|part| part.grant.clone()),

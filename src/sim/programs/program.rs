@@ -606,6 +606,7 @@ impl Asking {
             frame: self.frames.last().cloned().filter(|_| lease.is_none()),
             lease,
             under_run: None,
+            under: None,
             wrapper: is_run.then_some(if over_engine {
                 Wrapper::Supervised
             } else {

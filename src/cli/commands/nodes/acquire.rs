@@ -21,7 +21,9 @@ use crate::cli::wording::over_nodes;
 use crate::client::nodes::list::Node;
 use crate::nodes::Require;
 use crate::protocol::{Acquire, CycleStepInfo, GrantedKey, WireItem};
-use crate::run::nodes::{BeforeStart, ChildEnd, Held, LeaseHandle, NotHeld, OverNodes, Secret};
+use crate::run::nodes::{
+    BeforeStart, ChildEnd, EnclosingLeases, Held, LeaseHandle, NotHeld, OverNodes, Secret,
+};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::Reader;
@@ -75,7 +77,8 @@ pub(in crate::cli) fn run(
     })?;
     let require = args.nodes.require();
     note_of_two(require, nodes.len(), "the lease", verbosity);
-    let asked = over(request, &target, nodes.clone(), require, ttl_ms)?;
+    let asked =
+        over(request, &target, nodes.clone(), (require, ttl_ms), EnclosingLeases::default())?;
     let secret = asked.secret;
     let engine = over_nodes::engine(require, nodes.len());
     let failed = |error: std::io::Error| Failed::new(format!("cannot ask the nodes: {error}"));

@@ -16,7 +16,8 @@ use crate::nodes::{Change, Deadline, Millis, Standing};
 use crate::protocol::ReleasedHold;
 use crate::run::SUCCESS;
 use crate::run::nodes::{
-    Host, LeaseHandle, Named, PartAnswer, PartSaid, Started, Wish, Word, give_back_lease,
+    Host, LeaseHandle, Named, NodesRequest, PartAnswer, PartSaid, Started, Wish, Word,
+    give_back_lease,
 };
 
 /// What `--json` prints.
@@ -34,7 +35,8 @@ pub(in crate::cli) fn run(
 ) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     let nodes = named(handle.addresses(), &target)?;
-    let request = handle.request(nodes, None, None, target.place.clone(), target.options());
+    let request =
+        NodesRequest::of_lease(handle, nodes, None, None, target.place.clone(), target.options());
     let failed = |error: std::io::Error| Failed::new(format!("cannot ask the nodes: {error}"));
     let ending = give_back_lease(handle, &request, &mut GivingBack { verbosity });
     let Some(ending) = ending.map_err(failed)? else { return Ok(SUCCESS) };

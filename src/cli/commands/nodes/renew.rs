@@ -25,7 +25,7 @@ use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
 use crate::protocol::{LeaseInfo, Renewed};
 use crate::run::SUCCESS;
 use crate::run::nodes::{
-    Host, LeaseHandle, Named, PartAnswer, PartSaid, Started, Wish, Word, renew_lease,
+    Host, LeaseHandle, Named, NodesRequest, PartAnswer, PartSaid, Started, Wish, Word, renew_lease,
 };
 use crate::sys::clock::boottime_ms;
 use crate::sys::pidfd::Pidfd;
@@ -52,7 +52,14 @@ pub(in crate::cli) fn run(
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
     let target = Target::of(global)?;
     let nodes = named(handle.addresses(), &target)?;
-    let request = handle.request(nodes, note, new_ttl_ms, target.place.clone(), target.options());
+    let request = NodesRequest::of_lease(
+        handle,
+        nodes,
+        note,
+        new_ttl_ms,
+        target.place.clone(),
+        target.options(),
+    );
     let mut renewal = Renewal {
         handle,
         new_ttl_ms,

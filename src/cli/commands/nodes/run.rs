@@ -20,11 +20,12 @@ use crate::client::nodes::pins::Pins;
 use crate::client::{OWN, is_on_demand_daemon};
 use crate::core::FrameId;
 use crate::nodes::Require;
-use crate::protocol::place::Rule;
-use crate::protocol::{Acquire, Progress, RunId, WireItem};
+use crate::protocol::place::{Place, Rule};
+use crate::protocol::{Acquire, Progress, WireItem};
 use crate::run::environment::variables_over_nodes;
 use crate::run::nodes::{
-    BeforeStart, ChildEnd, Line, NodesRequest, NotHeld, OverNodes, Secret, Start,
+    BeforeStart, ChildEnd, EnclosingLeases, LeaseHandle, Line, NodesRequest, NotHeld, OverNodes,
+    Secret, Start,
 };
 use crate::run::{
     ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, OwnCode, SupervisorHooks,
@@ -52,15 +53,19 @@ pub(in crate::cli) fn run(
     let engine = over_nodes::engine(require, nodes.len());
     let on_lost = request.on_lost;
     let socket = (target.place.rule == Rule::Given).then(|| target.place.socket.clone());
-    let asked = over(request, &target, nodes, require, ttl_ms)?;
-    let run = asked.secret.run();
+    let under = args.session.enclosing_leases();
+    let lease =
+        Lease { around: under.clone(), nodes: nodes.clone(), ttl_ms, place: target.place.clone() };
+    let asked = over(request, &target, nodes, (require, ttl_ms), under)?;
+    let secret = asked.secret;
     let failed = |error: std::io::Error| Failed::new(format!("cannot start the command: {error}"));
     let (over_nodes, child_end) =
         OverNodes::begin(asked, &engine, on_lost, over_nodes::line, over_nodes::not_held)
             .map_err(failed)?;
     let keys: Vec<&str> = request.items.iter().map(|item| &*item.key).collect();
     let child = Child {
-        run,
+        secret,
+        lease,
         keys: &keys,
         wait: &args.wait,
         verbosity,
@@ -77,13 +82,13 @@ pub(in crate::cli) fn run(
     ended.map_err(failed)
 }
 
-/// The request as the nodes are asked.
+/// The request as the nodes are asked. `under`: the leases that do not bar it.
 pub(in crate::cli) fn over(
     request: &Acquire,
     target: &Target,
     nodes: Vec<Node>,
-    require: Require,
-    ttl_ms: u64,
+    (require, ttl_ms): (Require, u64),
+    under: EnclosingLeases,
 ) -> Result<NodesRequest, Failed> {
     // As grants name it: `f42`.
     let frame = request.frame.as_deref().and_then(|name| name.strip_prefix('f')?.parse().ok());
@@ -94,6 +99,7 @@ pub(in crate::cli) fn over(
     Ok(NodesRequest {
         under_run: request.under_run,
         under_frame: frame.map(FrameId),
+        under,
         near,
         nodes,
         require,
@@ -129,7 +135,8 @@ pub(in crate::cli) fn note_of_two(
 
 /// What the child needs to wait for the lock and become the command.
 struct Child<'a> {
-    run: RunId,
+    secret: Secret,
+    lease: Lease,
     keys: &'a [&'a str],
     wait: &'a WaitArgs,
     verbosity: Verbosity,
@@ -152,11 +159,20 @@ impl Child<'_> {
         let failed =
             |error: std::io::Error| Failed::new(format!("cannot wait for the nodes: {error}"));
         let page = end.begin().map_err(failed)?;
-        let Start { token, nodes, grant } = self.wait_for_start(end)?;
+        let start = self.wait_for_start(end)?;
+        let under = self.lease.handed_down(self.secret, &start, self.require).reveal();
+        let Start { token, nodes, grant, .. } = start;
         // Slots of several nodes are no slots of one list.
         let single = grant.as_ref().filter(|_| self.require == Require::Any);
-        let variables =
-            variables_over_nodes(self.run, self.keys, &nodes, token, single, self.socket);
+        let variables = variables_over_nodes(
+            self.secret.run(),
+            self.keys,
+            &nodes,
+            token,
+            single,
+            self.socket,
+            &under,
+        );
         let token = token.unwrap_or(0);
         self.verbosity.detail(&format!(
             "acquired {} at {}",
@@ -198,6 +214,24 @@ impl Child<'_> {
             NotBegun::Lost(lost) => hold_lost::not_begun(&lost, self.keys),
             NotBegun::Alone => Failed::new("the process that was to stay by the command has ended"),
         }
+    }
+}
+
+/// What is handed down to the command, besides what the grant says.
+struct Lease {
+    around: EnclosingLeases,
+    nodes: Vec<Node>,
+    ttl_ms: u64,
+    place: Place,
+}
+
+impl Lease {
+    fn handed_down(&self, secret: Secret, start: &Start, require: Require) -> EnclosingLeases {
+        let need = require.as_asked().least(self.nodes.len());
+        let lease = |nodes: &[Node]| {
+            LeaseHandle::new(secret, start.token, self.ttl_ms, need, nodes, &start.parts)
+        };
+        self.around.clone().with(lease, &self.nodes, &self.place.socket)
     }
 }
 

@@ -3,14 +3,13 @@
 //! Invariant: a part that is not confirmed ends with its connection and with this daemon, and is never
 //! written where it would outlive a reboot.
 
-use crate::core::{Above, FrameId, NODES_MAX, OverNodes};
+use crate::core::{Above, NODES_MAX, OverNodes};
 use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::requests::acquire::Part;
 use crate::daemon::server::Server;
-use crate::daemon::waiters::leases::name_of;
 use crate::duration_text::stated;
-use crate::protocol::{Acquire, Collect, ErrorName, Failure, Handle, LeaseAsked, OnLost};
+use crate::protocol::{Acquire, Collect, ErrorName, Failure, LeaseAsked, OnLost};
 
 impl Server {
     pub(crate) fn collect(
@@ -26,7 +25,6 @@ impl Server {
         if known.and_then(|it| self.ledger.table.hold_of(it)).is_some_and(|it| !it.provisional) {
             return Err(bad("this part is confirmed already: renew it"));
         }
-        let parent = collect.under.map(|under| self.lease_above(under)).transpose()?;
         let spare = collect.spare;
         let over_nodes =
             OverNodes { run: collect.run, nodes: collect.nodes, require: collect.require, spare };
@@ -46,11 +44,12 @@ impl Server {
             frame: None,
             lease: Some(LeaseAsked { handle: collect.handle, ttl_ms: collect.ttl_ms }),
             under_run: collect.under_run,
+            under: collect.under,
             wrapper: None,
             on_lost: OnLost::default(),
         };
         let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
-        let part = Part { over_nodes: Box::new(over_nodes), parent, under_frame };
+        let part = Part { over_nodes: Box::new(over_nodes), under_frame };
         self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
     }
 
@@ -84,21 +83,6 @@ impl Server {
             return Err(bad(&format!("`nodes` does not name this node, {own}")));
         }
         Ok(())
-    }
-
-    /// The frame of the lease under which another one is asked for.
-    fn lease_above(&self, handle: Handle) -> Result<FrameId, Failure> {
-        let table = &self.ledger.table;
-        let frame = table.lease(name_of(handle));
-        let is_firm = |frame: &FrameId| {
-            let mut holds = table.holds_in(*frame).peekable();
-            holds.peek().is_some() && holds.all(|hold| !hold.provisional)
-        };
-        frame.filter(is_firm).ok_or_else(|| {
-            let message =
-                "the lease under which this one is asked for has ended, or is not confirmed";
-            Failure::new(ErrorName::LeaseLost, message)
-        })
     }
 }
 

@@ -45,7 +45,8 @@ pub struct Collect {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spare: bool,
     /// The handle of a lease of this node under which this one is asked for, by a command that runs
-    /// under it. What that lease holds is not in the way of this one.
+    /// under it. What that lease holds is not in the way of this one. The handle of a lease that is not
+    /// confirmed, or has ended, is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under: Option<Handle>,
     /// As in [`Acquire`](crate::protocol::Acquire).

@@ -5,19 +5,17 @@
 //!
 //! Invariant: a text that was cut or changed is not taken for a handle.
 
+use std::path::Path;
 use std::str::FromStr;
 
-use crate::client::Options;
 use crate::client::nodes::list::Node;
-use crate::client::nodes::pins::Pins;
 use crate::core::{NODES_MAX, Token};
-use crate::nodes::{Part, Require, Standing, TTL_MIN_MS};
+use crate::nodes::{Part, Standing, TTL_MIN_MS};
 use crate::protocol::node_address::NodeAddress;
-use crate::protocol::place::Place;
 use crate::protocol::{Handle, NodeId};
 
-use super::host::HeldPart;
-use super::request::{NodesRequest, Secret};
+use super::secret::Secret;
+use crate::run::nodes::host::HeldPart;
 
 /// What the text begins with. No handle of a single daemon does.
 const PREFIX: &str = "n";
@@ -163,47 +161,39 @@ impl LeaseHandle {
         self.parts.iter().map(|part| part.held)
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = NodeId> {
+    pub(in crate::run::nodes) fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    pub(in crate::run::nodes) fn ids(&self) -> impl Iterator<Item = NodeId> {
         self.parts.iter().map(|part| part.id)
     }
 
+    /// The secret of the part of a node. One that the handle does not name may have joined later; it
+    /// was asked only once then.
+    pub(in crate::run::nodes) fn of_node(&self, id: NodeId) -> Handle {
+        let part = self.parts.iter().find(|part| part.id == id);
+        self.secret.handle(id, part.map_or(1, |part| part.lease))
+    }
+
+    /// Whether it names a node.
+    pub(super) fn has_node(&self, id: NodeId) -> bool {
+        self.ids().any(|it| it == id)
+    }
+
+    /// The secret of the part of the daemon of this socket.
+    pub(super) fn of_socket(&self, socket: &Path) -> Option<Handle> {
+        let is_there =
+            |part: &&LeasePart| matches!(&part.address, NodeAddress::Unix(it) if it == socket);
+        let part = self.parts.iter().find(is_there)?;
+        Some(self.secret.handle(part.id, part.lease))
+    }
+
     /// What a coordinator has to know of it.
-    pub(super) fn standing(&self) -> Standing {
+    pub(in crate::run::nodes) fn standing(&self) -> Standing {
         let part = |(node, part): (usize, &LeasePart)| Part { node, lease: part.lease, sent: None };
         let parts = self.parts.iter().enumerate().map(part).collect();
         Standing { token: self.token, need: self.need, parts }
-    }
-
-    /// A request that asks for nothing new. `nodes` are those of [`Self::addresses`], as their user
-    /// calls them; `note` and `new_ttl_ms` are given with each renewal.
-    #[must_use]
-    pub fn request(
-        &self,
-        nodes: Vec<Node>,
-        note: Option<String>,
-        new_ttl_ms: Option<u64>,
-        here: Place,
-        options: Options,
-    ) -> NodesRequest {
-        NodesRequest {
-            under_run: None,
-            under_frame: None,
-            near: Vec::new(),
-            nodes,
-            require: Require::All,
-            ttl_ms: new_ttl_ms.unwrap_or(self.ttl_ms),
-            new_ttl_ms,
-            items: Vec::new(),
-            wait_ms: None,
-            priority: 0,
-            max_waiting: None,
-            command: String::new(),
-            note,
-            secret: self.secret,
-            pins: Pins::of(&here),
-            here,
-            options,
-        }
     }
 
     fn bytes(&self) -> Vec<u8> {

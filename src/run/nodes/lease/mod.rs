@@ -2,15 +2,19 @@
 //!
 //! Both speak to the nodes from this process, which must have one thread.
 
+pub(super) mod enclosing;
+pub(super) mod handle;
+pub(super) mod secret;
+
 use std::io;
 
 use super::driver::{Driver, OnLease};
 use super::host::{Ending, Host};
-use super::lease_handle::LeaseHandle;
 use super::request::NodesRequest;
+use handle::LeaseHandle;
 
 /// Renews a lease. [`Host::start`] is called when enough nodes have renewed it; if the host goes on
-/// then, it is kept until the host wants no more. `request` is [`LeaseHandle::request`]. Returns `None`
+/// then, it is kept until the host wants no more. `request` is [`NodesRequest::of_lease`]. Returns `None`
 /// if the host wanted no more.
 ///
 /// # Errors
@@ -23,7 +27,7 @@ pub fn renew_lease(
     Driver::of_lease(request, handle, OnLease::Renew).run(host)
 }
 
-/// Gives a lease back at each node that can be reached. `request` is [`LeaseHandle::request`]. Returns
+/// Gives a lease back at each node that can be reached. `request` is [`NodesRequest::of_lease`]. Returns
 /// `None` if the host wanted no more.
 ///
 /// # Errors
