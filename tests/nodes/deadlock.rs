@@ -126,15 +126,6 @@ fn of_a_ring_in_which_only_plain_runs_wait_the_younger_is_refused() {
     one.end().code(0);
 }
 
-#[test]
-fn one_that_waits_for_the_lock_of_the_command_around_it_is_refused() {
-    let nodes = nodes();
-    let ended = nodes.here.sh(&on("a", "x", &on("a", "x", "true"))).end().code(75);
-    assert!(ended.stderr.contains("the command around this one holds it"), "{}", ended.stderr);
-    let held = nodes.nodes[0].held("x");
-    assert_eq!(held, 0);
-}
-
 /// The id of each node decides which is asked first.
 fn in_order(nodes: &Nodes) -> [usize; 2] {
     let text = fs::read_to_string(nodes.here.runtime().join("nodes.json")).unwrap();

@@ -111,11 +111,14 @@ fn a_host_waits_for_a_taken_name_and_does_not_keep_its_owner_out() {
     let a = Host::new(&log, "a", "ttl = \"40s\"", None);
     a.join();
     let holder = start_for_now(&a, "1");
-    let twin = Host::new(&log, "a", "ttl = \"40s\"", None);
-    let in_front = twin.world.canal(["daemon"]).end().code(125);
-    assert!(in_front.stderr.contains("another host has the name `a`"), "{in_front:?}");
-    let behind = twin.world.canal(["run", "-k", "y", "--", "echo", "ran"]).end().code(125);
-    assert!(behind.stderr.contains("another host has the name `a`"), "{behind:?}");
+    let [twin, other] = [(); 2].map(|()| Host::new(&log, "a", "ttl = \"40s\"", None));
+    // Each looks at the host of that name for a TTL.
+    let in_front = other.world.canal(["daemon"]).spawn();
+    let behind = twin.world.canal(["run", "-k", "y", "--", "echo", "ran"]).spawn();
+    for refused in [in_front, behind] {
+        let refused = refused.end().code(125);
+        assert!(refused.stderr.contains("another host has the name `a`"), "{refused:?}");
+    }
     // The owner's daemon is killed, and the next one takes over at once.
     let pid = a.world.daemon_pid();
     crate::world::process::signal(pid, nix::sys::signal::Signal::SIGKILL);
@@ -136,7 +139,7 @@ fn a_command_that_the_next_daemon_ends_exits_with_122_and_the_reason() {
     let log = Log::in_etcd(&server.endpoint(), None);
     let a = Host::new(&log, "a", "ttl = \"60s\"", None);
     a.join();
-    let body = recorded("while :; do sleep 0.02; done");
+    let body = recorded("while :; do sleep 0.1; done");
     let args = ["run", "--no-start", "-k", "x", "--", "sh", "-c", &body, "sh", "1"];
     let holder = a.world.canal(args).spawn();
     wait_until("it runs", || Events::of(&a.world).started() == ["1"]);
@@ -243,7 +246,7 @@ fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
     let b = Host::new(&log, "b", SHORT, Some(&a.world));
     a.join();
     b.join();
-    let body = recorded("while [ ! -e finish.1 ]; do sleep 0.02; done");
+    let body = recorded("while [ ! -e finish.1 ]; do sleep 0.1; done");
     let holder = a.world.canal(["run", "-k", "y", "--", "sh", "-c", &body, "sh", "1"]).spawn();
     let mortal = start(&b, "2");
     wait_until("both run", || Events::of(&a.world).started().len() == 2);

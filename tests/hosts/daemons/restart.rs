@@ -88,7 +88,7 @@ fn the_next_daemon_frees_locks_whose_owner_ended_meanwhile(log: &Log) {
 
 fn without_a_next_daemon_commands_are_killed_and_their_locks_are_freed(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
-    let body = recorded("while :; do sleep 0.02; done");
+    let body = recorded("while :; do sleep 0.1; done");
     // Without `--no-start` it would start a daemon that takes its host's place.
     let args = ["run", "--no-start", "-k", "x", "--", "sh", "-c", &body, "sh", "a"];
     let holder = a.world.canal(args).spawn();

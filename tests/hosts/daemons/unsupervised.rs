@@ -30,7 +30,7 @@ over_each_engine!(
 
 /// A process that holds `x` and was not started by canal.
 fn owner(host: &Host, name: &str) -> Proc {
-    let body = recorded("while :; do sleep 0.02; done");
+    let body = recorded("while :; do sleep 0.1; done");
     let script = format!("set -- {name}; canal acquire -q --pid $$ -k x || exit; {body}");
     let owner = host.world.sh(&script).spawn();
     wait_until("it runs", || Events::of(&host.world).started().contains(&name));
@@ -138,7 +138,7 @@ fn with_a_ttl_that_will_do(log: &Log, attempt: fn([Host; 2]) -> Option<()>) {
     in_time(Duration::from_secs(4), |ttl| attempt(one_mortal_host(&log.another()?, ttl)));
 }
 
-const FOR_EVER: &str = "while :; do sleep 0.02; done";
+const FOR_EVER: &str = "while :; do sleep 0.1; done";
 
 fn rule_07_descendants_end_in_time_after_canal_run_is_killed(log: &Log) {
     with_a_ttl_that_will_do(log, |[a, b]| {

@@ -163,7 +163,7 @@ fn run_whole(host: &Host, key: &str) {
 /// Starts a command that keeps running, after all earlier ones have started.
 fn start(host: &Host, key: &str) -> Proc {
     let before = tokens(host).len();
-    let holder = run(host, key, "while :; do sleep 0.02; done").spawn();
+    let holder = run(host, key, "while :; do sleep 0.1; done").spawn();
     wait_until("it runs", || tokens(host).len() > before);
     holder
 }
