@@ -14,8 +14,14 @@ mod etcd_server;
 #[expect(dead_code, reason = "its other tests use the rest")]
 #[path = "../fixtures/postgres_server.rs"]
 mod postgres_server;
+#[expect(dead_code, reason = "the tests of screens use the rest")]
+#[path = "../screens/screen.rs"]
+mod screen;
 #[path = "../fixtures/shared_table/mod.rs"]
 mod shared_table;
+#[expect(dead_code, reason = "the tests of screens use the rest")]
+#[path = "../fixtures/terminal.rs"]
+mod terminal;
 #[expect(dead_code, reason = "the whole program's tests use the rest")]
 #[path = "../fixtures/world/mod.rs"]
 mod world;
@@ -26,6 +32,7 @@ mod engine;
 mod hooks;
 mod library;
 mod table;
+mod top;
 
 /// Makes a test of each function over each engine.
 macro_rules! over_each_engine {

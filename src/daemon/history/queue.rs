@@ -16,8 +16,9 @@ use crate::history::{Counts, Found, Present, Query, Record, Summary};
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.
 const BATCH_TIME: Duration = Duration::from_millis(400);
 
-/// The number of waiting records at which the thread writes them at once.
-const BATCH: usize = 4_096;
+/// The number of waiting records at which the thread writes them at once. Each keeps its request, so
+/// this is also how much memory goes round before it is used again.
+const BATCH: usize = 1_024;
 
 /// More records than this do not wait: the newest are dropped and counted.
 const WAITING_MAX: usize = 16_384;
@@ -64,6 +65,8 @@ pub(crate) struct Noted {
 #[derive(Debug, Default)]
 struct State {
     raws: Vec<Raw>,
+    /// Those that are written, for the daemon to free.
+    written: Vec<Raw>,
     /// What ended before this daemon began.
     recalled: Vec<Record>,
     noted: Option<Noted>,
@@ -108,13 +111,17 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands records over. Those for which there is no room are dropped.
-    pub(crate) fn hand_over(&self, raws: &mut Vec<Raw>) {
+    /// Hands records over. Those for which there is no room are dropped. `written`: those that are
+    /// written come here if it is empty.
+    pub(crate) fn hand_over(&self, raws: &mut Vec<Raw>, written: &mut Vec<Raw>) {
         let mut state = self.lock();
         let before = state.raws.len();
         let room = WAITING_MAX.saturating_sub(before);
         state.dropped += raws.len().saturating_sub(room) as u64;
         state.raws.extend(raws.drain(..).take(room));
+        if written.is_empty() {
+            std::mem::swap(&mut state.written, written);
+        }
         let is_full = before < BATCH && state.raws.len() >= BATCH;
         if is_full || std::mem::take(&mut state.rests) {
             self.wake.notify_one();
@@ -219,6 +226,15 @@ impl Queue {
             noted: state.noted.take(),
             searches: std::mem::take(&mut state.searches),
             closing: state.closing,
+        }
+    }
+
+    /// Gives back what is written. Memory that the thread freed itself would cost the daemon more: both
+    /// would want the allocator at a time.
+    pub(crate) fn give_back(&self, mut written: Vec<Raw>) {
+        let mut state = self.lock();
+        if state.written.len() < WAITING_MAX {
+            state.written.append(&mut written);
         }
     }
 

@@ -139,16 +139,22 @@ impl Writer {
             let ending = raw.exit.as_ref().and_then(|exit| exit.ending());
             raw.record(ending.unwrap_or(Ending::Ended))
         }));
-        for raw in raws {
-            match raw.exit.as_ref().map(|exit| exit.ending()) {
-                Some(None) if !now => self.late.push(raw),
-                Some(ending) => records.push(raw.record(ending.unwrap_or(Ending::Ended))),
-                None => {
-                    let ending = raw.ending.clone();
-                    records.push(raw.record(ending));
+        let mut written = Vec::with_capacity(raws.len());
+        for mut raw in raws {
+            let ending = match raw.exit.as_ref().map(|exit| exit.ending()) {
+                Some(None) if !now => {
+                    self.late.push(raw);
+                    continue;
                 }
-            }
+                Some(ending) => ending.unwrap_or(Ending::Ended),
+                None => raw.ending.clone(),
+            };
+            records.push(raw.record(ending));
+            // It has a descriptor.
+            raw.exit = None;
+            written.push(raw);
         }
+        self.queue.give_back(written);
         self.append(records);
     }
 

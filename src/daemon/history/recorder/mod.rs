@@ -46,6 +46,8 @@ struct Recorder {
     open: BTreeMap<RequestId, Open>,
     /// What ended in this turn.
     ended: Vec<Raw>,
+    /// What is written, and not freed yet.
+    written: Vec<Raw>,
     exits: Exits,
     /// Frames whose process ended while no daemon ran, with the last time at which it is known to have
     /// lived.
@@ -95,6 +97,7 @@ impl History {
         Self(Some(Box::new(Recorder {
             open: BTreeMap::new(),
             ended: Vec::new(),
+            written: Vec::new(),
             exits: Exits::default(),
             unseen: BTreeMap::new(),
             timed_out: BTreeSet::new(),
@@ -425,7 +428,10 @@ impl Recorder {
         if self.files.is_none() {
             self.ended.clear();
         } else if self.starts() {
-            self.queue.hand_over(&mut self.ended);
+            // No turn frees many more than came with it.
+            let freed = 2 * self.ended.len();
+            self.queue.hand_over(&mut self.ended, &mut self.written);
+            self.written.truncate(self.written.len().saturating_sub(freed));
         } else {
             self.queue.count_dropped(self.ended.len());
             self.ended.clear();
