@@ -10,7 +10,7 @@ use nix::unistd::{User, geteuid};
 use crate::screen::{Screen, deploy};
 use crate::top;
 use crate::world::executable::executable;
-use crate::world::process::installed_or_skip;
+use crate::world::process::{Proc, installed_or_skip};
 use crate::world::{World, canal};
 
 const HEAD: &str = "\
@@ -47,7 +47,8 @@ const SCENES: [Scene; 2] = [
 ];
 
 /// The sections whose text differs from machine to machine, so that it is not compared.
-const OF_THIS_MACHINE: [&str; 3] = ["A deadlock", "`canal doctor`", "`canal top`"];
+const OF_THIS_MACHINE: [&str; 4] =
+    ["`canal status --watch`", "A deadlock", "`canal doctor`", "`canal top`"];
 
 #[test]
 fn the_page_shows_what_a_terminal_shows() {
@@ -64,7 +65,16 @@ fn the_page_shows_what_a_terminal_shows() {
             write!(page, "\n```\n{before}\n```\n\n```\n{after}\n```\n").unwrap();
         }
     }
-    let [deadlock_title, doctor_title, top_title] = OF_THIS_MACHINE;
+    let [status_title, deadlock_title, doctor_title, top_title] = OF_THIS_MACHINE;
+    let words = "Without locks, with one, and with 200: what does not fit is counted.";
+    write!(page, "\n## {status_title}\n\n{words}\n").unwrap();
+    for (lines, columns) in SIZES {
+        write!(page, "\n{columns}×{lines}:\n").unwrap();
+        for keys in [0, 1, 200] {
+            let shown = status(keys, lines, columns);
+            write!(page, "\n```\n{shown}\n```\n").unwrap();
+        }
+    }
     let words = "Each of two scripts holds a lock and asks for that of the other one. The session that \
                  began last is refused (75).";
     write!(page, "\n## {deadlock_title}\n\n{words}\n").unwrap();
@@ -150,6 +160,32 @@ fn numbered(shown: &str) -> String {
         text = text.replace(&format!("pid {number}"), &format!("pid {digits}"));
     }
     text
+}
+
+/// What the screen of `canal status --watch` shows while a command holds so many keys.
+fn status(keys: usize, lines: u16, columns: u16) -> String {
+    let world = World::with_daemon();
+    let keys: Vec<String> = (1..=keys).map(|n| format!("team/job-{n:03}")).collect();
+    // A request names at most 64.
+    let holder = |keys: &[String]| {
+        let args: Vec<&str> = keys.iter().flat_map(|key| ["-k", key]).collect();
+        world.holder(&args)
+    };
+    let holders: Vec<Proc> = keys.chunks(50).map(holder).collect();
+    let mut screen = Screen::start(&world, &["canal", "status", "--watch"], lines, columns);
+    let said = match keys.len() {
+        0 => "no locks".to_owned(),
+        1 => "1 key,".to_owned(),
+        many => format!("{many} keys,"),
+    };
+    let shown = screen.until("the locks", |shown| shown.contains(&said));
+    for line in shown.lines() {
+        assert!(line.chars().count() <= usize::from(columns), "{line}");
+    }
+    assert!(shown.lines().count() <= usize::from(lines), "{shown}");
+    assert_eq!(keys.len() == 200, shown.contains("more"), "{shown}");
+    holders.into_iter().for_each(|holder| drop(holder.finish()));
+    shown
 }
 
 /// What the screen of `canal doctor` shows at its end.
