@@ -8,6 +8,9 @@ use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+
+use crate::leader::until;
 use crate::run::{NAMES, Nodes, TTL};
 use crate::ssh::{Server, Ssh, Sshd};
 use crate::world::World;
@@ -254,4 +257,93 @@ fn a_cut_ends_the_command_in_time(require: &str, cut: &[usize], how: Cut) {
     assert_eq!(nodes.here.read("contended"), "done\n");
     assert_eq!(nodes.here.read("overlaps"), "", "{require}: two commands ran at once");
     nodes.until_free();
+}
+
+/// Each link loses all that is sent within short times, one after the other, about half of all time.
+#[test]
+fn links_that_lose_packets_never_let_two_commands_run() {
+    let nodes = Nodes::new();
+    let Some(network) = Network::new(&nodes, "links that lose packets") else { return };
+    let (run, command) = network.start(TTL, "all");
+    let contender = contend(&nodes, command);
+    let waiting = || nodes.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
+    wait_until("another request waits", || waiting() > 0);
+    let how = |node| if node == 0 { Cut::BothWays } else { Cut::Answers };
+    let mut lossy = [false; 3];
+    // Some leases end meanwhile, and some are renewed.
+    let until = Instant::now() + 3 * TTL;
+    while Instant::now() < until && alive(command) {
+        let node = fastrand::usize(..3);
+        match lossy[node] {
+            true => network.mend(node, how(node)),
+            false => network.cut(node, how(node)),
+        }
+        lossy[node] = !lossy[node];
+        std::thread::sleep(Duration::from_millis(fastrand::u64(20..400)));
+    }
+    (0..3).filter(|node| lossy[*node]).for_each(|node| network.mend(node, how(node)));
+    let ended = run.finish();
+    assert!(matches!(ended.code, Some(0 | 122)), "{ended:?}");
+    contender.end().code(0);
+    assert_eq!(nodes.here.read("contended"), "done\n");
+    assert_eq!(nodes.here.read("overlaps"), "", "two commands ran at once");
+    nodes.until_free();
+}
+
+#[test]
+fn a_link_that_is_mended_before_the_deadline_costs_a_command_nothing() {
+    in_time(2 * TTL, mended_in_time);
+}
+
+fn mended_in_time(ttl: Duration) -> Option<()> {
+    let nodes = Nodes::new();
+    let Some(network) = Network::new(&nodes, "a link that is mended in time") else {
+        return Some(());
+    };
+    let (run, command) = network.start(ttl, "all");
+    let (away, back) =
+        (format!("ssh:{} away since", HOSTS[0]), format!("ssh:{} answers", HOSTS[0]));
+    let cut_at = Instant::now();
+    network.cut(0, Cut::BothWays);
+    for (what, words) in [("it is said to be away", away), ("it is said to answer", back)] {
+        wait_until(what, || !alive(command) || times(&run, &words) > 0);
+        network.mend(0, Cut::BothWays);
+    }
+    // Until after the deadline of before.
+    while cut_at.elapsed() < ttl + ttl / 2 {
+        if !alive(command) {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(nodes.held(), [1, 1, 1]);
+    run.finish().code(0);
+    nodes.until_free();
+    Some(())
+}
+
+#[test]
+fn who_leads_is_known_as_long_as_a_majority_can_be_reached() {
+    let nodes = Nodes::new();
+    let Some(network) = Network::new(&nodes, "a watcher of a leader whose links are cut") else {
+        return;
+    };
+    let on = HOSTS.map(|host| format!("ssh:{host}")).join(",");
+    // The candidate asks the nodes by other ways.
+    let words = ["--require", "majority", "--ttl", "1m", "-k", "x", "--note", "one", "--"];
+    let leads = ["run", "--on", "@all"].iter().chain(&words).chain(&["sleep", "600"]);
+    let candidate = nodes.here.canal(leads).spawn();
+    let watcher = network.canal(&["leader", "x", "--on", &on, "--watch"]).spawn();
+    until(&watcher, "one");
+    network.cut(2, Cut::BothWays);
+    let away = |node: usize| watcher.stderr().contains(&format!("ssh:{} is away", HOSTS[node]));
+    wait_until("the third is said to be away", || away(2));
+    network.cut(1, Cut::Answers);
+    until(&watcher, "?");
+    network.mend(1, Cut::Answers);
+    network.mend(2, Cut::BothWays);
+    until(&watcher, "one");
+    candidate.signal(Signal::SIGTERM);
+    until(&watcher, "-");
+    candidate.end();
 }

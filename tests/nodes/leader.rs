@@ -88,7 +88,7 @@ fn word(line: &Value) -> String {
 }
 
 #[track_caller]
-fn until(watcher: &Proc, said: &str) -> Value {
+pub(crate) fn until(watcher: &Proc, said: &str) -> Value {
     wait_until(&format!("the watcher says {said}"), || {
         lines(watcher).last().is_some_and(|line| word(line) == said)
     });
