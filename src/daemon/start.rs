@@ -1,6 +1,6 @@
 //! The start of the daemon, its work, and its end.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
@@ -35,6 +35,7 @@ use crate::daemon::processes::owners::Owners;
 use crate::daemon::queries::reply_queue::Reports;
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
+use crate::daemon::runtime_dir::is_full;
 use crate::daemon::runtime_dir::other_daemons::{Separation, separations};
 use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::daemon::server::Server;
@@ -44,6 +45,7 @@ use crate::daemon::view::size_notes::ToldSizes;
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiters;
 use crate::daemon::{logging, view};
+use crate::log::journal::{NoRoom, OpenError};
 use crate::protocol::DaemonInfo;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::process::{FIRST_PID_NAMESPACE, Origin, may_look_into_others};
@@ -70,9 +72,30 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         // Another daemon runs already, which is all that the client needs.
         Ok(None) => Ok(()),
         Err(error) => {
+            let error = with_hint(error);
             readiness.failed(&error);
             Err(error)
         }
+    }
+}
+
+/// Adds what to do if the disk is full.
+fn with_hint(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Unusable>() || !io_error(&error).is_some_and(is_full) {
+        return error;
+    }
+    let hint = "make room there, or name a socket on another disk (`--socket PATH`)";
+    Unusable { what: format!("{error:#}"), hint: hint.into() }.into()
+}
+
+/// The error of the system call that failed.
+fn io_error(error: &anyhow::Error) -> Option<&io::Error> {
+    let no_room = || error.downcast_ref().map(|NoRoom { error, .. }| error);
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(ClaimError::Io { error, .. }), _) | (_, Some(OpenError::Io { error, .. })) => {
+            Some(error)
+        }
+        _ => error.downcast_ref().or_else(no_room),
     }
 }
 

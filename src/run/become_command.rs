@@ -10,13 +10,24 @@ use crate::sys::deadline::Reader;
 use crate::sys::process::exec;
 use crate::sys::{fds, startup};
 
-use super::environment::hold_variable;
+use super::environment::{hold_variable, of_a_new_session};
 use super::jobserver;
 use super::{ChildChannel, Command, LostHold, NotRun, Variables, variables};
 
 /// From which number on the descriptors that descendants keep are put, if the limit allows: above
 /// those that scripts and shells use.
 const CHILDREN_FD_AT_LEAST: i32 = 512;
+
+/// What canal's caller asked for, as far as the command's environment says it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The tag of the request.
+    pub tag: Tag,
+    /// The daemon's socket, if the caller named one.
+    pub socket: Option<&'a Path>,
+    /// Whether the request began a new session (`--new-session`).
+    pub new_session: bool,
+}
 
 /// Why this process did not become the command.
 #[derive(Debug)]
@@ -33,7 +44,6 @@ pub enum NotBegun {
 /// on. From canal it gets only the variables of the grant, and with `--with-children` the
 /// descriptor that keeps the hold.
 ///
-/// `tag` is that of the request. `socket` is the daemon's socket if the caller named one.
 /// `child_channel` is what [`supervise`](super::supervise()) gave to the child, `None` without a
 /// supervisor.
 ///
@@ -42,13 +52,15 @@ pub fn become_command(
     command: &Command,
     client: &mut Client,
     acquired: Acquired,
-    tag: Tag,
-    socket: Option<&Path>,
+    asked: Asked<'_>,
     child_channel: Option<ChildChannel>,
 ) -> NotBegun {
     let Acquired { grant, children, jobserver, page } = acquired;
-    let mut variables = variables(&grant, socket);
-    variables.extend(page.is_some().then(|| hold_variable(tag)));
+    let mut variables = variables(&grant, asked.socket);
+    variables.extend(page.is_some().then(|| hold_variable(asked.tag)));
+    if asked.new_session {
+        variables.extend(of_a_new_session());
+    }
     let held = page.as_ref().map(|page| (page, grant.token));
     let not_begun = begin(command, variables, (children, jobserver), held, child_channel);
     if matches!(not_begun, NotBegun::Lost(_)) {

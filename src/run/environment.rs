@@ -19,7 +19,8 @@ const NODES: &str = "CANAL_NODES";
 pub const SESSION: &str = "CANAL_SESSION";
 /// The variable that names the frame of the enclosing `canal run`.
 pub const FRAME: &str = "CANAL_FRAME";
-/// The variable that names the enclosing run over nodes. A plain `canal run` leaves it as it is.
+/// The variable that names the enclosing run over nodes. A plain `canal run` leaves it as it is, unless it
+/// begins a new session.
 pub const RUN: &str = "CANAL_RUN";
 /// The variable that lists the nodes of all enclosing runs over nodes.
 pub const RUN_NODES: &str = "CANAL_RUN_NODES";
@@ -65,6 +66,11 @@ pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
         (NODE, None),
         (NODES, None),
     ]
+}
+
+/// What hides the enclosing runs over nodes from what runs in a new session.
+pub fn of_a_new_session() -> impl Iterator<Item = (&'static str, Option<OsString>)> {
+    [RUN, RUN_NODES, UNDER].into_iter().map(|name| (name, None))
 }
 
 /// The variables of a grant over nodes. `keys` are those of the request, `nodes` the names of the nodes

@@ -84,6 +84,15 @@ fn a_plain_run_at_a_node_is_within_the_run_over_nodes() {
     at_a(&nodes, new).end().code(75);
 }
 
+#[test]
+fn nothing_below_a_new_session_is_within_the_run_over_nodes() {
+    let nodes = Nodes::new();
+    let below = r#"echo "[$CANAL_RUN$CANAL_RUN_NODES$CANAL_UNDER]"; canal run -n -k x -- true"#;
+    let new = format!("canal run -n --new-session -k y -- sh -c '{below}'");
+    assert_eq!(at_a(&nodes, &new).end().code(75).stdout, "[]\n");
+    nodes.until_free();
+}
+
 /// A lease can be within a lease only: what a process in between holds is in its way.
 #[test]
 fn a_run_over_nodes_within_a_plain_write_within_one_is_a_deadlock_and_told() {

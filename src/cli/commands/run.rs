@@ -23,7 +23,7 @@ use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
 use crate::run::{
-    ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, NotRun, OwnCode,
+    Asked, ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, NotRun, OwnCode,
     SupervisorHooks, become_command, supervise,
 };
 
@@ -116,15 +116,9 @@ impl Job<'_> {
         }
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
-        let tag = self.request.tag;
-        self.not_begun(become_command(
-            &self.command,
-            &mut client,
-            acquired,
-            tag,
-            socket,
-            child_channel,
-        ))
+        let (tag, new_session) = (self.request.tag, self.args.session.new_session);
+        let asked = Asked { tag, socket, new_session };
+        self.not_begun(become_command(&self.command, &mut client, acquired, asked, child_channel))
     }
 
     fn not_acquired(&self, why: NotAcquired) -> NotStarted {

@@ -318,7 +318,7 @@ fn open_dir(place: &Place, uid: u32) -> Result<File, ClaimError> {
 }
 
 /// Whether there is no room for another file, on the disk or in the user's quota.
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
