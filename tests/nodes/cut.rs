@@ -169,10 +169,14 @@ fn times(run: &Proc, words: &str) -> usize {
 
 #[test]
 fn a_majority_outlives_every_cut_of_one_link() {
-    in_time(TTL, a_majority_outlives_cuts);
+    std::thread::scope(|scope| {
+        for (node, how) in [(0, Cut::BothWays), (1, Cut::Answers), (2, Cut::BothWays)] {
+            scope.spawn(move || in_time(TTL, |ttl| a_majority_outlives_a_cut(node, how, ttl)));
+        }
+    });
 }
 
-fn a_majority_outlives_cuts(ttl: Duration) -> Option<()> {
+fn a_majority_outlives_a_cut(node: usize, how: Cut, ttl: Duration) -> Option<()> {
     let nodes = Nodes::new();
     let what = "a majority and a link that is cut";
     let Some(network) = Network::new(&nodes, what) else { return Some(()) };
@@ -183,27 +187,25 @@ fn a_majority_outlives_cuts(ttl: Duration) -> Option<()> {
         alive(command).then_some(())
     };
     until("the third holds it, too", &|| nodes.held() == [1, 1, 1])?;
-    for (node, how) in [(0, Cut::BothWays), (1, Cut::Answers), (2, Cut::BothWays)] {
-        let (away, back) =
-            (format!("ssh:{} away since", HOSTS[node]), format!("ssh:{} answers", HOSTS[node]));
-        let said = (times(&run, &away), times(&run, &back));
-        network.cut(node, how);
-        let cut_until = Instant::now() + ttl + ttl / 2;
-        until("it is said to be away", &|| times(&run, &away) > said.0)?;
-        // The node hears nothing, and gives the lock away by its own clock.
-        if matches!(how, Cut::BothWays) {
-            until("its lease has ended", &|| nodes.nodes[node].held("x") == 0)?;
-        }
-        while Instant::now() < cut_until {
-            if !alive(command) || nodes.held().iter().sum::<u64>() < 2 {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        network.mend(node, how);
-        until("it is said to answer", &|| times(&run, &back) > said.1)?;
-        until("it holds the lock again", &|| nodes.held() == [1, 1, 1])?;
+    let host = HOSTS[node];
+    let [away, back] = ["away since", "answers"].map(|what| format!("ssh:{host} {what}"));
+    let said = (times(&run, &away), times(&run, &back));
+    network.cut(node, how);
+    let cut_until = Instant::now() + ttl + ttl / 2;
+    until("it is said to be away", &|| times(&run, &away) > said.0)?;
+    // The node hears nothing, and gives the lock away by its own clock.
+    if matches!(how, Cut::BothWays) {
+        until("its lease has ended", &|| nodes.nodes[node].held("x") == 0)?;
     }
+    while Instant::now() < cut_until {
+        if !alive(command) || nodes.held().iter().sum::<u64>() < 2 {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    network.mend(node, how);
+    until("it is said to answer", &|| times(&run, &back) > said.1)?;
+    until("it holds the lock again", &|| nodes.held() == [1, 1, 1])?;
     if run.stderr().contains("of 2 held") {
         return None;
     }

@@ -108,10 +108,10 @@ fn a_wrong_password_at_the_first_start_is_reported_at_once_and_can_be_corrected(
 #[test]
 fn a_host_waits_for_a_taken_name_and_does_not_keep_its_owner_out() {
     let Some(log) = crate::shared_table::etcd() else { return };
-    let a = Host::new(&log, "a", "ttl = \"40s\"", None);
+    let a = Host::new(&log, "a", "ttl = \"20s\"", None);
     a.join();
     let holder = start_for_now(&a, "1");
-    let [twin, other] = [(); 2].map(|()| Host::new(&log, "a", "ttl = \"40s\"", None));
+    let [twin, other] = [(); 2].map(|()| Host::new(&log, "a", "ttl = \"20s\"", None));
     // Each looks at the host of that name for a TTL.
     let in_front = other.world.canal(["daemon"]).spawn();
     let behind = twin.world.canal(["run", "-k", "y", "--", "echo", "ran"]).spawn();
