@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::rebooted::{IN_MEMORY, reboot};
 use crate::run::Nodes;
 use crate::world::World;
 use crate::world::executable::executable;
@@ -249,12 +250,18 @@ fn a_campaign_of_kills_never_lets_two_commands_run_and_leaves_nothing() {
         std::thread::sleep(Duration::from_millis(rng.u64(0..400)));
         let at = rng.usize(0..runs.len());
         let (run, spared) = (&runs[at].0, runs[at].1);
-        let victim = match rng.u8(0..8) {
+        let victim = match rng.u8(0..9) {
             // One of the two that watch over a command: without both nobody ends it in time.
             0 | 1 if !spared => Some(Victim::Coordinator),
             2 | 3 if !spared => Some(Victim::Parent),
             4 => Some(Victim::Daemon),
             5 | 6 => Some(Victim::Ssh),
+            7 => {
+                // Its machine is started anew, and its state is kept.
+                reboot(&nodes.nodes[rng.usize(0..3)], IN_MEMORY);
+                kills += 1;
+                None
+            }
             _ => None,
         };
         if let Some(victim) = victim {

@@ -18,6 +18,7 @@ mod leader;
 mod lease;
 mod nested;
 mod over_ssh;
+mod rebooted;
 mod run;
 #[path = "../fixtures/ssh.rs"]
 mod ssh;

@@ -26,11 +26,11 @@ pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 const CONFIGURATION: &str = "[nodes]\nlongest_ttl = \"10s\"\n";
 
 /// The files of a node that has granted before.
-static STATE: LazyLock<[(&str, Vec<u8>); 3]> = LazyLock::new(|| {
+static STATE: LazyLock<[(&str, Vec<u8>); 4]> = LazyLock::new(|| {
     let node = new_node(CONFIGURATION);
     run_at(&node, &[]).end().code(0);
     node.canal(["daemon", "--stop"]).end().code(0);
-    ["state.json", "journal.0", "journal.1"]
+    ["state.json", "journal.0", "journal.1", "leases.log"]
         .map(|file| (file, fs::read(node.runtime().join(file)).unwrap()))
 });
 
