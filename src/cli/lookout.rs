@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::commands::nodes::list::near;
 use super::connect::Target;
 use crate::client::nodes::pins::Pins;
-use crate::protocol::{Acquire, ErrorName, Failure, RunId};
+use crate::protocol::{Acquire, ErrorName, Failure, RunId, Tag};
 use crate::run::nodes::{Around, FoundDeadlock, Lookout};
 
 /// How long the request waits before anything is started for this.
@@ -19,15 +19,15 @@ pub(super) struct WaitWithin<'a> {
     target: &'a Target,
     /// The run over nodes within which it waits; `None` if it waits within none, or nothing can look.
     run: Option<RunId>,
+    tag: Tag,
     since: Option<Instant>,
     lookout: Option<Lookout>,
 }
 
 impl<'a> WaitWithin<'a> {
-    /// For a request of this process. A lease is of no process, by which its request could be found.
-    pub(super) fn new(target: &'a Target, request: &Acquire, is_own: bool) -> Self {
-        let run = request.under_run.filter(|_| is_own && request.lease.is_none());
-        Self { target, run, since: None, lookout: None }
+    pub(super) fn new(target: &'a Target, request: &Acquire) -> Self {
+        let Acquire { under_run: run, tag, .. } = *request;
+        Self { target, run, tag, since: None, lookout: None }
     }
 
     /// Called while the request waits. `again`: when it would be called again without this. Returns when it
@@ -61,7 +61,7 @@ impl<'a> WaitWithin<'a> {
         let (pins, here, options) = (Pins::of(place), place.clone(), self.target.options());
         let started = near(self.target).ok().and_then(|near| {
             let around = Around { near, pins, here, options };
-            Lookout::start(&around, run).ok()
+            Lookout::start(&around, run, self.tag).ok()
         });
         match started {
             Some(lookout) => self.lookout = Some(lookout),

@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::run::{NAMES, Nodes};
+use crate::world::World;
 use crate::world::process::{Ended, Proc, wait_until};
 
 /// Nodes that grant at once, and that the place of the commands has met.
@@ -101,17 +102,16 @@ fn a_ring_in_which_a_plain_run_waits_is_found() {
     one.end().code(0);
 }
 
-/// Two machines, on each of which a plain `canal run` waits for what the other machine has locked here.
-#[test]
-fn of_a_ring_in_which_only_plain_runs_wait_the_younger_is_refused() {
+/// Two machines, on each of which a command waits, at its own daemon, for what the other machine has locked
+/// there. `inner` asks for the key that follows it.
+#[track_caller]
+fn of_a_ring_at_two_daemons_the_younger_is_refused(inner: &str) {
     let nodes = nodes();
     let [a, b, _] = &nodes.nodes;
-    let start = |here: &crate::world::World, there: &crate::world::World, outer, inner| {
-        let script = format!(
-            "touch held; until [ -e go ]; do sleep 0.05; done; canal run -k {inner} -- true"
-        );
+    let start = |here: &World, there: &World, outer, wanted| {
+        let script = format!("touch held; until [ -e go ]; do sleep 0.05; done; {inner} {wanted}");
         let there = format!("unix:{}", there.socket().display());
-        let run = here.sh(&on(&there, outer, &format!("sh -c \"{script}\""))).spawn();
+        let run = here.sh(&on(&there, outer, &format!("sh -c '{script}'"))).spawn();
         wait_until("it holds its first lock", || here.path("work").join("held").exists());
         run
     };
@@ -124,6 +124,26 @@ fn of_a_ring_in_which_only_plain_runs_wait_the_younger_is_refused() {
     assert!(refused.stderr.contains("a deadlock of 2 requests over nodes"), "{}", refused.stderr);
     assert!(refused.stderr.contains(" at local, held by"), "{}", refused.stderr);
     one.end().code(0);
+}
+
+#[test]
+fn of_a_ring_in_which_only_plain_runs_wait_the_younger_is_refused() {
+    of_a_ring_at_two_daemons_the_younger_is_refused("exec canal run -c true -k");
+}
+
+#[test]
+fn of_a_ring_in_which_only_leases_wait_the_younger_is_refused() {
+    of_a_ring_at_two_daemons_the_younger_is_refused("exec canal acquire --ttl 10s -k");
+}
+
+#[test]
+fn of_a_ring_in_which_locks_of_shells_wait_the_younger_is_refused() {
+    of_a_ring_at_two_daemons_the_younger_is_refused("canal acquire --pid $$ -k");
+}
+
+#[test]
+fn of_a_ring_in_which_leases_over_nodes_wait_the_younger_is_refused() {
+    of_a_ring_at_two_daemons_the_younger_is_refused("canal acquire --on local --ttl 10s -k");
 }
 
 /// The id of each node decides which is asked first.

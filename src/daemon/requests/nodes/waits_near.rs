@@ -53,7 +53,9 @@ impl Server {
         }
         let frames = table.frames.iter().map(|frame| self.frame_found(peer.uid, frame.id));
         let frames = frames.collect();
-        Ok(Step::reply(&WaitsFound { node: self.node_id()?, table, frames }))
+        let own = asked.tag.and_then(|tag| self.ledger.table.tagged(tag));
+        let request = own.filter(|id| self.ledger.table.waiter(*id).is_some());
+        Ok(Step::reply(&WaitsFound { node: self.node_id()?, table, frames, request }))
     }
 
     fn frame_found(&self, viewer: u32, frame: FrameId) -> FrameFound {

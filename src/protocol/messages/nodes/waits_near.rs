@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::{FrameId, NodeId, Require, RunId, Snapshot};
+use crate::core::{FrameId, NodeId, RequestId, Require, RunId, Snapshot, Tag};
 
 /// The most runs, and the most frames, that a [`WaitsNear`] may name.
 pub const WAITS_NEAR_NAMES_MAX: usize = 1_000;
@@ -17,6 +17,9 @@ pub struct WaitsNear {
     /// Frames of this node that other nodes named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<FrameId>,
+    /// The tag of a request at this node, if its number is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<Tag>,
 }
 
 /// The reply to a [`WaitsNear`]. It says which keys are held and wanted near these runs, and by which
@@ -29,6 +32,9 @@ pub struct WaitsFound {
     pub table: Snapshot,
     /// What each frame of it is.
     pub frames: Vec<FrameFound>,
+    /// The number of the request that has the tag, while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestId>,
 }
 
 /// A frame near the runs that a [`WaitsNear`] asked about.

@@ -13,7 +13,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{CycleStepInfo, RunId};
+use crate::protocol::{CycleStepInfo, RunId, Tag};
 use crate::run::nodes::channel::{End, Received, channel};
 use crate::run::nodes::process::stand_alone;
 use crate::sys::clock::boottime_ms;
@@ -41,18 +41,17 @@ pub struct FoundDeadlock {
 }
 
 impl Lookout {
-    /// Begins to look for the request of this process, which waits at the daemon of this machine within a
-    /// run over nodes. This process must have one thread.
+    /// Begins to look for the request of this tag, which waits at the daemon of this machine within a run over
+    /// nodes. This process must have one thread.
     ///
     /// # Errors
     /// No process can be started.
-    pub fn start(around: &Around, run: RunId) -> io::Result<Self> {
-        let pid = std::process::id();
+    pub fn start(around: &Around, run: RunId, tag: Tag) -> io::Result<Self> {
         let (ours, theirs) = channel()?;
         let Some(between) = fork()? else {
             drop(ours);
             if let Ok(None) = fork() {
-                look(around, run, pid, &theirs);
+                look(around, run, tag, &theirs);
             }
             std::process::exit(0);
         };
@@ -71,7 +70,7 @@ impl Lookout {
     }
 }
 
-fn look(around: &Around, run: RunId, pid: u32, channel: &End) {
+fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     stand_alone();
     fds::close_from_except(3, &[channel.as_fd()]);
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
@@ -79,7 +78,7 @@ fn look(around: &Around, run: RunId, pid: u32, channel: &End) {
         let _ = dup2_stdout(&null);
         let _ = dup2_stderr(&null);
     }
-    let mut looking = Looking::of_process(around, run, pid);
+    let mut looking = Looking::of_plain(around, run, tag);
     let mut ending: Vec<Pid> = Vec::new();
     loop {
         let found = looking.turn(true, boottime_ms());

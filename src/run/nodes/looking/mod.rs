@@ -25,8 +25,8 @@ use crate::nodes::deadlock::{
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::Place;
 use crate::protocol::{
-    BlockerInfo, CycleStepInfo, FrameFound, NodeId, NodeIdentity, PartyInfo, RunId, WaitsFound,
-    WaitsNear,
+    BlockerInfo, CycleStepInfo, FrameFound, NodeId, NodeIdentity, PartyInfo, RunId, Tag,
+    WaitsFound, WaitsNear,
 };
 
 use super::member::{Heard, Member};
@@ -70,8 +70,8 @@ pub struct Around {
 enum Own<'a> {
     /// A request over nodes, and what it runs.
     Run(RunId, &'a str),
-    /// The only one of a process, at the daemon of this machine.
-    Process(u32),
+    /// One at the daemon of this machine.
+    Plain(Tag),
 }
 
 /// A node that is read.
@@ -124,10 +124,10 @@ impl<'a> Looking<'a> {
         looking
     }
 
-    /// For the request of a process at the daemon of this machine, within a run over nodes.
-    fn of_process(around: &'a Around, run: RunId, pid: u32) -> Self {
+    /// For a request at the daemon of this machine, within a run over nodes.
+    fn of_plain(around: &'a Around, run: RunId, tag: Tag) -> Self {
         let mut looking = Self {
-            own: Own::Process(pid),
+            own: Own::Plain(tag),
             pins: &around.pins,
             here: &around.here,
             options: &around.options,
@@ -219,7 +219,11 @@ impl<'a> Looking<'a> {
         let Some((round, named)) = source.wanted.take() else { return };
         let of_node = named.frames.iter().filter(|(node, _)| *node == id);
         let frames = of_node.map(|(_, frame)| *frame).collect();
-        let asked = WaitsNear { runs: named.runs.iter().copied().collect(), frames };
+        let tag = match (self.own, &source.member.node.address) {
+            (Own::Plain(tag), NodeAddress::Local) => Some(tag),
+            _ => None,
+        };
+        let asked = WaitsNear { runs: named.runs.iter().copied().collect(), frames, tag };
         source.sent.push_back(round);
         if let Err(failure) = source.member.waits_near(&asked) {
             self.lose(at, &failure);
@@ -242,11 +246,10 @@ impl<'a> Looking<'a> {
                     let source = &mut self.sources[at];
                     let Some(round) = source.sent.pop_front() else { continue };
                     let found = Some(*found).filter(|found| Some(found.node) == source.id);
-                    if let (Own::Process(pid), NodeAddress::Local, Some(found)) =
-                        (self.own, &source.member.node.address, &found)
-                        && let Some(own) = request_of(found, pid)
+                    if let (Own::Plain(_), Some(found)) = (self.own, &found)
+                        && let Some(own) = found.request
                     {
-                        self.looker.is(own);
+                        self.looker.is(RequestName::Plain(found.node, own));
                     }
                     let read = found.as_ref().map(reading);
                     source.last = found;
@@ -379,14 +382,6 @@ impl Source {
 /// The daemon of this machine.
 fn here() -> Node {
     Node { name: HERE.to_owned(), address: NodeAddress::Local, canal: None }
-}
-
-/// The request of a process that waits at a node.
-fn request_of(found: &WaitsFound, pid: u32) -> Option<RequestName> {
-    let mut frames = found.frames.iter();
-    let frame = frames.find(|frame| frame.pid == pid && frame.under_run.is_some())?;
-    let waiter = found.table.waiters.iter().find(|waiter| waiter.frame == frame.frame)?;
-    Some(RequestName::Plain(found.node, waiter.id))
 }
 
 /// A request that waits at a node.
