@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use nix::unistd::geteuid;
 
 use super::error::{Error, ErrorKind};
-use crate::client::{Client, Options, Start};
-use crate::protocol::place::Place;
+use crate::client::{Client, Options, Start, find_program};
+use crate::protocol::Tag;
+use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
 use crate::run::environment;
+use crate::run::nodes::Lookout;
 
 /// Which daemon is used, and whether one may be started.
 ///
@@ -73,6 +75,16 @@ impl Endpoint {
     pub(super) fn options(&self) -> Options {
         let start = if self.never_starts { Start::Never } else { Start::IfNeeded };
         Options { program: self.program.clone(), ..Options::from(start) }
+    }
+
+    /// Has canal look for deadlocks over nodes on behalf of a request at this daemon; `None` if it cannot.
+    pub(super) fn look_out(&self, place: &Place, tag: Tag) -> Option<Lookout> {
+        let program = find_program(self.program.as_deref()).ok()?;
+        let mut args = Vec::new();
+        if place.rule != Rule::Shared {
+            args.extend(["--socket".into(), place.socket.clone().into()]);
+        }
+        Lookout::start_program(&program, &args, tag).ok()
     }
 
     pub(super) fn connect(&self) -> Result<Client, Error> {

@@ -11,7 +11,7 @@ use crate::client;
 use crate::core::Key;
 use crate::protocol::{Acquire, Mode, NOTE_BYTES_MAX, WireItem};
 use crate::run::environment;
-use crate::run::nodes::EnclosingLeases;
+use crate::run::nodes::{EnclosingLeases, WaitWithin};
 use crate::sys::process;
 
 /// A request for a lock, or for several that are taken together. Nothing is locked until
@@ -268,11 +268,12 @@ impl Lock {
             request.under = EnclosingLeases::of_environment().at_socket(&place.socket);
         }
         let mut client = self.endpoint.connect()?;
+        let mut within = WaitWithin::new(&request, |_, tag| self.endpoint.look_out(&place, tag));
         let acquired = client.acquire(&request, None, &mut |progress| {
             if let Some(progress) = progress {
                 waiting(progress);
             }
-            Ok(None)
+            within.turn(None)
         })?;
         Guard::new(client, place, request.tag, acquired)
     }

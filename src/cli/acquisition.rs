@@ -7,7 +7,7 @@ use super::arguments::session::SessionArgs;
 use super::arguments::wait::{ProgressArg, WaitArgs};
 use super::connect::{self, Target};
 use super::failed::Failed;
-use super::lookout::WaitWithin;
+use super::lookout;
 use super::output::sanitize::cut;
 use super::output::stderr::Verbosity;
 use super::progress::Waiting;
@@ -72,7 +72,7 @@ pub(crate) fn obtain(
     let mut client = target.connect(verbosity).map_err(NotAcquired::Failed)?;
     // Most do not wait: they need nothing to tell of it, nor room for that on the stack.
     let mut waiting: Option<Box<Waiting>> = None;
-    let mut within = WaitWithin::new(target, request);
+    let mut within = lookout::within(target, request);
     let result = client.acquire(request, owner, &mut |progress| {
         let begin = || Box::new(Waiting::new(verbosity, choice, &request.items));
         within.turn(waiting.get_or_insert_with(begin).update(progress))

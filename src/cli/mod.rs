@@ -95,5 +95,6 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
         Some(Verb::Complete(args)) => Ok(complete::run(args, global)),
+        Some(Verb::Lookout) => nodes::lookout::run(global),
     }
 }

@@ -24,6 +24,7 @@ pub use calls::acquire::{Acquired, JobserverEnds};
 pub use calls::watch::{Next, Watch, Watched};
 pub use error::ClientError;
 pub use options::{Options, Start};
+pub(crate) use start_daemon::program::find as find_program;
 pub use start_daemon::program::{OWN, is_on_demand_daemon};
 
 use connection::open;

@@ -2,6 +2,9 @@
 
 use std::fs;
 
+use canal::status::CycleStepInfo;
+use canal::{Endpoint, ErrorKind, Lock};
+
 use crate::run::{NAMES, Nodes};
 use crate::world::World;
 use crate::world::process::{Ended, Proc, wait_until};
@@ -144,6 +147,36 @@ fn of_a_ring_in_which_locks_of_shells_wait_the_younger_is_refused() {
 #[test]
 fn of_a_ring_in_which_leases_over_nodes_wait_the_younger_is_refused() {
     of_a_ring_at_two_daemons_the_younger_is_refused("canal acquire --on local --ttl 10s -k");
+}
+
+/// Takes the lock that a variable names, and ends as `canal run` does.
+#[test]
+#[ignore = "a program that the next test starts"]
+fn a_program_that_uses_the_library() {
+    let endpoint = Endpoint::new().program(crate::world::canal());
+    let key = std::env::var("LIBRARY_KEY").unwrap();
+    match Lock::new(key).endpoint(&endpoint).acquire() {
+        Ok(guard) => drop(guard),
+        Err(error) if error.kind() == ErrorKind::Deadlock => {
+            let steps = error.cycle().iter();
+            let at = |step: &CycleStepInfo| step.node.clone().unwrap_or_default();
+            let steps: Vec<String> =
+                steps.map(|step| format!("{} at {}, held by", step.key, at(step))).collect();
+            eprintln!("{error}: {}", steps.join(" "));
+            std::process::exit(75);
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn of_a_ring_in_which_programs_wait_the_younger_is_refused() {
+    let program = std::env::current_exe().unwrap();
+    let program = program.display();
+    of_a_ring_at_two_daemons_the_younger_is_refused(&format!(
+        "uses() {{ export LIBRARY_KEY=$1; exec {program} --exact --ignored --nocapture \
+         deadlock::a_program_that_uses_the_library; }}; uses"
+    ));
 }
 
 /// The id of each node decides which is asked first.

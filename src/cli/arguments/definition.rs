@@ -138,6 +138,9 @@ pub(crate) enum Verb {
     /// For the completion scripts
     #[command(hide = true)]
     Complete(CompleteArgs),
+    /// For programs that use the library
+    #[command(hide = true)]
+    Lookout,
 }
 
 /// Take the lock, run a command, give the lock back

@@ -164,7 +164,10 @@ fn random_call(rng: &mut Rng) -> Vec<u8> {
             0 => ("io.canal.Nodes.Restrict", json!({ "keys": [key(rng)] })),
             1 => {
                 let frames = [rng.u64(..40)];
-                ("io.canal.Nodes.WaitsNear", json!({ "runs": [tag(rng)], "frames": frames, "tag": tag(rng) }))
+                (
+                    "io.canal.Nodes.WaitsNear",
+                    json!({ "runs": [tag(rng)], "frames": frames, "tag": tag(rng) }),
+                )
             }
             _ => ("io.canal.Nodes.Identify", json!({})),
         },

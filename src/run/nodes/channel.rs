@@ -24,6 +24,18 @@ const PACKET_BYTES: usize = 160 * 1024;
 #[derive(Debug)]
 pub(super) struct End(OwnedFd);
 
+impl From<OwnedFd> for End {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl From<End> for OwnedFd {
+    fn from(End(fd): End) -> Self {
+        fd
+    }
+}
+
 /// What the coordinator tells the child before the command starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum BeforeStart {

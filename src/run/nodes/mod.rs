@@ -40,6 +40,7 @@ pub use lease::secret::Secret;
 pub use lease::{give_back_lease, renew_lease};
 pub use looking::Around;
 pub use looking::lookout::{FoundDeadlock, Lookout};
+pub use looking::within::WaitWithin;
 pub use meeting::MeetError;
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{EndWording, Wording};

@@ -4,9 +4,12 @@
 //! find no child that it did not start. It ends as soon as the other one goes on or ends, because their
 //! channel ends.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{self, Stdio};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::waitpid;
@@ -53,11 +56,42 @@ impl Lookout {
             if let Ok(None) = fork() {
                 look(around, run, tag, &theirs);
             }
-            std::process::exit(0);
+            process::exit(0);
         };
         // Where its parent ignores SIGCHLD, the kernel has reaped it.
         let _ = waitpid(between, None);
         Ok(Self { channel: ours })
+    }
+
+    /// The same for a process that may have several threads: `program`, which is canal, looks. Its socket and
+    /// the run are those of `args` and of the environment.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_program(program: &Path, args: &[OsString], tag: Tag) -> io::Result<Self> {
+        let (ours, theirs) = channel()?;
+        ours.send(&tag, None);
+        let mut command = process::Command::new(program);
+        command.arg("lookout").args(args).stdin(OwnedFd::from(theirs));
+        let mut between = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        // Where this process ignores SIGCHLD, the kernel has reaped it.
+        let _ = between.wait();
+        Ok(Self { channel: ours })
+    }
+
+    /// What `program` does for [`start_program`](Self::start_program): has a process look that is no child
+    /// of the one that waits. Standard input is the channel.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn serve(around: &Around, run: RunId) -> io::Result<()> {
+        let channel = End::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let Received::Message(tag, _) = channel.receive() else { return Ok(()) };
+        if fork()?.is_none() {
+            look(around, run, tag, &channel);
+            process::exit(0);
+        }
+        Ok(())
     }
 
     /// The deadlock, once one was found.

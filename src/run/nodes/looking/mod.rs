@@ -6,6 +6,7 @@
 //! Invariant: what a connection says is believed of the node only that it was pinned to.
 
 pub(super) mod lookout;
+pub(super) mod within;
 
 use std::collections::VecDeque;
 
