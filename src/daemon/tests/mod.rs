@@ -8,6 +8,7 @@ pub(super) mod reload;
 pub(super) mod turns;
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
@@ -165,6 +166,13 @@ impl Peer {
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
             }
         }
+    }
+}
+
+impl Drop for Peer {
+    /// Ends the connection, also while the child of another test still has a copy of the socket.
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
