@@ -162,7 +162,7 @@ fn numbered(shown: &str) -> String {
     text
 }
 
-/// What the screen of `canal status --watch` shows while a command holds so many keys.
+/// The screen of `canal status --watch` while a command holds `keys` keys.
 fn status(keys: usize, lines: u16, columns: u16) -> String {
     let world = World::with_daemon();
     let keys: Vec<String> = (1..=keys).map(|n| format!("team/job-{n:03}")).collect();
