@@ -247,7 +247,9 @@ impl<'a> Looking<'a> {
                     let source = &mut self.sources[at];
                     let Some(round) = source.sent.pop_front() else { continue };
                     let found = Some(*found).filter(|found| Some(found.node) == source.id);
-                    if let (Own::Plain(_), Some(found)) = (self.own, &found)
+                    // Another machine's word about this machine's request counts for nothing.
+                    if let (Own::Plain(_), NodeAddress::Local, Some(found)) =
+                        (self.own, &source.member.node.address, &found)
                         && let Some(own) = found.request
                     {
                         self.looker.is(RequestName::Plain(found.node, own));
