@@ -57,7 +57,7 @@ impl Checkpoint {
         out.extend(boot);
         out.extend(segment::MAGIC);
         for record in &self.records {
-            segment::append(record, &mut out);
+            segment::append(record.fields(), &mut out);
         }
         let (new, path) = (dir.join(NEW), dir.join(NAME));
         match fs::remove_file(&new) {
@@ -201,7 +201,7 @@ mod tests {
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
         let ended = |since_ms, key| Record { ending: Ending::Exited(0), ..open(since_ms, key) };
-        store.append(&[ended(1_000, "a"), ended(30_000, "b")], 0).unwrap();
+        store.append(&[ended(1_000, "a"), ended(30_000, "b")].iter().collect(), 0).unwrap();
         // The first one held for longer than the file says, and one is named twice.
         let left = vec![open(1_000, "a").known_until(90_000), open(1_000, "c"), open(1_000, "c")];
         assert_eq!(unrecorded(&store, left), [open(1_000, "c")]);

@@ -4,7 +4,7 @@
 //! being read: time, user, failure, keys. Numbers of variable length have seven bits in each byte,
 //! the lowest first.
 
-use super::record::{Ending, Item, Reason, Record, RingStep};
+use super::record::{Ending, Fields, Item, ItemFields, Reason, Record, RingStep};
 use crate::core::{Mode, SlotRange, Slots};
 
 /// The version of this form, the first byte of each record.
@@ -17,21 +17,24 @@ const HAS_HOST: u8 = 8;
 const AT_LEAST: u8 = 16;
 
 /// Appends the form of a record.
-pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
+pub(super) fn encode<'a>(
+    record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
+    out: &mut Vec<u8>,
+) {
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
     out.push(VERSION);
     out.extend(record.ended_ms.to_le_bytes());
     out.extend(record.uid.to_le_bytes());
     out.push(
-        flag(record.is_failure(), FAILED)
+        flag(record.ending.is_failure(record.held_ms.is_some()), FAILED)
             | flag(record.held_ms.is_some(), GRANTED)
             | flag(record.note.is_some(), NOTED)
             | flag(record.host.is_some(), HAS_HOST)
             | flag(record.at_least, AT_LEAST),
     );
     number(record.items.len() as u64, out);
-    for item in &record.items {
-        text(&item.key, out);
+    for item in record.items {
+        text(item.key, out);
         out.push(match item.mode {
             Mode::Counted => 0,
             Mode::Read => 1,
@@ -39,7 +42,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
         });
         number(item.count, out);
         number(item.size, out);
-        slots(&item.slots, out);
+        slots(item.slots, out);
     }
     number(record.waited_ms, out);
     if let Some(held_ms) = record.held_ms {
@@ -48,19 +51,19 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
     for each in [record.token, record.session, record.pid.into()] {
         number(each, out);
     }
-    text(&record.command, out);
-    for each in [&record.note, &record.host].into_iter().flatten() {
+    text(record.command, out);
+    for each in [record.note, record.host].into_iter().flatten() {
         text(each, out);
     }
-    ending(&record.ending, out);
+    ending(record.ending, out);
 }
 
 /// Ranges: how many, and of each how far its first slot lies behind the range before it, and how many
 /// more slots it has.
-fn slots(slots: &Slots, out: &mut Vec<u8>) {
-    number(slots.0.len() as u64, out);
+fn slots(slots: &[SlotRange], out: &mut Vec<u8>) {
+    number(slots.len() as u64, out);
     let mut before = 0;
-    for SlotRange(first, last) in &slots.0 {
+    for SlotRange(first, last) in slots {
         number(first.wrapping_sub(before), out);
         number(last.wrapping_sub(*first), out);
         before = *last;
@@ -375,7 +378,7 @@ pub(super) mod tests {
 
     pub(in crate::history) fn written(record: &Record) -> Vec<u8> {
         let mut out = Vec::new();
-        encode(record, &mut out);
+        encode(record.fields(), &mut out);
         out
     }
 

@@ -43,7 +43,7 @@ fn write(dir: &Path, count: u64, limits: Limits) {
     let all: Vec<u64> = (0..count).collect();
     for batch in all.chunks(4_096) {
         let records: Vec<Record> = batch.iter().map(|n| record(*n, now_ms, count)).collect();
-        store.append(&records, now_ms).unwrap();
+        store.append(&records.iter().collect(), now_ms).unwrap();
     }
 }
 

@@ -1,6 +1,6 @@
 //! A request that has ended.
 
-use crate::core::{Mode, Slots};
+use crate::core::{Mode, SlotRange, Slots};
 
 /// A request that has ended, granted or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,14 +110,99 @@ pub(crate) struct RingStep {
     pub(crate) key: String,
 }
 
-impl Record {
+/// What a record says, where it is not one yet: whoever has it need not copy it to have it written. The
+/// fields are those of [`Record`], and `items` those of each of its items.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields<'a, I> {
+    pub(crate) ended_ms: u64,
+    pub(crate) waited_ms: u64,
+    pub(crate) held_ms: Option<u64>,
+    pub(crate) token: u64,
+    pub(crate) items: I,
+    pub(crate) session: u64,
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    pub(crate) command: &'a str,
+    pub(crate) note: Option<&'a str>,
+    pub(crate) host: Option<&'a str>,
+    pub(crate) at_least: bool,
+    pub(crate) ending: &'a Ending,
+}
+
+/// The fields of an [`Item`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ItemFields<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) mode: Mode,
+    pub(crate) count: u64,
+    pub(crate) size: u64,
+    pub(crate) slots: &'a [SlotRange],
+}
+
+impl<'a, I: ExactSizeIterator<Item = ItemFields<'a>>> Fields<'a, I> {
+    /// A record of its own.
+    pub(crate) fn into_record(self) -> Record {
+        let items = self.items.map(|item| Item {
+            key: item.key.to_owned(),
+            mode: item.mode,
+            count: item.count,
+            size: item.size,
+            slots: Slots(item.slots.to_vec()),
+        });
+        Record {
+            ended_ms: self.ended_ms,
+            waited_ms: self.waited_ms,
+            held_ms: self.held_ms,
+            token: self.token,
+            items: items.collect(),
+            session: self.session,
+            uid: self.uid,
+            pid: self.pid,
+            command: self.command.to_owned(),
+            note: self.note.map(str::to_owned),
+            host: self.host.map(str::to_owned),
+            at_least: self.at_least,
+            ending: self.ending.clone(),
+        }
+    }
+}
+
+impl Ending {
     /// Whether somebody would call this end a failure: neither a release nor an exit status of 0,
-    /// nor an end of which the kernel did not tell more.
-    pub(crate) fn is_failure(&self) -> bool {
-        match self.ending {
-            Ending::Released | Ending::Exited(0) => false,
-            Ending::Ended => self.held_ms.is_none(),
+    /// nor, of a request that was granted, an end of which the kernel did not tell more.
+    pub(crate) fn is_failure(&self, was_granted: bool) -> bool {
+        match self {
+            Self::Released | Self::Exited(0) => false,
+            Self::Ended => !was_granted,
             _ => true,
+        }
+    }
+}
+
+impl Record {
+    /// What it says.
+    pub(crate) fn fields(&self) -> Fields<'_, impl ExactSizeIterator<Item = ItemFields<'_>>> {
+        let items = self.items.iter().map(|item| ItemFields {
+            key: &item.key,
+            mode: item.mode,
+            count: item.count,
+            size: item.size,
+            slots: &item.slots.0,
+        });
+        Fields {
+            ended_ms: self.ended_ms,
+            waited_ms: self.waited_ms,
+            held_ms: self.held_ms,
+            token: self.token,
+            items,
+            session: self.session,
+            uid: self.uid,
+            pid: self.pid,
+            command: &self.command,
+            note: self.note.as_deref(),
+            host: self.host.as_deref(),
+            at_least: self.at_least,
+            ending: &self.ending,
         }
     }
 
@@ -167,7 +252,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_end_that_nobody_wanted_is_a_failure() {
-        let of = |ending| Record { ending, ..record(1, "x", 0) }.is_failure();
+        let of = |ending: Ending| ending.is_failure(true);
         assert!(!of(Ending::Released) && !of(Ending::Exited(0)) && !of(Ending::Ended));
         let failures = [
             Ending::Exited(1),
@@ -183,7 +268,6 @@ pub(super) mod tests {
         for ending in failures {
             assert!(of(ending.clone()), "{ending:?}");
         }
-        let left = Record { held_ms: None, ending: Ending::Ended, ..record(1, "x", 0) };
-        assert!(left.is_failure(), "it never got its lock");
+        assert!(Ending::Ended.is_failure(false), "it never got its lock");
     }
 }

@@ -120,7 +120,7 @@ mod tests {
                 Record { ending, ..record(u64::from(n) * 1000, key, n % 5) }
             })
             .collect();
-        store.append(&all, 0).unwrap();
+        store.append(&all.iter().collect(), 0).unwrap();
         assert!(store.bytes() > 150_000);
         (store, dir)
     }
@@ -181,7 +181,7 @@ mod tests {
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 30 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
         let long = Record { command: "x".repeat(10_000), ..record(1, "x", 0) };
-        store.append(&vec![long; 100], 0).unwrap();
+        store.append(&vec![long; 100].iter().collect(), 0).unwrap();
         let found = find(&store, Query { limit: usize::MAX, ..Query::default() });
         assert!(found.records.len() < 30 && found.before.is_some());
         assert_eq!(all(&store, &Query { limit: usize::MAX, ..Query::default() }).len(), 100);

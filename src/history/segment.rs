@@ -3,7 +3,7 @@
 //! A record has its length and a checksum before it, both with the lowest byte first.
 
 use super::encoding::{Head, Lengths, decode, encode};
-use super::record::Record;
+use super::record::{Fields, ItemFields, Record};
 
 /// The first bytes of each file.
 pub(super) const MAGIC: &[u8; 16] = b"canal history 2\n";
@@ -16,7 +16,10 @@ pub(super) const RECORD_MAX: usize = 1 << 20;
 
 /// Appends a record as it stands in a file. Returns whether it did: a record that is too long is
 /// left out.
-pub(super) fn append(record: &Record, out: &mut Vec<u8>) -> bool {
+pub(super) fn append<'a>(
+    record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
+    out: &mut Vec<u8>,
+) -> bool {
     let begin = out.len();
     out.extend([0; HEADER]);
     encode(record, out);
@@ -53,6 +56,11 @@ impl<'a> Frames<'a> {
     /// The records of a file; `None` if it is no file of the history.
     pub(super) fn of(bytes: &'a [u8]) -> Option<Self> {
         bytes.starts_with(MAGIC).then_some(Self { bytes, at: MAGIC.len() })
+    }
+
+    /// Records as [`append`] leaves them.
+    pub(super) fn of_appended(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
     }
 }
 
@@ -144,7 +152,7 @@ mod tests {
     fn file(records: &[Record]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         for record in records {
-            assert!(append(record, &mut out));
+            assert!(append(record.fields(), &mut out));
         }
         out
     }
@@ -199,6 +207,6 @@ mod tests {
     fn a_record_that_is_too_long_is_left_out() {
         let long = Record { command: "x".repeat(RECORD_MAX), ..record(1, "x", 0) };
         let mut out = Vec::new();
-        assert!(!append(&long, &mut out) && out.is_empty());
+        assert!(!append(long.fields(), &mut out) && out.is_empty());
     }
 }

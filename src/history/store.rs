@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::record::Record;
+use super::batch::Batch;
 use super::segment::{self, Frames, MAGIC};
 
 /// The name of what cannot be read. One such file is kept.
@@ -48,7 +48,6 @@ pub(crate) struct Store {
     current: Option<File>,
     /// The number of the next record.
     next: u64,
-    buffer: Vec<u8>,
 }
 
 /// A file of the history.
@@ -74,14 +73,8 @@ impl Store {
             names.extend(entry?.file_name().to_str().and_then(number_of));
         }
         names.sort_unstable();
-        let mut store = Self {
-            dir: dir.to_owned(),
-            limits,
-            segments: VecDeque::new(),
-            current: None,
-            next: 1,
-            buffer: Vec::new(),
-        };
+        let mut store =
+            Self { dir: dir.to_owned(), limits, segments: VecDeque::new(), current: None, next: 1 };
         let mut aside = None;
         let last = names.last().copied();
         for first in names {
@@ -147,32 +140,14 @@ impl Store {
     ///
     /// # Errors
     /// Some of the records could not be written. All that were written before stay as they are.
-    pub(crate) fn append(&mut self, records: &[Record], now_ms: u64) -> io::Result<()> {
+    pub(crate) fn append(&mut self, batch: &Batch, now_ms: u64) -> io::Result<()> {
         self.forget_removed();
         if fs2::available_space(&self.dir)? < SPACE_LEFT {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let most = self.file_bytes();
-        let mut out = std::mem::take(&mut self.buffer);
-        out.clear();
-        let (mut count, mut begin_ms) = (0, 0);
-        for record in records {
-            if count == 0 {
-                begin_ms = record.ended_ms;
-            }
-            count += u64::from(segment::append(record, &mut out));
-            if out.len() as u64 >= most {
-                self.write(&out, count, begin_ms)?;
-                out.clear();
-                count = 0;
-            }
+        for part in batch.parts(self.file_bytes()) {
+            self.write(part.bytes, part.records, part.first_ms)?;
         }
-        if count > 0 {
-            self.write(&out, count, begin_ms)?;
-        }
-        self.buffer = out;
-        // One large write must not take room for ever.
-        self.buffer.shrink_to(FILE_BYTES_MIN as usize);
         self.remove_old(now_ms)
     }
 
@@ -354,8 +329,8 @@ mod tests {
         store
     }
 
-    fn some(times: std::ops::Range<u64>) -> Vec<Record> {
-        times.map(|ms| record(ms, "x", 0)).collect()
+    fn some(times: std::ops::Range<u64>) -> Batch {
+        times.map(|ms| record(ms, "x", 0)).collect::<Vec<_>>().iter().collect()
     }
 
     /// When the records ended that can be found, the oldest first.

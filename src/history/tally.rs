@@ -322,7 +322,7 @@ mod tests {
                 }
             })
             .collect();
-        store.append(&all, 0).unwrap();
+        store.append(&all.iter().collect(), 0).unwrap();
         let count = |query: Query, viewer| {
             let mut tally = Tally::new(query, viewer, Present::default());
             while !tally.step(&store) {}
@@ -400,7 +400,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
-        store.append(records, 0).unwrap();
+        store.append(&records.iter().collect(), 0).unwrap();
         let query = Query { key: key.map(str::to_owned), since_ms, ..Query::default() };
         let mut tally = Tally::new(query, None, present);
         while !tally.step(&store) {}

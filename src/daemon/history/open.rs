@@ -77,8 +77,8 @@ impl Open {
     fn unseen(&self, known_ms: u64, ending: Ending, host: Option<&Arc<str>>) -> Record {
         // It was open when it was asked for, and when it was granted.
         let begun_ms = self.granted.map_or(self.asked_at, |(_, since)| since).0;
-        let raw = self.ended_at(begun_ms, ending.clone());
-        Raw { host: host.cloned(), ..raw }.record(ending).known_until(known_ms)
+        let raw = Raw { host: host.cloned(), ..self.ended_at(begun_ms, ending) };
+        raw.fields().into_record().known_until(known_ms)
     }
 }
 

@@ -11,17 +11,16 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Counts, Found, Present, Query, Record, Summary};
+use crate::history::{Batch, Counts, Found, Present, Query, Record, Summary};
 
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.
 const BATCH_TIME: Duration = Duration::from_millis(400);
 
-/// The number of waiting records at which the thread writes them at once. Each keeps its request, so
-/// this is also how much memory goes round before it is used again.
-const BATCH: usize = 1_024;
+/// With so many bytes of records the thread writes at once.
+const BATCH_BYTES: usize = 64 * 1024;
 
-/// More records than this do not wait: the newest are dropped and counted.
-const WAITING_MAX: usize = 16_384;
+/// More bytes of records than this do not wait: the newest are dropped and counted.
+const WAITING_BYTES_MAX: usize = 4 << 20;
 
 /// What is asked of the history.
 #[derive(Debug)]
@@ -64,9 +63,10 @@ pub(crate) struct Noted {
 
 #[derive(Debug, Default)]
 struct State {
-    raws: Vec<Raw>,
-    /// Those that are written, for the daemon to free.
-    written: Vec<Raw>,
+    batch: Batch,
+    /// What ended with a process: the kernel may tell how. There are no more of them than `Exits` keeps
+    /// processes.
+    with_exit: Vec<Raw>,
     /// What ended before this daemon began.
     recalled: Vec<Record>,
     noted: Option<Noted>,
@@ -97,7 +97,7 @@ pub(crate) enum About {
 /// What the thread is to do.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    pub(crate) raws: Vec<Raw>,
+    pub(crate) with_exit: Vec<Raw>,
     pub(crate) recalled: Vec<Record>,
     pub(crate) noted: Option<Noted>,
     pub(crate) searches: VecDeque<(ConnId, Question)>,
@@ -111,18 +111,19 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands records over. Those for which there is no room are dropped. `written`: those that are
-    /// written come here if it is empty.
-    pub(crate) fn hand_over(&self, raws: &mut Vec<Raw>, written: &mut Vec<Raw>) {
+    /// Hands records over, and what ended with a process. Nothing is left of both; records for which
+    /// there is no room are dropped.
+    pub(crate) fn hand_over(&self, batch: &mut Batch, with_exit: &mut Vec<Raw>) {
         let mut state = self.lock();
-        let before = state.raws.len();
-        let room = WAITING_MAX.saturating_sub(before);
-        state.dropped += raws.len().saturating_sub(room) as u64;
-        state.raws.extend(raws.drain(..).take(room));
-        if written.is_empty() {
-            std::mem::swap(&mut state.written, written);
+        let before = state.batch.bytes();
+        if before + batch.bytes() <= WAITING_BYTES_MAX {
+            state.batch.take_from(batch);
+        } else {
+            state.dropped += batch.records();
+            batch.clear();
         }
-        let is_full = before < BATCH && state.raws.len() >= BATCH;
+        state.with_exit.append(with_exit);
+        let is_full = before < BATCH_BYTES && state.batch.bytes() >= BATCH_BYTES;
         if is_full || std::mem::take(&mut state.rests) {
             self.wake.notify_one();
         }
@@ -197,13 +198,15 @@ impl Queue {
 /// The side of the thread.
 impl Queue {
     /// Waits for something to do. `is_busy`: takes only what is there. `is_late`: records are left
-    /// that are to be written soon, even if nothing comes.
-    pub(crate) fn take(&self, is_busy: bool, is_late: bool) -> Taken {
+    /// that are to be written soon, even if nothing comes. `batch`, which is empty, becomes what is to
+    /// be written, and its memory is filled next.
+    pub(crate) fn take(&self, is_busy: bool, is_late: bool, batch: &mut Batch) -> Taken {
         let mut state = self.lock();
         if !is_busy {
             let has_work = |state: &State| !state.searches.is_empty() || state.closing;
             let is_idle = |state: &State| {
-                state.raws.is_empty() && state.recalled.is_empty() && state.noted.is_none()
+                let has_ended = !state.batch.is_empty() || !state.with_exit.is_empty();
+                !has_ended && state.recalled.is_empty() && state.noted.is_none()
             };
             while !has_work(&state) && is_idle(&state) && !is_late {
                 state.rests = true;
@@ -211,7 +214,7 @@ impl Queue {
             }
             state.rests = false;
             let until = Instant::now() + BATCH_TIME;
-            while !has_work(&state) && state.raws.len() < BATCH {
+            while !has_work(&state) && state.batch.bytes() < BATCH_BYTES {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     break;
@@ -220,21 +223,13 @@ impl Queue {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
+        std::mem::swap(&mut state.batch, batch);
         Taken {
-            raws: std::mem::take(&mut state.raws),
+            with_exit: std::mem::take(&mut state.with_exit),
             recalled: std::mem::take(&mut state.recalled),
             noted: state.noted.take(),
             searches: std::mem::take(&mut state.searches),
             closing: state.closing,
-        }
-    }
-
-    /// Gives back what is written. Memory that the thread freed itself would cost the daemon more: both
-    /// would want the allocator at a time.
-    pub(crate) fn give_back(&self, mut written: Vec<Raw>) {
-        let mut state = self.lock();
-        if state.written.len() < WAITING_MAX {
-            state.written.append(&mut written);
         }
     }
 
@@ -264,7 +259,56 @@ impl Queue {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_dropped(&self, count: usize) {
-        self.lock().dropped += count as u64;
+    pub(crate) fn count_dropped(&self, count: u64) {
+        self.lock().dropped += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Ending, Fields, ItemFields};
+
+    fn pushed(batch: &mut Batch, command: &str) {
+        let items: [ItemFields<'_>; 0] = [];
+        let (ended_ms, waited_ms, token, session, uid, pid) = Default::default();
+        batch.push(Fields {
+            ended_ms,
+            waited_ms,
+            held_ms: None,
+            token,
+            items: items.into_iter(),
+            session,
+            uid,
+            pid,
+            command,
+            note: None,
+            host: None,
+            at_least: false,
+            ending: &Ending::Released,
+        });
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted() {
+        let queue = Queue::default();
+        let command = "x".repeat(100_000);
+        let mut batch = Batch::default();
+        for _ in 0..50 {
+            pushed(&mut batch, &command);
+            pushed(&mut batch, "small");
+            queue.hand_over(&mut batch, &mut Vec::new());
+            assert!(batch.is_empty());
+        }
+        let dropped = queue.dropped();
+        assert!(dropped > 0 && dropped < 50, "{dropped}");
+        queue.take(true, false, &mut batch);
+        assert!(batch.bytes() <= WAITING_BYTES_MAX);
+        assert_eq!(batch.records() + dropped, 100, "each is taken or counted");
+        // There is room again.
+        batch.clear();
+        pushed(&mut batch, &command);
+        queue.hand_over(&mut batch, &mut Vec::new());
+        assert_eq!(queue.dropped(), dropped);
     }
 }

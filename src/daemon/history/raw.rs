@@ -1,4 +1,4 @@
-//! A request that has ended, as it is handed to the thread that writes the record.
+//! A request that has ended, before there is a record of it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::core::{Request, View};
 use crate::daemon::history::exits::Exit;
 use crate::daemon::history::slots::OwnSlots;
 use crate::daemon::view::text::pid_of;
-use crate::history::{Ending, Item, Record};
+use crate::history::{Ending, Fields, ItemFields};
 
 /// A request that has ended. It shares the request with the log, so that making it costs little.
 #[derive(Clone, Debug)]
@@ -29,33 +29,33 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// The record of it.
-    pub(crate) fn record(&self, ending: Ending) -> Record {
+    /// What its record says.
+    pub(crate) fn fields(&self) -> Fields<'_, impl ExactSizeIterator<Item = ItemFields<'_>>> {
         let asked = &self.asked;
         let items = asked.items.iter().enumerate().map(|(number, item)| {
             let counted = item.ask.counted();
-            Item {
-                key: item.key.as_str().to_owned(),
+            ItemFields {
+                key: item.key.as_str(),
                 mode: item.ask.mode(),
                 count: counted.map_or(0, |(count, _)| count),
                 slots: self.slots.get(number),
                 size: counted.map_or(0, |(_, view)| view.unwrap_or(View::ONE).capacity()),
             }
         });
-        Record {
+        Fields {
             ended_ms: self.ended_ms,
             waited_ms: self.waited_ms,
             held_ms: self.held_ms,
             token: self.token,
-            items: items.collect(),
+            items,
             session: self.session,
             uid: asked.uid,
             pid: pid_of(&asked.owner),
-            command: asked.command.0.clone(),
-            note: asked.note.as_deref().map(str::to_owned),
-            host: self.host.as_deref().map(str::to_owned),
+            command: &asked.command.0,
+            note: asked.note.as_deref(),
+            host: self.host.as_deref(),
             at_least: self.at_least,
-            ending,
+            ending: &self.ending,
         }
     }
 }

@@ -8,7 +8,7 @@ pub(crate) enum OwnSlots {
     #[default]
     None,
     /// The only item has this slot. That is the usual request, and it takes no memory of its own.
-    One(u64),
+    One([SlotRange; 1]),
     /// In the order of the items.
     Each(Box<[Slots]>),
 }
@@ -18,7 +18,7 @@ impl OwnSlots {
     pub(crate) fn of(items: &[GrantedItem]) -> Self {
         match items {
             [GrantedItem { slots: Slots(ranges), shared: false, .. }] if matches!(ranges[..], [SlotRange(first, last)] if first == last) => {
-                Self::One(ranges[0].0)
+                Self::One([ranges[0]])
             }
             items if items.iter().all(|item| item.shared || item.slots.is_empty()) => Self::None,
             items => {
@@ -41,11 +41,11 @@ impl OwnSlots {
     }
 
     /// The slots of the item with this number.
-    pub(crate) fn get(&self, item: usize) -> Slots {
+    pub(crate) fn get(&self, item: usize) -> &[SlotRange] {
         match self {
-            Self::One(slot) if item == 0 => Slots(vec![SlotRange(*slot, *slot)]),
-            Self::None | Self::One(_) => Slots::default(),
-            Self::Each(each) => each.get(item).cloned().unwrap_or_default(),
+            Self::One(slot) if item == 0 => slot,
+            Self::None | Self::One(_) => &[],
+            Self::Each(each) => each.get(item).map_or(&[], |slots| &slots.0),
         }
     }
 }
@@ -59,14 +59,18 @@ mod tests {
         GrantedItem { acquired: 1, slots: Slots(ranges.collect()), shared, view: None }
     }
 
+    fn slots(of: &OwnSlots, item: usize) -> Vec<u64> {
+        Slots(of.get(item).to_vec()).to_vec()
+    }
+
     #[test]
     fn each_item_keeps_its_own_slots() {
         let one = OwnSlots::of(&[granted(&[(3, 3)], false)]);
-        assert_eq!(one, OwnSlots::One(3));
-        assert_eq!((one.get(0).to_vec(), one.get(1).to_vec()), (vec![3], vec![]));
+        assert_eq!(one, OwnSlots::One([SlotRange(3, 3)]));
+        assert_eq!((slots(&one, 0), slots(&one, 1)), (vec![3], vec![]));
         let several = OwnSlots::of(&[granted(&[], false), granted(&[(0, 1), (4, 4)], false)]);
-        assert_eq!((several.get(0).to_vec(), several.get(1).to_vec()), (vec![], vec![0, 1, 4]));
-        assert_eq!(several.get(2), Slots::default());
+        assert_eq!((slots(&several, 0), slots(&several, 1)), (vec![], vec![0, 1, 4]));
+        assert_eq!(several.get(2), []);
     }
 
     #[test]
@@ -74,6 +78,6 @@ mod tests {
         assert_eq!(OwnSlots::of(&[granted(&[(3, 3)], true)]), OwnSlots::None);
         assert_eq!(OwnSlots::of(&[granted(&[], false)]), OwnSlots::None, "a writer");
         let mixed = OwnSlots::of(&[granted(&[(3, 3)], true), granted(&[(5, 5)], false)]);
-        assert_eq!((mixed.get(0).to_vec(), mixed.get(1).to_vec()), (vec![], vec![5]));
+        assert_eq!((slots(&mixed, 0), slots(&mixed, 1)), (vec![], vec![5]));
     }
 }

@@ -13,7 +13,7 @@ use crate::daemon::history::queue::{About, Answer, Noted, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::net::conn_id::ConnId;
 use crate::history::{
-    Checkpoint, Ending, Found, Limits, Query, Record, Search, Store, Summary, Tally, unrecorded,
+    Batch, Checkpoint, Found, Limits, Query, Record, Search, Store, Summary, Tally, unrecorded,
 };
 use crate::sys::clock;
 
@@ -69,7 +69,7 @@ struct Writer {
     store: Option<Store>,
     /// When the files last failed.
     failed: Option<Instant>,
-    /// Records that wait for an exit status, once.
+    /// What waits for an exit status, once.
     late: Vec<Raw>,
     /// How long keys were held lately.
     summary: Summary,
@@ -79,15 +79,18 @@ impl Writer {
     fn work(mut self) {
         let mut asked: VecDeque<(ConnId, Question)> = VecDeque::new();
         let mut search: Option<(ConnId, UnderWay)> = None;
+        let mut batch = Batch::default();
         self.open();
         self.summary = self.store.as_ref().map(Summary::of).unwrap_or_default();
         self.queue.publish(&self.summary);
         loop {
             let is_busy = search.is_some() || !asked.is_empty();
-            let taken = self.queue.take(is_busy, !self.late.is_empty());
+            let taken = self.queue.take(is_busy, !self.late.is_empty(), &mut batch);
             asked.extend(taken.searches);
             self.recall(taken.recalled);
-            self.write(taken.raws, taken.closing || is_busy);
+            self.add_exits(taken.with_exit, taken.closing || is_busy, &mut batch);
+            self.append(&batch);
+            batch.clear();
             if let Some(noted) = taken.noted {
                 self.note_open(noted);
             }
@@ -130,32 +133,17 @@ impl Writer {
         }
     }
 
-    /// Writes records, but for those whose exit status the kernel does not know yet: they are
-    /// written the next time, which comes soon. `now`: none is left.
-    fn write(&mut self, raws: Vec<Raw>, now: bool) {
-        let mut records: Vec<Record> = Vec::with_capacity(raws.len() + self.late.len());
-        let late = std::mem::take(&mut self.late);
-        records.extend(late.into_iter().map(|raw| {
-            let ending = raw.exit.as_ref().and_then(|exit| exit.ending());
-            raw.record(ending.unwrap_or(Ending::Ended))
-        }));
-        let mut written = Vec::with_capacity(raws.len());
-        for mut raw in raws {
-            let ending = match raw.exit.as_ref().map(|exit| exit.ending()) {
-                Some(None) if !now => {
-                    self.late.push(raw);
-                    continue;
-                }
-                Some(ending) => ending.unwrap_or(Ending::Ended),
-                None => raw.ending.clone(),
-            };
-            records.push(raw.record(ending));
-            // It has a descriptor.
-            raw.exit = None;
-            written.push(raw);
+    /// Adds what ended with a process, but for that of which the kernel does not know the exit status
+    /// yet: it is written the next time, which comes soon. `now`: nothing is left for then.
+    fn add_exits(&mut self, with_exit: Vec<Raw>, now: bool, batch: &mut Batch) {
+        let late = std::mem::take(&mut self.late).into_iter().map(|raw| (raw, true));
+        for (raw, now) in late.chain(with_exit.into_iter().map(|raw| (raw, now))) {
+            match raw.exit.as_ref().and_then(|exit| exit.ending()) {
+                Some(ending) => batch.push(Raw { ending, ..raw }.fields()),
+                None if now => batch.push(raw.fields()),
+                None => self.late.push(raw),
+            }
         }
-        self.queue.give_back(written);
-        self.append(records);
     }
 
     /// Writes those records of what ended before this daemon began that are not written yet.
@@ -165,8 +153,8 @@ impl Writer {
         }
         self.open();
         match &self.store {
-            Some(store) => self.append(unrecorded(store, records)),
-            None => self.queue.count_dropped(records.len()),
+            Some(store) => self.append(&unrecorded(store, records).iter().collect()),
+            None => self.queue.count_dropped(records.len() as u64),
         }
     }
 
@@ -181,7 +169,7 @@ impl Writer {
             None => Checkpoint::confirm(dir, known_ms),
             Some(open) => {
                 let boot_id = self.files.boot_id.clone();
-                let records = open.iter().map(|raw| raw.record(raw.ending.clone())).collect();
+                let records = open.iter().map(|raw| raw.fields().into_record()).collect();
                 Checkpoint { boot_id, known_ms, records }.write(dir)
             }
         };
@@ -191,19 +179,19 @@ impl Writer {
         }
     }
 
-    fn append(&mut self, records: Vec<Record>) {
-        if records.is_empty() {
+    fn append(&mut self, batch: &Batch) {
+        if batch.is_empty() {
             return;
         }
-        records.iter().for_each(|record| self.summary.add_record(record));
+        self.summary.add_batch(batch);
         self.queue.publish(&self.summary);
         self.open();
-        let Some(store) = &mut self.store else { return self.queue.count_dropped(records.len()) };
-        match store.append(&records, clock::unix_ms()) {
+        let Some(store) = &mut self.store else { return self.queue.count_dropped(batch.records()) };
+        match store.append(batch, clock::unix_ms()) {
             Ok(()) => self.queue.set_bytes(store.bytes()),
             Err(error) => {
                 self.store = None;
-                self.queue.count_dropped(records.len());
+                self.queue.count_dropped(batch.records());
                 self.fail(&error);
             }
         }

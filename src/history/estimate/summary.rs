@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::sample::{Recent, Sample};
 use crate::core::Mode;
+use crate::history::batch::Batch;
 use crate::history::encoding::Lengths;
-use crate::history::record::Record;
 use crate::history::segment::Frames;
 use crate::history::store::Store;
 
@@ -70,11 +70,8 @@ impl Summary {
     }
 
     /// Adds what has ended.
-    pub(crate) fn add_record(&mut self, record: &Record) {
-        let Some(held_ms) = record.held_ms.filter(|_| !record.at_least) else { return };
-        for item in record.items.iter().filter(|item| item.mode == Mode::Counted) {
-            self.add(&item.key, &record.command, held_ms);
-        }
+    pub(crate) fn add_batch(&mut self, batch: &Batch) {
+        batch.lengths().for_each(|lengths| self.add_lengths(&lengths));
     }
 
     /// Adds a hold of a key by a command.
@@ -130,6 +127,7 @@ fn name(command: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::record::Record;
     use crate::history::record::tests::record;
     use crate::history::store::Limits;
 
@@ -156,9 +154,9 @@ mod tests {
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
         let unseen = Record { at_least: true, ..record(9_000, "k", 0) };
-        store.append(&vec![unseen.clone(); 9], 0).unwrap();
+        store.append(&vec![unseen.clone(); 9].iter().collect(), 0).unwrap();
         let mut summary = Summary::of(&store);
-        summary.add_record(&unseen);
+        summary.add_batch(&[&unseen].into_iter().collect());
         assert_eq!(summary.usual("k", &unseen.command), None);
     }
 
@@ -182,9 +180,9 @@ mod tests {
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
         let all: Vec<Record> =
             (0..3_000_u64).map(|n| Record { held_ms: Some(n), ..record(n, "k", 0) }).collect();
-        store.append(&all, 0).unwrap();
+        store.append(&all.iter().collect(), 0).unwrap();
         let mut added = Summary::default();
-        all.iter().for_each(|record| added.add_record(record));
+        added.add_batch(&all.iter().collect());
         let read = Summary::of(&store);
         let sample = read.usual("k", &all[0].command);
         assert!(sample.is_some());

@@ -21,7 +21,7 @@ use crate::daemon::history::raw::Raw;
 use crate::daemon::history::writer::{self, Files};
 use crate::daemon::metrics::counters::{Counters, Ended};
 use crate::daemon::net::conn_id::ConnId;
-use crate::history::{Checkpoint, Ending, Record, Summary};
+use crate::history::{Batch, Checkpoint, Ending, Record, Summary};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 
@@ -46,8 +46,9 @@ struct Recorder {
     open: BTreeMap<RequestId, Open>,
     /// What ended in this turn.
     ended: Vec<Raw>,
-    /// What is written, and not freed yet.
-    written: Vec<Raw>,
+    /// What is on its way to the thread: records, and what ended with a process.
+    batch: Batch,
+    with_exit: Vec<Raw>,
     exits: Exits,
     /// Frames whose process ended while no daemon ran, with the last time at which it is known to have
     /// lived.
@@ -97,7 +98,8 @@ impl History {
         Self(Some(Box::new(Recorder {
             open: BTreeMap::new(),
             ended: Vec::new(),
-            written: Vec::new(),
+            batch: Batch::default(),
+            with_exit: Vec::new(),
             exits: Exits::default(),
             unseen: BTreeMap::new(),
             timed_out: BTreeSet::new(),
@@ -428,12 +430,16 @@ impl Recorder {
         if self.files.is_none() {
             self.ended.clear();
         } else if self.starts() {
-            // No turn frees many more than came with it.
-            let freed = 2 * self.ended.len();
-            self.queue.hand_over(&mut self.ended, &mut self.written);
-            self.written.truncate(self.written.len().saturating_sub(freed));
+            // Here the requests are in the processor's cache, and are freed by the thread that made them.
+            for raw in self.ended.drain(..) {
+                match raw.exit {
+                    None => self.batch.push(raw.fields()),
+                    Some(_) => self.with_exit.push(raw),
+                }
+            }
+            self.queue.hand_over(&mut self.batch, &mut self.with_exit);
         } else {
-            self.queue.count_dropped(self.ended.len());
+            self.queue.count_dropped(self.ended.len() as u64);
             self.ended.clear();
         }
     }

@@ -1,0 +1,132 @@
+//! Records on their way to a file, in its form. They lie in one piece of memory, so that a thread can hand
+//! many of them to another one at once.
+
+use super::encoding::Lengths;
+use super::record::{Fields, ItemFields, Record};
+use super::segment::{self, Frames};
+
+/// A batch that is emptied keeps this much memory for the next records.
+const KEPT_BYTES: usize = 256 * 1024;
+
+/// Records on their way to a file, in the order in which they are to stand there.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    records: u64,
+}
+
+/// Consecutive records of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'a> {
+    pub(super) bytes: &'a [u8],
+    /// How many there are.
+    pub(super) records: u64,
+    /// When the first one ended.
+    pub(super) first_ms: u64,
+}
+
+impl Batch {
+    /// Appends a record. One that is longer than a file may have is left out.
+    pub(crate) fn push<'a>(
+        &mut self,
+        record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
+    ) {
+        self.records += u64::from(segment::append(record, &mut self.bytes));
+    }
+
+    /// Moves all records of another batch to the end of this one.
+    pub(crate) fn take_from(&mut self, other: &mut Self) {
+        self.bytes.extend_from_slice(&other.bytes);
+        self.records += other.records;
+        other.clear();
+    }
+
+    /// Forgets all records.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES);
+        self.records = 0;
+    }
+
+    /// How many records there are.
+    pub(crate) fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// How many bytes they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// What is counted of each record.
+    pub(super) fn lengths(&self) -> impl Iterator<Item = Lengths<'_>> {
+        Frames::of_appended(&self.bytes).filter_map(|frame| frame.lengths())
+    }
+
+    /// All records, in parts that have `most` bytes and at most one record more.
+    pub(super) fn parts(&self, most: u64) -> impl Iterator<Item = Part<'_>> {
+        let mut frames = Frames::of_appended(&self.bytes);
+        std::iter::from_fn(move || {
+            let begin = frames.at;
+            let first = frames.next()?;
+            let first_ms = first.head().map_or(0, |head| head.ended_ms);
+            let mut records = 1;
+            while ((frames.at - begin) as u64) < most && frames.next().is_some() {
+                records += 1;
+            }
+            Some(Part { bytes: &self.bytes[begin..frames.at], records, first_ms })
+        })
+    }
+}
+
+impl<'a> FromIterator<&'a Record> for Batch {
+    fn from_iter<I: IntoIterator<Item = &'a Record>>(records: I) -> Self {
+        let mut batch = Self::default();
+        records.into_iter().for_each(|record| batch.push(record.fields()));
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::record::tests::record;
+
+    #[test]
+    fn parts_have_every_record_once_in_their_order() {
+        let records: Vec<Record> = (1..=20).map(|n| record(n, "x", 0)).collect();
+        let mut batch = Batch::default();
+        batch.take_from(&mut records[..7].iter().collect());
+        batch.take_from(&mut records[7..].iter().collect());
+        assert_eq!(batch.records(), 20);
+        let each = batch.bytes() / 20;
+        for most in [1, each, 3 * each + 1, batch.bytes(), usize::MAX] {
+            let parts: Vec<_> = batch.parts(most as u64).collect();
+            assert_eq!(
+                parts.iter().map(|part| part.bytes).collect::<Vec<_>>().concat(),
+                batch.bytes
+            );
+            assert_eq!(parts.iter().map(|part| part.records).sum::<u64>(), 20);
+            let mut first = 1;
+            for part in parts {
+                assert_eq!(part.first_ms, first, "{most}");
+                first += part.records;
+                assert!(part.bytes.len() < most.saturating_add(each), "{most}");
+            }
+        }
+        batch.clear();
+        assert!(batch.is_empty() && batch.parts(1).next().is_none());
+    }
+
+    #[test]
+    fn a_record_that_is_too_long_is_left_out() {
+        let long = Record { command: "x".repeat(segment::RECORD_MAX), ..record(1, "x", 0) };
+        let batch: Batch = [&long, &record(2, "x", 0)].into_iter().collect();
+        assert_eq!(batch.records(), 1);
+        assert_eq!(batch.lengths().map(|it| it.ended_ms).collect::<Vec<_>>(), [2]);
+    }
+}
