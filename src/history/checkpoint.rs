@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::form::{self, Frames};
 use super::record::Record;
-use super::segment::{self, Frames};
 use super::store::{Store, open_plain};
 
 /// The name of the file. It is no number, so it is none of a file of records.
@@ -55,9 +55,9 @@ impl Checkpoint {
         out.extend(self.known_ms.to_le_bytes());
         out.push(length);
         out.extend(boot);
-        out.extend(segment::MAGIC);
+        out.extend(form::MAGIC);
         for record in &self.records {
-            segment::append(record.fields(), &mut out);
+            form::append(record.fields(), &mut out);
         }
         let (new, path) = (dir.join(NEW), dir.join(NAME));
         match fs::remove_file(&new) {

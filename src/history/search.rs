@@ -1,8 +1,8 @@
 //! Looks something up, the newest first, one file at a time: between two files the caller can write
 //! what ended meanwhile.
 
+use super::form::{Frame, Frames};
 use super::record::Record;
-use super::segment::{Frame, Frames};
 use super::store::Store;
 
 /// A search ends with about this many bytes of records.

@@ -10,8 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::batch::Batch;
-use super::segment::{self, Frames, MAGIC};
+use super::form::{self, Batch, Frames, MAGIC};
 
 /// The name of what cannot be read. One such file is kept.
 const DAMAGED: &str = "damaged";
@@ -115,7 +114,7 @@ impl Store {
         let Ok(mut file) = open_plain(&path) else { return Ok(Err(UNREADABLE)) };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let found = segment::readable(&bytes);
+        let found = form::readable(&bytes);
         self.next = first.saturating_add(found.records);
         if found.damaged {
             return Ok(Err("is damaged"));

@@ -3,11 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::encoding::Lengths;
+use super::form::{Frames, Lengths};
 use super::histogram::{Bins, Histogram, Quantiles};
 use super::replay::{Arrival, replay};
 use super::search::Query;
-use super::segment::Frames;
 use super::store::Store;
 use super::timeline::Timeline;
 use crate::core::Mode;
@@ -300,7 +299,7 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::encoding::tests::written;
+    use crate::history::form::tests::written;
     use crate::history::record::{Ending, Item, Reason, Record, tests::record};
     use crate::history::store::Limits;
 

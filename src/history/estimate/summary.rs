@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use super::sample::{Recent, Sample};
 use crate::core::Mode;
-use crate::history::batch::Batch;
-use crate::history::encoding::Lengths;
-use crate::history::segment::Frames;
+use crate::history::form::{Batch, Frames, Lengths};
 use crate::history::store::Store;
 
 /// So many keys are known, those that were released last.

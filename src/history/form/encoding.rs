@@ -4,8 +4,8 @@
 //! being read: time, user, failure, keys. Numbers of variable length have seven bits in each byte,
 //! the lowest first.
 
-use super::record::{Ending, Fields, Item, ItemFields, Reason, Record, RingStep};
 use crate::core::{Mode, SlotRange, Slots};
+use crate::history::record::{Ending, Fields, Item, ItemFields, Reason, Record, RingStep};
 
 /// The version of this form, the first byte of each record.
 const VERSION: u8 = 2;
@@ -17,7 +17,7 @@ const HAS_HOST: u8 = 8;
 const AT_LEAST: u8 = 16;
 
 /// Appends the form of a record.
-pub(super) fn encode<'a>(
+pub(in crate::history) fn encode<'a>(
     record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
     out: &mut Vec<u8>,
 ) {
@@ -115,17 +115,17 @@ fn text(text: &str, out: &mut Vec<u8>) {
 
 /// What a search compares.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Head<'a> {
-    pub(super) ended_ms: u64,
-    pub(super) uid: u32,
-    pub(super) failed: bool,
+pub(in crate::history) struct Head<'a> {
+    pub(in crate::history) ended_ms: u64,
+    pub(in crate::history) uid: u32,
+    pub(in crate::history) failed: bool,
     /// The number of items, and their form.
     items: (u64, Reader<'a>),
 }
 
 impl<'a> Head<'a> {
     /// The head of a record; `None` if it is none, or one of a later version.
-    pub(super) fn read(payload: &'a [u8]) -> Option<Self> {
+    pub(in crate::history) fn read(payload: &'a [u8]) -> Option<Self> {
         let (head, _) = Self::and_flags(payload)?;
         Some(head)
     }
@@ -143,7 +143,7 @@ impl<'a> Head<'a> {
     }
 
     /// Whether one of the keys is this one or lies below it.
-    pub(super) fn is_below(&self, key: &str) -> bool {
+    pub(in crate::history) fn is_below(&self, key: &str) -> bool {
         let (count, mut reader) = self.items;
         for left in (0..count).rev() {
             let Some(each) = reader.bytes() else { return false };
@@ -161,18 +161,18 @@ impl<'a> Head<'a> {
 
 /// What was asked of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ItemForm<'a> {
-    pub(super) key: &'a str,
-    pub(super) mode: Mode,
-    pub(super) count: u64,
-    pub(super) size: u64,
+pub(in crate::history) struct ItemForm<'a> {
+    pub(in crate::history) key: &'a str,
+    pub(in crate::history) mode: Mode,
+    pub(in crate::history) count: u64,
+    pub(in crate::history) size: u64,
     /// The number of ranges of slots, and their form.
     slots: (u64, Reader<'a>),
 }
 
 impl ItemForm<'_> {
     /// Whether its key is this one or lies below it.
-    pub(super) fn is_below(&self, key: &str) -> bool {
+    pub(in crate::history) fn is_below(&self, key: &str) -> bool {
         is_below(self.key.as_bytes(), key)
     }
 }
@@ -185,22 +185,22 @@ fn is_below(stands: &[u8], key: &str) -> bool {
 
 /// What is counted of a record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lengths<'a> {
-    pub(super) ended_ms: u64,
-    pub(super) uid: u32,
-    pub(super) waited_ms: u64,
+pub(in crate::history) struct Lengths<'a> {
+    pub(in crate::history) ended_ms: u64,
+    pub(in crate::history) uid: u32,
+    pub(in crate::history) waited_ms: u64,
     /// `None` if it was never granted.
-    pub(super) held_ms: Option<u64>,
+    pub(in crate::history) held_ms: Option<u64>,
     /// Whether the time until its end is a lower bound.
-    pub(super) at_least: bool,
-    pub(super) command: &'a str,
+    pub(in crate::history) at_least: bool,
+    pub(in crate::history) command: &'a str,
     /// The number of items, and their form.
     items: (u64, Reader<'a>),
 }
 
 impl<'a> Lengths<'a> {
     /// Reads what is counted of a record; `None` if it is none, or one of a later version.
-    pub(super) fn read(payload: &'a [u8]) -> Option<Self> {
+    pub(in crate::history) fn read(payload: &'a [u8]) -> Option<Self> {
         let (Head { ended_ms, uid, items, .. }, flags) = Head::and_flags(payload)?;
         let (count, mut reader) = items;
         for _ in 0..count {
@@ -214,14 +214,14 @@ impl<'a> Lengths<'a> {
     }
 
     /// What it asked for.
-    pub(super) fn items(&self) -> impl Iterator<Item = ItemForm<'a>> + use<'a> {
+    pub(in crate::history) fn items(&self) -> impl Iterator<Item = ItemForm<'a>> + use<'a> {
         let (count, mut reader) = self.items;
         (0..count).map_while(move |_| item(&mut reader))
     }
 }
 
 /// Reads a record; `None` if it is none, or one of a later version.
-pub(super) fn decode(payload: &[u8]) -> Option<Record> {
+pub(in crate::history) fn decode(payload: &[u8]) -> Option<Record> {
     let (Head { ended_ms, uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
     let mut items = Vec::new();
     for _ in 0..count {
@@ -372,7 +372,7 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::history) mod tests {
     use super::*;
     use crate::history::record::tests::record;
 

@@ -2,8 +2,8 @@
 //! many of them to another one at once.
 
 use super::encoding::Lengths;
-use super::record::{Fields, ItemFields, Record};
 use super::segment::{self, Frames};
+use crate::history::record::{Fields, ItemFields, Record};
 
 /// A batch that is emptied keeps this much memory for the next records.
 const KEPT_BYTES: usize = 256 * 1024;
@@ -17,12 +17,12 @@ pub(crate) struct Batch {
 
 /// Consecutive records of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part<'a> {
-    pub(super) bytes: &'a [u8],
+pub(in crate::history) struct Part<'a> {
+    pub(in crate::history) bytes: &'a [u8],
     /// How many there are.
-    pub(super) records: u64,
+    pub(in crate::history) records: u64,
     /// When the first one ended.
-    pub(super) first_ms: u64,
+    pub(in crate::history) first_ms: u64,
 }
 
 impl Batch {
@@ -63,12 +63,12 @@ impl Batch {
     }
 
     /// What is counted of each record.
-    pub(super) fn lengths(&self) -> impl Iterator<Item = Lengths<'_>> {
+    pub(in crate::history) fn lengths(&self) -> impl Iterator<Item = Lengths<'_>> {
         Frames::of_appended(&self.bytes).filter_map(|frame| frame.lengths())
     }
 
     /// All records, in parts that have `most` bytes and at most one record more.
-    pub(super) fn parts(&self, most: u64) -> impl Iterator<Item = Part<'_>> {
+    pub(in crate::history) fn parts(&self, most: u64) -> impl Iterator<Item = Part<'_>> {
         let mut frames = Frames::of_appended(&self.bytes);
         std::iter::from_fn(move || {
             let begin = frames.at;

@@ -3,20 +3,20 @@
 //! A record has its length and a checksum before it, both with the lowest byte first.
 
 use super::encoding::{Head, Lengths, decode, encode};
-use super::record::{Fields, ItemFields, Record};
+use crate::history::record::{Fields, ItemFields, Record};
 
 /// The first bytes of each file.
-pub(super) const MAGIC: &[u8; 16] = b"canal history 2\n";
+pub(in crate::history) const MAGIC: &[u8; 16] = b"canal history 2\n";
 
 /// The bytes before each record: its length, and its CRC-32.
 const HEADER: usize = 8;
 
 /// No record is longer: one that would be is not written. A request has 64 keys of 1 KiB at most.
-pub(super) const RECORD_MAX: usize = 1 << 20;
+pub(in crate::history) const RECORD_MAX: usize = 1 << 20;
 
 /// Appends a record as it stands in a file. Returns whether it did: a record that is too long is
 /// left out.
-pub(super) fn append<'a>(
+pub(in crate::history) fn append<'a>(
     record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
     out: &mut Vec<u8>,
 ) -> bool {
@@ -39,27 +39,27 @@ pub(super) fn append<'a>(
 
 /// The records of a file, from the first on. Ends where no whole record is left.
 #[derive(Clone, Debug)]
-pub(super) struct Frames<'a> {
+pub(in crate::history) struct Frames<'a> {
     bytes: &'a [u8],
     /// Where the next record begins.
-    pub(super) at: usize,
+    pub(in crate::history) at: usize,
 }
 
 /// A record in a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame<'a> {
+pub(in crate::history) struct Frame<'a> {
     checksum: u32,
     payload: &'a [u8],
 }
 
 impl<'a> Frames<'a> {
     /// The records of a file; `None` if it is no file of the history.
-    pub(super) fn of(bytes: &'a [u8]) -> Option<Self> {
+    pub(in crate::history) fn of(bytes: &'a [u8]) -> Option<Self> {
         bytes.starts_with(MAGIC).then_some(Self { bytes, at: MAGIC.len() })
     }
 
     /// Records as [`append`] leaves them.
-    pub(super) fn of_appended(bytes: &'a [u8]) -> Self {
+    pub(in crate::history) fn of_appended(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 }
@@ -82,43 +82,43 @@ impl<'a> Iterator for Frames<'a> {
 }
 
 impl<'a> Frame<'a> {
-    pub(super) fn is_intact(&self) -> bool {
+    pub(in crate::history) fn is_intact(&self) -> bool {
         crc32fast::hash(self.payload) == self.checksum
     }
 
-    pub(super) fn head(&self) -> Option<Head<'a>> {
+    pub(in crate::history) fn head(&self) -> Option<Head<'a>> {
         Head::read(self.payload)
     }
 
     /// How many bytes the record has.
-    pub(super) fn length(&self) -> usize {
+    pub(in crate::history) fn length(&self) -> usize {
         self.payload.len()
     }
 
     /// What is counted of the record; `None` if it is damaged.
-    pub(super) fn lengths(&self) -> Option<Lengths<'a>> {
+    pub(in crate::history) fn lengths(&self) -> Option<Lengths<'a>> {
         if self.is_intact() { Lengths::read(self.payload) } else { None }
     }
 
     /// The record; `None` if it is damaged.
-    pub(super) fn record(&self) -> Option<Record> {
+    pub(in crate::history) fn record(&self) -> Option<Record> {
         if self.is_intact() { decode(self.payload) } else { None }
     }
 }
 
 /// How far a file can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Readable {
+pub(in crate::history) struct Readable {
     /// How many records.
-    pub(super) records: u64,
+    pub(in crate::history) records: u64,
     /// Where the last one ends.
-    pub(super) end: usize,
+    pub(in crate::history) end: usize,
     /// Whether something other than a torn record follows.
-    pub(super) damaged: bool,
+    pub(in crate::history) damaged: bool,
 }
 
 /// Checks a file to which a process that was killed may have appended.
-pub(super) fn readable(bytes: &[u8]) -> Readable {
+pub(in crate::history) fn readable(bytes: &[u8]) -> Readable {
     let Some(mut frames) = Frames::of(bytes) else {
         // The first write was torn.
         let torn = MAGIC.starts_with(bytes);

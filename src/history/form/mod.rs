@@ -1,0 +1,13 @@
+//! The form in which records stand in a file: `encoding` of one record, `segment` of a file, `batch` of
+//! records on their way to one.
+
+mod batch;
+mod encoding;
+mod segment;
+
+pub(crate) use batch::Batch;
+pub(super) use encoding::Lengths;
+pub(super) use segment::{Frame, Frames, MAGIC, append, readable};
+
+#[cfg(test)]
+pub(super) use encoding::tests;
