@@ -222,7 +222,13 @@ impl Kind {
             Self::Journal | Self::BadDisk => {}
             // Tokens grow only if all who were told some say so in time.
             Self::WrongTime => weights.push((Fault::Heal, 800)),
-            Self::LostLog => weights.push((Fault::Heal, rng.u32(60..250))),
+            Self::LostLog => {
+                weights.push((Fault::Heal, rng.u32(60..250)));
+                // In all runs these would hide what a loss alone leads to.
+                if rng.u8(0..4) == 0 {
+                    weights.extend([(Fault::Freeze, 3), (Fault::Fence, 3), (Fault::Reboot, 2)]);
+                }
+            }
             _ => weights.push((Fault::Heal, rng.u32(5..20))),
         }
         weights
