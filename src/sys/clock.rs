@@ -17,6 +17,13 @@ pub fn boottime_ms() -> u64 {
     boottime_ns() / 1_000_000
 }
 
+/// The first whole millisecond of CLOCK_BOOTTIME at which this time is over. The clock is between two
+/// milliseconds now: counted from the earlier one, the time would end too soon.
+#[must_use]
+pub fn boottime_ms_after(time_ms: u64) -> u64 {
+    boottime_ns().div_ceil(1_000_000).saturating_add(time_ms)
+}
+
 /// Milliseconds since 1970-01-01 UTC by the system's clock. For display, never for decisions.
 #[must_use]
 pub fn unix_ms() -> u64 {
@@ -64,6 +71,16 @@ mod tests {
         let uptime_ms = (seconds * 1000.0).round() as u64;
         // /proc/uptime is cut to hundredths of a second.
         assert!(before <= uptime_ms + 10 && uptime_ms <= after, "{before} {uptime_ms} {after}");
+    }
+
+    #[test]
+    fn no_time_ends_too_soon() {
+        for _ in 0..1_000 {
+            let begun_ns = boottime_ns();
+            let until_ns = boottime_ms_after(50) * 1_000_000;
+            assert!(until_ns >= begun_ns + 50_000_000, "{begun_ns} {until_ns}");
+        }
+        assert_eq!(boottime_ms_after(u64::MAX), u64::MAX);
     }
 
     #[test]

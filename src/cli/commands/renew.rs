@@ -17,7 +17,7 @@ use crate::cli::wording::usage_error::wrong;
 use crate::client::{Client, ClientError};
 use crate::protocol::{ErrorName, Handle, Renew, Renewed};
 use crate::run::{OwnCode, SUCCESS};
-use crate::sys::clock::boottime_ms;
+use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::pidfd::Pidfd;
 
 /// The longest sleep at once. The clock of the sleep stands still while the machine is suspended,
@@ -128,7 +128,7 @@ impl Lease {
 
 /// Whether the process ends within this time, by a clock that goes on in suspend.
 fn ends_within(process: &Pidfd, time_ms: u64) -> bool {
-    let until = boottime_ms().saturating_add(time_ms);
+    let until = boottime_ms_after(time_ms);
     loop {
         let left = until.saturating_sub(boottime_ms());
         let sleep = u16::try_from(left.min(SLEEP_MS_MAX)).unwrap_or(u16::MAX);

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::protocol::{Acquire, Failure, Grant, Progress, frame};
-use crate::sys::clock::boottime_ms;
+use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
 
@@ -39,7 +39,7 @@ struct WaitDeadline(Option<u64>);
 
 impl WaitDeadline {
     fn after(wait_ms: Option<u64>) -> Self {
-        Self(wait_ms.map(|wait_ms| boottime_ms().saturating_add(wait_ms)))
+        Self(wait_ms.map(boottime_ms_after))
     }
 
     /// The rest of the wait, for the next daemon. It is never 0 for a wait that has begun: 0 would

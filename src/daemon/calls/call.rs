@@ -97,7 +97,7 @@ impl Call {
         let Asked::Acquire(acquire) = &self.asked else { return None };
         let until = match acquire.wait_ms {
             Some(0) => return None,
-            wait_ms => wait_ms.map(|wait_ms| clock::boottime_ms().saturating_add(wait_ms)),
+            wait_ms => wait_ms.map(clock::boottime_ms_after),
         };
         let key = acquire.items.first().map(|item| item.key.clone()).unwrap_or_default();
         Some(Patience { until, untold: self.more, key })

@@ -77,9 +77,7 @@ impl Server {
         self.withdraw_offers_for(&items);
         let wait = match acquire.wait_ms {
             Some(0) => Wait::No,
-            Some(wait_ms) => {
-                Wait::Yes { until: Some(clock::boottime_ms().saturating_add(wait_ms)) }
-            }
+            Some(wait_ms) => Wait::Yes { until: Some(clock::boottime_ms_after(wait_ms)) },
             None => Wait::Yes { until: None },
         };
         let crowd = self.crowd(wait, owner.uid);

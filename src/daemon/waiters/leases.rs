@@ -67,7 +67,7 @@ impl Leases {
                 true => ttl_ms / 2,
                 false => ttl_ms,
             };
-            let end = clock::boottime_ms().saturating_add(ttl_ms);
+            let end = clock::boottime_ms_after(ttl_ms);
             self.of.insert(frame, end);
             self.ends.insert((end, frame));
         }
