@@ -46,6 +46,23 @@ fn assert_as_before(screen: &mut Screen, number: usize) {
     assert_eq!(begun, ended, "each other screen was left");
 }
 
+fn terminal(path: &str) -> fs::File {
+    fs::OpenOptions::new().write(true).custom_flags(libc::O_NOCTTY).open(path).unwrap()
+}
+
+/// Whether a process polls two descriptors: the terminal, and its signals.
+fn waits_for_terminal(pid: i32) -> bool {
+    let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    call.split(' ').nth(2) == Some("0x2")
+}
+
+/// Whether a signal waits to be heard by a process.
+fn is_pending(pid: i32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:\t")).unwrap();
+    u64::from_str_radix(pending, 16).unwrap() & 1 << (signal as u32 - 1) != 0
+}
+
 fn is_list(shown: &str) -> bool {
     shown.starts_with("1 key, ") && shown.contains("> deploy")
 }
@@ -160,23 +177,45 @@ fn it_ends_by_a_signal_while_the_terminal_takes_nothing() {
     screen.keys("canal top; echo code $?\n");
     screen.until("it is shown", is_list);
     let pid = tops(&world)[0];
-    let mut open = fs::OpenOptions::new();
-    let open = open.write(true).custom_flags(libc::O_NOCTTY);
-    let terminal = open.open(format!("/proc/{pid}/fd/1")).unwrap();
+    let terminal = terminal(&format!("/proc/{pid}/fd/1"));
     tcflow(&terminal, FlowArg::TCOOFF).unwrap();
     screen.keys("?");
     let second = world.holder(&["-k", "second"]);
-    wait_until("it waits for the terminal", || {
-        let polled = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-        // Two descriptors: the terminal, and its signals.
-        polled.split(' ').nth(2) == Some("0x2")
-    });
+    wait_until("it waits for the terminal", || waits_for_terminal(pid));
     signal(pid, Signal::SIGTERM);
     wait_until("it ends", || tops(&world).is_empty());
     tcflow(&terminal, FlowArg::TCOON).unwrap();
     screen.until("the shell goes on", |shown| shown.contains("code 143"));
     holder.finish();
     second.finish();
+}
+
+#[test]
+fn it_draws_on_the_other_screen_though_the_terminal_took_nothing_at_its_start() {
+    let world = World::with_daemon();
+    let holder = deploy(&world, "deploy");
+    let script = "tty > name; until [ -e go ]; do sleep 0.01; done; exec canal top";
+    let mut screen = Screen::start(&world, &["sh", "-c", script], 24, 80);
+    wait_until("the script runs", || world.read("name").ends_with('\n'));
+    let terminal = terminal(world.read("name").trim_end());
+    tcflow(&terminal, FlowArg::TCOOFF).unwrap();
+    fs::write(world.path("work/go"), "").unwrap();
+    wait_until("it waits for the terminal", || {
+        tops(&world).first().copied().is_some_and(waits_for_terminal)
+    });
+    let pid = tops(&world)[0];
+    // It leaves what it was writing for this signal.
+    signal(pid, Signal::SIGWINCH);
+    wait_until("it has heard the signal", || !is_pending(pid, Signal::SIGWINCH));
+    wait_until("it waits for the terminal again", || waits_for_terminal(pid));
+    tcflow(&terminal, FlowArg::TCOON).unwrap();
+    screen.until("it is shown", is_list);
+    screen.keys("q");
+    wait_until("it ends", || tops(&world).is_empty());
+    let written = screen.written();
+    let times = OTHER_SCREEN.map(|it| memchr::memmem::find_iter(written, it).count());
+    assert_eq!(times, [1, 1], "it began to use the other screen, and ended it");
+    holder.finish();
 }
 
 #[test]
