@@ -110,8 +110,8 @@ pub(crate) struct RingStep {
     pub(crate) key: String,
 }
 
-/// What a record says, where it is not one yet: whoever has it need not copy it to have it written. The
-/// fields are those of [`Record`], and `items` those of each of its items.
+/// What a record says, borrowed: the daemon has it written without making a [`Record`] of it. The fields
+/// are those of a record, and `items` has those of each of its items.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields<'a, I> {
     pub(crate) ended_ms: u64,

@@ -16,7 +16,7 @@ use crate::history::{Batch, Counts, Found, Present, Query, Record, Summary};
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.
 const BATCH_TIME: Duration = Duration::from_millis(400);
 
-/// With so many bytes of records the thread writes at once.
+/// When this many bytes of records wait, the thread writes them at once.
 const BATCH_BYTES: usize = 64 * 1024;
 
 /// More bytes of records than this do not wait: the newest are dropped and counted.

@@ -160,11 +160,19 @@ fn run_whole(host: &Host, key: &str) {
     });
 }
 
-/// Starts a command that keeps running, after all earlier ones have started.
+/// Starts a command that keeps running, after all earlier ones have started. As in [`run_whole`], it is
+/// started again if its host lost the engine before it ran.
 fn start(host: &Host, key: &str) -> Proc {
     let before = tokens(host).len();
-    let holder = run(host, key, "while :; do sleep 0.1; done").spawn();
-    wait_until("it runs", || tokens(host).len() > before);
+    let begin = || run(host, key, "while :; do sleep 0.1; done").spawn();
+    let mut holder = begin();
+    wait_until("it runs", || {
+        let runs = tokens(host).len() > before;
+        if !runs && holder.has_ended() {
+            holder = begin();
+        }
+        runs
+    });
     holder
 }
 
