@@ -1,10 +1,31 @@
-//! How the program is linked, where it is not static.
+//! How the program is linked.
 
 use std::env::var;
 use std::process::Command;
 
+/// The functions that a start executes: `packaging/start-order` writes and explains it.
+const START_ORDER: &str = "packaging/start-order.ld";
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={START_ORDER}");
+    start_order();
+    for_glibc();
+}
+
+/// Has the functions that a start executes laid side by side, in programs that are optimized.
+fn start_order() {
+    let folder = var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    // Two linkers that read no such list and say so by failing.
+    let others = ["mold", "gold"];
+    let flags = var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    if var("PROFILE").as_deref() == Ok("release") && !others.iter().any(|other| flags.contains(other)) {
+        println!("cargo::rustc-link-arg-bin=canal=-T{folder}/{START_ORDER}");
+    }
+}
+
+/// Has a program for glibc find nothing to relocate and no unwinder to load when it starts.
+fn for_glibc() {
     let is_glibc = var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux")
         && var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu");
     let is_static = var("CARGO_CFG_TARGET_FEATURE")
@@ -15,6 +36,8 @@ fn main() {
     // A program at a fixed address has nothing to relocate when it starts. For the static build
     // `.cargo/config.toml` asks for that; here the flag would reach procedural macros too.
     println!("cargo::rustc-link-arg-bin=canal=-no-pie");
+    // `.cargo/config.toml` does without this so that functions call each other without a table.
+    println!("cargo::rustc-link-arg-bin=canal=-Wl,-z,now");
     // Loading gcc's unwinder as a shared library takes a tenth of a start. A compiler that does not
     // have it as an archive prints the name without a folder.
     let unwinder = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output();
