@@ -40,13 +40,9 @@ impl Target {
     /// Connects, starting a daemon if need be and allowed, and says what keeps its locks apart from
     /// others.
     pub(crate) fn connect(&self, verbosity: Verbosity) -> Result<Client, Failed> {
-        let why = match self.place.rule {
-            Rule::Given => "as --socket or CANAL_SOCKET says",
-            Rule::Shared => "that of this machine",
-            Rule::PerUser => "that of this user",
-        };
-        let socket = self.place.socket.display();
-        verbosity.fine_detail(&format!("asking the daemon at {socket}, {why}"));
+        if verbosity >= Verbosity::Detailed {
+            verbosity.fine_detail(&asking(&self.place));
+        }
         let client = Client::connect(&self.place, self.options());
         let mut client = client.map_err(|error| no_client(error, &self.place))?;
         let connected = Connected {
@@ -68,6 +64,16 @@ impl Target {
         }
         Ok(client)
     }
+}
+
+/// Which daemon is asked, and why this one.
+fn asking(place: &Place) -> String {
+    let why = match place.rule {
+        Rule::Given => "as --socket or CANAL_SOCKET says",
+        Rule::Shared => "that of this machine",
+        Rule::PerUser => "that of this user",
+    };
+    format!("asking the daemon at {}, {why}", place.socket.display())
 }
 
 /// Which daemon it is, and with which rights it is asked.

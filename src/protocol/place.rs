@@ -85,7 +85,7 @@ impl Place {
         match given.filter(|path| !path.as_os_str().is_empty()) {
             Some(socket) => {
                 let (given, shared) = (Self::given(socket, uid)?, Self::shared(uid));
-                Ok(if given.socket == shared.socket { shared } else { given })
+                Ok(if given.is_at(&shared) { shared } else { given })
             }
             None if Path::new(SHARED_DIR).is_dir() => Ok(Self::shared(uid)),
             None => Ok(Self::of_user(uid)),
@@ -126,7 +126,12 @@ impl Place {
     #[must_use]
     pub fn is_users_own(&self) -> bool {
         self.rule == Rule::PerUser
-            || self.rule == Rule::Given && self.socket == Self::of_user(self.uid).socket
+            || self.rule == Rule::Given && self.is_at(&Self::of_user(self.uid))
+    }
+
+    /// Whether both have one socket. The paths are absolute and have no superfluous `/` or `.`.
+    fn is_at(&self, other: &Self) -> bool {
+        self.socket.as_os_str() == other.socket.as_os_str()
     }
 
     fn stores_of_user(&self, home: Option<&Path>) -> Stores {
