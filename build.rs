@@ -19,7 +19,9 @@ fn start_order() {
     // Two linkers that read no such list and say so by failing.
     let others = ["mold", "gold"];
     let flags = var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    if var("PROFILE").as_deref() == Ok("release") && !others.iter().any(|other| flags.contains(other)) {
+    if var("PROFILE").as_deref() == Ok("release")
+        && !others.iter().any(|other| flags.contains(other))
+    {
         println!("cargo::rustc-link-arg-bin=canal=-T{folder}/{START_ORDER}");
     }
 }
