@@ -9,7 +9,7 @@ use crate::world::process::{Ended, installed_or_skip};
 const INSTALLED: &str = r#"
     alice() { setpriv --reuid 12345 --regid 12345 --clear-groups "$@"; }
     own() { canal --socket /tmp/canal-0/canal.sock "$@"; }
-    held() { until_true sh -c "canal $1 status $2 | grep -q ' holds '"; }
+    held() { until_true sh -c "canal $1 status $2 | grep -q '^ *holds '"; }
     install_it() {
         mkdir -m 755 /run/canal
         canal daemon 2>/tmp/log &
@@ -101,7 +101,7 @@ fn the_state_of_ones_own_daemon_is_there_when_its_socket_is_named() {
         canal daemon --stop
         install_it
         try canal --socket /tmp/canal-0/canal.sock status kept
-        try sh -c 'canal --socket /tmp/canal-0/canal.sock status lease | grep -c " holds "'
+        try sh -c 'canal --socket /tmp/canal-0/canal.sock status lease | grep -c "^ *holds "'
         ls -A /tmp/canal-0 | grep -c -e state -e lease
     "#;
     let Some(ended) = privately(&world, &format!("{INSTALLED}{script}")) else { return };
@@ -171,7 +171,7 @@ fn the_packaged_configuration_reserves_root_for_root_and_lets_its_group_resize_a
     let expected = ["0", "125", "125", "0", "125", "125", "125", "125", "0", "0", "0"];
     assert_eq!(codes, expected, "{ended:?}");
     assert!(tried[1].2.contains("may not hold `root/backup`: only root may"), "{ended:?}");
-    assert!(tried[8].2.contains(" holds ") && !tried[8].2.contains("secret-word"), "{ended:?}");
+    assert!(tried[8].2.contains("holds  ") && !tried[8].2.contains("secret-word"), "{ended:?}");
 }
 
 /// A machine with systemd, whose `systemctl` only starts the socket, and with nothing in /etc and
