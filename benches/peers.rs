@@ -5,13 +5,13 @@
 //! (etcd-client, with an etcd of its own from etcd-server). Those that are not installed are named.
 //! They take turns in an order that is drawn anew for each round.
 //! `CANAL=PATH` measures another build of canal, `CANAL_PLAIN=PATH` a second one beside it,
-//! `ROUNDS=N` takes more rounds.
+//! `CANAL_OTHERS=PATH:PATH` further ones, each with a daemon of its own. `ROUNDS=N` takes more rounds.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod common;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,10 @@ fn main() -> io::Result<()> {
         command.args(run).env("CANAL_SOCKET", daemon.socket());
         ways.push(Way::new(PLAIN, command, 1));
     }
+    let others = other_builds()?;
+    for (path, daemon) in &others {
+        ways.push(Way::new(&format!("{OTHER}{}", path.display()), daemon.canal(&run), 1));
+    }
     ways.push(Way::new("true", Command::new("true"), 1));
     peer(&mut ways, "flock", &[&file], 1);
     peer(&mut ways, "chpst", &["-L", &file], 1);
@@ -117,10 +121,19 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
+/// The builds that CANAL_OTHERS names. Each needs a daemon of its own, as it may speak differently.
+fn other_builds() -> io::Result<Vec<(PathBuf, Daemon)>> {
+    let named = std::env::var_os("CANAL_OTHERS").unwrap_or_default();
+    let paths = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty());
+    paths.map(|path| Ok((path.clone(), Daemon::of_build(&path)?))).collect()
+}
+
 /// Ours, as it was built for this bench or as CANAL names it.
 const OURS: &str = "canal run -k x -- true";
 /// The one that CANAL_PLAIN names.
 const PLAIN: &str = "canal run -k x -- true, plain build";
+/// One that CANAL_OTHERS names; its path follows.
+const OTHER: &str = "canal run -k x -- true, ";
 
 /// Prints the rows of the table.
 fn tell(medians: &[(String, f64)]) {
@@ -140,6 +153,10 @@ fn tell(medians: &[(String, f64)]) {
     if let Some(flock) = of("flock") {
         compare(OURS, ("flock", flock), "≤ 0.60");
         compare(PLAIN, ("flock", flock), "≤ 0.95");
+        let others = medians.iter().filter(|(name, _)| name.starts_with(OTHER) && name != PLAIN);
+        for (other, _) in others {
+            compare(other, ("flock", flock), "");
+        }
     }
     let wrappers = ["chpst", "setlock", "s6-setlock"].map(|name| Some((name, of(name)?)));
     let fastest = wrappers.into_iter().flatten().min_by(|one, other| one.1.total_cmp(&other.1));

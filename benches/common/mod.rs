@@ -48,19 +48,28 @@ impl Daemon {
 
     /// A daemon with further options.
     pub(crate) fn start_with(options: &[&str]) -> io::Result<Self> {
-        Self::start_in(tempfile::Builder::new().prefix("canal-bench-").tempdir()?, options)
+        Self::start_in(Self::folder()?, Path::new(&canal()), options)
+    }
+
+    /// A daemon of another build.
+    pub(crate) fn of_build(program: &Path) -> io::Result<Self> {
+        Self::start_in(Self::folder()?, program, &[])
     }
 
     /// A daemon with this configuration. It lies beside the socket, as all that the daemon keeps.
     pub(crate) fn configured(config: &str) -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("canal-bench-").tempdir()?;
+        let folder = Self::folder()?;
         std::fs::write(folder.path().join("canal.toml"), config)?;
-        Self::start_in(folder, &[])
+        Self::start_in(folder, Path::new(&canal()), &[])
     }
 
-    fn start_in(folder: tempfile::TempDir, options: &[&str]) -> io::Result<Self> {
+    fn folder() -> io::Result<tempfile::TempDir> {
+        tempfile::Builder::new().prefix("canal-bench-").tempdir()
+    }
+
+    fn start_in(folder: tempfile::TempDir, program: &Path, options: &[&str]) -> io::Result<Self> {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        let program = install(Path::new(&canal()), folder.path(), "canal")?;
+        let program = install(program, folder.path(), "canal")?;
         let process = Self::spawn(&program, &folder.path().join("canal.sock"), &options)?;
         Ok(Self { process, program, options, folder })
     }
