@@ -227,7 +227,7 @@ in_own_process! {
     }
 
     fn a_recovery_that_does_not_wait_is_found, short_recovery {
-        let what = found_over_engine(Rule::RecoveriesWait, 48);
+        let what = found_over_engine(Rule::RecoveriesWait, 352);
         assert!(is_overlap(&what), "{what}");
     }
 
@@ -237,7 +237,7 @@ in_own_process! {
     }
 
     fn an_old_grant_that_is_told_after_a_loss_is_found, old_grant {
-        let what = found_over_engine(Rule::OldGrantsAreAskedAnew, 134);
+        let what = found_over_engine(Rule::OldGrantsAreAskedAnew, 13);
         assert!(what.contains("was told after"), "{what}");
     }
 }
