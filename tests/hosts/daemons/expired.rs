@@ -81,7 +81,10 @@ fn a_host_that_is_cut_off_shows_its_last_table(log: &Log) {
     let before = shown();
     assert!(before.starts_with("engine ") && before.contains("away since"), "{before}");
     assert!(before.contains("commands here are stopped at"), "{before}");
-    assert!(before.contains("it may have changed since:") && before.contains("holds  "), "{before}");
+    assert!(
+        before.contains("it may have changed since:") && before.contains("holds  "),
+        "{before}"
+    );
     lost(holder, " was last reached ");
     let after = shown();
     assert!(after.contains("it may have changed since:") && after.contains("holds  "), "{after}");
