@@ -10,6 +10,7 @@ use crate::protocol::{DeadlinePageQuery, ErrorName, Failure, Progress};
 use crate::sys::deadline::{Deadline, Writer};
 use crate::sys::pidfd::Pidfd;
 use fake::{Peer, grant, progress};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 fn acquire(
     scratch: &Scratch,
@@ -163,6 +164,9 @@ fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
     let second = client.page(&DeadlinePageQuery { tag: request.tag, token: None }).unwrap();
     let (tag, _next) = daemon.join().unwrap();
     assert_eq!(tag, serde_json::to_value(request.tag).unwrap());
+    // A child that another test starts has a copy of the line until it executes its program.
+    let mut line = [PollFd::new(first.line(), PollFlags::POLLIN)];
+    poll(&mut line, PollTimeout::from(60_000_u16)).unwrap();
     assert!(first.is_left() && !second.is_left());
 }
 
