@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use crate::terminal::Terminal;
 use crate::world::World;
-use crate::world::process::{installed_or_skip, state, wait_until};
+use crate::world::process::{installed_or_skip, signal, state, wait_until};
 use crate::world::record::{Events, recorded};
 
 const CTRL_C: &str = "\x03";
@@ -59,6 +59,30 @@ fn a_command_that_catches_ctrl_c_gets_it_once_and_may_go_on() {
         assert_eq!(ended.code, Some(3), "{way:?}: {seen}");
         assert!(seen.contains("interrupted 1: line"), "{way:?}: {seen}");
     }
+}
+
+#[test]
+fn ctrl_c_that_the_supervisor_sees_after_the_end_of_the_command_does_not_end_it() {
+    let world = World::with_daemon();
+    let body = "trap : INT; echo up; read line; exit 3";
+    let way = ["canal", "run", "-k", "x", "--max-run", "600", "--", "bash", "-c", body];
+    let mut terminal = Terminal::start(&world, &way);
+    terminal.until("up\r\n");
+    let command = world.key("x").holders[0].pid.cast_signed();
+    let supervisor = terminal.session.child.id().cast_signed();
+    // The supervisor stops with the command, and only the command goes on.
+    signal(command, Signal::SIGSTOP);
+    wait_until("both are stopped", || [command, supervisor].map(state) == [Some('T'); 2]);
+    signal(command, Signal::SIGCONT);
+    wait_until("the command reads", || state(command) == Some('S'));
+    terminal.keys(CTRL_C);
+    terminal.until("^C");
+    terminal.keys("line\n");
+    wait_until("the command has ended", || state(command) == Some('Z'));
+    signal(supervisor, Signal::SIGCONT);
+    let (ended, _) = terminal.end();
+    assert_eq!((ended.code, ended.signal), (Some(3), None));
+    world.until_idle();
 }
 
 #[test]

@@ -136,6 +136,8 @@ impl<'a> Parent<'a> {
     }
 
     fn finish(&self, end: End) -> io::Result<Ended> {
+        // They were sent while the command ran, and would end this process once they are no longer blocked.
+        while self.signals.read_signal()?.is_some() {}
         ended(self.command, Reap::Now)?;
         Ok(self.ended(end))
     }
