@@ -67,8 +67,6 @@ mod history;
 #[doc(hidden)]
 pub mod host;
 #[doc(hidden)]
-pub mod json;
-#[doc(hidden)]
 pub mod log;
 #[doc(hidden)]
 pub mod nodes;

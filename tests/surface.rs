@@ -227,11 +227,11 @@ fn layers_use_exactly_the_layers_that_the_table_in_contributing_names() {
 
 #[test]
 fn uses_in_groups_and_in_code_are_found() {
-    let text = "use crate::{core::{Key, View}, json,\n    sys};\n// crate::cli\n\
+    let text = "use crate::{core::{Key, View}, protocol,\n    sys};\n// crate::cli\n\
                 fn f() { crate::daemon::run(); let x: crate::log::X<crate::host::Y>; }\n\
                 pub(crate) use crate::run::*;\n";
     let found = used_of_the_root(text);
-    let expected = ["core", "daemon", "host", "json", "log", "run", "sys"].map(str::to_owned);
+    let expected = ["core", "daemon", "host", "protocol", "log", "run", "sys"].map(str::to_owned);
     assert_eq!(found, BTreeSet::from(expected));
 }
 

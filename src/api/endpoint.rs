@@ -2,13 +2,11 @@
 
 use std::path::PathBuf;
 
-use nix::unistd::geteuid;
-
 use super::error::{Error, ErrorKind};
 use crate::client::{Client, Options, Start, find_program};
 use crate::protocol::Tag;
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::user_namespace::uid_of_machine;
+use crate::protocol::user_namespace::MachineUid;
 use crate::run::environment;
 use crate::run::nodes::Lookout;
 
@@ -68,8 +66,8 @@ impl Endpoint {
     pub(super) fn place(&self) -> Result<Place, Error> {
         let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
         let given = self.socket.as_deref().or(variable.as_deref());
-        let uid = uid_of_machine(geteuid().as_raw());
-        Place::find(given, uid).map_err(|message| Error::new(ErrorKind::Invalid, message))
+        Place::find(given, MachineUid::own())
+            .map_err(|message| Error::new(ErrorKind::Invalid, message))
     }
 
     pub(super) fn options(&self) -> Options {

@@ -12,7 +12,7 @@ use super::wording::time::Now;
 use super::wording::user_name;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::user_namespace::uid_of_machine;
+use crate::protocol::user_namespace::{MachineUid, uid_of_machine};
 use crate::protocol::{ErrorName, StatusQuery, Tag};
 use crate::run::{Fate, OwnCode, environment};
 use crate::sys::terminal::drawn_line;
@@ -31,7 +31,7 @@ impl Target {
     pub(crate) fn of(global: &Global) -> Result<Self, Failed> {
         let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
         let given = global.socket.as_deref().or(variable.as_deref());
-        let place = Place::find(given, uid_of_machine(geteuid().as_raw())).map_err(Failed::new)?;
+        let place = Place::find(given, MachineUid::own()).map_err(Failed::new)?;
         let start = if global.no_start { Start::Never } else { Start::IfNeeded };
         let by_environment = global.socket.is_none() && place.rule == Rule::Given;
         Ok(Self { place, start, by_environment })

@@ -24,7 +24,7 @@ pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<(), Cli
     if place.rule != Rule::Shared {
         return Ok(());
     }
-    let own = Place::of_user_by_socket(place.uid);
+    let own = Place::of_user_by_socket(place.uid.get());
     let found = with_c_str(&own.socket, lstat);
     if found.is_err_and(|error| error == Errno::ENOENT) || !is_ours(&own) {
         return Ok(());

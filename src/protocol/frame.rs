@@ -9,8 +9,6 @@ use std::ffi::CStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json;
-
 /// Ends each message.
 const END: u8 = 0;
 
@@ -150,7 +148,8 @@ pub fn parse_last_reply<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> 
 /// # Errors
 /// [`FrameError::Malformed`] if the value has no JSON form.
 pub fn append<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
-    json::append(message, out)?;
+    let before = out.len();
+    serde_json::to_writer(&mut *out, message).inspect_err(|_| out.truncate(before))?;
     out.push(END);
     Ok(())
 }

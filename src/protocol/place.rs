@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use nix::unistd::{Uid, User, geteuid};
 
-use super::user_namespace::uid_of_machine;
+use super::user_namespace::{MachineUid, uid_of_machine};
 
 /// The longest path of a socket, in bytes: `sun_path` has 108, and a NUL ends it.
 pub const SOCKET_PATH_MAX: usize = 107;
@@ -37,8 +37,8 @@ pub struct Place {
     pub dir: PathBuf,
     /// Which rule gave the place.
     pub rule: Rule,
-    /// The user that looked for the place, by the number that the machine knows.
-    pub uid: u32,
+    /// The user that looked for the place.
+    pub uid: MachineUid,
     /// The result of [`Self::stores`], once it was called.
     pub stores: OnceLock<Stores>,
 }
@@ -81,14 +81,15 @@ impl Place {
     /// # Errors
     /// A path that is too long for a socket ([`SOCKET_PATH_MAX`]), that names no file, or that is
     /// not absolute after the current directory was put before it.
-    pub fn find(given: Option<&Path>, uid: u32) -> Result<Self, String> {
+    pub fn find(given: Option<&Path>, uid: impl Into<MachineUid>) -> Result<Self, String> {
+        let uid = uid.into();
         match given.filter(|path| !path.as_os_str().is_empty()) {
             Some(socket) => {
-                let (given, shared) = (Self::given(socket, uid)?, Self::shared(uid));
+                let (given, shared) = (Self::given(socket, uid.clone())?, Self::shared(uid));
                 Ok(if given.is_at(&shared) { shared } else { given })
             }
             None if Path::new(SHARED_DIR).is_dir() => Ok(Self::shared(uid)),
-            None => Ok(Self::of_user(uid)),
+            None => Ok(Self::of_user(uid.get())),
         }
     }
 
@@ -96,10 +97,10 @@ impl Place {
     #[must_use]
     pub fn of_user(uid: u32) -> Self {
         let mut dir = USER_DIR.to_owned();
-        dir.push_str(itoa::Buffer::new().format(uid));
+        dir.push_str(&uid.to_string());
         let dir = PathBuf::from(dir);
         let socket = dir.join(USUAL_SOCKET);
-        Self { socket, dir, rule: Rule::PerUser, uid, stores: OnceLock::new() }
+        Self { socket, dir, rule: Rule::PerUser, uid: uid.into(), stores: OnceLock::new() }
     }
 
     /// The place of the user's own daemon, named by its socket: `/run/canal` does not come before
@@ -126,7 +127,9 @@ impl Place {
     #[must_use]
     pub fn is_users_own(&self) -> bool {
         self.rule == Rule::PerUser
-            || self.rule == Rule::Given && self.is_at(&Self::of_user(self.uid))
+            || self.rule == Rule::Given
+                && self.dir.as_os_str().as_bytes().starts_with(USER_DIR.as_bytes())
+                && self.is_at(&Self::of_user(self.uid.get()))
     }
 
     /// Whether both have one socket. The paths are absolute and have no superfluous `/` or `.`.
@@ -142,7 +145,7 @@ impl Place {
         Stores { state_dir, config }
     }
 
-    fn given(socket: &Path, uid: u32) -> Result<Self, String> {
+    fn given(socket: &Path, uid: MachineUid) -> Result<Self, String> {
         let (socket, dir) = match plain_parent(socket) {
             Some(dir) => (socket.to_owned(), Some(dir)),
             None => any_parent(socket)?,
@@ -161,7 +164,7 @@ impl Place {
         Ok(Self { socket, dir, rule: Rule::Given, uid, stores: OnceLock::new() })
     }
 
-    fn shared(uid: u32) -> Self {
+    fn shared(uid: MachineUid) -> Self {
         let dir = PathBuf::from(SHARED_DIR);
         Self {
             socket: dir.join(USUAL_SOCKET),
@@ -306,14 +309,26 @@ mod tests {
     #[test]
     fn the_shared_place_is_shared_also_when_its_socket_is_given() {
         let given = Place::find(Some(Path::new("/run/canal/canal.sock")), 1000).unwrap();
-        assert_eq!(given, Place::shared(1000));
+        assert_eq!(given, Place::shared(1000.into()));
         let other = Place::find(Some(Path::new("/run/canal/other.sock")), 1000).unwrap();
         assert_eq!(other.rule, Rule::Given);
     }
 
     #[test]
+    fn only_a_place_that_may_be_the_users_own_asks_who_the_user_is() {
+        for given in ["/some/where/x.sock", "/run/canal/canal.sock"] {
+            let place = Place::find(Some(Path::new(given)), MachineUid::own()).unwrap();
+            assert!(!place.is_users_own());
+            assert_eq!(place.uid, MachineUid::own(), "not looked up: {given}");
+        }
+        let place = Place::find(Some(Path::new("/tmp/canal-x/y.sock")), MachineUid::own()).unwrap();
+        assert!(!place.is_users_own());
+        assert_eq!(place.uid, uid_of_machine(geteuid().as_raw()).into());
+    }
+
+    #[test]
     fn the_shared_place_is_the_machines() {
-        let place = Place::shared(1000);
+        let place = Place::shared(1000.into());
         assert_eq!(place.socket, Path::new("/run/canal/canal.sock"));
         assert_eq!(place.stores().state_dir, Path::new("/var/lib/canal"));
         assert_eq!(place.stores().config, [Path::new(MACHINE_CONFIG)]);

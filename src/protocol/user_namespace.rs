@@ -1,5 +1,33 @@
 //! The number of a user outside of its user namespace.
 
+use std::sync::OnceLock;
+
+use nix::unistd::geteuid;
+
+/// The number by which the machine knows a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineUid(OnceLock<u32>);
+
+impl MachineUid {
+    /// That of this process, which is looked up when it is first asked for: most clients of a daemon
+    /// shared by users never do.
+    #[must_use]
+    pub fn own() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// The number.
+    pub fn get(&self) -> u32 {
+        *self.0.get_or_init(|| uid_of_machine(geteuid().as_raw()))
+    }
+}
+
+impl From<u32> for MachineUid {
+    fn from(uid: u32) -> Self {
+        Self(uid.into())
+    }
+}
+
 /// The number by which the machine knows `uid`, where a user namespace made its user root
 /// (`unshare -r`, a container's): the files of the machine's own root are not that user's. `uid` for
 /// everybody else.

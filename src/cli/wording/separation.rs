@@ -208,7 +208,7 @@ pub(crate) fn about(separation: &Separation) -> String {
 /// Of a socket that the environment names: the daemon that other commands of this user talk to, if
 /// that runs too.
 fn by_environment(place: &Place) -> Option<String> {
-    let usual = Place::find(None, place.uid).ok()?;
+    let usual = Place::find(None, place.uid.clone()).ok()?;
     let is_in_use = match usual.rule {
         Rule::Shared => usual.socket.symlink_metadata().is_ok(),
         _ => daemon::runs(&usual, geteuid().as_raw()),

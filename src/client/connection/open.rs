@@ -243,7 +243,7 @@ mod tests {
         let dir = Path::new("/d");
         let socket = dir.join("s");
         let (dir, rule, stores) = (dir.into(), Rule::Given, OnceLock::new());
-        let place = Place { socket, dir, rule, uid: 0, stores };
+        let place = Place { socket, dir, rule, uid: 0.into(), stores };
         let said = |left: Option<&str>| {
             never_up(&place, Duration::from_millis(10_123), left.map(Path::new)).to_string()
         };

@@ -116,7 +116,8 @@ impl Link {
         match &node.address {
             NodeAddress::Local => Self::on_this_machine(here, options),
             NodeAddress::Unix(socket) => {
-                let place = Place::find(Some(socket), here.uid).map_err(NodeFailure::permanent)?;
+                let place = Place::find(Some(socket), here.uid.clone());
+                let place = place.map_err(NodeFailure::permanent)?;
                 Self::on_this_machine(&place, options)
             }
             NodeAddress::Ssh(host) => Self::over_ssh(host, node.canal.as_deref()),

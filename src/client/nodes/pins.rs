@@ -144,7 +144,9 @@ impl Pins {
     pub fn of(place: &Place) -> Self {
         let dir = match place.rule {
             Rule::Given => place.stores().state_dir.clone(),
-            Rule::Shared | Rule::PerUser => Place::of_user(place.uid).stores().state_dir.clone(),
+            Rule::Shared | Rule::PerUser => {
+                Place::of_user(place.uid.get()).stores().state_dir.clone()
+            }
         };
         Self { dir, uid: nix::unistd::geteuid().as_raw() }
     }
@@ -262,7 +264,7 @@ mod tests {
             socket: dir.join("s"),
             dir: dir.to_owned(),
             rule: Rule::Given,
-            uid: nix::unistd::geteuid().as_raw(),
+            uid: nix::unistd::geteuid().as_raw().into(),
             stores: OnceLock::new(),
         };
         Pins::of(&place)

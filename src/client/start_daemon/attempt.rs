@@ -193,7 +193,7 @@ mod tests {
 
     fn place(rule: Rule) -> Place {
         let dir = PathBuf::from("/d");
-        Place { socket: dir.join("s"), dir, rule, uid: 0, stores: OnceLock::new() }
+        Place { socket: dir.join("s"), dir, rule, uid: 0.into(), stores: OnceLock::new() }
     }
 
     #[test]

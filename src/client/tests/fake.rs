@@ -30,7 +30,7 @@ impl Scratch {
             socket: dir.path().join("canal.sock"),
             dir: dir.path().to_owned(),
             rule: Rule::Given,
-            uid: 0,
+            uid: 0.into(),
             stores: OnceLock::new(),
         };
         Self { dir, place }

@@ -158,7 +158,7 @@ mod tests {
         let place = Place::of_user(nix::unistd::geteuid().as_raw());
         let name = InstanceGuard::name(&place).unwrap();
         let tmp = fs::metadata("/tmp").unwrap();
-        assert_eq!(parts(&name), Some((place.uid, tmp.dev(), tmp.ino())));
+        assert_eq!(parts(&name), Some((place.uid.get(), tmp.dev(), tmp.ino())));
         let given = Place::find(Some(Path::new("/tmp/x/canal.sock")), place.uid).unwrap();
         assert_eq!(parts(&InstanceGuard::name(&given).unwrap()), None);
         for name in ["canal-", "canal-0", "canal-0-1-2", "canal-x-1-2-0", "other-0-1-2-3"] {

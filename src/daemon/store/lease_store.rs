@@ -199,7 +199,7 @@ mod tests {
             socket: dir.join("canal.sock"),
             dir: dir.to_owned(),
             rule: Rule::PerUser,
-            uid: 0,
+            uid: 0.into(),
             stores: Stores { state_dir: dir.join("state"), config: Vec::new() }.into(),
         };
         let config = Config::read(&place.stores().config).unwrap();

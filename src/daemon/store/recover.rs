@@ -347,7 +347,7 @@ mod tests {
             socket: dir.join("canal.sock"),
             dir: dir.to_owned(),
             rule: Rule::PerUser,
-            uid: 0,
+            uid: 0.into(),
             stores: stores(dir.join("state"), dir).into(),
         }
     }

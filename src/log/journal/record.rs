@@ -8,8 +8,6 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::json;
-
 /// Bytes before the payload: its length and the checksum.
 const PREFIX: usize = 8;
 /// Bytes around a payload.
@@ -57,7 +55,7 @@ pub(in crate::log) fn encode(buffer: &mut Vec<u8>, payload: &impl Serialize) -> 
 
 fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io::Result<()> {
     buffer.extend_from_slice(&[0; PREFIX]);
-    json::append(payload, buffer)?;
+    serde_json::to_writer(&mut *buffer, payload)?;
     let length = buffer.len() - start - PREFIX;
     let Some(field) = u32::try_from(length).ok().filter(|_| length <= PAYLOAD_MAX) else {
         let what = format!("a record of {length} bytes is larger than the journal takes");

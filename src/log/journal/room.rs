@@ -14,7 +14,6 @@ use super::longest::{
 };
 use super::record::OVERHEAD;
 use crate::core::{Change, Entry, Item, NODES_MAX, Outcome, Release, Request, Revision};
-use crate::json;
 use crate::log::Record;
 
 /// How often a request is stopped (or detached) and runs again, and its grant is taken back, that
@@ -117,9 +116,6 @@ fn digits(number: u64) -> u64 {
 
 /// The bytes of a text as JSON.
 fn json_bytes(text: &str) -> u64 {
-    if json::is_plain(text) {
-        return text.len() as u64 + 2;
-    }
     let bytes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
         0..0x20 => 6,

@@ -66,7 +66,9 @@ pub(in crate::cli) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
 fn known(place: &Place) -> Result<KnownNodes, Failed> {
     let mut paths = vec![place.stores().config.clone()];
     if place.rule == Rule::Shared {
-        paths.extend(Place::of_user(place.uid).stores().config.last().map(|own| vec![own.clone()]));
+        paths.extend(
+            Place::of_user(place.uid.get()).stores().config.last().map(|own| vec![own.clone()]),
+        );
     }
     let mut known = KnownNodes::default();
     for paths in paths {

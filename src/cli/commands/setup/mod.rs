@@ -20,7 +20,7 @@ use crate::cli::output::stdout;
 use crate::client::{Client, Start};
 use crate::protocol::StatusQuery;
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::user_namespace::uid_of_machine;
+use crate::protocol::user_namespace::MachineUid;
 use crate::run::SUCCESS;
 use plan::{Plan, Step};
 
@@ -110,8 +110,7 @@ fn execute(words: &[&str]) -> Result<(), Failed> {
 
 /// Whether the daemon of the machine answers.
 fn is_up() -> Result<u8, Failed> {
-    let uid = uid_of_machine(geteuid().as_raw());
-    let place = Place::find(None, uid).map_err(Failed::new)?;
+    let place = Place::find(None, MachineUid::own()).map_err(Failed::new)?;
     if place.rule != Rule::Shared {
         return Err(Failed::new(format!(
             "{SHARED_DIR} is not there, although the socket was started"
