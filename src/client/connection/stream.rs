@@ -295,7 +295,8 @@ pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken>
 }
 
 fn read<T: DeserializeOwned>(parameters: &str) -> Result<T, ClientError> {
-    serde_json::from_str(parameters).map_err(|error| ClientError::Protocol(error.to_string()))
+    serde_json::from_slice(parameters.as_bytes())
+        .map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
 fn failure(name: String, parameters: &str) -> Broken {

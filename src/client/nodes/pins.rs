@@ -202,7 +202,7 @@ impl Pins {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
             Err(error) => return Err(PinError::Io { path, error }),
         }
-        serde_json::from_str(&text)
+        serde_json::from_slice(text.as_bytes())
             .map_err(|error| PinError::Broken { path, what: error.to_string() })
     }
 

@@ -275,14 +275,14 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
 
 fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, ServiceError> {
     let parameters = parameters.map_or("{}", RawValue::get);
-    serde_json::from_str(parameters).map_err(|error| wrong::<T>(parameters, &error))
+    serde_json::from_slice(parameters.as_bytes()).map_err(|error| wrong::<T>(parameters, &error))
 }
 
 /// The error for wrong parameters. It names the wrong parameter: a second parser reads the
 /// parameters again and notes the path.
 #[cold]
 fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> ServiceError {
-    let mut reader = serde_json::Deserializer::from_str(parameters);
+    let mut reader = serde_json::Deserializer::from_slice(parameters.as_bytes());
     match serde_path_to_error::deserialize::<_, T>(&mut reader) {
         Err(error) => ServiceError::invalid(&error),
         Ok(_) => ServiceError::InvalidParameter {

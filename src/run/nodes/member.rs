@@ -333,7 +333,7 @@ impl Member {
 }
 
 fn read<T: DeserializeOwned>(answer: &Answer) -> Result<T, NodeFailure> {
-    serde_json::from_str(&answer.parameters).map_err(|error| {
+    serde_json::from_slice(answer.parameters.as_bytes()).map_err(|error| {
         NodeFailure::permanent(format!("its answer cannot be understood: {error}"))
     })
 }
@@ -348,11 +348,12 @@ fn wrong(name: &str, parameters: &str) -> Wrong {
             if older.contains(&name) {
                 return Wrong::Broken(ssh::older());
             }
-            let said: serde_json::Value = serde_json::from_str(parameters).unwrap_or_default();
+            let said: serde_json::Value =
+                serde_json::from_slice(parameters.as_bytes()).unwrap_or_default();
             let said = said.get("message").and_then(serde_json::Value::as_str);
             Wrong::Broken(NodeFailure::passing(said.unwrap_or(name)))
         }
-        Some(known) => match serde_json::from_str::<Failure>(parameters) {
+        Some(known) => match serde_json::from_slice::<Failure>(parameters.as_bytes()) {
             Ok(failure) => Wrong::Failure(Box::new(Failure { name: known, ..failure })),
             Err(error) => Wrong::Broken(NodeFailure::permanent(format!(
                 "its answer cannot be understood: {error}"

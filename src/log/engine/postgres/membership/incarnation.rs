@@ -72,7 +72,7 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
         let mut others = Vec::with_capacity(rows.len());
         for row in rows {
             let (host, told): (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
-            let identity = serde_json::from_str(told).map_err(|why| {
+            let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
                 PostgresError::Away(format!("incarnation {host} cannot be read: {why}"))
             })?;
             others.push((HostId(unsigned(host)), identity));

@@ -170,7 +170,7 @@ impl Session {
         let mut hosts = Vec::with_capacity(rows.len());
         for row in rows {
             let told: &str = row.try_get(0)?;
-            let identity = serde_json::from_str(told).map_err(|why| {
+            let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
                 PostgresError::Away(format!("the identity of a host cannot be read: {why}"))
             })?;
             hosts.push(identity);
