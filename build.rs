@@ -1,28 +1,30 @@
 //! How the program is linked.
 
 use std::env::var;
+use std::path::Path;
 use std::process::Command;
-
-/// The functions that a start executes: `packaging/start-order` writes and explains it.
-const START_ORDER: &str = "packaging/start-order.ld";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed={START_ORDER}");
     start_order();
     for_glibc();
 }
 
 /// Has the functions that a start executes laid side by side, in programs that are optimized.
+/// `packaging/start-order` writes the list of them and explains it.
 fn start_order() {
     let folder = var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let libc = var("CARGO_CFG_TARGET_ENV").unwrap_or_default();
+    let list = format!("{folder}/packaging/start-order.{libc}.ld");
+    println!("cargo::rerun-if-changed={list}");
     // Two linkers that read no such list and say so by failing.
     let others = ["mold", "gold"];
     let flags = var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     if var("PROFILE").as_deref() == Ok("release")
         && !others.iter().any(|other| flags.contains(other))
+        && Path::new(&list).exists()
     {
-        println!("cargo::rustc-link-arg-bin=canal=-T{folder}/{START_ORDER}");
+        println!("cargo::rustc-link-arg-bin=canal=-T{list}");
     }
 }
 
