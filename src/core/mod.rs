@@ -17,15 +17,15 @@ mod why;
 pub use deadlock::Excerpt;
 pub use leader::Leadership;
 pub use model::{
-    Above, Ask, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged, ENTRY_VERSION,
-    Entry, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId, HostState, Item,
-    KEY_BYTES_MAX, Key, KeyError, Kind, LeaseEnd, LeaseId, LeaseState, Mode, NODES_MAX, NodeId,
-    OnLost, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, ProcessId, Recovery, Refusal,
-    Release, Request, RequestId, Require, Revision, Rules, RunId, SlotRange, Slots, Snapshot,
-    StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState, WaiterStatus, Withdrawal,
-    key_room, room_of,
+    Above, Ask, BYPASS_MAX_DEFAULT, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged,
+    ENTRY_VERSION, Entry, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId,
+    HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LeaseEnd, LeaseId, LeaseState, Mode,
+    NODES_MAX, NodeId, OnLost, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, ProcessId,
+    Recovery, Refusal, Release, Request, RequestId, Require, Revision, Rules, RunId, SlotRange,
+    Slots, Snapshot, StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState,
+    WaiterStatus, Withdrawal, key_room, room_of,
 };
-pub use state::{BYPASS_MAX_DEFAULT, Table};
+pub use state::Table;
 pub use why::{Blocker, KeyReport, Reason, SizeFound, Why};
 
 #[cfg(test)]

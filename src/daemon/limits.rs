@@ -1,7 +1,10 @@
 //! How much of everything the daemon accepts. A client over a limit gets a named error. Clients
 //! within the limits are not affected.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use crate::core::{Key, View};
 
 /// The most calls that a client may send ahead of the answer to an earlier call.
 pub(crate) const CALLS_AHEAD_MAX: usize = 256;
@@ -191,6 +194,47 @@ pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
 /// The most calls that are served in a turn. The rest is served in the next turn. There, users take
 /// turns again: a later call of a user with fewer calls may be served first.
 pub(crate) const CALLS_PER_TURN: usize = 1024;
+
+/// The limits that the daemon applies itself. The table does not know them.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(super) connections: Option<usize>,
+    /// The maximum number of connections of one user.
+    pub(crate) connections_per_user: Option<usize>,
+    /// How long a connection may be idle when other clients need its place.
+    pub(crate) connection_idle: Duration,
+    /// The maximum number of open descriptors.
+    pub(super) descriptors: u64,
+    /// The maximum number of waiting requests of one user.
+    pub(crate) waiters_per_user: usize,
+    /// The maximum number of leases that one user holds.
+    pub(crate) leases_per_user: usize,
+    /// The maximum number of bytes of the keys that one user holds and waits for.
+    pub(crate) key_bytes_per_user: usize,
+    /// The longest TTL of a lease over nodes.
+    pub(crate) nodes_longest_ttl: Duration,
+    /// After this time without work the daemon ends. `None` means never.
+    pub(crate) idle_exit: Option<Duration>,
+    pub(super) views: BTreeMap<Key, View>,
+}
+
+impl Limits {
+    /// The maximum number of connections while `owners` descriptors belong to owners.
+    pub(crate) fn connections(&self, owners: usize) -> usize {
+        let fit = connections_max(self.descriptors, owners);
+        self.connections.map_or(fit, |connections| connections.min(fit))
+    }
+
+    /// The views that the configuration gives keys.
+    pub(crate) fn views(&self) -> &BTreeMap<Key, View> {
+        &self.views
+    }
+
+    /// The view that the configuration gives a key.
+    pub(crate) fn configured(&self, key: &Key) -> Option<View> {
+        self.views.get(key).copied()
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use crate::daemon::adaptive_spin::AdaptiveSpin;
 use crate::daemon::cluster::Cluster;
-use crate::daemon::config::Limits;
 use crate::daemon::config::in_force::InForce;
 use crate::daemon::due::Due;
 use crate::daemon::history::recorder::History;
 use crate::daemon::hooks::configured::Hooks;
 use crate::daemon::jobserver::builds::Jobservers;
-use crate::daemon::limits::CALLS_PER_TURN;
+use crate::daemon::limits::{CALLS_PER_TURN, Limits};
 use crate::daemon::metrics::exporter::Exporter;
 use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::batch::Batch;

@@ -22,5 +22,7 @@ pub use command::{Command, NotRun};
 pub use environment::{Variables, variables};
 pub use exit_code::{OwnCode, SUCCESS};
 pub use lost_hold::LostHold;
-pub use supervise::{ChildChannel, Ended, Fate, Limits, SupervisorHooks, supervise};
+pub use supervise::{
+    ChildChannel, Ended, Fate, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise,
+};
 pub(crate) use supervise::{Held, HoldMonitor, Phase};

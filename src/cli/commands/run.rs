@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -23,12 +22,9 @@ use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
 use crate::run::{
-    Asked, ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, NotRun, OwnCode,
-    SupervisorHooks, become_command, supervise,
+    Asked, ChildChannel, Command, Ended, Fate, KILL_AFTER_DEFAULT, Limits, LostHold, NotBegun,
+    NotRun, OwnCode, SupervisorHooks, become_command, supervise,
 };
-
-/// How long after the signal of `--max-run` SIGKILL follows by default.
-const KILL_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let argv = argv(args)?;
@@ -288,7 +284,7 @@ fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
     Ok(Some(Limits {
         max_run: Some(max_run),
         kill_after: match how.kill_after {
-            None => Some(KILL_AFTER),
+            None => Some(KILL_AFTER_DEFAULT),
             Some(Length::Finite(length)) => Some(length),
             Some(Length::Infinite) => None,
         },
@@ -314,6 +310,8 @@ fn on_lost(how: &HowArgs) -> OnLost {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const HOW: HowArgs = HowArgs {
@@ -336,7 +334,7 @@ mod tests {
         assert_eq!(limits(&HowArgs { max_run: Some(Length::Infinite), ..HOW }).unwrap(), None);
         let limits = limits(&HowArgs { max_run: seconds(3), ..HOW }).unwrap().unwrap();
         assert_eq!(limits.max_run, Some(Duration::from_secs(3)));
-        assert_eq!(limits.kill_after, Some(KILL_AFTER));
+        assert_eq!(limits.kill_after, Some(KILL_AFTER_DEFAULT));
         assert_eq!(limits.signal, Signal::SIGTERM);
     }
 

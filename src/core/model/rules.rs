@@ -1,5 +1,8 @@
 //! The rules by which a table decides.
 
+/// How often a waiter may be overtaken if no policy says otherwise.
+pub const BYPASS_MAX_DEFAULT: u32 = 64;
+
 /// The rules by which a table decides. A journal names the rules that it was written under. A
 /// daemon with other rules rebuilds its table from the recorded outcomes and decides nothing again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

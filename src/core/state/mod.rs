@@ -15,4 +15,4 @@ mod snapshot;
 pub(in crate::core) mod table;
 mod waiters;
 
-pub use table::{BYPASS_MAX_DEFAULT, Table};
+pub use table::Table;

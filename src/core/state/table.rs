@@ -6,12 +6,9 @@ use std::sync::Arc;
 use super::owners::Owners;
 use crate::core::index::key_tree::KeyTree;
 use crate::core::{
-    FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, Recovery,
-    RequestId, Revision, Rules, Tag, Token, Usage, WaiterState,
+    BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner,
+    PastLease, Recovery, RequestId, Revision, Rules, Tag, Token, Usage, WaiterState,
 };
-
-/// How often a waiter may be overtaken if no policy says otherwise.
-pub const BYPASS_MAX_DEFAULT: u32 = 64;
 
 /// The lock table: a function of the entries applied to it.
 #[derive(Clone, Debug)]

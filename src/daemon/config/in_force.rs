@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use crate::core::UnixMillis;
+use crate::daemon::config::Config;
 use crate::daemon::config::reading::Readings;
-use crate::daemon::config::{Config, Limits};
+use crate::daemon::limits::Limits;
 use crate::daemon::options::Options;
 use crate::daemon::permissions::Permissions;
 use crate::sys::clock;

@@ -32,8 +32,8 @@ use crate::daemon::config::nodes_section::ConfiguredNodes;
 use crate::daemon::config::written::{Written, line_of, with_suggestion};
 use crate::daemon::hooks::section::{self as hooks_section, HOOKS_MAX, HookSettings};
 use crate::daemon::limits::{
-    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NODES_TTL, NUMBER_MAX, WAITERS_PER_USER,
-    connections_max,
+    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NODES_TTL, NUMBER_MAX,
+    WAITERS_PER_USER,
 };
 use crate::daemon::logging;
 use crate::daemon::metrics::section::{self as metrics_section, Listen};
@@ -84,47 +84,6 @@ pub(crate) enum ConfigError {
     /// The file contains an error.
     #[error("{path}, line {line}: {what}")]
     Wrong { path: PathBuf, line: u64, what: String },
-}
-
-/// The limits that the daemon applies itself. The table does not know them.
-#[derive(Clone, Debug)]
-pub(crate) struct Limits {
-    connections: Option<usize>,
-    /// The maximum number of connections of one user.
-    pub(crate) connections_per_user: Option<usize>,
-    /// How long a connection may be idle when other clients need its place.
-    pub(crate) connection_idle: Duration,
-    /// The maximum number of open descriptors.
-    descriptors: u64,
-    /// The maximum number of waiting requests of one user.
-    pub(crate) waiters_per_user: usize,
-    /// The maximum number of leases that one user holds.
-    pub(crate) leases_per_user: usize,
-    /// The maximum number of bytes of the keys that one user holds and waits for.
-    pub(crate) key_bytes_per_user: usize,
-    /// The longest TTL of a lease over nodes.
-    pub(crate) nodes_longest_ttl: Duration,
-    /// After this time without work the daemon ends. `None` means never.
-    pub(crate) idle_exit: Option<Duration>,
-    views: BTreeMap<Key, View>,
-}
-
-impl Limits {
-    /// The maximum number of connections while `owners` descriptors belong to owners.
-    pub(crate) fn connections(&self, owners: usize) -> usize {
-        let fit = connections_max(self.descriptors, owners);
-        self.connections.map_or(fit, |connections| connections.min(fit))
-    }
-
-    /// The views that the configuration gives keys.
-    pub(crate) fn views(&self) -> &BTreeMap<Key, View> {
-        &self.views
-    }
-
-    /// The view that the configuration gives a key.
-    pub(crate) fn configured(&self, key: &Key) -> Option<View> {
-        self.views.get(key).copied()
-    }
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -13,7 +13,7 @@ use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::disk_full;
+use crate::daemon::store::disk_full::disk_full;
 use crate::protocol::{Acquire, Failure, Wrapper};
 use crate::sys::clock;
 

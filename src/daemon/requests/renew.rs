@@ -11,8 +11,9 @@ use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{NOBODY, OwnerFound};
 use crate::daemon::requests::release::give_back;
 use crate::daemon::server::Server;
+use crate::daemon::store::disk_full::disk_full;
 use crate::daemon::view::text::time;
-use crate::daemon::view::wording::{disk_full, owner_gone};
+use crate::daemon::view::wording::owner_gone;
 use crate::daemon::waiters::leases::name_of;
 use crate::duration_text::stated_ms;
 use crate::protocol::{

@@ -12,7 +12,8 @@ use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::permissions::Action;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::{disk_full, used_as};
+use crate::daemon::store::disk_full::disk_full;
+use crate::daemon::view::wording::used_as;
 use crate::protocol::{ErrorName, Failure, Resize, Resized};
 
 impl Server {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a change is recorded before a client is told of it.
 
+pub(super) mod disk_full;
 pub(super) mod journal_store;
 pub(super) mod lease_store;
 pub(super) mod ledger;

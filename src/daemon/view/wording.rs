@@ -1,7 +1,6 @@
 //! Messages for users: why a request was refused, and why it waits.
 
 use crate::core::{Item, Key, Kind, Mode, NodeId, Owner, Reason, Refusal, Request, View};
-use crate::log::journal::NoRoom;
 use crate::protocol::{ErrorName, Failure, NodesRefusal, OWNER_GONE};
 
 /// How full the lock is that a request did not get.
@@ -319,13 +318,6 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
     tracing::warn!("{message}, more are refused");
     Failure::new(ErrorName::TooManyWaiters, message)
         .hint("raise `waiters_per_user` in the configuration")
-}
-
-/// The failure for a client whose request cannot be recorded.
-pub(crate) fn disk_full(error: &NoRoom) -> Failure {
-    tracing::warn!(%error, "a request is refused");
-    Failure::new(ErrorName::DiskFull, error.to_string())
-        .hint("nothing that is held is lost; make room and try again")
 }
 
 #[cfg(test)]

@@ -6,6 +6,9 @@ use nix::sys::signal::Signal;
 
 use crate::protocol::OnLost;
 
+/// How long after the signal of `--max-run` SIGKILL follows, if `--kill-after` does not say.
+pub const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(10);
+
 /// What a command is held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

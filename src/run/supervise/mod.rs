@@ -40,7 +40,7 @@ pub(crate) use child_channel::Held;
 pub use ended::Ended;
 pub(crate) use hold_monitor::{HoldMonitor, Phase};
 pub use hooks::{Fate, SupervisorHooks};
-pub use limits::Limits;
+pub use limits::{KILL_AFTER_DEFAULT, Limits};
 
 use child_channel::channel;
 use descendants::Descendants;

@@ -8,7 +8,7 @@ use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::disk_full;
+use crate::daemon::store::disk_full::disk_full;
 use crate::daemon::waiters::leases::name_of;
 use crate::protocol::{ConfirmAt, ErrorName, Failure, NodesRefusal};
 use crate::sys::clock;

@@ -1,0 +1,11 @@
+//! What a client is told whose request finds no room on the disk.
+
+use crate::log::journal::NoRoom;
+use crate::protocol::{ErrorName, Failure};
+
+/// The failure for a client whose request cannot be recorded.
+pub(crate) fn disk_full(error: &NoRoom) -> Failure {
+    tracing::warn!(%error, "a request is refused");
+    Failure::new(ErrorName::DiskFull, error.to_string())
+        .hint("nothing that is held is lost; make room and try again")
+}
