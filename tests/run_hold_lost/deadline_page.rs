@@ -71,10 +71,7 @@ fn a_command_that_the_next_daemon_killed_exits_with_122_with_all_its_descendants
     let script = format!("setsid sleep 1000 & echo $! >>child; {UNTIL_GATE}");
     let running = fake.spawn(&[], &script);
     let (command, child) = (fake.line("pids"), fake.line("child"));
-    {
-        let mut shared = fake.shared();
-        (shared.lost, shared.writer) = (Some("rewritten"), None);
-    }
+    fake.hand_on("rewritten");
     // As the next daemon does; the wrapper may have been told before.
     signal(&command, Signal::SIGKILL);
     let (code, said) = running.end();
