@@ -198,6 +198,7 @@ pub(crate) const CALLS_PER_TURN: usize = 1024;
 /// The limits that the daemon applies itself. The table does not know them.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
+    /// The maximum number of connections of all users, if the configuration sets that.
     pub(super) connections: Option<usize>,
     /// The maximum number of connections of one user.
     pub(crate) connections_per_user: Option<usize>,
@@ -215,6 +216,7 @@ pub(crate) struct Limits {
     pub(crate) nodes_longest_ttl: Duration,
     /// After this time without work the daemon ends. `None` means never.
     pub(crate) idle_exit: Option<Duration>,
+    /// The views that the configuration gives keys.
     pub(super) views: BTreeMap<Key, View>,
 }
 
