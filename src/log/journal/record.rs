@@ -122,8 +122,8 @@ pub(in crate::log) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
 
 /// Whether all of `bytes` are zero.
 pub(in crate::log) fn is_zero(bytes: &[u8]) -> bool {
-    // Whole chunks are folded without an exit in between, which the compiler makes wide loads of.
-    bytes.chunks(4096).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+    let (words, rest) = bytes.as_chunks();
+    words.iter().all(|word| u128::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
 }
 
 /// A record without trailer: torn if it is a beginning of a record and then zeros.
@@ -132,6 +132,7 @@ fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
         return bad(after, "a record has no trailer, and something follows it".to_owned());
     }
     let rest = file.from(at);
+    let rest = &rest[..rest.len().min(after - at)];
     let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let payload = rest[..written].get(PREFIX..).unwrap_or_default();
     match payload.iter().position(|byte| matches!(*byte, 0 | TRAILER)) {
@@ -141,10 +142,12 @@ fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
 }
 
 fn end(file: Content<'_>, at: usize) -> Framed<'_> {
-    match file.from(at).iter().position(|byte| *byte != 0) {
-        Some(first) => bad(at + first, "there is something after the last record".to_owned()),
-        None => Framed::End,
+    let rest = file.from(at);
+    if is_zero(rest) {
+        return Framed::End;
     }
+    let first = rest.iter().position(|byte| *byte != 0).unwrap_or_default();
+    bad(at + first, "there is something after the last record".to_owned())
 }
 
 fn bad<'a>(offset: usize, what: String) -> Framed<'a> {
