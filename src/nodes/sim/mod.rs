@@ -31,7 +31,7 @@ pub(in crate::nodes) use rule::{Rule, break_rule, is_broken};
 use world::{Seen, World};
 
 /// How many seeds every test run tries.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 2_000;
 
 /// How many seeds may pass before a broken rule is found.
 const SEEDS_TO_FIND: u64 = 2_000;
