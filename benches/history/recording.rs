@@ -4,6 +4,7 @@
 //!
 //! `cargo bench --bench recording`. `ROUNDS=N` takes longer, `CANAL=PATH` measures another build.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::io;

@@ -5,6 +5,7 @@
 //! `CANAL_RECORDS_DIR=DIR cargo bench --bench records`. The records are moved, and gone at the end.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::io;
