@@ -60,24 +60,24 @@ impl World {
     }
 
     fn disturb_process(&mut self, fault: Fault, at: usize, until: u64) {
-        let pids = self.hosts[at].machine.alive();
-        if pids.is_empty() {
+        let alive = self.hosts[at].machine.alive();
+        if alive.is_empty() {
             return;
         }
-        let pid = pids[self.rng.usize(0..pids.len())];
+        let process = alive[self.rng.usize(0..alive.len())];
         let is_whole = self.rng.bool();
         let host = &mut self.hosts[at];
         if fault == Fault::Kill {
-            return host.machine.end(pid);
+            return host.machine.end(process);
         }
-        let program = host.programs.get_mut(&pid).filter(|_| !is_whole);
+        let program = host.programs.get_mut(&process).filter(|_| !is_whole);
         if let Some(claim) = program.and_then(|program| program.stop_supervisor(until)) {
             self.claims.get(claim).unwatched_until = until;
             return;
         }
-        if !host.programs.get(&pid).is_some_and(|it| it.has_lease()) {
-            host.machine.with(pid, |process| process.state = 'T');
-            host.stopped.insert(pid, until);
+        if !host.programs.get(&process).is_some_and(|it| it.has_lease()) {
+            host.machine.with(process, |process| process.state = 'T');
+            host.stopped.insert(process, until);
         }
     }
 

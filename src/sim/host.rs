@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use super::machine::{Killed, Machine};
+use super::machine::{Killed, Machine, Serial};
 use super::programs::program::Program;
 use super::watch::Watch;
 use crate::daemon::simulated::{Claim, Config, Options, Server, Source, open};
@@ -40,9 +40,9 @@ pub(super) struct Host {
     pub(super) frozen_until: u64,
     /// The daemon is stopped until then.
     pub(super) stopped_until: u64,
-    pub(super) programs: BTreeMap<u32, Program>,
+    pub(super) programs: BTreeMap<Serial, Program>,
     /// Processes that are stopped, and until when.
-    pub(super) stopped: BTreeMap<u32, u64>,
+    pub(super) stopped: BTreeMap<Serial, u64>,
     /// If set, the disk stops after this number of bytes and steps, as at a kill.
     pub(super) disk_budget: Option<u64>,
     /// What is wrong with the disk.

@@ -24,12 +24,15 @@ use crate::sys::process::{Origin, is_link_to};
 #[derive(Debug)]
 pub(super) struct Killed;
 
+/// Names a process for the whole run: its pid is used again.
+pub(super) type Serial = u64;
+
 /// A simulated process, as its kernel knows it.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Names the process for the whole run; a pid is used again after a reboot.
-    pub(super) serial: u64,
+    pid: u32,
     started: u64,
+    /// The pid of its parent.
     parent: u32,
     /// `R`, `T` or `Z`.
     pub(super) state: char,
@@ -52,15 +55,17 @@ struct State {
     /// What CLOCK_BOOTTIME shows at the beginning of this boot, and when that was.
     booted: (u64, u64),
     boots: u64,
-    processes: BTreeMap<u32, Process>,
+    /// The processes that have not been reaped.
+    processes: BTreeMap<Serial, Process>,
+    /// Their pids.
+    pids: BTreeMap<u32, Serial>,
     /// The process of each pidfd that was ever given out.
-    descriptors: BTreeMap<Descriptor, (u32, u64)>,
-    /// The process of each socket that a client bound.
-    sockets: BTreeMap<Vec<u8>, Credentials>,
-    /// When the processes with these serials ended, by true time.
-    ended_at: BTreeMap<u64, u64>,
-    next_pid: u32,
-    serials: u64,
+    descriptors: BTreeMap<Descriptor, Serial>,
+    /// The process of each socket that a client bound, and its pid.
+    sockets: BTreeMap<Vec<u8>, (Serial, u32)>,
+    /// When processes ended, by true time.
+    ended_at: BTreeMap<Serial, u64>,
+    last_serial: Serial,
     /// After how many questions to the kernel the daemon is killed.
     kill_after: Option<u64>,
 }
@@ -80,6 +85,9 @@ pub(super) struct Machine {
 /// The pids of simulated processes start here, so that none is that of the test itself.
 const FIRST_PID: u32 = 10_000_000;
 
+/// The parent of what has lost its own.
+const INIT: u32 = 1;
+
 impl Machine {
     pub(super) fn new(
         number: usize,
@@ -92,11 +100,11 @@ impl Machine {
             booted: (clock_ms, 0),
             boots: 1,
             processes: BTreeMap::new(),
+            pids: BTreeMap::new(),
             descriptors: BTreeMap::new(),
             sockets: BTreeMap::new(),
             ended_at: BTreeMap::new(),
-            next_pid: FIRST_PID,
-            serials: 0,
+            last_serial: 0,
             kill_after: None,
         };
         let uid = nix::unistd::geteuid().as_raw();
@@ -127,85 +135,91 @@ impl Machine {
         done
     }
 
-    /// Starts a process, with what its parent hands down. Returns its pid.
-    pub(super) fn start(&self, parent: u32, is_canal: bool) -> u32 {
+    /// Starts a process, with what its parent hands down. `None` is a shell or cron.
+    pub(super) fn start(&self, parent: Option<Serial>, is_canal: bool) -> Serial {
         let mut state = self.state.borrow_mut();
-        state.next_pid += 1;
-        state.serials += 1;
-        let (pid, serial) = (state.next_pid, state.serials);
-        let inherited = state.processes.get(&parent).filter(|_| parent != 0).map(|parent| {
-            let fifos = parent.fifos.iter().map(|fd| fd.try_clone().unwrap()).collect();
-            (parent.hold.clone(), fifos)
-        });
-        let (hold, fifos) = inherited.unwrap_or_default();
-        let ended = fds::pipe().unwrap();
-        let started = state.now_ms / 10 + 1;
-        state.descriptors.insert(Descriptor::of(&ended.0), (pid, serial));
+        let pid = state.free_pid();
+        state.last_serial += 1;
+        let serial = state.last_serial;
+        let parent = parent.and_then(|parent| state.processes.get(&parent));
         let process = Process {
-            serial,
-            started,
-            parent,
+            pid,
+            started: state.now_ms / 10 + 1,
+            parent: parent.map_or(INIT, |parent| parent.pid),
             state: 'R',
-            hold,
-            fifos,
+            hold: parent.map(|parent| parent.hold.clone()).unwrap_or_default(),
+            fifos: parent.map_or_else(Vec::new, Process::copies_of_fifos),
             is_canal,
             is_asked_to_end: false,
-            ended,
+            ended: fds::pipe().unwrap(),
         };
-        state.processes.insert(pid, process);
-        pid
+        state.descriptors.insert(Descriptor::of(&process.ended.0), serial);
+        state.pids.insert(pid, serial);
+        state.processes.insert(serial, process);
+        serial
     }
 
     /// Changes a process, if it has not been reaped.
-    pub(super) fn with<T>(&self, pid: u32, change: impl FnOnce(&mut Process) -> T) -> Option<T> {
-        self.state.borrow_mut().processes.get_mut(&pid).map(change)
+    pub(super) fn with<T>(
+        &self,
+        serial: Serial,
+        change: impl FnOnce(&mut Process) -> T,
+    ) -> Option<T> {
+        self.state.borrow_mut().processes.get_mut(&serial).map(change)
+    }
+
+    /// The same for the process that has this pid now.
+    fn with_pid<T>(&self, pid: u32, change: impl FnOnce(&mut Process) -> T) -> Option<T> {
+        let serial = self.state.borrow().pids.get(&pid).copied()?;
+        self.with(serial, change)
     }
 
     /// Whether a process runs or is stopped.
-    pub(super) fn is_alive(&self, pid: u32) -> bool {
-        self.with(pid, |process| process.state != 'Z').unwrap_or(false)
-    }
-
-    /// Whether the process with this serial runs or is stopped.
-    pub(super) fn lives(&self, serial: u64) -> bool {
+    pub(super) fn lives(&self, serial: Serial) -> bool {
         !self.state.borrow().ended_at.contains_key(&serial)
     }
 
-    /// Whether a process with this serial runs, and is not stopped.
-    pub(super) fn runs(&self, serial: u64) -> bool {
-        let state = self.state.borrow();
-        state.processes.values().any(|process| process.serial == serial && process.state == 'R')
+    /// Whether a process has not been reaped.
+    pub(super) fn is_there(&self, serial: Serial) -> bool {
+        self.state.borrow().processes.contains_key(&serial)
     }
 
-    /// Whether a process with this serial lives, or has ended less than two steps ago.
-    pub(super) fn lived_lately(&self, serial: u64, now_ms: u64) -> bool {
+    /// Whether a process runs, and is not stopped.
+    pub(super) fn runs(&self, serial: Serial) -> bool {
+        self.with(serial, |process| process.state == 'R').unwrap_or(false)
+    }
+
+    /// Whether a process lives, or has ended less than two steps ago.
+    pub(super) fn lived_lately(&self, serial: Serial, now_ms: u64) -> bool {
         let state = self.state.borrow();
         let ended_at = state.ended_at.get(&serial);
         ended_at.is_none_or(|at| at + 20 >= now_ms)
     }
 
     /// What became of a process, for messages.
-    pub(super) fn story(&self, serial: u64) -> String {
+    pub(super) fn story(&self, serial: Serial) -> String {
         let state = self.state.borrow();
-        let process = state.processes.iter().find(|(_, process)| process.serial == serial);
+        let process = state.processes.get(&serial);
         format!("ended at {:?}, {process:?}", state.ended_at.get(&serial))
     }
 
     /// Ends a process: it is a zombie from now on.
-    pub(super) fn end(&self, pid: u32) {
-        self.state.borrow_mut().end(pid);
+    pub(super) fn end(&self, serial: Serial) {
+        self.state.borrow_mut().end(serial);
     }
 
     /// Reaps what has ended.
     pub(super) fn reap(&self) {
-        self.state.borrow_mut().processes.retain(|_, process| process.state != 'Z');
+        let State { processes, pids, .. } = &mut *self.state.borrow_mut();
+        processes.retain(|_, process| process.state != 'Z');
+        pids.retain(|_, serial| processes.contains_key(serial));
     }
 
-    /// The pids of all processes that have not ended.
-    pub(super) fn alive(&self) -> Vec<u32> {
+    /// All processes that have not ended.
+    pub(super) fn alive(&self) -> Vec<Serial> {
         let state = self.state.borrow();
         let alive = state.processes.iter().filter(|(_, process)| process.state != 'Z');
-        alive.map(|(pid, _)| *pid).collect()
+        alive.map(|(serial, _)| *serial).collect()
     }
 
     /// The power fails: everything that ran is gone.
@@ -213,22 +227,34 @@ impl Machine {
         let mut state = self.state.borrow_mut();
         state.boots += 1;
         state.booted = (clock_ms, state.now_ms);
-        let all: Vec<u32> = state.processes.keys().copied().collect();
-        all.into_iter().for_each(|pid| state.end(pid));
+        let all: Vec<Serial> = state.processes.keys().copied().collect();
+        all.into_iter().for_each(|serial| state.end(serial));
         state.processes.clear();
-        state.next_pid = FIRST_PID;
+        state.pids.clear();
     }
 
     /// Notes that a process has bound a socket to this name.
-    pub(super) fn bound(&self, name: &[u8], pid: u32) {
-        let peer = Credentials { pid, uid: self.uid, gid: self.uid };
-        self.state.borrow_mut().sockets.insert(name.to_vec(), peer);
+    pub(super) fn bound(&self, name: &[u8], serial: Serial) {
+        let mut state = self.state.borrow_mut();
+        let pid = state.processes.get(&serial).map_or(0, |process| process.pid);
+        state.sockets.insert(name.to_vec(), (serial, pid));
     }
 
     /// A copy of the pidfd of a process.
-    pub(super) fn pidfd(&self, pid: u32) -> io::Result<OwnedFd> {
+    ///
+    /// # Errors
+    /// ESRCH: it was reaped.
+    pub(super) fn pidfd(&self, serial: Serial) -> io::Result<OwnedFd> {
         let state = self.state.borrow();
-        state.processes.get(&pid).ok_or(Errno::ESRCH)?.ended.0.try_clone()
+        state.processes.get(&serial).ok_or(Errno::ESRCH)?.ended.0.try_clone()
+    }
+
+    /// The process that bound the other end of a socket, and its pid.
+    fn bound_by(&self, socket: BorrowedFd<'_>) -> io::Result<(Serial, u32)> {
+        self.asked();
+        let address: UnixAddr = getpeername(socket.as_raw_fd())?;
+        let name = address.as_abstract().ok_or(Errno::ENODATA)?;
+        self.state.borrow().sockets.get(name).copied().ok_or_else(|| Errno::ENODATA.into())
     }
 
     /// Answers a question of the daemon, or kills it.
@@ -246,24 +272,37 @@ impl Machine {
     fn found<T>(
         &self,
         descriptor: Descriptor,
-        get: impl FnOnce(u32, &mut Process) -> T,
+        get: impl FnOnce(Serial, &mut Process) -> T,
     ) -> Option<T> {
         self.asked();
-        let mut state = self.state.borrow_mut();
-        let (pid, serial) = *state.descriptors.get(&descriptor)?;
-        let process = state.processes.get_mut(&pid).filter(|process| process.serial == serial)?;
-        Some(get(pid, process))
+        let serial = *self.state.borrow().descriptors.get(&descriptor)?;
+        self.with(serial, |process| get(serial, process))
+    }
+}
+
+impl Process {
+    fn copies_of_fifos(&self) -> Vec<OwnedFd> {
+        self.fifos.iter().map(|fd| fd.try_clone().unwrap()).collect()
     }
 }
 
 impl State {
-    fn end(&mut self, pid: u32) {
-        let alive = self.processes.get_mut(&pid).filter(|process| process.state != 'Z');
+    /// A pid that no process has. Linux takes them in turn; the first one is used again sooner.
+    fn free_pid(&self) -> u32 {
+        (FIRST_PID..).find(|pid| !self.pids.contains_key(pid)).unwrap_or(FIRST_PID)
+    }
+
+    fn end(&mut self, serial: Serial) {
+        let alive = self.processes.get_mut(&serial).filter(|process| process.state != 'Z');
         let Some(process) = alive else { return };
         process.state = 'Z';
         process.fifos.clear();
         nix::unistd::write(&process.ended.1, b"x").unwrap();
-        self.ended_at.insert(process.serial, self.now_ms);
+        let pid = process.pid;
+        self.ended_at.insert(serial, self.now_ms);
+        for child in self.processes.values_mut().filter(|child| child.parent == pid) {
+            child.parent = INIT;
+        }
     }
 }
 
@@ -293,16 +332,17 @@ impl Kernel for Machine {
 
     fn open(&self, pid: u32) -> io::Result<OwnedFd> {
         self.asked();
-        self.pidfd(pid)
+        let serial = self.state.borrow().pids.get(&pid).copied();
+        self.pidfd(serial.ok_or(Errno::ESRCH)?)
     }
 
     fn pid(&self, process: Descriptor) -> Option<u32> {
-        self.found(process, |pid, _| pid)
+        self.found(process, |_, process| process.pid)
     }
 
     fn inode(&self, process: Descriptor) -> u64 {
         let state = self.state.borrow();
-        state.descriptors.get(&process).map_or(0, |(_, serial)| serial + 1_000)
+        state.descriptors.get(&process).map_or(0, |serial| serial + 1_000)
     }
 
     fn uid(&self, process: Descriptor) -> Option<u32> {
@@ -310,39 +350,39 @@ impl Kernel for Machine {
     }
 
     fn signal(&self, process: Descriptor, signal: Signal) -> io::Result<()> {
-        let pid = self.found(process, |pid, process| {
+        let serial = self.found(process, |serial, process| {
             process.is_asked_to_end = true;
-            pid
+            serial
         });
-        let pid = pid.ok_or(Errno::ESRCH)?;
+        let serial = serial.ok_or(Errno::ESRCH)?;
         if signal == Signal::SIGKILL {
-            self.end(pid);
+            self.end(serial);
         }
         Ok(())
     }
 
     fn stat(&self, pid: u32) -> Option<Stat> {
         self.asked();
-        self.with(pid, |process| {
+        self.with_pid(pid, |process| {
             let Process { state, parent, started, .. } = *process;
             Stat { state, parent, started }
         })
     }
 
     fn pids(&self) -> Vec<u32> {
-        self.state.borrow().processes.keys().copied().collect()
+        self.state.borrow().pids.keys().copied().collect()
     }
 
     fn children(&self, pid: u32) -> Vec<u32> {
         let state = self.state.borrow();
-        let children = state.processes.iter().filter(|(_, process)| process.parent == pid);
-        children.map(|(pid, _)| *pid).collect()
+        let children = state.processes.values().filter(|process| process.parent == pid);
+        children.map(|process| process.pid).collect()
     }
 
     fn variable(&self, pid: u32, name: &str) -> Option<OsString> {
         // A zombie has no environment.
         let living = |process: &mut Process| (process.state != 'Z').then(|| process.hold.clone());
-        let hold = self.with(pid, living)??;
+        let hold = self.with_pid(pid, living)??;
         (name == HOLD_VARIABLE && !hold.is_empty()).then(|| hold.into())
     }
 
@@ -351,8 +391,9 @@ impl Kernel for Machine {
             nix::sys::stat::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).unwrap()
         };
         let ids: Vec<_> = files.iter().map(|file| id(file.as_fd())).collect();
-        let open = self
-            .with(pid, |process| process.fifos.iter().map(|fd| id(fd.as_fd())).collect::<Vec<_>>());
+        let open = self.with_pid(pid, |process| {
+            process.fifos.iter().map(|fd| id(fd.as_fd())).collect::<Vec<_>>()
+        });
         let open = open.unwrap_or_default();
         (0..ids.len()).filter(|at| open.contains(&ids[*at])).collect()
     }
@@ -360,23 +401,21 @@ impl Kernel for Machine {
     fn has_named(&self, pid: u32, name: &str) -> bool {
         let is =
             |fd: &OwnedFd| is_link_to(format!("/proc/self/fd/{}", fd.as_raw_fd()).as_ref(), name);
-        self.with(pid, |process| process.fifos.iter().any(is)).unwrap_or(false)
+        self.with_pid(pid, |process| process.fifos.iter().any(is)).unwrap_or(false)
     }
 
     fn is_canal(&self, pid: u32) -> bool {
-        self.with(pid, |process| process.is_canal).unwrap_or(false)
+        self.with_pid(pid, |process| process.is_canal).unwrap_or(false)
     }
 
     fn peer(&self, socket: BorrowedFd<'_>) -> io::Result<Credentials> {
-        self.asked();
-        let address: UnixAddr = getpeername(socket.as_raw_fd())?;
-        let name = address.as_abstract().ok_or(Errno::ENODATA)?;
-        self.state.borrow().sockets.get(name).copied().ok_or_else(|| Errno::ENODATA.into())
+        let (_, pid) = self.bound_by(socket)?;
+        Ok(Credentials { pid, uid: self.uid, gid: self.uid })
     }
 
     fn peer_pidfd(&self, socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-        let peer = self.peer(socket)?;
-        match self.pidfd(peer.pid) {
+        let (serial, _) = self.bound_by(socket)?;
+        match self.pidfd(serial) {
             Ok(pidfd) => Ok(Some(pidfd)),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
             Err(error) => Err(error),

@@ -4,9 +4,9 @@
 //! kernel ([`crate::sys::kernel::simulated`]) with clocks, processes and peers. Clients are simulated: they
 //! speak the protocol as `canal run`, `canal acquire`, `canal renew` and `canal release` do.
 //! Everything runs in one thread, in steps. Daemons are killed, also in the middle of a turn, and
-//! stopped; processes are killed and stopped; machines lose their power; disks are full or fail.
-//! Over an engine, messages are late or lost, and the engine forgets. What a run is mostly about
-//! is drawn by its seed ([`emphasis`]).
+//! stopped; processes are killed and stopped, and others get their pids; machines lose their power;
+//! disks are full or fail. Over an engine, messages are late or lost, and the engine forgets. What a
+//! run is mostly about is drawn by its seed ([`emphasis`]).
 //!
 //! Each step checks that what commands were told that they hold fits, and is held in the tables of
 //! all hosts; that tokens grow, that every call is answered in time, and that nothing is held for a
@@ -192,13 +192,18 @@ in_own_process! {
         assert!(what.contains("has no owner any more"), "{what}");
     }
 
+    fn a_process_that_is_known_by_its_pid_is_found, reused_pid {
+        let what = found(Rule::InodesIdentifyProcesses, 8);
+        assert!(what.contains("has no owner any more"), "{what}");
+    }
+
     fn an_answer_before_its_record_is_found, early_answer {
         let what = found(Rule::RecordsComeFirst, 8);
         assert!(is_overlap(&what), "{what}");
     }
 
     fn a_lease_that_ends_early_is_found, short_lease {
-        let what = found(Rule::LeasesLast, 64);
+        let what = found(Rule::LeasesLast, 88);
         assert!(is_overlap(&what), "{what}");
     }
 

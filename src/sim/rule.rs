@@ -10,6 +10,8 @@ pub(crate) enum Rule {
     GrantsAreTold,
     /// The death of an owner ends its frame.
     DeathsAreNoticed,
+    /// A process is known by its inode: its pid becomes that of another one.
+    InodesIdentifyProcesses,
     /// A decision is on record before a client learns of it.
     RecordsComeFirst,
     /// A lease lives for its whole TTL.
@@ -35,9 +37,10 @@ pub(crate) enum Rule {
 }
 
 /// All rules, and whether they are broken over an engine.
-pub(super) const ALL: [(Rule, bool); 13] = [
+pub(super) const ALL: [(Rule, bool); 14] = [
     (Rule::GrantsAreTold, false),
     (Rule::DeathsAreNoticed, false),
+    (Rule::InodesIdentifyProcesses, false),
     (Rule::RecordsComeFirst, false),
     (Rule::LeasesLast, false),
     (Rule::DeadWaitersAreWithdrawn, false),

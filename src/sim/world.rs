@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::emphasis::Emphasis;
 use super::host::Host;
-use super::machine::{Machine, Process};
+use super::machine::{Machine, Process, Serial};
 use super::network::Network;
 use super::programs::claims::Claims;
 use super::programs::plan::Plan;
@@ -174,22 +174,22 @@ impl World {
         self.around(at, |around| {
             match looks {
                 Some((method, parameters)) => Program::look(around, method, parameters),
-                None => Program::start(around, 0, plan, Vec::new()),
+                None => Program::start(around, None, plan, Vec::new()),
             }
             Ok(())
         })
     }
 
     fn run_programs(&mut self, at: usize) -> Result<(), String> {
-        let pids: Vec<u32> = self.hosts[at].programs.keys().copied().collect();
-        for pid in pids {
+        let all: Vec<Serial> = self.hosts[at].programs.keys().copied().collect();
+        for serial in all {
             let host = &mut self.hosts[at];
-            if host.stopped.contains_key(&pid) || !host.machine.is_alive(pid) {
+            if host.stopped.contains_key(&serial) || !host.machine.lives(serial) {
                 continue;
             }
-            let Some(mut program) = host.programs.remove(&pid) else { continue };
+            let Some(mut program) = host.programs.remove(&serial) else { continue };
             let stepped = self.around(at, |around| program.step(around));
-            self.hosts[at].programs.insert(pid, program);
+            self.hosts[at].programs.insert(serial, program);
             stepped?;
         }
         Ok(())
@@ -220,14 +220,14 @@ impl World {
         let done = work(&mut around);
         let started = around.started;
         let host = &mut self.hosts[at];
-        host.programs.extend(started.into_iter().map(|program| (program.pid, program)));
+        host.programs.extend(started.into_iter().map(|program| (program.serial, program)));
         done
     }
 
     /// Forgets the programs of processes that have ended, and reaps some of these.
     fn bury(&mut self, at: usize) {
         let Host { machine, programs, .. } = &mut self.hosts[at];
-        programs.retain(|pid, _| machine.is_alive(*pid));
+        programs.retain(|serial, _| machine.lives(*serial));
         if self.rng.bool() {
             machine.reap();
         }
@@ -242,8 +242,8 @@ impl World {
                 process.state = 'R';
             }
         };
-        for (pid, _) in stopped.extract_if(.., |_, until| now_ms >= *until) {
-            machine.with(pid, goes_on);
+        for (serial, _) in stopped.extract_if(.., |_, until| now_ms >= *until) {
+            machine.with(serial, goes_on);
         }
     }
 

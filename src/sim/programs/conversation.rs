@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::protocol::INTERFACE;
-use crate::sim::machine::Machine;
+use crate::sim::machine::{Machine, Serial};
 use crate::sys::fds;
 
 /// What the daemon says.
@@ -42,12 +42,12 @@ static SOCKETS: AtomicU64 = AtomicU64::new(0);
 
 impl Conversation {
     /// Connects a process. `None` if no daemon listens.
-    pub(in crate::sim) fn open(machine: &Machine, pid: u32, at: &Path) -> Option<Self> {
+    pub(in crate::sim) fn open(machine: &Machine, client: Serial, at: &Path) -> Option<Self> {
         let name = format!("canal-sim-{}-{}", std::process::id(), number());
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
         bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
-        machine.bound(name.as_bytes(), pid);
+        machine.bound(name.as_bytes(), client);
         connect(fd.as_raw_fd(), &UnixAddr::new(at).unwrap()).ok()?;
         let stream = UnixStream::from(fd);
         Some(Self { stream, received: Vec::new(), fds: Vec::new(), is_closed: false })

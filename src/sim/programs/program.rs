@@ -15,7 +15,7 @@ use crate::protocol::{
     Acquire, Confirm, DeadlinePageFound, DeadlinePageQuery, Grant, Handle, LeaseAsked, OnLost,
     Release, Renew, Wrapper,
 };
-use crate::sim::machine::Machine;
+use crate::sim::machine::{Machine, Serial};
 use crate::sys::deadline::Reader;
 
 /// How long a client waits for a daemon that owes it an answer, in milliseconds.
@@ -50,8 +50,7 @@ pub(in crate::sim) struct Around<'a> {
 /// What a process runs.
 #[derive(Debug)]
 pub(in crate::sim) struct Program {
-    pub(in crate::sim) pid: u32,
-    serial: u64,
+    pub(in crate::sim) serial: Serial,
     doing: Doing,
     conversation: Option<Conversation>,
     /// When it connects again.
@@ -72,7 +71,7 @@ struct Supervised {
     token: u64,
     claim: Option<ClaimId>,
     /// What the command started.
-    below: Vec<u32>,
+    below: Vec<Serial>,
     /// `canal run` is stopped until then, and its command is not.
     stopped_until: u64,
     /// Whether the command goes on after TERM.
@@ -91,7 +90,7 @@ enum Doing {
     /// Has released something, and waits for the answer.
     Releases(Handle),
     /// Waits for this child, then works for so long.
-    Waits(u32, u64),
+    Waits(Serial, u64),
     /// Works until then.
     Works(u64),
     /// Has asked what is held.
@@ -107,7 +106,7 @@ struct Asking {
     /// The enclosing frames. The environment names the last of them.
     frames: Vec<String>,
     /// The process that is to own the lock, if it is another one.
-    owner: Option<u32>,
+    owner: Option<Serial>,
 }
 
 #[derive(Debug)]
@@ -129,10 +128,8 @@ impl Around<'_> {
 }
 
 impl Program {
-    fn new(machine: &Machine, pid: u32, doing: Doing) -> Self {
-        let serial = machine.with(pid, |process| process.serial).unwrap();
+    fn new(serial: Serial, doing: Doing) -> Self {
         Self {
-            pid,
             serial,
             doing,
             conversation: None,
@@ -143,10 +140,10 @@ impl Program {
         }
     }
 
-    /// Starts what a plan says. `parent` is 0 for what a shell or cron starts.
+    /// Starts what a plan says. A shell or cron starts what has no parent.
     pub(in crate::sim) fn start(
         around: &mut Around<'_>,
-        parent: u32,
+        parent: Option<Serial>,
         plan: Plan,
         frames: Vec<String>,
     ) {
@@ -158,23 +155,22 @@ impl Program {
             How::ForProcess => {
                 let script = machine.start(parent, false);
                 asking.owner = Some(script);
-                script
+                asking.owner
             }
             _ => parent,
         };
-        let pid = machine.start(parent, true);
+        let client = machine.start(parent, true);
         if let Some(script) = asking.owner {
-            let doing = Doing::Waits(pid, asking.plan.work_ms);
-            around.started.push(Self::new(machine, script, doing));
+            let doing = Doing::Waits(client, asking.plan.work_ms);
+            around.started.push(Self::new(script, doing));
         }
-        around.started.push(Self::new(machine, pid, Doing::Asks(Box::new(asking))));
+        around.started.push(Self::new(client, Doing::Asks(Box::new(asking))));
     }
 
     /// Starts a program that asks what is held.
     pub(in crate::sim) fn look(around: &mut Around<'_>, method: &'static str, parameters: Value) {
-        let pid = around.machine.start(0, true);
-        let doing = Doing::Looks(method, parameters);
-        around.started.push(Self::new(around.machine, pid, doing));
+        let client = around.machine.start(None, true);
+        around.started.push(Self::new(client, Doing::Looks(method, parameters)));
     }
 
     /// Whether it keeps or asks for a lease: it counts on not being stopped.
@@ -206,12 +202,12 @@ impl Program {
         match &mut self.doing {
             Doing::Works(until) => {
                 if around.is_over(*until) {
-                    around.machine.end(self.pid);
+                    around.machine.end(self.serial);
                 }
                 Ok(())
             }
             Doing::Waits(child, then) => {
-                if !around.machine.is_alive(*child) {
+                if !around.machine.lives(*child) {
                     self.doing = Doing::Works(around.now_ms + *then);
                 }
                 Ok(())
@@ -232,8 +228,8 @@ impl Program {
         // A command that is asked to end does so after a while, or not at all.
         let is_asked = state.is_over(now) && !supervised.ignores_term;
         if is_killed || is_asked && around.rng.u8(0..4) == 0 {
-            supervised.below.iter().for_each(|pid| around.machine.end(*pid));
-            around.machine.end(self.pid);
+            supervised.below.iter().for_each(|process| around.machine.end(*process));
+            around.machine.end(self.serial);
             return false;
         }
         if supervised.page.is_left() {
@@ -250,7 +246,7 @@ impl Program {
                 return;
             }
             self.connects_at = around.now_ms + around.rng.u64(10..60);
-            self.conversation = Conversation::open(around.machine, self.pid, around.socket);
+            self.conversation = Conversation::open(around.machine, self.serial, around.socket);
             if let Some(conversation) = &mut self.conversation {
                 let query =
                     DeadlinePageQuery { tag: supervised.tag, token: Some(supervised.token) };
@@ -298,7 +294,7 @@ impl Program {
                     self.fail(around, &name, &failure);
                 }
             }
-            if !around.machine.is_alive(self.pid) {
+            if !around.machine.lives(self.serial) {
                 return Ok(());
             }
         }
@@ -311,7 +307,7 @@ impl Program {
         if around.now_ms < self.connects_at {
             return false;
         }
-        self.conversation = Conversation::open(around.machine, self.pid, around.socket);
+        self.conversation = Conversation::open(around.machine, self.serial, around.socket);
         if self.conversation.is_some() {
             return self.greet(around);
         }
@@ -324,12 +320,12 @@ impl Program {
         let Some(conversation) = &mut self.conversation else { return false };
         match &self.doing {
             Doing::Asks(asking) => {
-                let owner = asking.owner.map(|pid| around.machine.pidfd(pid));
+                let owner = asking.owner.map(|owner| around.machine.pidfd(owner));
                 let fds: Vec<_> = match &owner {
                     Some(Ok(pidfd)) => vec![pidfd.as_fd()],
                     // The process that was to own the lock is gone.
                     Some(Err(_)) => {
-                        around.machine.end(self.pid);
+                        around.machine.end(self.serial);
                         return false;
                     }
                     None => Vec::new(),
@@ -358,7 +354,7 @@ impl Program {
             let (claim, handle) = (lease.claim, lease.handle);
             around.claims.end(claim);
             if around.rng.bool() {
-                around.machine.end(self.pid);
+                around.machine.end(self.serial);
             } else {
                 self.doing = Doing::Releases(handle);
                 self.conversation = None;
@@ -390,12 +386,12 @@ impl Program {
             _ => None,
         };
         if until.is_some_and(|until| around.machine.clock() > until + RETRY_MS) {
-            around.machine.end(self.pid);
+            around.machine.end(self.serial);
         }
     }
 
     fn hear(&mut self, around: &mut Around<'_>, reply: Value) -> Result<(), String> {
-        let Self { doing, pid, .. } = self;
+        let Self { doing, serial, .. } = self;
         match doing {
             Doing::Asks(_) => {
                 let grant: Grant = serde_json::from_value(reply).map_err(|it| it.to_string())?;
@@ -410,7 +406,7 @@ impl Program {
                 Ok(())
             }
             Doing::Releases(_) | Doing::Looks(..) => {
-                around.machine.end(*pid);
+                around.machine.end(*serial);
                 Ok(())
             }
             Doing::Waits(..) | Doing::Works(_) => Err("an answer to no call".to_owned()),
@@ -429,7 +425,7 @@ impl Program {
         let fds = self.conversation.as_mut().map(|it| std::mem::take(&mut it.fds));
         let mut fds: Vec<_> = fds.unwrap_or_default().into_iter().map(Some).collect();
         let fifo = grant.children_fd.and_then(|at| fds.get_mut(at as usize)?.take());
-        around.machine.with(self.pid, |process| {
+        around.machine.with(self.serial, |process| {
             process.is_canal = false;
             process.hold = format!("{} {}", process.hold, asking.tag).trim().to_owned();
             process.fifos.extend(fifo);
@@ -443,13 +439,13 @@ impl Program {
         let term_at = page.as_ref().map(|page| page.state().deadline.term_at);
         if term_at.is_some_and(|term_at| term_at <= self.heard_until) {
             return Err(format!(
-                "a grant was told after its deadline: pid {}, token {}, {term_at:?}",
-                self.pid, grant.token
+                "a grant was told after its deadline: process {}, token {}, {term_at:?}",
+                self.serial, grant.token
             ));
         }
         let clock = around.machine.clock();
         if page.as_ref().is_some_and(|page| page.state().is_over(clock)) {
-            around.machine.end(self.pid);
+            around.machine.end(self.serial);
             return Ok(());
         }
         let (tag, token) = (asking.tag, grant.token);
@@ -465,14 +461,13 @@ impl Program {
         });
         let mut serials = vec![self.serial];
         if let How::WithChildren(extra_ms) = asking.plan.how {
-            let pid = around.machine.start(self.pid, false);
+            let background = around.machine.start(Some(self.serial), false);
             let doing = Doing::Works(around.now_ms + asking.plan.work_ms + extra_ms);
-            let background = Self::new(around.machine, pid, doing);
-            serials.push(background.serial);
+            serials.push(background);
             if let Some(supervised) = &mut self.supervised {
-                supervised.below.push(pid);
+                supervised.below.push(background);
             }
-            around.started.push(background);
+            around.started.push(Self::new(background, doing));
         }
         let claim = self.claim(around, &asking, &grant, Until::Processes(serials))?;
         if let Some(supervised) = &mut self.supervised {
@@ -483,8 +478,8 @@ impl Program {
         if let Some(inner) = asking.plan.inner {
             let mut frames = asking.frames;
             frames.push(grant.frame);
-            Self::start(around, self.pid, *inner, frames);
-            let child = around.started.last().map_or(0, |program| program.pid);
+            Self::start(around, Some(self.serial), *inner, frames);
+            let child = around.started.last().map_or(0, |program| program.serial);
             self.doing = Doing::Waits(child, asking.plan.work_ms);
             if let Some(supervised) = &mut self.supervised {
                 supervised.below.push(child);
@@ -538,11 +533,10 @@ impl Program {
                 });
             }
             (_, Some(owner)) => {
-                let serial = around.machine.with(owner, |process| process.serial);
-                if let Some(serial) = serial {
-                    self.claim(around, &asking, &grant, Until::Processes(vec![serial]))?;
+                if around.machine.is_there(owner) {
+                    self.claim(around, &asking, &grant, Until::Processes(vec![owner]))?;
                 }
-                around.machine.end(self.pid);
+                around.machine.end(self.serial);
             }
             _ => {}
         }
@@ -555,7 +549,7 @@ impl Program {
         if let Doing::Keeps(lease) = &self.doing {
             around.claims.end(lease.claim);
         }
-        around.machine.end(self.pid);
+        around.machine.end(self.serial);
     }
 
     /// A daemon that runs answers in time.
@@ -569,7 +563,10 @@ impl Program {
         }
         let Some((owed, daemon)) = self.owed_since.zip(around.daemon_since) else { return Ok(()) };
         if around.now_ms > owed.max(daemon) + ANSWER_MS {
-            return Err(format!("a call is not answered: pid {}, {:?}", self.pid, self.doing));
+            return Err(format!(
+                "a call is not answered: process {}, {:?}",
+                self.serial, self.doing
+            ));
         }
         Ok(())
     }
