@@ -77,16 +77,6 @@ pub(crate) const LEASE_MS_MIN: u64 = 1000;
 /// lease does not block others for ever.
 pub(crate) const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
 
-/// How long a lease over nodes may live, if the configuration does not say. A daemon that had to make
-/// its state anew grants nothing over nodes for as long.
-pub(crate) const NODES_TTL: Duration = Duration::from_secs(10 * 60);
-
-/// The least that the configuration may say, which is the shortest TTL of `--on`.
-pub(crate) const NODES_TTL_MIN: Duration = Duration::from_secs(10);
-
-/// The most that the configuration may say.
-pub(crate) const NODES_TTL_MAX: Duration = Duration::from_millis(LEASE_MS_MAX);
-
 /// The most bytes of a command that are kept for display.
 pub(crate) const COMMAND_BYTES_MAX: usize = 1024;
 

@@ -32,8 +32,7 @@ use crate::daemon::config::nodes_section::ConfiguredNodes;
 use crate::daemon::config::written::{Written, line_of, with_suggestion};
 use crate::daemon::hooks::section::{self as hooks_section, HOOKS_MAX, HookSettings};
 use crate::daemon::limits::{
-    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NODES_TTL, NUMBER_MAX,
-    WAITERS_PER_USER,
+    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NUMBER_MAX, WAITERS_PER_USER,
 };
 use crate::daemon::logging;
 use crate::daemon::metrics::section::{self as metrics_section, Listen};
@@ -265,7 +264,7 @@ impl Config {
             waiters_per_user: self.waiters_per_user.unwrap_or(WAITERS_PER_USER),
             leases_per_user: self.leases_per_user.unwrap_or(LEASES_PER_USER),
             key_bytes_per_user: self.key_bytes_per_user.unwrap_or(KEY_BYTES_PER_USER),
-            nodes_longest_ttl: self.nodes_longest_ttl.unwrap_or(NODES_TTL),
+            nodes_longest_ttl: self.nodes_longest_ttl.unwrap_or(nodes_section::LONGEST_TTL_DEFAULT),
             idle_exit: idle_exit.filter(|time| !time.is_zero()),
             views: self.views.clone(),
         }
@@ -554,7 +553,7 @@ mod tests {
         };
         let names =
             "web1 = \"ssh:web1\"\nweb2 = { address = \"ssh:web2\", canal = \"/opt/canal\" }";
-        assert_eq!(longest(names).unwrap(), NODES_TTL);
+        assert_eq!(longest(names).unwrap(), nodes_section::LONGEST_TTL_DEFAULT);
         assert_eq!(
             longest(&format!("{names}\nlongest_ttl = \"1m\"")).unwrap(),
             Duration::from_secs(60)

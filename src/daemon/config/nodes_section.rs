@@ -12,12 +12,22 @@ use toml::Spanned;
 
 use crate::daemon::config::duration::duration;
 use crate::daemon::config::written::with_suggestion;
-use crate::daemon::limits::{NODES_TTL_MAX, NODES_TTL_MIN};
+use crate::daemon::limits::LEASE_MS_MAX;
 use crate::duration_text::stated;
 use crate::protocol::node_address::NodeAddress;
 
 /// The one setting of this table that is no name of a node.
 const LONGEST_TTL: &str = "longest_ttl";
+
+/// How long a lease over nodes may live, if the configuration does not say. A daemon that had to make
+/// its state anew grants nothing over nodes for as long.
+pub(super) const LONGEST_TTL_DEFAULT: Duration = Duration::from_secs(10 * 60);
+
+/// The least that the configuration may say, which is the shortest TTL of `--on`.
+const LONGEST_TTL_MIN: Duration = Duration::from_secs(10);
+
+/// The most that the configuration may say.
+const LONGEST_TTL_MAX: Duration = Duration::from_millis(LEASE_MS_MAX);
 
 /// The names of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,10 +90,10 @@ fn longest_ttl(value: &Spanned<toml::Value>) -> Result<Duration, String> {
         return Err(format!("`{LONGEST_TTL}` is a duration, such as \"10m\""));
     };
     let found = duration(text)?;
-    if (NODES_TTL_MIN..=NODES_TTL_MAX).contains(&found) {
+    if (LONGEST_TTL_MIN..=LONGEST_TTL_MAX).contains(&found) {
         return Ok(found);
     }
-    let (least, most) = (stated(NODES_TTL_MIN), stated(NODES_TTL_MAX));
+    let (least, most) = (stated(LONGEST_TTL_MIN), stated(LONGEST_TTL_MAX));
     Err(format!("`{LONGEST_TTL}` is at least {least} and at most {most}"))
 }
 

@@ -1,9 +1,11 @@
-//! What to do about a usage error: for words that are right in other programs, or in other
-//! subcommands of canal.
+//! What to do about a usage error: for words that are right in other programs or in other
+//! subcommands of canal, and for typing errors.
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
 
 use super::{Line, name_of, text};
+use crate::cli::arguments::definition::Cli;
 use crate::cli::arguments::lock::KeyArg;
 use crate::cli::arguments::number::number;
 use crate::cli::output::sanitize::cut;
@@ -33,8 +35,17 @@ const FOREIGN: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// The hint for an error, if there is a better one than the help.
-pub(super) fn of(error: &clap::Error, line: &Line) -> Option<String> {
+/// The hint for an error.
+pub(super) fn of(error: &clap::Error, line: &Line) -> String {
+    let hint = from_elsewhere(error, line).or_else(|| did_you_mean(error));
+    hint.unwrap_or_else(|| match &line.verb {
+        Some(verb) => format!("`canal help {verb}` explains the options"),
+        None => "`canal help` explains the commands".to_owned(),
+    })
+}
+
+/// For words that are right in other programs, or in other subcommands of canal.
+fn from_elsewhere(error: &clap::Error, line: &Line) -> Option<String> {
     let arg = text(error, ContextKind::InvalidArg);
     let value = text(error, ContextKind::InvalidValue);
     match error.kind() {
@@ -92,4 +103,29 @@ fn size(word: &str) -> Option<String> {
         }
         None => Some(format!("--slots {}", number(word).ok()?)),
     }
+}
+
+/// For typing errors.
+fn did_you_mean(error: &clap::Error) -> Option<String> {
+    use ContextKind as Kind;
+    [
+        (Kind::SuggestedArg, Kind::InvalidArg),
+        (Kind::SuggestedSubcommand, Kind::InvalidSubcommand),
+        (Kind::SuggestedValue, Kind::InvalidValue),
+    ]
+    .into_iter()
+    .map(|(suggested, wrong)| (text(error, suggested), text(error, wrong)))
+    .find(|(text, wrong)| !text.is_empty() && is_near(text, wrong) && !is_hidden(text))
+    .map(|(text, _)| format!("did you mean `{}`?", name_of(&text)))
+}
+
+/// Whether a word may be a typing error for another one. clap takes `--frobnicate` for `--on`.
+fn is_near(suggested: &str, wrong: &str) -> bool {
+    let [suggested, wrong] = [suggested, wrong].map(|word| word.trim_start_matches('-'));
+    2 * strsim::osa_distance(suggested, wrong) <= suggested.len().max(wrong.len())
+}
+
+/// Whether a word is a subcommand that canal has for itself.
+fn is_hidden(word: &str) -> bool {
+    Cli::command().find_subcommand(word).is_some_and(clap::Command::is_hide_set)
 }

@@ -70,14 +70,7 @@ fn print(error: &clap::Error) -> u8 {
 
 fn explain(error: &clap::Error, words: impl Iterator<Item = String>) -> Failed {
     let line = Line::of(words);
-    let failed = Failed::new(message(error));
-    match hint::of(error, &line).or_else(|| suggestion(error)) {
-        Some(hint) => failed.hint(hint),
-        None => failed.hint(match line.verb {
-            Some(verb) => format!("`canal help {verb}` explains the options"),
-            None => "`canal help` explains the commands".to_owned(),
-        }),
-    }
+    Failed::new(message(error)).hint(hint::of(error, &line))
 }
 
 /// The command line in which the error is.
@@ -144,26 +137,6 @@ fn message(error: &clap::Error) -> String {
         // Input and output errors while help is formatted, and kinds of later versions of clap.
         _ => "the command line cannot be understood".to_owned(),
     }
-}
-
-fn suggestion(error: &clap::Error) -> Option<String> {
-    use ContextKind as Kind;
-    [
-        (Kind::SuggestedArg, Kind::InvalidArg),
-        (Kind::SuggestedSubcommand, Kind::InvalidSubcommand),
-        (Kind::SuggestedValue, Kind::InvalidValue),
-    ]
-    .into_iter()
-    .map(|(suggested, wrong)| (text(error, suggested), text(error, wrong)))
-    .find(|(text, wrong)| !text.is_empty() && is_near(text, wrong))
-    .map(|(text, _)| text)
-    .map(|text| format!("did you mean `{}`?", name_of(&text)))
-}
-
-/// Whether a word may be a typing error for another one. clap takes `--frobnicate` for `--on`.
-fn is_near(suggested: &str, wrong: &str) -> bool {
-    let [suggested, wrong] = [suggested, wrong].map(|word| word.trim_start_matches('-'));
-    2 * strsim::osa_distance(suggested, wrong) <= suggested.len().max(wrong.len())
 }
 
 fn text(error: &clap::Error, kind: ContextKind) -> String {

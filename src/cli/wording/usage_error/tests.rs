@@ -99,6 +99,7 @@ fn hints_say_what_to_do() {
         ),
         (&["run", "--kei", "x"], "did you mean `--key`?"),
         (&["rum"], "did you mean `run`?"),
+        (&["lookot"], "`canal help` explains the commands"),
         (&["--no-start", "run", "--bogus"], "`canal help run` explains the options"),
         (&["--bogus"], "`canal help` explains the commands"),
         (
