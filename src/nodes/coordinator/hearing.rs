@@ -163,7 +163,8 @@ impl Coordinator {
     }
 
     fn hear_refusal(&mut self, at: usize, refusal: Refusal, why: String, turn: &mut Turn) {
-        let runs = matches!(self.phase, Phase::Running);
+        // A command that is being killed runs until it is dead.
+        let runs = matches!(self.phase, Phase::Running | Phase::Lost);
         let ask_at = self.ask_spare_at(turn.now);
         let node = &mut self.nodes[at];
         if !matches!(node.hold, Hold::Asked { .. } | Hold::Queued) {

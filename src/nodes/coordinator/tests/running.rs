@@ -66,6 +66,18 @@ fn the_command_is_killed_when_too_few_leases_are_sure() {
 }
 
 #[test]
+fn a_spare_that_refuses_while_the_command_is_killed_ends_nothing() {
+    for refusal in [Refusal::Full, Refusal::Invalid, Refusal::Unfit] {
+        let mut scene = Scene::running(plan(3, Require::Majority));
+        assert_eq!(scene.hear(Input::Gone { node: 0 }), ["kill"]);
+        assert_eq!(scene.hear(refused(2, refusal)), [""; 0]);
+        // The command has ended.
+        assert_eq!(scene.hear(Input::Stop), ["release 1 #1"]);
+        assert_eq!(scene.hear(Input::Gone { node: 1 }), ["lost [0, 2]"]);
+    }
+}
+
+#[test]
 fn a_lease_that_is_gone_does_not_count_any_more() {
     // All: the lock is lost at once.
     let mut scene = Scene::running(plan(2, Require::All));
