@@ -15,6 +15,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::core::Rules;
@@ -28,6 +30,7 @@ use crate::daemon::store::recover::recover;
 use crate::protocol::place::Place;
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
+use crate::sys::process::{RunState, run_state};
 use crate::sys::rerun::wait_until;
 
 /// More turns than any test takes.
@@ -187,6 +190,21 @@ impl Holder {
 
     fn pidfd(&self) -> Pidfd {
         Pidfd::open(self.0.id()).unwrap()
+    }
+
+    /// Stops the process, and waits until it stands still.
+    fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        wait_until("it is stopped", || run_state(self.0.id()) == RunState::Stopped);
+    }
+
+    fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+        wait_until("it goes on", || run_state(self.0.id()) == RunState::Running);
+    }
+
+    fn signal(&self, signal: Signal) {
+        nix::sys::signal::kill(Pid::from_raw(self.0.id().cast_signed()), signal).unwrap();
     }
 
     /// Ends the process, and waits for it as its parent.

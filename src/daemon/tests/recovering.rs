@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -39,6 +40,8 @@ use crate::sys::process::Origin;
 pub(super) struct Fake {
     server: Arc<Mutex<Server>>,
     answers: Arc<Mutex<VecDeque<Answer>>>,
+    /// Whether no answer reaches this host.
+    is_silent: Arc<AtomicBool>,
 }
 
 const CLIENT: usize = 7;
@@ -50,6 +53,9 @@ impl Engine for Fake {
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<Answer> {
+        if self.is_silent.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
         let answer = self.answers.lock().unwrap().pop_front();
         let answer = answer.or_else(|| self.server.lock().unwrap().push(CLIENT));
         answer.map_or(Poll::Pending, Poll::Ready)
@@ -60,7 +66,8 @@ impl Fake {
     pub(super) fn new() -> Self {
         let mut server = Server::new(Flavour::Watching);
         server.live_anew(1, false);
-        Self { server: Arc::new(Mutex::new(server)), answers: Arc::default() }
+        let server = Arc::new(Mutex::new(server));
+        Self { server, answers: Arc::default(), is_silent: Arc::default() }
     }
 
     /// Begins another life of the engine, in which something may be missing.
@@ -299,6 +306,40 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     assert_eq!(peer.reply(), None, "it is not told of what was taken back");
     assert_eq!(world.server.ledger.table.waiters().count(), 1);
     world.server.propose(Change::Resume { request });
+    world.turns();
+    granted(&peer.reply().expect("a grant"));
+}
+
+/// The log does not say yet that the client is back, when its process is found stopped.
+#[test]
+fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    let now = clock::boottime_ms();
+    let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), now);
+    other.ask(1, "a");
+    other.settle(&mut engine.server.lock().unwrap(), now);
+    world.turns();
+    let owner = Holder::start();
+    let before = ask_for(&world, 2, "a", &owner);
+    world.turns();
+    assert_eq!(world.server.ledger.table.waiting(), 1);
+    let World { server, _folder: folder, .. } = world;
+    drop((server, before));
+    engine.disconnect();
+    let mut world = World::over_as(&engine, folder, 2);
+    engine.is_silent.store(true, Ordering::Relaxed);
+    let mut peer = ask_for(&world, 2, "a", &owner);
+    world.turns();
+    owner.stop();
+    world.server.look_at_detached(clock::now());
+    owner.go_on();
+    engine.is_silent.store(false, Ordering::Relaxed);
+    world.turns();
+    world.server.look_at_detached(clock::now());
+    let frame = other.table.holds().next().unwrap().frame;
+    other.propose(Change::End { frame });
+    other.settle(&mut engine.server.lock().unwrap(), now);
     world.turns();
     granted(&peer.reply().expect("a grant"));
 }

@@ -68,9 +68,7 @@ impl Server {
         let waiting: Vec<RequestId> = waiting.map(|waiter| waiter.id).collect();
         let unclaimed = self.waiters.take_unclaimed();
         let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed.clone()).collect();
-        // Over an engine, the log may still call waiters detached that are back.
-        let is_back = |id: &RequestId| self.waiters.get(*id).is_some_and(|it| it.conn.is_some());
-        lost.retain(|request| !is_back(request));
+        lost.retain(|request| !self.is_back(*request));
         if self.due.come_back_if_busy.is_some_and(|at| now < at) {
             let late = self.take_late(&mut lost);
             self.waiters.expect_claims(unclaimed.intersection(&late).copied());
@@ -157,6 +155,13 @@ impl Server {
         waiter.status == WaiterStatus::Detached
             && waiter.request.host == self.ledger.host
             && !self.waiters.is_absent(waiter.id)
+            && !self.is_back(waiter.id)
+    }
+
+    /// Whether the client of a waiter is connected. Over an engine, the log may still call such a
+    /// waiter detached.
+    pub(crate) fn is_back(&self, request: RequestId) -> bool {
+        self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_some())
     }
 }
 

@@ -38,7 +38,7 @@ impl Server {
     pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
         let waiter = self.ledger.table.waiter(request);
         let is_detached = waiter.is_some_and(|it| it.status == WaiterStatus::Detached);
-        if is_detached && self.waiters.get(request).is_none_or(|it| it.conn.is_none()) {
+        if is_detached && !self.is_back(request) {
             return self.suspend_detached(request);
         }
         self.waiters.suspend(request, pid);
