@@ -179,11 +179,6 @@ impl Machine {
         !self.state.borrow().ended_at.contains_key(&serial)
     }
 
-    /// Whether a process has not been reaped.
-    pub(super) fn is_there(&self, serial: Serial) -> bool {
-        self.state.borrow().processes.contains_key(&serial)
-    }
-
     /// Whether a process runs, and is not stopped.
     pub(super) fn runs(&self, serial: Serial) -> bool {
         self.with(serial, |process| process.state == 'R').unwrap_or(false)

@@ -533,7 +533,8 @@ impl Program {
                 });
             }
             (_, Some(owner)) => {
-                if around.machine.is_there(owner) {
+                // It may have died after the daemon confirmed its lock.
+                if around.machine.lives(owner) {
                     self.claim(around, &asking, &grant, Until::Processes(vec![owner]))?;
                 }
                 around.machine.end(self.serial);
