@@ -279,10 +279,8 @@ fn requests_of_a_gone_incarnation_are_asked_anew_by_the_next() {
     granted(&peer.reply().expect("it is granted"));
 }
 
-/// While a process was stopped, its host proposed to suspend its request. The grant lies before the
-/// suspension in the log, and other hosts have read both.
-#[test]
-fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
+/// A daemon over an engine, and another host that holds `a`.
+fn beside_a_holder() -> (Fake, World, Direct) {
     let engine = Fake::new();
     let mut world = World::over(&engine, folder());
     let now = clock::boottime_ms();
@@ -290,6 +288,22 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     other.ask(1, "a");
     other.settle(&mut engine.server.lock().unwrap(), now);
     world.turns();
+    (engine, world, other)
+}
+
+/// Ends what this host holds.
+fn release(host: &mut Direct, engine: &Fake) {
+    let own = host.id();
+    let frame = host.table.holds().find(|hold| hold.asked.host == own).unwrap().frame;
+    host.propose(Change::End { frame });
+    host.settle(&mut engine.server.lock().unwrap(), clock::boottime_ms());
+}
+
+/// While a process was stopped, its host proposed to suspend its request. The grant lies before the
+/// suspension in the log, and other hosts have read both.
+#[test]
+fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
+    let (engine, mut world, mut other) = beside_a_holder();
     let (owner, mut peer) = (Holder::start(), world.connect());
     let mut parameters = mutex(2, "a");
     parameters["owner_fd"] = 0.into();
@@ -299,9 +313,7 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     let request = world.server.ledger.table.waiters().next().unwrap().id;
     world.server.suspend(request, 1);
     world.server.waiters.resume(request);
-    let frame = other.table.holds().next().unwrap().frame;
-    other.propose(Change::End { frame });
-    other.settle(&mut engine.server.lock().unwrap(), now);
+    release(&mut other, &engine);
     world.turns();
     assert_eq!(peer.reply(), None, "it is not told of what was taken back");
     assert_eq!(world.server.ledger.table.waiters().count(), 1);
@@ -313,13 +325,7 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
 /// The log does not say yet that the client is back, when its process is found stopped.
 #[test]
 fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
-    let engine = Fake::new();
-    let mut world = World::over(&engine, folder());
-    let now = clock::boottime_ms();
-    let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), now);
-    other.ask(1, "a");
-    other.settle(&mut engine.server.lock().unwrap(), now);
-    world.turns();
+    let (engine, mut world, mut other) = beside_a_holder();
     let owner = Holder::start();
     let before = ask_for(&world, 2, "a", &owner);
     world.turns();
@@ -337,9 +343,7 @@ fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
     engine.is_silent.store(false, Ordering::Relaxed);
     world.turns();
     world.server.look_at_detached(clock::now());
-    let frame = other.table.holds().next().unwrap().frame;
-    other.propose(Change::End { frame });
-    other.settle(&mut engine.server.lock().unwrap(), now);
+    release(&mut other, &engine);
     world.turns();
     granted(&peer.reply().expect("a grant"));
 }
@@ -348,26 +352,19 @@ fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
 /// came after that, in which another host may have been granted the lock and told so.
 #[test]
 fn a_grant_that_an_earlier_daemon_did_not_tell_is_asked_for_again_after_a_loss() {
-    let engine = Fake::new();
-    let mut world = World::over(&engine, folder());
-    let now = clock::boottime_ms();
-    let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), now);
-    other.ask(1, "a");
-    other.settle(&mut engine.server.lock().unwrap(), now);
-    world.turns();
+    let (engine, mut world, mut other) = beside_a_holder();
     let told = token(&mut world.ask(&mutex(3, "b")));
     assert_eq!(world.ask(&mutex(2, "a")).reply(), None, "it waits");
     assert_eq!(world.server.ledger.table.waiting(), 1);
     let World { server, _folder: folder, .. } = world;
     drop(server);
     engine.disconnect();
-    let frame = other.table.holds().find(|hold| hold.asked.host == other.id()).unwrap().frame;
-    other.propose(Change::End { frame });
-    other.settle(&mut engine.server.lock().unwrap(), now);
+    release(&mut other, &engine);
     let untold = other.table.holds().map(|hold| hold.token.0).max().unwrap();
     assert!(untold > told, "it is granted");
     engine.server.lock().unwrap().live_anew(2, true);
     let mut world = World::over_as(&engine, folder, 2);
+    let now = clock::boottime_ms();
     let mut third = Direct::joined(8, &mut engine.server.lock().unwrap(), now);
     let recovery = third.table.recovery().unwrap().clone();
     third.propose(Change::TtlPassed { from: recovery.ttl_from.unwrap() });
@@ -407,20 +404,12 @@ fn assert_owner_gone(peer: &mut Peer) {
 /// The end of the owner is reported before the grant is read, and comes after it in the log.
 #[test]
 fn a_grant_for_a_process_that_died_while_it_waited_is_not_told() {
-    let engine = Fake::new();
-    let mut world = World::over(&engine, folder());
-    let now = clock::boottime_ms();
-    let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), now);
-    other.ask(1, "a");
-    other.settle(&mut engine.server.lock().unwrap(), now);
-    world.turns();
+    let (engine, mut world, mut other) = beside_a_holder();
     let owner = Holder::start();
     let mut peer = ask_for(&world, 2, "a", &owner);
     world.turns();
     assert_eq!(peer.reply(), None, "it waits");
-    let frame = other.table.holds().next().unwrap().frame;
-    other.propose(Change::End { frame });
-    other.settle(&mut engine.server.lock().unwrap(), now);
+    release(&mut other, &engine);
     owner.end();
     world.turns();
     assert_owner_gone(&mut peer);
