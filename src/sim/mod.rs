@@ -12,7 +12,8 @@
 //! all hosts; that tokens grow, that every call is answered in time, and that nothing is held for a
 //! process that is gone. At the end, nothing may be left or stuck.
 //!
-//! `CANAL_SEED=n` runs that seed alone, with the log of its daemons, `CANAL_SEEDS=n` runs n seeds.
+//! `CANAL_SEED=n` runs that seed alone, with the log of its daemons, `CANAL_SEEDS=n` runs n
+//! seeds, `CANAL_SEEDS=a..b` those from a on and before b.
 
 mod check;
 mod emphasis;
@@ -26,6 +27,7 @@ mod watch;
 mod world;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,6 +50,16 @@ const SEEDS_TO_FIND: u64 = 1_000;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+/// The seeds to try: those that `CANAL_SEEDS` states, or as many as usual.
+fn seeds(usual: u64) -> Range<u64> {
+    let Ok(stated) = std::env::var("CANAL_SEEDS") else { return 0..usual };
+    let parse = |text: &str| text.parse().expect("CANAL_SEEDS is `COUNT` or `FIRST..END`");
+    match stated.split_once("..") {
+        Some((first, end)) => parse(first)..parse(end),
+        None => 0..parse(&stated),
+    }
 }
 
 fn run(seed: u64, over_engine: bool, broken: Option<Rule>) -> Result<Seen, String> {
@@ -74,19 +86,23 @@ fn threads() -> u64 {
 }
 
 /// Runs seeds on all processors. Returns the first that fails, or statistics of all.
-fn run_all(seeds: u64, over_engine: bool, broken: Option<Rule>) -> Result<Seen, (u64, String)> {
-    let next = AtomicU64::new(0);
+fn run_all(
+    seeds: Range<u64>,
+    over_engine: bool,
+    broken: Option<Rule>,
+) -> Result<Seen, (u64, String)> {
+    let next = AtomicU64::new(seeds.start);
     let one = || {
         let mut all = Seen::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
+            if seed >= seeds.end {
                 return Ok(all);
             }
             match run(seed, over_engine, broken) {
                 Ok(seen) => all.add(seen),
                 Err(what) => {
-                    next.store(seeds, Ordering::Relaxed);
+                    next.store(seeds.end, Ordering::Relaxed);
                     return Err((seed, what));
                 }
             }
@@ -119,20 +135,21 @@ impl Seen {
 }
 
 /// Runs seeds that must all end well.
-fn all_is_well(over_engine: bool, seeds: u64) {
+fn all_is_well(over_engine: bool, usual: u64) {
     let found = match variable("CANAL_SEED") {
         Some(seed) => {
             let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
             let _ = log.with_ansi(false).without_time().try_init();
             run(seed, over_engine, None).map_err(|what| (seed, what))
         }
-        None => run_all(variable("CANAL_SEEDS").unwrap_or(seeds), over_engine, None),
+        None => run_all(seeds(usual), over_engine, None),
     };
     match found {
         Ok(seen) => {
             println!("{seen:?}");
             let Counts { gone, succeeded, snapshots, losses } = seen.engine;
-            let is_alone = variable("CANAL_SEED").is_some() || variable("CANAL_SEEDS").is_some();
+            let is_stated = |name: &&str| std::env::var_os(name).is_some();
+            let is_alone = ["CANAL_SEED", "CANAL_SEEDS"].iter().any(is_stated);
             let all = [gone, succeeded, snapshots, losses];
             assert!(
                 is_alone || !over_engine || all.iter().all(|times| *times > 0),
@@ -265,7 +282,7 @@ fn found_over_engine(broken: Rule, seed: u64) -> String {
 
 fn found_by(broken: Rule, seed: u64, over_engine: bool) -> String {
     let found = run(seed, over_engine, Some(broken)).map_err(|what| (seed, what));
-    let found = found.and_then(|_| run_all(SEEDS_TO_FIND, over_engine, Some(broken)));
+    let found = found.and_then(|_| run_all(0..SEEDS_TO_FIND, over_engine, Some(broken)));
     let (seed, what) = found.expect_err("it was not found");
     println!("{broken:?} is found by seed {seed}: {what:.300}");
     run(seed, over_engine, None).expect("with all rules the same seed ends well");

@@ -11,7 +11,8 @@
 //! checks that tokens grow. In the end, when nothing goes wrong any more, every request must
 //! finish, and nothing may be left.
 //!
-//! `CANAL_SEED=n` runs that seed alone, `CANAL_SEEDS=n` runs n seeds.
+//! `CANAL_SEED=n` runs that seed alone, `CANAL_SEEDS=n` runs n seeds,
+//! `CANAL_SEEDS=a..b` those from a on and before b.
 
 mod check;
 mod clock;
@@ -23,6 +24,7 @@ mod rule;
 mod table;
 mod world;
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,6 +42,16 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// The seeds to try: those that `CANAL_SEEDS` states, or as many as usual.
+fn seeds(usual: u64) -> Range<u64> {
+    let Ok(stated) = std::env::var("CANAL_SEEDS") else { return 0..usual };
+    let parse = |text: &str| text.parse().expect("CANAL_SEEDS is `COUNT` or `FIRST..END`");
+    match stated.split_once("..") {
+        Some((first, end)) => parse(first)..parse(end),
+        None => 0..parse(&stated),
+    }
+}
+
 fn run(seed: u64, broken: Option<Rule>) -> Result<Seen, String> {
     break_rule(broken);
     let run = AssertUnwindSafe(|| World::new(seed).run());
@@ -49,19 +61,19 @@ fn run(seed: u64, broken: Option<Rule>) -> Result<Seen, String> {
 }
 
 /// Runs seeds on all processors. Returns the first that fails, or statistics of all.
-fn run_all(seeds: u64, broken: Option<Rule>) -> Result<Seen, (u64, String)> {
-    let next = AtomicU64::new(0);
+fn run_all(seeds: Range<u64>, broken: Option<Rule>) -> Result<Seen, (u64, String)> {
+    let next = AtomicU64::new(seeds.start);
     let one = || {
         let mut all = Seen::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
+            if seed >= seeds.end {
                 return Ok(all);
             }
             match run(seed, broken) {
                 Ok(seen) => all.add(&seen),
                 Err(what) => {
-                    next.store(seeds, Ordering::Relaxed);
+                    next.store(seeds.end, Ordering::Relaxed);
                     return Err((seed, what));
                 }
             }
@@ -95,7 +107,7 @@ impl Seen {
 fn coordinators_over_nodes_keep_their_promises_whatever_goes_wrong() {
     let found = match variable("CANAL_SEED") {
         Some(seed) => run(seed, None).map_err(|what| (seed, what)),
-        None => run_all(variable("CANAL_SEEDS").unwrap_or(SEEDS), None),
+        None => run_all(seeds(SEEDS), None),
     };
     match found {
         Ok(seen) => {
@@ -103,7 +115,8 @@ fn coordinators_over_nodes_keep_their_promises_whatever_goes_wrong() {
             let Seen { starts, ends, takeovers, spares, blank } = seen;
             let all = [starts, ends.given_back, ends.refused, ends.failed, ends.lost];
             let all = all.into_iter().chain([takeovers, spares, blank]);
-            let is_alone = variable("CANAL_SEED").or_else(|| variable("CANAL_SEEDS")).is_some();
+            let is_stated = |name: &&str| std::env::var_os(name).is_some();
+            let is_alone = ["CANAL_SEED", "CANAL_SEEDS"].iter().any(is_stated);
             assert!(is_alone || all.into_iter().all(|times| times > 0), "something never happened");
         }
         Err((seed, what)) => panic!("CANAL_SEED={seed}: {what}"),
@@ -130,7 +143,7 @@ fn of_two_requests_that_do_not_wait_exactly_one_is_granted() {
 
 /// The fault that is found with a rule broken.
 fn found(broken: Rule) -> String {
-    let (seed, what) = run_all(SEEDS_TO_FIND, Some(broken)).expect_err("it was not found");
+    let (seed, what) = run_all(0..SEEDS_TO_FIND, Some(broken)).expect_err("it was not found");
     println!("{broken:?} is found by seed {seed}: {what:.300}");
     what
 }
