@@ -214,7 +214,8 @@ impl Coordinator {
         }
         node.lease += 1;
         node.hold = Hold::Asked { since: turn.now };
-        turn.carry_out(Effect::Ask { node: at, lease: node.lease, no_wait, spare });
+        let ask = Effect::Ask { node: at, lease: node.lease, no_wait, spare };
+        turn.call(ask, self.timing.silence_ms);
     }
 
     /// Releases what an earlier attempt, or another coordinator, may have left.
@@ -248,7 +249,8 @@ impl Coordinator {
     pub(super) fn confirm_at(&mut self, turn: &mut Turn, at: usize, token: Token) {
         let node = &mut self.nodes[at];
         node.hold = Hold::Confirming { since: turn.now };
-        turn.carry_out(Effect::ConfirmAt { node: at, lease: node.lease, token });
+        let confirm = Effect::ConfirmAt { node: at, lease: node.lease, token };
+        turn.call(confirm, self.timing.silence_ms);
     }
 
     /// Gives back what was granted or asked for, and releases what was confirmed.

@@ -265,7 +265,7 @@ impl Coordinator {
         node.hold = Hold::Unknown;
         if node.link.is_open() {
             node.hold = Hold::Releasing { since: turn.now };
-            turn.carry_out(Effect::Release { node: at, lease: node.lease });
+            turn.call(Effect::Release { node: at, lease: node.lease }, self.timing.silence_ms);
         }
     }
 

@@ -104,10 +104,11 @@ impl Coordinator {
     }
 
     pub(super) fn renew(&mut self, turn: &mut Turn, at: usize) {
+        let silence_ms = self.timing_of(at).renewal_silence_ms;
         let node = &mut self.nodes[at];
         if node.link.is_open() {
             node.renewing = Some(turn.now);
-            turn.carry_out(Effect::Renew { node: at, lease: node.lease });
+            turn.call(Effect::Renew { node: at, lease: node.lease }, silence_ms);
         }
     }
 

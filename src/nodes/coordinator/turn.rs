@@ -38,6 +38,12 @@ impl Turn {
         self.effects.push(effect);
     }
 
+    /// Calls a node. If it has not answered after `silence_ms`, the coordinator is called again.
+    pub(super) fn call(&mut self, effect: Effect, silence_ms: Millis) {
+        self.is_past(self.now.saturating_add(silence_ms));
+        self.carry_out(effect);
+    }
+
     /// When to call again.
     pub(super) fn wake_at(&self) -> Option<Millis> {
         self.wake_at.filter(|at| *at < Millis::MAX)

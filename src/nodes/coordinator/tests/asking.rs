@@ -431,3 +431,14 @@ fn a_node_that_is_away_is_told_once_and_again_when_it_is_back() {
     scene.hear(Input::Reached { node: 1 });
     assert!(scene.said.contains(&Change::Back { node: 1, held: 0, need: 2 }));
 }
+
+#[test]
+fn a_node_that_does_not_answer_is_connected_to_anew_wherever_it_is_in_the_order() {
+    for require in [Require::All, Require::AllAlive] {
+        let (mut scene, _) = Scene::reached(plan(3, require));
+        scene.hear(granted(0, 5));
+        assert_eq!(scene.hear(granted(1, 5)), ["ask 2 #1"]);
+        let done = scene.pass(5_000);
+        assert!(done.contains(&"connect 2".to_owned()), "{done:?}");
+    }
+}
