@@ -9,23 +9,16 @@ use crate::over_each_engine;
 use crate::postgres_server;
 use crate::shared_table::{Host, Log, PATIENT};
 use crate::world::World;
+use crate::world::doctor::{about, found_by};
 
 over_each_engine!(
     an_engine_is_looked_at_and_nothing_is_changed_there,
     an_engine_that_cannot_be_reached_is_a_problem,
 );
 
-/// Level and message of each finding about a thing.
-fn about(report: &Value, thing: &str) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let findings = report["findings"].as_array().unwrap().iter();
-    let about = findings.filter(|it| it["about"] == thing);
-    about.map(|it| (text(&it["level"]), text(&it["message"]))).collect()
-}
-
 #[track_caller]
-fn doctor(world: &World, url: &str, code: i32) -> Value {
-    world.canal(["doctor", "--json", "--engine", url]).end().code(code).json()
+fn doctor(world: &World, url: &str, has_problem: bool) -> Value {
+    found_by(world.canal(["doctor", "--json", "--engine", url]).end(), has_problem)
 }
 
 /// The address that a host's configuration names.
@@ -39,7 +32,7 @@ fn an_engine_is_looked_at_and_nothing_is_changed_there(log: &Log) {
     let (a, elsewhere) = (Host::new(log, "a", PATIENT, None), World::new());
     let url = url(&a);
     for _ in 0..2 {
-        let report = doctor(&elsewhere, &url, 0);
+        let report = doctor(&elsewhere, &url, false);
         let (level, answers) = &about(&report, "engine")[0];
         assert_eq!(level, "fine", "{report}");
         assert!(answers.contains(" answers, ") && answers.contains(log.engine()), "{answers}");
@@ -48,12 +41,12 @@ fn an_engine_is_looked_at_and_nothing_is_changed_there(log: &Log) {
         assert_eq!(about(&report, "engine hosts")[0].1, "no daemon uses it");
     }
     // The engine of the configuration, as long as no daemon runs.
-    let report = a.world.canal(["doctor", "--json"]).end().code(0).json();
+    let report = found_by(a.world.canal(["doctor", "--json"]).end(), false);
     assert_eq!(about(&report, "engine")[0].0, "fine", "{report}");
     assert!(!elsewhere.socket().exists() && !a.world.socket().exists(), "no daemon was started");
     a.join();
     for _ in 0..2 {
-        let report = doctor(&elsewhere, &url, 0);
+        let report = doctor(&elsewhere, &url, false);
         let size = &about(&report, "engine size")[0].1;
         assert!(size.contains(" batches of changes since the last snapshot"), "{size}");
         let hosts = &about(&report, "engine hosts")[0].1;
@@ -66,7 +59,7 @@ fn an_engine_is_looked_at_and_nothing_is_changed_there(log: &Log) {
         "[engine]\nhost = \"a\"\nurl = \"etcd://x\"\n",
     )
     .unwrap();
-    let hosts = &about(&doctor(&elsewhere, &url, 1), "engine hosts")[0];
+    let hosts = &about(&doctor(&elsewhere, &url, true), "engine hosts")[0];
     assert_eq!(hosts.0, "problem");
     assert!(hosts.1.starts_with("another daemon has the name `a`"), "{hosts:?}");
 }
@@ -74,7 +67,7 @@ fn an_engine_is_looked_at_and_nothing_is_changed_there(log: &Log) {
 fn an_engine_that_cannot_be_reached_is_a_problem(log: &Log) {
     let (a, elsewhere) = (Host::new(log, "a", PATIENT, None), World::new());
     a.proxy.cut();
-    let report = doctor(&elsewhere, &url(&a), 1);
+    let report = doctor(&elsewhere, &url(&a), true);
     let [(level, message)] = &about(&report, "engine")[..] else { panic!("{report}") };
     assert_eq!(level, "problem", "{report}");
     assert!(message.contains(" cannot be used: "), "{message}");
@@ -92,11 +85,11 @@ fn rights_that_are_missing_are_named_with_the_statement_that_grants_them() {
     let granted =
         format!("hint: GRANT CREATE ON DATABASE {database} TO \"stranger-of-{database}\"");
     assert!(ended.stdout.contains(&granted), "{ended:?}");
-    let own = doctor(&world, &url, 0);
+    let own = doctor(&world, &url, false);
     assert_eq!(about(&own, "engine login")[0].1, format!("logged in as {database}"));
     // It would not log in as a user that is unknown.
     let nobody = url.replacen(&format!("{database}@"), "nobody-knows@", 1);
-    let report = doctor(&world, &nobody, 1);
+    let report = doctor(&world, &nobody, true);
     assert!(about(&report, "engine")[0].1.contains("nobody-knows"), "{report}");
 }
 
@@ -120,18 +113,18 @@ fn rights_below_the_prefix_are_asked_for_and_nothing_is_written() {
         server.ctl_ok(args);
     }
     server.ctl = vec!["--user=root:r".to_owned()];
-    let look = |password: &str, code: i32| {
+    let look = |password: &str, has_problem: bool| {
         let url = format!("etcd://ci:{password}@{}/canal", server.endpoint());
-        world.canal(["doctor", "--json"]).env("CANAL_ENGINE", url).end().code(code).json()
+        found_by(world.canal(["doctor", "--json"]).env("CANAL_ENGINE", url).end(), has_problem)
     };
-    let report = look("wrong", 1);
+    let report = look("wrong", true);
     assert!(about(&report, "engine")[0].1.contains("the user or the password"), "{report}");
-    let report = look("s3cret", 1);
+    let report = look("s3cret", true);
     let (level, why) = &about(&report, "engine rights")[0];
     assert_eq!(level, "problem", "{report}");
     assert!(why.contains("does not permit its user to read and write"), "{why}");
     server.ctl_ok(&grant("readwrite"));
-    let report = look("s3cret", 0);
+    let report = look("s3cret", false);
     assert_eq!(about(&report, "engine login")[0].1, "logged in as ci");
     assert_eq!(about(&report, "engine tls")[0].0, "note", "the password is not encrypted");
     assert_eq!(about(&report, "engine rights")[0].0, "fine", "{report}");
@@ -142,7 +135,7 @@ fn rights_below_the_prefix_are_asked_for_and_nothing_is_written() {
 #[test]
 fn a_password_on_the_command_line_is_refused_and_not_shown() {
     let world = World::new();
-    let report = doctor(&world, "postgres://canal:s3cret@127.0.0.1:9/canal", 1);
+    let report = doctor(&world, "postgres://canal:s3cret@127.0.0.1:9/canal", true);
     let [(_, message)] = &about(&report, "engine")[..] else { panic!("{report}") };
     assert!(message.contains("a password in `--engine`"), "{message}");
     let ended = world

@@ -3,17 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use serde_json::Value;
-
+use crate::world::doctor::{about, found_by};
 use crate::world::{World, journal_only};
-
-/// What was found about a thing: level and message of each finding.
-fn about(report: &Value, thing: &str) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let findings = report["findings"].as_array().unwrap().iter();
-    let about = findings.filter(|it| it["about"] == thing);
-    about.map(|it| (text(&it["level"]), text(&it["message"]))).collect()
-}
 
 #[test]
 fn a_set_up_without_a_problem_is_0_and_no_daemon_is_started() {
@@ -21,9 +12,7 @@ fn a_set_up_without_a_problem_is_0_and_no_daemon_is_started() {
         return;
     }
     let world = World::new();
-    let ended = world.canal(["doctor", "--json"]).end().code(0);
-    let report = ended.json();
-    assert_eq!(report["problems"], 0, "{report}");
+    let report = found_by(world.canal(["doctor", "--json"]).end(), false);
     let (level, message) = &about(&report, "daemon")[0];
     assert_eq!((level.as_str(), message.contains("no daemon runs")), ("note", true), "{report}");
     let (_, socket) = &about(&report, "socket")[0];
@@ -31,7 +20,7 @@ fn a_set_up_without_a_problem_is_0_and_no_daemon_is_started() {
     assert!(socket.ends_with("CANAL_SOCKET names it"), "{socket}");
     assert!(!world.socket().exists(), "it changes nothing");
     world.status();
-    let report = world.canal(["doctor", "--json"]).end().code(0).json();
+    let report = found_by(world.canal(["doctor", "--json"]).end(), false);
     let (level, message) = &about(&report, "daemon")[0];
     assert_eq!((level.as_str(), message.starts_with("pid ")), ("fine", true), "{report}");
 }
@@ -42,21 +31,21 @@ fn edits_that_are_not_in_force_and_broken_ones_are_problems() {
         return;
     }
     let world = World::with_daemon();
-    let configuration = |code: i32| {
-        let report = world.canal(["doctor", "--json"]).end().code(code).json();
+    let configuration = |has_problem: bool| {
+        let report = found_by(world.canal(["doctor", "--json"]).end(), has_problem);
         about(&report, "configuration")
     };
     world.configure("[keys.x]\nslots = 2\n");
-    let found = configuration(1);
+    let found = configuration(true);
     assert_eq!(found[1].0, "problem", "{found:?}");
     assert_eq!(found[1].1, "not in force yet: keys.x: 2 (was not stated)");
     world.canal(["daemon", "--reload"]).end().code(0);
-    assert_eq!(configuration(0).len(), 1);
+    assert_eq!(configuration(false).len(), 1);
     world.configure("[keys.x]\nslotts = 2\n");
-    let found = configuration(1);
+    let found = configuration(true);
     assert!(found[1].1.contains("line 2: unknown field `slotts`"), "{found:?}");
     world.canal(["daemon", "--stop"]).end().code(0);
-    let found = configuration(1);
+    let found = configuration(true);
     assert!(found[0].1.contains("line 2: unknown field `slotts`"), "{found:?}");
     let shown = world.canal(["doctor"]).end().code(1).stdout;
     assert!(shown.contains("PROBLEM  configuration  "), "{shown}");
@@ -70,7 +59,7 @@ fn a_directory_that_others_can_write_is_a_problem() {
     }
     let world = World::new();
     fs::set_permissions(world.runtime(), fs::Permissions::from_mode(0o777)).unwrap();
-    let report = world.canal(["doctor", "--json"]).end().code(1).json();
+    let report = found_by(world.canal(["doctor", "--json"]).end(), true);
     let (level, message) = &about(&report, "directory")[0];
     assert_eq!(level, "problem", "{report}");
     assert!(message.contains("can be written by others"), "{message}");
