@@ -3,7 +3,6 @@
 //! Start reading at `server`, which says what a turn does. `event_loop` runs the turns, `start`
 //! starts the daemon, and `store::recover` reads what the previous daemon left.
 
-mod adaptive_spin;
 mod boottime_timer;
 mod calls;
 mod cluster;
@@ -20,6 +19,7 @@ mod metrics;
 mod net;
 mod options;
 mod permissions;
+mod poller;
 mod processes;
 mod queries;
 mod requests;
@@ -43,8 +43,10 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod unusable;
 mod view;
 mod waiters;
+mod wording;
 
 use std::path::PathBuf;
 
@@ -55,9 +57,10 @@ pub use crate::daemon::cluster::watcher::watch;
 pub use crate::daemon::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
 pub use crate::daemon::hooks::guard::guard as guard_hook;
 pub use crate::daemon::hooks::look::SeenHook;
-pub use crate::daemon::options::{Options, Unusable};
+pub use crate::daemon::options::Options;
 pub use crate::daemon::runtime_dir::Replacing;
 pub use crate::daemon::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
+pub use crate::daemon::unusable::Unusable;
 pub use crate::log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 
 /// Whether a daemon of a user runs at a place, as far as that can be seen from this network

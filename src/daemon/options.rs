@@ -1,6 +1,5 @@
-//! How a daemon is to run, and why it cannot start.
+//! How a daemon is to run.
 
-use std::borrow::Cow;
 use std::path::PathBuf;
 
 use crate::daemon::runtime_dir::Replacing;
@@ -39,14 +38,4 @@ pub struct Options {
     /// and ends in time the processes that the daemon would have ended. Without it, nothing ends
     /// them. It is also the program of the guards of hooks. Without it, the daemon runs no hooks.
     pub watcher: Option<PathBuf>,
-}
-
-/// Why the daemon cannot start, if something can be done about it.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub struct Unusable {
-    /// What is wrong.
-    pub what: String,
-    /// What to do about it.
-    pub hint: Cow<'static, str>,
 }

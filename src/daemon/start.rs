@@ -10,14 +10,13 @@ use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 
 use crate::core::{Rules, UnixMillis};
-use crate::daemon::adaptive_spin::AdaptiveSpin;
 use crate::daemon::boottime_timer::BoottimeTimer;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_mark;
 use crate::daemon::cluster::join::{begin, refuse_living};
 use crate::daemon::config::Config;
-use crate::daemon::config::in_force::{InForce, Overrides};
+use crate::daemon::config::socket_access::SocketAccess;
 use crate::daemon::due::Due;
 use crate::daemon::event_loop::{Signals, work};
 use crate::daemon::history::recorder::History;
@@ -26,25 +25,28 @@ use crate::daemon::hooks::configured::Hooks;
 use crate::daemon::hooks::event::About;
 use crate::daemon::jobserver::builds::Jobservers;
 use crate::daemon::limits::DESCRIPTORS_MIN;
+use crate::daemon::logging;
 use crate::daemon::metrics::exporter::{self, Exporter};
+use crate::daemon::net::adaptive_spin::AdaptiveSpin;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
-use crate::daemon::options::{Options, Unusable};
+use crate::daemon::net::reply_queue::Reports;
+use crate::daemon::options::Options;
 use crate::daemon::processes::holder_record;
 use crate::daemon::processes::owners::Owners;
-use crate::daemon::queries::reply_queue::Reports;
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::runtime_dir::is_full;
 use crate::daemon::runtime_dir::other_daemons::{Separation, separations};
-use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::daemon::server::Server;
+use crate::daemon::server::configuration::in_force::{InForce, Overrides};
 use crate::daemon::store::node::Node;
 use crate::daemon::store::recover::{Recovered, recover};
+use crate::daemon::unusable::Unusable;
 use crate::daemon::view::size_notes::ToldSizes;
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiters;
-use crate::daemon::{logging, view};
+use crate::daemon::wording::text::time;
 use crate::log::journal::{NoRoom, OpenError};
 use crate::protocol::DaemonInfo;
 use crate::protocol::place::{Place, Rule};
@@ -283,7 +285,7 @@ pub(crate) fn server(
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         socket: place.socket.display().to_string(),
-        since: view::text::time(UnixMillis(clock::unix_ms())),
+        since: time(UnixMillis(clock::unix_ms())),
         uid,
         notes,
     };

@@ -1,8 +1,8 @@
 //! What the daemon does for a call when its change is in the log.
 
 use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, RequestId, Revision, Table};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
-use crate::daemon::net::conn_id::ConnId;
 use crate::sys::peer::Credentials;
 
 /// What to do when a change of this host has been applied.

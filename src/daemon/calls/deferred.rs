@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
-use crate::daemon::net::conn_id::ConnId;
 
 /// A request that may not wait, deferred while a holder's process is exiting.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use crate::core::{RequestId, Tag, Wait};
 use crate::daemon::calls::completion::Completion;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
-use crate::daemon::net::conn_id::ConnId;
 use crate::host::Ticket;
 use crate::sys::clock;
 
@@ -246,7 +246,7 @@ impl InFlight {
 mod tests {
     use super::*;
     use crate::core::{Command, HostId, LeaseId, Owner, Request};
-    use crate::daemon::net::conn_id::ConnId;
+    use crate::daemon::calls::conn_id::ConnId;
     use std::sync::Arc;
 
     fn newcomer(tag: u128, uid: u32, wait: Wait) -> Completion {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::core::{Ask, Command, Item, Key, View};
 use crate::daemon::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
-use crate::daemon::view::wording;
+use crate::daemon::wording;
 use crate::protocol::{ErrorName, Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use crate::safe_text::one_line;
 

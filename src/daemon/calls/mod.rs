@@ -5,6 +5,7 @@
 pub(super) mod answer;
 pub(super) mod call;
 pub(super) mod completion;
+pub(super) mod conn_id;
 pub(super) mod deferred;
 pub(super) mod dispatch;
 pub(super) mod in_flight;

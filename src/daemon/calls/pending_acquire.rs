@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::core::{Request, Wait};
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::OwnerFound;
 use crate::sys::pidfd::Pidfd;
 

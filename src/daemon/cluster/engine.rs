@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::config::Config;
 use crate::daemon::config::engine_section::{Configured, shown_address};
-use crate::daemon::options::{Options, Unusable};
+use crate::daemon::options::Options;
+use crate::daemon::unusable::Unusable;
 use crate::host::Settings;
 use crate::log::engine::{
     self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Source,

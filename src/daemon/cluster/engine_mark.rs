@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::config::Config;
-use crate::daemon::options::{Options, Unusable};
+use crate::daemon::options::Options;
+use crate::daemon::unusable::Unusable;
 use crate::protocol::place::Place;
 
 /// The file's name.

@@ -7,7 +7,7 @@ use crate::daemon::logging;
 use crate::daemon::metrics::snapshot::EngineFigures;
 use crate::daemon::server::Server;
 use crate::daemon::store::ledger::Ledger;
-use crate::daemon::view::text::time;
+use crate::daemon::wording::text::time;
 use crate::host::Standing;
 use crate::protocol::{EngineInfo, HostInfo, Status};
 use crate::sys::clock;

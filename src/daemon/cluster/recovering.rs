@@ -7,7 +7,7 @@
 use crate::core::{Change, RequestId, Table, Token};
 use crate::daemon::cluster::Cluster;
 use crate::daemon::server::Server;
-use crate::daemon::view::text::time;
+use crate::daemon::wording::text::time;
 use crate::protocol::RecoveryInfo;
 use crate::sys::clock;
 

@@ -7,11 +7,11 @@ pub(super) mod duration;
 pub(super) mod engine_section;
 pub(super) mod file;
 pub(super) mod history_section;
-pub(super) mod in_force;
+pub(super) mod hooks_section;
+pub(super) mod metrics_section;
 pub(super) mod nodes_section;
 pub(super) mod reading;
-pub(super) mod reload;
-pub(super) mod report;
+pub(super) mod socket_access;
 pub(super) mod socket_section;
 pub(super) mod written;
 
@@ -28,16 +28,16 @@ use crate::core::{Key, View};
 use crate::daemon::config::duration::duration;
 use crate::daemon::config::engine_section::Configured;
 use crate::daemon::config::history_section::HistorySettings;
+use crate::daemon::config::hooks_section::{HOOKS_MAX, HookSettings};
+use crate::daemon::config::metrics_section::Listen;
 use crate::daemon::config::nodes_section::ConfiguredNodes;
+use crate::daemon::config::socket_access::SocketAccess;
 use crate::daemon::config::written::{Written, line_of, with_suggestion};
-use crate::daemon::hooks::section::{self as hooks_section, HOOKS_MAX, HookSettings};
 use crate::daemon::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NUMBER_MAX, WAITERS_PER_USER,
 };
 use crate::daemon::logging;
-use crate::daemon::metrics::section::{self as metrics_section, Listen};
 use crate::daemon::permissions::{self, Permission, Permissions};
-use crate::daemon::runtime_dir::socket_access::SocketAccess;
 
 /// The content of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::config::Config;
-use crate::daemon::net::conn_id::ConnId;
 
 /// For how long somebody waits for the configuration. Clients wait 5 s for the daemon.
 const READING_MAX: Duration = Duration::from_secs(4);

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 use toml::Spanned;
 
+use crate::daemon::config::socket_access::{SocketAccess, SocketGroup};
 use crate::daemon::permissions::{GroupNamed, find};
-use crate::daemon::runtime_dir::socket_access::{SocketAccess, SocketGroup};
 
 /// `[socket]`, as it is written in the file.
 #[derive(Debug, Default, Deserialize)]

@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::history::raw::Raw;
-use crate::daemon::net::conn_id::ConnId;
 use crate::history::{Batch, Counts, Found, Present, Query, Record, Summary};
 
 /// Records that are not written wait at most about this long: what a daemon that is killed loses.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::core::{Request, View};
 use crate::daemon::history::exits::Exit;
 use crate::daemon::history::slots::OwnSlots;
-use crate::daemon::view::text::pid_of;
+use crate::daemon::wording::text::pid_of;
 use crate::history::{Ending, Fields, ItemFields};
 
 /// A request that has ended. It shares the request with the log, so that making it costs little.

@@ -3,12 +3,12 @@
 //! Invariant: a command is shown only to its user and to root, as in a status.
 
 use crate::core::{FrameId, SlotRange, Slots, UnixMillis};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
 use crate::daemon::history::queue::{Answer, Question};
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::text::time;
+use crate::daemon::wording::text::time;
 use crate::history::{Ending, Found, Query, Reason, Record};
 use crate::protocol::{
     ErrorName, Failure, HistoryClient, HistoryItem, HistoryPage, HistoryQuery, HistoryRecord,

@@ -2,12 +2,12 @@
 //! use, and how many slots a key should have.
 
 use crate::core::{HeldItem, HoldState, Key, Mode, UnixMillis, View};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
 use crate::daemon::history::queue::Question;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::text::time;
+use crate::daemon::wording::text::time;
 use crate::history::{
     Bins, Counted, Counts, KeyUse, Present, Quantiles, Query, Running, SlotsTable,
 };

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::history::queue::{About, Answer, Noted, Question, Queue};
 use crate::daemon::history::raw::Raw;
-use crate::daemon::net::conn_id::ConnId;
 use crate::history::{
     Batch, Checkpoint, Found, Limits, Query, Record, Search, Store, Summary, Tally, unrecorded,
 };

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::{HostId, Request, Table, Tag, UnixMillis};
+use crate::daemon::config::hooks_section::{HookSettings, On};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::history::recorder::is_of;
 use crate::daemon::hooks::event::{About, Event};
 use crate::daemon::hooks::runner::Runner;
-use crate::daemon::hooks::section::{HookSettings, On};
 use crate::sys::clock;
 
 /// The table is not looked through more often than this for waits and holds that became long.
@@ -281,7 +281,7 @@ mod tests {
 
     use super::*;
     use crate::core::{Change, ENTRY_VERSION, Entry, Revision, Rules};
-    use crate::daemon::hooks::section::tests::hooks;
+    use crate::daemon::config::hooks_section::tests::hooks;
 
     const HERE: HostId = HostId(0);
 

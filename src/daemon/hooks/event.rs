@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::core::{FrameId, Request, UnixMillis};
+use crate::daemon::config::hooks_section::On;
 use crate::daemon::history::raw::Raw;
 use crate::daemon::hooks::facts::{Facts, HolderFacts};
-use crate::daemon::hooks::section::On;
-use crate::daemon::view::text::{pid_of, time};
+use crate::daemon::wording::text::{pid_of, time};
 use crate::history::{Ending, Reason};
 use crate::protocol::{HistoryClient, HistoryItem, HistoryStep};
 

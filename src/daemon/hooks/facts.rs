@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::hooks::section::On;
+use crate::daemon::config::hooks_section::On;
 use crate::protocol::{HistoryClient, HistoryItem, HistoryStep};
 
 /// What happened. A field about which there is nothing to say is null or empty.

@@ -19,5 +19,4 @@ pub(super) mod guard;
 pub(super) mod look;
 pub(super) mod program;
 pub(super) mod runner;
-pub(super) mod section;
 pub(super) mod tell;

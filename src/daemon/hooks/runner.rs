@@ -12,11 +12,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::core::UnixMillis;
+use crate::daemon::config::hooks_section::HookSettings;
 use crate::daemon::hooks::backlog::{Backlog, Next};
 use crate::daemon::hooks::event::{About, Event};
 use crate::daemon::hooks::guard::{Job, Outcome};
-use crate::daemon::hooks::section::HookSettings;
-use crate::daemon::view::text::time;
+use crate::daemon::wording::text::time;
 use crate::duration_text::stated;
 use crate::sys::{clock, fds};
 

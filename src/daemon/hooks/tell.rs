@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::core::Token;
+use crate::daemon::config::hooks_section::On;
 use crate::daemon::due::is_due;
 use crate::daemon::hooks::configured::{Lasting, lasting};
 use crate::daemon::hooks::event::Event;
 use crate::daemon::hooks::facts::HolderFacts;
-use crate::daemon::hooks::section::On;
 use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
-use crate::daemon::view::text::{pid_of, time};
+use crate::daemon::wording::text::{pid_of, time};
 use crate::sys::clock;
 
 /// The most holders that a hook is told of with a long wait.

@@ -11,7 +11,7 @@ use nix::sys::epoll::EpollEvent;
 use crate::core::{Key, Revision, Tag, Token};
 use crate::daemon::jobserver::build::Build;
 use crate::daemon::jobserver::pipes::{self, BuildEnds, Pipes};
-use crate::daemon::net::poller::Poller;
+use crate::daemon::poller::Poller;
 
 /// How many events are taken at once. They only say that something happened.
 const EVENTS_AT_ONCE: usize = 64;

@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{mkfifo, read, write};
 
 use crate::core::Tag;
-use crate::daemon::net::poller::Poller;
+use crate::daemon::poller::Poller;
 
 /// The byte that stands for a token, as GNU make writes it.
 const TOKEN: &[u8] = b"+";

@@ -282,7 +282,7 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
-    use crate::daemon::metrics::section::Listen;
+    use crate::daemon::config::metrics_section::Listen;
 
     const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::daemon::config::metrics_section::Listen;
 use crate::daemon::metrics::connections::{CONNECTIONS_MAX, Connections};
 use crate::daemon::metrics::listener::Listener;
 use crate::daemon::metrics::open_metrics::text;
-use crate::daemon::metrics::section::Listen;
 use crate::daemon::metrics::snapshot::Snapshot;
 
 /// The descriptors that offering metrics takes: of collectors, the socket, the bell, and one more

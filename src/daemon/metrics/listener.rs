@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
+use crate::daemon::config::metrics_section::Listen;
 use crate::daemon::metrics::request::Via;
-use crate::daemon::metrics::section::Listen;
 
 /// Who can read a port of the machine can read the socket; the directory it lies in says who that is.
 const MODE: u32 = 0o666;

@@ -15,6 +15,5 @@ pub(super) mod exporter;
 pub(super) mod listener;
 pub(super) mod open_metrics;
 pub(super) mod request;
-pub(super) mod section;
 pub(super) mod serve;
 pub(super) mod snapshot;

@@ -9,14 +9,14 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slotmap::SlotMap;
 
 use crate::core::RequestId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::daemon::net::accept_backlog::AcceptBacklog;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::{CallState, Connection, ReadStatus};
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::events::{Of, Reported, Source};
-use crate::daemon::net::poller::{EVENTS_AT_ONCE, Poller};
 use crate::daemon::net::read_permit::{Disconnected, ReadPermit};
+use crate::daemon::poller::{EVENTS_AT_ONCE, Poller};
 use crate::sys::clock;
 use crate::sys::peer::Credentials;
 

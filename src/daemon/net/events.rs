@@ -2,7 +2,7 @@
 
 use slotmap::{Key, KeyData};
 
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 
 /// Numbers from here on are those of connections. The upper half counts how often the connection's
 /// slot was used, from 1 on.

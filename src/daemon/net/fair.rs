@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
 
 impl Server {

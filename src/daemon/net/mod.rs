@@ -4,8 +4,8 @@
 //! Invariant: a reply is written whole, or its connection is closed.
 
 pub(super) mod accept_backlog;
+pub(super) mod adaptive_spin;
 pub(super) mod batch;
-pub(super) mod conn_id;
 pub(super) mod connection;
 pub(super) mod connection_limits;
 pub(super) mod connections;
@@ -13,5 +13,5 @@ pub(super) mod events;
 pub(super) mod fair;
 pub(super) mod listen;
 pub(super) mod output;
-pub(super) mod poller;
 pub(super) mod read_permit;
+pub(super) mod reply_queue;

@@ -1,6 +1,6 @@
 //! Permission to read connections.
 
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 
 /// Permission to read connections: only [`Batch::take`](super::batch::Batch::take) has it.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 use std::os::fd::AsFd;
 
 use crate::core::{Ask, HoldState, Item, Key};
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::Connection;
 use crate::daemon::permissions::Action;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::owner_gone;
+use crate::daemon::wording::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
 

@@ -17,12 +17,12 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::core::Token;
-use crate::daemon::options::Unusable;
 use crate::daemon::processes::descendants::Trace;
 use crate::daemon::processes::holder::{Holder, WatchId};
 use crate::daemon::processes::other_namespace;
 use crate::daemon::processes::owners::find;
 use crate::daemon::processes::proof::Proof;
+use crate::daemon::unusable::Unusable;
 use crate::log::journal::disk;
 use crate::sys::process::{Found, Origin};
 

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::core::{Owner, ProcessId, Table, Token};
-use crate::daemon::options::Unusable;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder::Holder;
+use crate::daemon::unusable::Unusable;
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{FIRST_PID_NAMESPACE, Origin, all};
 

@@ -13,7 +13,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::core::{FrameId, ProcessId, Token};
-use crate::daemon::net::poller::Poller;
+use crate::daemon::poller::Poller;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Found, Identity, identity};
 

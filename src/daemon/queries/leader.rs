@@ -2,9 +2,9 @@
 
 use crate::core::Key;
 use crate::daemon::calls::answer::{Answer, written};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::leadership::{LeaderFound, LeaderWatch};
 use crate::protocol::{Failure, LeaderQuery};

@@ -6,7 +6,6 @@
 
 pub(super) mod ended_leases;
 pub(super) mod leader;
-pub(super) mod reply_queue;
 pub(super) mod serve;
 pub(super) mod status;
 pub(super) mod waits;

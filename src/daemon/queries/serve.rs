@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
 use crate::daemon::net::batch::Batch;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
-use crate::daemon::queries::reply_queue::Unread;
+use crate::daemon::net::reply_queue::Unread;
 use crate::daemon::server::Server;
 use crate::sys::clock;
 

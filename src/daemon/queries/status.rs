@@ -1,10 +1,10 @@
 //! The status: the state of one lock and those below it, or of all.
 
 use crate::daemon::calls::answer::{Answer, written};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
 use crate::daemon::limits::NAMES_MAX;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::selection::Selection;
 use crate::protocol::{Failure, StatusQuery};

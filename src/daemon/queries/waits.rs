@@ -7,8 +7,8 @@ use crate::daemon::calls::step::Step;
 use crate::daemon::limits::{BLOCKERS_LOOKED_AT_MAX, WAITS_SHOWN_MAX};
 use crate::daemon::server::Server;
 use crate::daemon::view::deadlock::wanted_item;
-use crate::daemon::view::text::{pid_of, time};
 use crate::daemon::view::{Shown, held_item};
+use crate::daemon::wording::text::{pid_of, time};
 use crate::protocol::{
     BLOCKERS_SHOWN_MAX, BlockerInfo, ErrorName, Failure, PartyInfo, WaitInfo, Waits, WhyQuery,
 };

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use crate::core::{Change, Outcome, Refusal, Request, RequestId, Tag, Wait};
 use crate::daemon::calls::completion::Completion;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::dispatch::unanswered::lost_track;
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::grant::granted_keys;
 use crate::protocol::{Failure, WouldAcquire, WouldGrant};

@@ -7,11 +7,11 @@ use crate::core::{
     Above, FrameId, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait,
 };
 use crate::daemon::calls::completion::Applied;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::dispatch::unanswered::lost_track;
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::store::disk_full::disk_full;
 use crate::protocol::{Acquire, Failure, Wrapper};

@@ -4,13 +4,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::core::{Owner, ProcessId};
 use crate::daemon::calls::call::nth_fd;
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::Connection;
 use crate::daemon::processes::owner_identity::{
     NOBODY, OwnerFound, identified, other_owner, peer_pidfd,
 };
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::owner_gone;
+use crate::daemon::wording::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 

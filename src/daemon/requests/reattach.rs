@@ -4,10 +4,10 @@
 //! Invariant: a request is answered on one connection, the last one that asked for it.
 
 use crate::core::{Change, RequestId, Tag, Wait};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::dispatch::permit::Waiting;
 use crate::daemon::calls::in_flight::LogWait;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{OwnerFound, cannot_watch};
 use crate::daemon::server::Server;
 use crate::daemon::waiters::regrant::granted;

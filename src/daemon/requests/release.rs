@@ -7,12 +7,12 @@ use crate::core::{
     Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
 };
 use crate::daemon::calls::completion::{Applied, Completion, PendingRelease};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
-use crate::daemon::view::text::{Text, pid_of};
+use crate::daemon::wording::text::{Text, pid_of};
 use crate::protocol::{Confirm, ErrorName, Failure, Handle, Release, Released, ReleasedHold};
 use crate::sys::peer::Credentials;
 

@@ -4,17 +4,17 @@ use crate::core::{
     Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease, Release as Giving,
 };
 use crate::daemon::calls::completion::{Applied, Completion, PendingRenewal};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
 use crate::daemon::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{NOBODY, OwnerFound};
 use crate::daemon::requests::release::give_back;
 use crate::daemon::server::Server;
 use crate::daemon::store::disk_full::disk_full;
-use crate::daemon::view::text::time;
-use crate::daemon::view::wording::owner_gone;
 use crate::daemon::waiters::leases::name_of;
+use crate::daemon::wording::owner_gone;
+use crate::daemon::wording::text::time;
 use crate::duration_text::stated_ms;
 use crate::protocol::{
     Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, LostLease, Renew, Renewed,

@@ -7,13 +7,13 @@ use std::io;
 
 use crate::core::{Change, Key, Kind, Outcome, View};
 use crate::daemon::calls::completion::{Applied, Completion, PendingResize};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items::{self, Setting};
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::permissions::Action;
 use crate::daemon::server::Server;
 use crate::daemon::store::disk_full::disk_full;
-use crate::daemon::view::wording::used_as;
+use crate::daemon::wording::used_as;
 use crate::protocol::{ErrorName, Failure, Resize, Resized};
 
 impl Server {

@@ -7,7 +7,6 @@ pub(super) mod claim_error;
 pub(super) mod instance_guard;
 pub(super) mod other_daemons;
 pub(super) mod restore;
-pub(super) mod socket_access;
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -24,10 +23,10 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 
+use crate::daemon::config::socket_access::SocketAccess;
 use crate::daemon::net::listen::Listener;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::runtime_dir::instance_guard::InstanceGuard;
-use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::protocol::place::{Place, Rule, USUAL_SOCKET};
 use crate::sys::dir::{make_private, open_private};
 
@@ -407,6 +406,7 @@ impl FileId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::config::socket_access::SocketGroup;
     use crate::sys::rerun::wait_until;
 
     /// Claims a place whose claim was dropped: a process that another test starts has a copy of it until it
@@ -461,7 +461,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
         let gid = nix::unistd::getegid().as_raw();
-        let group = socket_access::SocketGroup { gid, called: "ours".to_owned() };
+        let group = SocketGroup { gid, called: "ours".to_owned() };
         let access = SocketAccess { group: Some(group), mode: Some(0o660) };
         let home = Claim::new(&place, uid()).unwrap().open(None, access).unwrap();
         let found = std::fs::symlink_metadata(&place.socket).unwrap();

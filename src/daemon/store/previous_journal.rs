@@ -6,9 +6,9 @@ use std::path::Path;
 
 use crate::core::{Change, Outcome, Owner, Rules, Snapshot, Table, Token};
 use crate::daemon::history::open::Unseen;
-use crate::daemon::options::Unusable;
 use crate::daemon::processes::other_namespace;
 use crate::daemon::processes::owners::find;
+use crate::daemon::unusable::Unusable;
 use crate::history::Ending;
 use crate::log::Record;
 use crate::log::journal::{Journal, OpenError, Opened, salvage};

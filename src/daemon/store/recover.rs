@@ -15,13 +15,13 @@ use crate::core::{
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
 use crate::daemon::history::open::Unseen;
-use crate::daemon::options::Unusable;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::find;
 use crate::daemon::store::journal_store::{JournalStore, Rooms};
 use crate::daemon::store::lease_store::{LeaseStore, parts_of, table_of};
 use crate::daemon::store::ledger::{Ledger, stored_views};
 use crate::daemon::store::previous_journal::{self, PreviousJournal};
+use crate::daemon::unusable::Unusable;
 use crate::daemon::waiters::leases::is_collecting;
 use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;

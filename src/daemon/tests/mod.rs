@@ -21,11 +21,11 @@ use serde_json::{Value, json};
 
 use crate::core::Rules;
 use crate::daemon::config::Config;
-use crate::daemon::config::in_force::{InForce, Overrides};
+use crate::daemon::config::socket_access::SocketAccess;
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
-use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::daemon::server::Server;
+use crate::daemon::server::configuration::in_force::{InForce, Overrides};
 use crate::daemon::store::recover::recover;
 use crate::protocol::place::Place;
 use crate::sys::fds;

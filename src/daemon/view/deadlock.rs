@@ -8,9 +8,10 @@ use crate::core::{
 };
 use crate::daemon::server::Server;
 use crate::daemon::view::conflict::conflict;
-use crate::daemon::view::text::{pid_of, time};
-use crate::daemon::view::{held_item, wording};
+use crate::daemon::view::held_item;
 use crate::daemon::waiters::waiting::Asked;
+use crate::daemon::wording;
+use crate::daemon::wording::text::{pid_of, time};
 use crate::protocol::{BlockerInfo, CycleStepInfo, Failure, PartyInfo};
 
 impl Server {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::core::{Granted, GrantedItem, HeldItem, HoldState, Item, Mode, Request, Slots, View};
 use crate::daemon::view::Shown;
-use crate::daemon::view::text::{Text, pid_of};
+use crate::daemon::wording::text::{Text, pid_of};
 use crate::protocol::{Grant, GrantedKey, OwnerInfo, SlotInfo};
 
 impl<'a> Shown<'a> {

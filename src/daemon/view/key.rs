@@ -9,10 +9,11 @@ use serde::{Serialize, Serializer};
 use crate::core::{HoldState, Key, Mode, Request, RequestId, Table, View, WaiterState, Why};
 use crate::daemon::history::estimates::{self, EstimateBudget};
 use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
+use crate::daemon::view::Shown;
 use crate::daemon::view::holder::Looks;
 use crate::daemon::view::selection::Selection;
-use crate::daemon::view::text::{pid_of, time};
-use crate::daemon::view::{Shown, wording};
+use crate::daemon::wording;
+use crate::daemon::wording::text::{pid_of, time};
 use crate::protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
 use crate::sys::clock;
 

@@ -10,9 +10,7 @@ pub(super) mod key;
 pub(super) mod leadership;
 pub(super) mod selection;
 pub(super) mod size_notes;
-pub(super) mod text;
 pub(super) mod why;
-pub(super) mod wording;
 
 use std::collections::BTreeSet;
 

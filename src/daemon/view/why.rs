@@ -1,8 +1,9 @@
 //! What keeps a request waiting.
 
 use crate::core::{HeldItem, Item, Key, Mode, Reason, Request, RequestId, Why};
+use crate::daemon::view::Shown;
 use crate::daemon::view::conflict::{conflict, lineage};
-use crate::daemon::view::{Shown, wording};
+use crate::daemon::wording;
 use crate::protocol::{HolderInfo, Progress};
 
 /// What keeps a waiter waiting, for users.

@@ -53,7 +53,7 @@ impl Server {
         let Some(state) = self.ledger.table.frame(frame) else { return };
         tracing::debug!(
             session = %format_args!("s{frame}"),
-            pid = crate::daemon::view::text::pid_of(&state.owner),
+            pid = crate::daemon::wording::text::pid_of(&state.owner),
             "the owner has ended"
         );
         self.owners.forget(frame);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest, Sha256};
 
 use crate::core::{FrameId, Granted, HoldState, HostId, LeaseId, RequestId, Table, Token};
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::protocol::Handle;
 use crate::sys::clock;
 

@@ -4,9 +4,9 @@
 //! request of another host.
 
 use crate::core::{Granted, HoldState, Outcome, Refusal, RequestId};
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::{self, owner_gone};
+use crate::daemon::wording::{self, owner_gone};
 use crate::protocol::{ErrorName, Failure};
 
 /// The error for a client whose request was withdrawn by something else.

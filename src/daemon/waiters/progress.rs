@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::core::{Key, Mode, RequestId};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::due::is_due;
 use crate::daemon::history::estimates::{self, EstimateBudget};
 use crate::daemon::limits::{PROGRESS_EVERY, WATCH_EVERY};
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::Held;

@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::core::{Change, Request, RequestId, Table, WaiterStatus};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::{AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, WAITERS_LOOKED_AT_MAX};
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::text::pid_of;
 use crate::daemon::waiters::look_ahead::is_stopped;
+use crate::daemon::wording::text::pid_of;
 
 impl Server {
     /// Suspends waiters as long as the `first` of those in the way is stopped. Returns whether

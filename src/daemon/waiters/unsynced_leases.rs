@@ -6,8 +6,8 @@
 use std::io;
 
 use crate::core::{RequestId, Token};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::protocol::{ConfirmedAt, ErrorName, Failure};

@@ -12,8 +12,8 @@ use crate::core::{
     FrameId, Granted, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis, Wait,
     WaiterState,
 };
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::deferred::DeferredRequest;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::waiters::leases::UnsyncedLease;
 
 /// The requests that wait, and what the daemon knows of them beyond the table.

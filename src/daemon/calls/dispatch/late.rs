@@ -1,9 +1,9 @@
 //! Ends calls that wait: with a grant, a refusal, or the end of their time.
 
 use crate::core::{Change, Withdrawal};
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::{CallState, Connection};
-use crate::daemon::queries::reply_queue::Unread;
+use crate::daemon::net::reply_queue::Unread;
 use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;

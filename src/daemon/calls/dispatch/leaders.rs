@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::dispatch::permit::{DispatchPermit, Waiting};
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::leadership::LeaderWatch;

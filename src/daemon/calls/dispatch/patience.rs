@@ -2,14 +2,14 @@
 //!
 //! Invariant: a client that expects a message gets one before it would take the daemon for dead.
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::dispatch::permit::DispatchPermit;
 use crate::daemon::calls::in_flight::{Awaiting, InFlight, LogWait};
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording;
+use crate::daemon::wording;
 use crate::protocol::{Failure, Progress};
 use crate::sys::clock;
 

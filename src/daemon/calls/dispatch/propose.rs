@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use crate::core::{Change, HoldState, RequestId, Revision, Withdrawal};
 use crate::daemon::calls::completion::{Applied, Completion};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::dispatch::late::ended_unseen;
 use crate::daemon::calls::in_flight::{Awaiting, Proposed};
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::calls::step::Step;
 use crate::daemon::history::cause::Cause;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::waiters::regrant::granted;
 use crate::host::Ticket;

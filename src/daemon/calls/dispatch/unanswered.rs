@@ -6,8 +6,8 @@
 //! and gives back what the request was granted. A client must not hang because of it, so this is
 //! more than an assertion.
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure};

@@ -1,11 +1,11 @@
 //! Notes what a call waits for.
 
 use crate::core::RequestId;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::dispatch::permit::{DispatchPermit, Waiting};
 use crate::daemon::calls::in_flight::{Awaiting, LogWait};
 use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::selection::Selection;

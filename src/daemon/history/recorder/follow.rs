@@ -7,12 +7,12 @@ use crate::core::{
     CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Request, RequestId, Table, UnixMillis,
     Withdrawal,
 };
+use crate::daemon::config::hooks_section::On;
 use crate::daemon::history::cause::Cause;
 use crate::daemon::history::open::Open;
 use crate::daemon::history::raw::Raw;
 use crate::daemon::history::slots::OwnSlots;
-use crate::daemon::hooks::section::On;
-use crate::daemon::view::text::pid_of;
+use crate::daemon::wording::text::pid_of;
 use crate::history::{Ending, Reason, RingStep};
 use crate::sys::clock;
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::core::{FrameId, HostId, RequestId, Table, Tag, Token};
 use crate::daemon::calls::completion::Applied;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::history::cause::Cause;
 use crate::daemon::history::exits::Exits;
 use crate::daemon::history::open::{Open, Unseen};
@@ -20,7 +21,6 @@ use crate::daemon::history::queue::{Answer, Noted, Question, Queue};
 use crate::daemon::history::raw::Raw;
 use crate::daemon::history::writer::{self, Files};
 use crate::daemon::metrics::counters::{Counters, Ended};
-use crate::daemon::net::conn_id::ConnId;
 use crate::history::{Batch, Checkpoint, Ending, Record, Summary};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;

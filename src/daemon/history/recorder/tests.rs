@@ -3,8 +3,8 @@ use crate::core::{
     Change, ENTRY_VERSION, Entry, Owner, Release, Request, Revision, Rules, UnixMillis, Withdrawal,
 };
 use crate::daemon::calls::completion::Completion;
-use crate::daemon::hooks::section::On;
-use crate::daemon::view::text::pid_of;
+use crate::daemon::config::hooks_section::On;
+use crate::daemon::wording::text::pid_of;
 use crate::history::{Limits, Reason};
 
 /// A table and what is recorded of it. Each entry is a second after the one before it.

@@ -2,7 +2,7 @@
 
 use crate::core::{FrameId, HoldState, Request, WaiterState};
 use crate::daemon::view::Shown;
-use crate::daemon::view::text::{pid_of, time};
+use crate::daemon::wording::text::{pid_of, time};
 use crate::protocol::{ErrorName, Failure, KillTarget, WouldKill};
 
 /// A hold or a waiting request.

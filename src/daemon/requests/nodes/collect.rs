@@ -4,8 +4,8 @@
 //! written where it would outlive a reboot.
 
 use crate::core::{Above, NODES_MAX, OverNodes};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::requests::acquire::Part;
 use crate::daemon::server::Server;
 use crate::duration_text::stated;

@@ -4,9 +4,9 @@
 
 use crate::core::{CONFIRMED_TOKEN_MAX, Change, Outcome, Owner, RequestId, Token, UnixMillis};
 use crate::daemon::calls::completion::{Applied, Completion};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::store::disk_full::disk_full;
 use crate::daemon::waiters::leases::name_of;

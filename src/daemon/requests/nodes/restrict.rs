@@ -2,11 +2,11 @@
 
 use crate::core::Key;
 use crate::daemon::calls::call::Asked;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::owner_gone;
+use crate::daemon::wording::owner_gone;
 use crate::protocol::{ErrorName, Failure, Release, Restrict};
 
 impl Server {

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::core::{Above, FrameId, Key, Request, RunId, Snapshot};
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::step::Step;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::text::pid_of;
+use crate::daemon::wording::text::pid_of;
 use crate::protocol::{
     ErrorName, Failure, FrameFound, FrameOfNode, PartFound, WAITS_NEAR_NAMES_MAX, WaitsFound,
     WaitsNear,

@@ -8,13 +8,14 @@
 //! Invariant: a turn applies every death that was reported before it, before it answers a call or
 //! sends a grant.
 
+pub(super) mod configuration;
+
 use std::io;
 use std::task::Context;
 use std::time::Duration;
 
-use crate::daemon::adaptive_spin::AdaptiveSpin;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::cluster::Cluster;
-use crate::daemon::config::in_force::InForce;
 use crate::daemon::due::Due;
 use crate::daemon::history::recorder::History;
 use crate::daemon::hooks::configured::Hooks;
@@ -22,16 +23,17 @@ use crate::daemon::jobserver::builds::Jobservers;
 use crate::daemon::limits::{CALLS_PER_TURN, Limits};
 use crate::daemon::metrics::exporter::Exporter;
 use crate::daemon::net::accept_backlog::Accepted;
+use crate::daemon::net::adaptive_spin::AdaptiveSpin;
 use crate::daemon::net::batch::Batch;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::Connection;
 use crate::daemon::net::connection_limits::ConnectionLimits;
 use crate::daemon::net::connections::Conns;
+use crate::daemon::net::reply_queue::Reports;
 use crate::daemon::permissions::Permissions;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::Owners;
-use crate::daemon::queries::reply_queue::Reports;
 use crate::daemon::runtime_dir::RuntimeDir;
+use crate::daemon::server::configuration::in_force::InForce;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::store::node::Node;
 use crate::daemon::view::Shown;

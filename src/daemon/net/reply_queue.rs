@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::{UNREAD_BYTES_MAX, UNREAD_BYTES_PER_USER, UNREAD_TIME};
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connections::Conns;
 use crate::sys::clock;
 

@@ -1,5 +1,7 @@
 //! Messages for users: why a request was refused, and why it waits.
 
+pub(super) mod text;
+
 use crate::core::{Item, Key, Kind, Mode, NodeId, Owner, Reason, Refusal, Request, View};
 use crate::protocol::{ErrorName, Failure, NodesRefusal, OWNER_GONE};
 

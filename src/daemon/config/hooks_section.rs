@@ -174,11 +174,11 @@ fn check_run(run: &[String]) -> Result<(), String> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::daemon) mod tests {
     use super::*;
 
     /// The hooks of a configuration, or what is wrong with it, with its line.
-    pub(in crate::daemon::hooks) fn hooks(text: &str) -> Result<Vec<HookSettings>, String> {
+    pub(in crate::daemon) fn hooks(text: &str) -> Result<Vec<HookSettings>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("canal.toml");
         std::fs::write(&path, text).unwrap();
