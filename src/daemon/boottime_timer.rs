@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::daemon::net::connections::Conns;
     use crate::daemon::net::events::Source;
-    use crate::daemon::net::read_permit::ReadPermit;
+    use crate::daemon::net::permits::InATest;
     use crate::sys::clock;
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
         conns.await_source(Source::BoottimeTimer, &alarm).unwrap();
         let mut goes_off = |time| {
             conns.wait(time);
-            conns.read(&ReadPermit::in_a_test());
+            conns.read(&InATest);
             conns.reported.take(Source::BoottimeTimer)
         };
         let at = clock::boottime_ms() + 30;

@@ -163,7 +163,7 @@ impl AsFd for Bell {
 mod tests {
     use super::*;
     use crate::daemon::net::connections::Conns;
-    use crate::daemon::net::read_permit::ReadPermit;
+    use crate::daemon::net::permits::InATest;
 
     #[test]
     fn each_ring_is_reported() {
@@ -175,7 +175,7 @@ mod tests {
             assert!(!conns.wait(Some(Duration::ZERO)));
             waker.wake_by_ref();
             assert!(conns.wait(None));
-            conns.read(&ReadPermit::in_a_test());
+            conns.read(&InATest);
         }
     }
 }

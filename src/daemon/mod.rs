@@ -21,8 +21,6 @@ mod options;
 mod permissions;
 mod poller;
 mod processes;
-mod queries;
-mod requests;
 mod runtime_dir;
 mod server;
 #[cfg(test)]
@@ -42,7 +40,6 @@ mod start;
 mod store;
 #[cfg(test)]
 mod tests;
-mod timers;
 mod unusable;
 mod view;
 mod waiters;

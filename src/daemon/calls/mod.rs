@@ -1,14 +1,12 @@
 //! The calls of each connection, and what they wait for.
 //!
-//! Invariant: a call that was taken from its connection is answered once. Only `dispatch` answers.
+//! Invariant: a call that was taken from its connection is answered once. Only `server/dispatch` answers.
 
 pub(super) mod answer;
 pub(super) mod call;
 pub(super) mod completion;
 pub(super) mod conn_id;
 pub(super) mod deferred;
-pub(super) mod dispatch;
 pub(super) mod in_flight;
 pub(super) mod items;
 pub(super) mod pending_acquire;
-pub(super) mod step;

@@ -1,21 +1,12 @@
-//! Ends commands in time, before other hosts can be granted what the commands hold.
-//!
-//! The supervisor (`canal run`) reads the same deadlines on the deadline page, and ends its command
-//! with all that the command started. The daemon's signals are the first line of defence, and the
-//! only line for a process without a supervisor.
-//!
-//! Invariant: this host asks for no grant while a process lives that has to be killed because an
-//! earlier incarnation lost its hold.
+//! Which commands are to end, and when: before other hosts can be granted what the commands hold.
 
-use crate::core::{HostId, OnLost, Owner, ProcessId, Table, Token};
+use crate::core::{OnLost, Owner, ProcessId, Table, Token};
 use crate::daemon::cluster::Cluster;
 use crate::daemon::processes::descendants::{self, Trace};
 use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::lost_processes::Stage;
 use crate::daemon::processes::owners::{Owners, find};
 use crate::daemon::processes::proof::Proof;
-use crate::daemon::server::Server;
-use crate::daemon::store::ledger::NO_HOST;
 use crate::host::LostWhy;
 use crate::sys::clock;
 use crate::sys::deadline::Why;
@@ -38,63 +29,9 @@ impl<'a> Watched<'a> {
     }
 }
 
-impl Server {
-    /// Signals the commands whose deadline has passed. This is the first step of a turn, because
-    /// the daemon itself may have been stopped for any length of time.
-    pub(crate) fn stop_in_time(&mut self) {
-        let is_member = self.ledger.is_member();
-        let Some(cluster) = &mut self.cluster else { return };
-        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
-        let now = clock::boottime_ms();
-        cluster.stop_due(is_member, watched, now);
-        self.end_lost(now);
-    }
-
-    /// Handles that our incarnation is lost, and with it all holds of its processes.
-    pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
-        if host == NO_HOST || host != self.ledger.host {
-            return;
-        }
-        tracing::error!(host = host.0, "everything that was held here is lost: {why}");
-        let Some(cluster) = &mut self.cluster else { return };
-        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
-        let now = clock::boottime_ms();
-        cluster.lose_holds(why, watched, now);
-        self.lose_membership();
-        self.end_lost(now);
-        self.due.changed = true;
-    }
-
-    /// Starts to kill all commands that this host had locks for. They must be dead before it joins.
-    pub(crate) fn clear(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
-        let now = clock::boottime_ms();
-        // Processes that are already scheduled keep their time. Processes that an earlier daemon
-        // left have had their time.
-        cluster.schedule_all(watched, now, Why::Gone);
-        cluster.terminator.awaited = true;
-        self.end_lost(now);
-    }
-
-    /// Ends the commands that are due. Asks for the requests that had to wait until they are dead.
-    pub(crate) fn end_lost(&mut self, now: u64) {
-        let Some(cluster) = &mut self.cluster else { return };
-        if cluster.end_lost(now) && self.ledger.is_member() {
-            self.ask_for_those_waiting();
-        }
-    }
-
-    /// Whether a grant may be told now.
-    pub(crate) fn is_sure(&self) -> bool {
-        let Some(cluster) = &self.cluster else { return true };
-        self.ledger.is_member() && cluster.may_grant(&self.ledger.table)
-    }
-}
-
 impl Cluster {
     /// Signals the commands whose deadline has passed.
-    fn stop_due(&mut self, is_member: bool, watched: Watched<'_>, now: u64) {
+    pub(crate) fn stop_due(&mut self, is_member: bool, watched: Watched<'_>, now: u64) {
         let deadlines = self.driver.deadlines();
         if is_member {
             if now < deadlines.term_at {
@@ -110,7 +47,7 @@ impl Cluster {
     }
 
     /// When the next command must be signalled, in milliseconds of CLOCK_BOOTTIME.
-    pub(super) fn next_stop(&self, is_member: bool) -> Option<u64> {
+    pub(crate) fn next_stop(&self, is_member: bool) -> Option<u64> {
         let (deadlines, now) = (self.driver.deadlines(), clock::boottime_ms());
         let times = match is_member {
             true => [Some(deadlines.term_at), Some(deadlines.kill_at)],
@@ -169,7 +106,7 @@ impl Cluster {
     }
 
     /// Schedules the end of all commands that held something in the incarnation that is lost.
-    fn lose_holds(&mut self, why: &LostWhy, watched: Watched<'_>, now: u64) {
+    pub(crate) fn lose_holds(&mut self, why: &LostWhy, watched: Watched<'_>, now: u64) {
         // While no other host can have declared us gone, no other host has our holds.
         let kill_at = match why {
             LostWhy::NotRenewed { .. } => self.driver.deadlines().kill_at,
@@ -177,6 +114,13 @@ impl Cluster {
         };
         self.terminator.page = self.page.take().map(|page| (page, reason(why), kill_at));
         self.schedule_all(watched, kill_at, reason(why));
+    }
+
+    /// Schedules the end of all commands that this host had locks for. They must have ended before it
+    /// joins. Processes that are already scheduled keep their time.
+    pub(crate) fn clear(&mut self, watched: Watched<'_>, now: u64) {
+        self.schedule_all(watched, now, Why::Gone);
+        self.terminator.awaited = true;
     }
 
     fn schedule_all(&mut self, watched: Watched<'_>, kill_at: u64, why: Why) {
@@ -192,7 +136,7 @@ impl Cluster {
 
     /// Schedules the kill of a process that has lost its hold. It is killed at `kill_at`, in
     /// milliseconds of CLOCK_BOOTTIME.
-    pub(super) fn schedule_kill(
+    pub(crate) fn schedule_kill(
         &mut self,
         watched: Watched<'_>,
         (token, told): (Token, Holder),
@@ -207,7 +151,7 @@ impl Cluster {
 
     /// Ends the commands that are due. Returns whether this host waited for their death and need
     /// not wait any more.
-    fn end_lost(&mut self, now: u64) -> bool {
+    pub(crate) fn end_lost(&mut self, now: u64) -> bool {
         if let Some((mut page, why, _)) =
             self.terminator.page.take_if(|(.., kill_at)| now >= *kill_at)
         {

@@ -1,48 +1,22 @@
-//! The state of this host's membership, for `canal status`.
+//! The state of this host's membership, for `canal status` and metrics.
 
 use crate::core::UnixMillis;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_status::OngoingOutage;
-use crate::daemon::logging;
 use crate::daemon::metrics::snapshot::EngineFigures;
-use crate::daemon::server::Server;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::wording::text::time;
 use crate::host::Standing;
-use crate::protocol::{EngineInfo, HostInfo, Status};
+use crate::protocol::{EngineInfo, HostInfo};
 use crate::sys::clock;
 
-impl Server {
-    /// Builds a status. `left_out` is the number of keys that `keys` does not contain.
-    pub(crate) fn status_of<K>(&self, keys: K, left_out: u64) -> Status<K> {
-        let mut daemon = self.about.clone();
-        daemon.notes.extend(logging::note());
-        daemon.notes.extend(self.history.notes());
-        daemon.notes.extend(self.hooks.notes());
-        daemon.notes.extend(self.exporter.as_ref().and_then(|exporter| exporter.note()));
-        Status {
-            daemon,
-            keys,
-            left_out,
-            engine: self.cluster.as_ref().map(|cluster| cluster.shown(&self.ledger)),
-            hosts: self
-                .cluster
-                .as_ref()
-                .map_or_else(Vec::new, |cluster| cluster.hosts_shown(&self.ledger)),
-        }
-    }
-}
-
-impl Server {
+impl Cluster {
     /// Whether the table may be out of date: this host does not hear from the engine what other hosts
     /// do.
     pub(crate) fn is_stale(&self) -> bool {
-        let cluster = self.cluster.as_ref().map(|cluster| &cluster.status);
-        cluster.is_some_and(|status| status.away.is_some() || status.unable.is_some())
+        self.status.away.is_some() || self.status.unable.is_some()
     }
-}
 
-impl Cluster {
     /// What is counted and measured of the engine.
     pub(crate) fn figures(&self, is_member: bool) -> EngineFigures {
         let ongoing = self.status.away.as_ref().map(|away| away.since_boot_ms);
@@ -55,7 +29,8 @@ impl Cluster {
         }
     }
 
-    fn shown(&self, ledger: &Ledger) -> EngineInfo {
+    /// The engine, and this host at it.
+    pub(crate) fn shown(&self, ledger: &Ledger) -> EngineInfo {
         let (link, health, member) = (&self.status, self.driver.health(), ledger.is_member());
         let trouble = link.away.as_ref().or(link.unable.as_ref());
         let (state, why, hint) = match trouble {
@@ -99,7 +74,8 @@ impl Cluster {
         Some(what)
     }
 
-    fn hosts_shown(&self, ledger: &Ledger) -> Vec<HostInfo> {
+    /// All hosts of the table.
+    pub(crate) fn hosts_shown(&self, ledger: &Ledger) -> Vec<HostInfo> {
         let health = self.driver.health();
         let renewed = |id| {
             if id == ledger.host {

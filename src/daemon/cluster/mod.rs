@@ -1,8 +1,8 @@
 //! What only a daemon with an engine needs: this host is a member of a table that many hosts share.
 //!
 //! [`Cluster`] owns all of it. A daemon with the embedded journal has none, and that is the only way
-//! in which the rest of the daemon asks whether there is an engine. The files of this folder say
-//! what a cluster does by itself (`impl Cluster`), and what the daemon does with it (`impl Server`).
+//! in which the rest of the daemon asks whether there is an engine. `server/engine` says what the
+//! daemon does with it.
 //!
 //! Invariant: no command outlives the time at which another host may be granted what the command
 //! holds.
@@ -12,9 +12,9 @@ pub(super) mod engine;
 pub(super) mod engine_driver;
 pub(super) mod engine_mark;
 pub(super) mod engine_status;
-pub(super) mod follow;
 pub(super) mod health;
 pub(super) mod join;
+pub(super) mod not_a_member;
 pub(super) mod recovering;
 pub(super) mod terminator;
 pub(super) mod told_tokens;
@@ -23,16 +23,16 @@ pub(super) mod watcher;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::task::Context as TaskContext;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::core::{Change, HoldState, Table, Token};
+use crate::core::{Change, HoldState, Snapshot, Table, Token};
 use crate::daemon::calls::in_flight::InFlight;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_mark::EngineMark;
-use crate::daemon::cluster::engine_status::EngineStatus;
+use crate::daemon::cluster::engine_status::{EngineStatus, OngoingOutage};
 use crate::daemon::cluster::terminator::Terminator;
 use crate::daemon::cluster::told_tokens::ToldTokens;
 use crate::daemon::cluster::watcher::Watcher;
@@ -43,7 +43,8 @@ use crate::daemon::processes::holder_record::HolderRecord;
 use crate::duration_text::stated_ms;
 #[cfg(test)]
 use crate::host::Mark;
-use crate::host::{Deadlines, Ticket};
+use crate::host::{Deadlines, Event, Ticket};
+use crate::log::engine::Outage;
 use crate::protocol::DeadlinePageFound;
 use crate::sys::clock;
 use crate::sys::deadline::{Deadline, Why, Writer};
@@ -124,6 +125,16 @@ impl Cluster {
         self.driver.poll(context).is_ready()
     }
 
+    /// Begins a turn: takes what the engine has answered.
+    pub(crate) fn begin_turn(&mut self) {
+        self.driver.begin_turn();
+    }
+
+    /// The next event of this host's membership.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.driver.next_event()
+    }
+
     /// Passes the calls of this turn to the engine.
     pub(crate) fn ask_engine(&mut self) {
         self.driver.end_turn();
@@ -132,6 +143,53 @@ impl Cluster {
     /// Brings a change into the log.
     pub(crate) fn propose(&mut self, change: Change) -> Ticket {
         self.driver.propose(change)
+    }
+
+    /// Offers the table as it is after the entries that were carried out, for new hosts.
+    pub(crate) fn store(&mut self, snapshot: &Snapshot) {
+        self.driver.store(snapshot);
+    }
+
+    /// Notes how far the table has recovered.
+    pub(crate) fn recovers(&mut self, table: &Table) {
+        self.driver.recovers(table);
+    }
+
+    /// Notes that the engine cannot be reached, or refuses this host.
+    pub(crate) fn is_away(&mut self, outage: Outage) {
+        let before = self.status.away.as_ref();
+        self.status.away = Some(OngoingOutage::new(outage, before));
+    }
+
+    /// Notes that the engine can be reached again.
+    pub(crate) fn is_back(&mut self) {
+        self.status.is_back();
+    }
+
+    /// Notes that this host cannot take part, although the engine can be reached.
+    pub(crate) fn is_hindered(&mut self, outage: Outage) {
+        let before = self.status.unable.as_ref();
+        self.status.unable = Some(OngoingOutage::new(outage, before));
+    }
+
+    /// Notes that this host can take part again.
+    pub(crate) fn is_unhindered(&mut self) {
+        self.status.unable = None;
+    }
+
+    /// Counts a change that came back from the engine after this time.
+    pub(crate) fn count_append(&mut self, took: Duration) {
+        self.status.count_append(took);
+    }
+
+    /// The tokens in the record of the processes that were told of a grant.
+    pub(crate) fn recorded_tokens(&self) -> Vec<Token> {
+        self.holder_record.tokens()
+    }
+
+    /// How often a waiter may be overtaken, by the configuration.
+    pub(crate) fn bypass_max(&self) -> Option<u32> {
+        self.status.bypass_max
     }
 
     /// Whether this host must not ask for anything now: the table recovers, or a process that lost

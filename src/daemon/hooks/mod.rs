@@ -1,6 +1,6 @@
 //! Hooks: programs that the configuration names, and that are told what happened (`[[hooks]]`).
 //!
-//! `tell` finds out what is to be told, after the answers of a turn are written: what ended comes
+//! `server/hooks.rs` finds out what is to be told, after the answers of a turn are written: what ended comes
 //! from the history's recorder, what waits or holds for long from a look at the table. A `runner`
 //! is the thread of one hook: it takes events out of a `backlog`, which is bounded and fair to users,
 //! and runs the program for one event at a time. Between it and the program stands a `guard`, a
@@ -19,4 +19,3 @@ pub(super) mod guard;
 pub(super) mod look;
 pub(super) mod program;
 pub(super) mod runner;
-pub(super) mod tell;

@@ -35,11 +35,11 @@ pub(crate) struct Build {
     /// The number of its latest offer among those of all builds.
     latest: u64,
     /// Whether it is refused a slot in this round.
-    pub(super) barred: bool,
+    pub(crate) barred: bool,
 }
 
 impl Build {
-    pub(super) fn new(token: Token, key: Key, pipes: Option<Pipes>) -> Self {
+    pub(crate) fn new(token: Token, key: Key, pipes: Option<Pipes>) -> Self {
         let out = pipes.as_ref().map_or(usize::MAX, Pipes::recorded_out);
         Self {
             token,
@@ -56,7 +56,7 @@ impl Build {
     }
 
     /// Takes in what was taken and returned. `held` is the number of its tokens in the table.
-    pub(super) fn count(&mut self, held: usize) {
+    pub(crate) fn count(&mut self, held: usize) {
         self.barred = false;
         let Some(pipes) = &self.pipes else { return };
         let returned = pipes.take_returned();
@@ -104,7 +104,7 @@ impl Build {
 
     /// Takes back an offer for another build. This build is passed over for a while, longer each
     /// time.
-    pub(super) fn lose_offer(&mut self, now: Instant) -> bool {
+    pub(crate) fn lose_offer(&mut self, now: Instant) -> bool {
         let lost = self.withdraw(1);
         if lost {
             self.pass_over(now);
@@ -113,13 +113,13 @@ impl Build {
     }
 
     /// Passes the build over for a while, longer each time.
-    pub(super) fn pass_over(&mut self, now: Instant) {
+    pub(crate) fn pass_over(&mut self, now: Instant) {
         self.passed_over_until = Some(now + self.patience);
         self.patience = (self.patience * 2).min(PASSED_OVER_MAX);
     }
 
     /// Notes an offer, which [`Self::deliver`] writes.
-    pub(super) fn offer(&mut self, now: Instant, number: u64) {
+    pub(crate) fn offer(&mut self, now: Instant, number: u64) {
         self.out += 1;
         self.pending = true;
         self.offered = Some(now);
@@ -127,7 +127,7 @@ impl Build {
     }
 
     /// Writes the offer that was noted. What was decided has to be recorded before.
-    pub(super) fn deliver(&mut self) {
+    pub(crate) fn deliver(&mut self) {
         if !std::mem::take(&mut self.pending) {
             return;
         }
@@ -143,12 +143,12 @@ impl Build {
     }
 
     /// How many of `held` tokens are not out.
-    pub(super) fn spare(&self, held: usize) -> usize {
+    pub(crate) fn spare(&self, held: usize) -> usize {
         held.saturating_sub(self.out)
     }
 
     /// How it stands among the builds of its key. `None` if nothing can be offered to it.
-    pub(super) fn standing(&self, held: usize, now: Instant) -> Option<Standing> {
+    pub(crate) fn standing(&self, held: usize, now: Instant) -> Option<Standing> {
         let pipes = self.pipes.as_ref()?;
         let untaken = pipes.untaken() + usize::from(self.pending);
         let untaken_for = (untaken > 0)
@@ -165,7 +165,7 @@ impl Build {
         })
     }
 
-    pub(super) fn ends(&self) -> io::Result<crate::daemon::jobserver::pipes::BuildEnds> {
+    pub(crate) fn ends(&self) -> io::Result<crate::daemon::jobserver::pipes::BuildEnds> {
         match &self.pipes {
             Some(pipes) => pipes.ends(),
             None => Err(io::ErrorKind::NotFound.into()),

@@ -28,7 +28,7 @@ pub(crate) struct Jobservers {
     /// Builds whose hold has ended, and whose tokens have to end.
     ended: Vec<Tag>,
     /// The revision of the table after which slots were shared out last.
-    pub(super) seen: Option<Revision>,
+    pub(crate) seen: Option<Revision>,
     /// When an offer that nobody takes can go to another build.
     pub(crate) due: Option<Instant>,
     /// How many offers there were.
@@ -71,7 +71,7 @@ impl Jobservers {
     }
 
     /// Goes on with a build of an earlier daemon.
-    pub(super) fn take_over(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<()> {
+    pub(crate) fn take_over(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<()> {
         let opened = Pipes::take_over(&self.dir, tag);
         let failed = opened.as_ref().err().map(ToString::to_string);
         self.add(token, tag, key, opened.ok())?;
@@ -86,11 +86,11 @@ impl Jobservers {
     }
 
     /// The builds of which an earlier daemon left files.
-    pub(super) fn found(&self) -> Vec<Tag> {
+    pub(crate) fn found(&self) -> Vec<Tag> {
         pipes::found(&self.dir)
     }
 
-    pub(super) fn sweep(&self, tag: Tag) {
+    pub(crate) fn sweep(&self, tag: Tag) {
         pipes::remove(&self.dir, tag);
     }
 
@@ -106,12 +106,12 @@ impl Jobservers {
     }
 
     /// The builds whose tokens have to end.
-    pub(super) fn take_ended(&mut self) -> Vec<Tag> {
+    pub(crate) fn take_ended(&mut self) -> Vec<Tag> {
         std::mem::take(&mut self.ended)
     }
 
     /// Whether a FIFO was emptied or written to since the last call.
-    pub(super) fn take_events(&mut self) -> bool {
+    pub(crate) fn take_events(&mut self) -> bool {
         let mut events = [EpollEvent::empty(); EVENTS_AT_ONCE];
         let mut any = false;
         loop {
@@ -124,24 +124,24 @@ impl Jobservers {
     }
 
     /// The keys of the builds.
-    pub(super) fn keys(&self) -> BTreeSet<Key> {
+    pub(crate) fn keys(&self) -> BTreeSet<Key> {
         self.builds.values().map(|build| build.key.clone()).collect()
     }
 
     /// The builds of a key.
-    pub(super) fn of_key(&self, key: &Key) -> Vec<Tag> {
+    pub(crate) fn of_key(&self, key: &Key) -> Vec<Tag> {
         let of_key = self.builds.iter().filter(|(_, build)| build.key == *key);
         of_key.map(|(tag, _)| *tag).collect()
     }
 
     /// The builds of a key, of those above it and of those below it.
-    pub(super) fn around(&self, key: &Key) -> Vec<Tag> {
+    pub(crate) fn around(&self, key: &Key) -> Vec<Tag> {
         let is_around = |build: &Build| build.key.covers(key) || key.covers(&build.key);
         let around = self.builds.iter().filter(|(_, build)| is_around(build));
         around.map(|(tag, _)| *tag).collect()
     }
 
-    pub(super) fn get(&self, tag: Tag) -> Option<&Build> {
+    pub(crate) fn get(&self, tag: Tag) -> Option<&Build> {
         self.builds.get(&tag)
     }
 

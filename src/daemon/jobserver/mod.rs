@@ -10,10 +10,7 @@
 //! there are slots. Nobody can see who read a byte: what a killed job took comes back when the last
 //! process of the build has ended.
 
-mod asked;
 pub(super) mod build;
 pub(super) mod builds;
 pub(super) mod pipes;
-mod serve;
 pub(super) mod share;
-mod take_up;

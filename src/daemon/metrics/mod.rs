@@ -1,7 +1,8 @@
 //! Figures for monitoring: what the daemon counts, and how a collector reads it.
 //!
 //! `counters` is what is counted; the recorder of the history owns it, because that is where each grant
-//! and each end is known. `snapshot` is all figures of one moment, which `serve` takes, and
+//! and each end is known. `snapshot` is all figures of one moment, which
+//! `server/queries/metrics.rs` takes, and
 //! `open_metrics` writes as text. `exporter` offers the text on a loopback port or a Unix socket: it has
 //! a thread of its own, which `connections` and `request` belong to.
 //!
@@ -15,5 +16,4 @@ pub(super) mod exporter;
 pub(super) mod listener;
 pub(super) mod open_metrics;
 pub(super) mod request;
-pub(super) mod serve;
 pub(super) mod snapshot;

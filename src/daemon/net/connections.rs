@@ -15,13 +15,21 @@ use crate::daemon::net::accept_backlog::AcceptBacklog;
 use crate::daemon::net::connection::{CallState, Connection, ReadStatus};
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::events::{Of, Reported, Source};
-use crate::daemon::net::read_permit::{Disconnected, ReadPermit};
+use crate::daemon::net::permits::MayRead;
 use crate::daemon::poller::{EVENTS_AT_ONCE, Poller};
 use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 /// How many bytes are read at once.
 const READ_BYTES: usize = 64 * 1024;
+
+/// A connection of which nothing more is expected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Disconnected {
+    pub(crate) id: ConnId,
+    /// Whether it is certain that the peer did not read all that was sent.
+    pub(crate) unread: bool,
+}
 
 /// All connections.
 #[derive(Debug)]
@@ -163,7 +171,7 @@ impl Conns {
     }
 
     /// Reads the connections that the kernel reported to [`Self::wait`].
-    pub(crate) fn read(&mut self, reading: &ReadPermit) {
+    pub(crate) fn read(&mut self, reading: &impl MayRead) {
         for id in std::mem::take(&mut self.unheard) {
             self.read_one(reading, id, false);
         }
@@ -190,13 +198,13 @@ impl Conns {
     }
 
     /// Reads what the clients that were accepted in this turn have sent already.
-    pub(crate) fn read_newcomers(&mut self, reading: &ReadPermit) {
+    pub(crate) fn read_newcomers(&mut self, reading: &impl MayRead) {
         for id in std::mem::take(&mut self.newcomers) {
             self.read_one(reading, id, false);
         }
     }
 
-    fn take_event(&mut self, reading: &ReadPermit, id: ConnId, flags: EpollFlags) {
+    fn take_event(&mut self, reading: &impl MayRead, id: ConnId, flags: EpollFlags) {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.get(id);
         }
@@ -205,7 +213,7 @@ impl Conns {
         }
     }
 
-    fn read_one(&mut self, reading: &ReadPermit, id: ConnId, hung_up: bool) {
+    fn read_one(&mut self, reading: &impl MayRead, id: ConnId, hung_up: bool) {
         let Some(conn) = self.open.get_mut(id) else { return };
         if conn.heard_end {
             return;
@@ -402,7 +410,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::daemon::calls::dispatch::permit::DispatchPermit;
+    use crate::daemon::net::permits::InATest;
 
     fn peer() -> Credentials {
         Credentials { pid: 1, uid: 0, gid: 0 }
@@ -464,8 +472,7 @@ mod tests {
         }
         let time = Duration::from_secs(60);
         let now = conns.peek(ids[0]).unwrap().heard_at + time;
-        let permit = DispatchPermit::in_a_test();
-        conns.get(ids[1]).unwrap().set_doing(&permit, CallState::Watches(Box::default()));
+        conns.get(ids[1]).unwrap().set_doing(&InATest, CallState::Watches(Box::default()));
         conns.get(ids[2]).unwrap().heard_at = now;
         assert!(conns.close_idle(now, time));
         assert!(conns.peek(ids[0]).is_none());

@@ -5,13 +5,11 @@
 
 pub(super) mod accept_backlog;
 pub(super) mod adaptive_spin;
-pub(super) mod batch;
 pub(super) mod connection;
 pub(super) mod connection_limits;
 pub(super) mod connections;
 pub(super) mod events;
-pub(super) mod fair;
 pub(super) mod listen;
 pub(super) mod output;
-pub(super) mod read_permit;
+pub(super) mod permits;
 pub(super) mod reply_queue;

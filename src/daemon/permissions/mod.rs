@@ -3,8 +3,6 @@
 //! Invariant: root and the user that runs the daemon may do everything. For all other users, the
 //! kernel's peer credentials and the configuration decide, never a message.
 
-pub(super) mod check;
-
 use std::path::PathBuf;
 
 use nix::unistd::Group as SystemGroup;

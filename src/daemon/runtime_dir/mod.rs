@@ -6,7 +6,6 @@
 pub(super) mod claim_error;
 pub(super) mod instance_guard;
 pub(super) mod other_daemons;
-pub(super) mod restore;
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -52,7 +51,7 @@ pub(crate) struct RuntimeDir {
     socket: Option<FileId>,
     watch: Option<Inotify>,
     /// Whether files were removed and could not be made again yet.
-    restore_failed: bool,
+    pub(crate) restore_failed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

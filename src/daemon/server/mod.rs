@@ -8,7 +8,19 @@
 //! Invariant: a turn applies every death that was reported before it, before it answers a call or
 //! sends a grant.
 
+pub(super) mod batch;
 pub(super) mod configuration;
+pub(super) mod dispatch;
+pub(super) mod engine;
+mod fair;
+mod hooks;
+mod jobserver;
+mod permission;
+mod queries;
+mod requests;
+mod restore;
+mod timers;
+pub(super) mod waiting;
 
 use std::io;
 use std::task::Context;
@@ -24,7 +36,6 @@ use crate::daemon::limits::{CALLS_PER_TURN, Limits};
 use crate::daemon::metrics::exporter::Exporter;
 use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::adaptive_spin::AdaptiveSpin;
-use crate::daemon::net::batch::Batch;
 use crate::daemon::net::connection::Connection;
 use crate::daemon::net::connection_limits::ConnectionLimits;
 use crate::daemon::net::connections::Conns;
@@ -33,6 +44,7 @@ use crate::daemon::permissions::Permissions;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::runtime_dir::RuntimeDir;
+use crate::daemon::server::batch::Batch;
 use crate::daemon::server::configuration::in_force::InForce;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::store::node::Node;

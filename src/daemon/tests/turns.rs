@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::core::Token;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
-use crate::daemon::calls::step::Step;
 use crate::daemon::limits::CALLS_PER_TURN;
-use crate::daemon::net::batch::Batch;
+use crate::daemon::server::batch::Batch;
+use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::daemon::waiters::regrant::granted as granted_later;
 use crate::sys::rerun::wait_until;

@@ -3,7 +3,6 @@
 //! Invariant: the command and the working folder of a process are shown only to its user and to root.
 
 pub(super) mod conflict;
-pub(super) mod deadlock;
 pub(super) mod grant;
 pub(super) mod holder;
 pub(super) mod key;

@@ -12,7 +12,7 @@ use crate::sys::clock;
 
 impl Cluster {
     /// Hands the holds of a new membership over to a watcher.
-    pub(in crate::daemon::cluster) fn begin_watch(&mut self, conns: &Conns) {
+    pub(crate) fn begin_watch(&mut self, conns: &Conns) {
         #[cfg(test)]
         if crate::sys::kernel::simulated::current().is_some() {
             // The simulator is the watcher of all daemons.

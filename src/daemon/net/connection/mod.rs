@@ -17,10 +17,10 @@ use nix::sys::epoll::EpollFlags;
 use crate::core::{ProcessId, RequestId};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::Call;
-use crate::daemon::calls::dispatch::permit::DispatchPermit;
 use crate::daemon::net::connection::restriction::Restriction;
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::output::Output;
+use crate::daemon::net::permits::MayDispatch;
 use crate::daemon::view::leadership::LeaderWatch;
 use crate::daemon::view::selection::Selection;
 use crate::protocol::Failure;
@@ -46,9 +46,9 @@ pub(crate) enum CallState {
     Stores(RequestId),
     /// The configuration, which a thread reads: see [`crate::daemon::config::reading`].
     Configuration,
-    /// Its turn to get a report: see [`crate::daemon::queries::serve`].
+    /// Its turn to get a report: see `server/queries/serve.rs`.
     Report,
-    /// What it asked of the history: see [`crate::daemon::history::serve`].
+    /// What it asked of the history: see `server/queries/history.rs`.
     History,
     /// The connection watches this part of the status.
     Watches(Box<Selection>),
@@ -147,12 +147,12 @@ impl Connection {
     }
 
     /// Notes what the next call waits for. Returns what it waited for before.
-    pub(crate) fn set_doing(&mut self, _: &DispatchPermit, doing: CallState) -> CallState {
+    pub(crate) fn set_doing(&mut self, _: &impl MayDispatch, doing: CallState) -> CallState {
         std::mem::replace(&mut self.doing, doing)
     }
 
     /// Notes that a call was taken from the queue. `oneway`: its client wants no reply.
-    pub(crate) fn begin_call(&mut self, _: &DispatchPermit, oneway: bool) {
+    pub(crate) fn begin_call(&mut self, _: &impl MayDispatch, oneway: bool) {
         self.oneway = oneway;
         self.unanswered = true;
         // A client that calls again has read the earlier reply, or does not care about it.
@@ -165,7 +165,7 @@ impl Connection {
     }
 
     /// Sends an error, and closes the connection once that is written.
-    pub(crate) fn close_with(&mut self, _: &DispatchPermit, failure: &Failure) {
+    pub(crate) fn close_with(&mut self, _: &impl MayDispatch, failure: &Failure) {
         self.give_up(failure);
     }
 

@@ -9,7 +9,7 @@ use crate::daemon::calls::call::{self, Call};
 use crate::daemon::limits::{CALLS_AHEAD_MAX, READ_BYTES_PER_TURN};
 use crate::daemon::net::connection::{CallState, Connection};
 use crate::daemon::net::connection_limits::TurnedAway;
-use crate::daemon::net::read_permit::ReadPermit;
+use crate::daemon::net::permits::MayRead;
 use crate::protocol::frame::FrameError;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys;
@@ -32,7 +32,12 @@ pub(crate) enum ReadStatus {
 impl Connection {
     /// Reads what is there and queues the calls in it. `hung_up`: the kernel reported that the
     /// client closed its end, so that a short read does not mean that nothing follows.
-    pub(crate) fn read(&mut self, _: &ReadPermit, buffer: &mut [u8], hung_up: bool) -> ReadStatus {
+    pub(crate) fn read(
+        &mut self,
+        _: &impl MayRead,
+        buffer: &mut [u8],
+        hung_up: bool,
+    ) -> ReadStatus {
         let mut budget = READ_BYTES_PER_TURN;
         loop {
             if !self.understand() {

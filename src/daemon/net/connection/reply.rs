@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use serde::Serialize;
 
 use crate::daemon::calls::answer::{Answer, written};
-use crate::daemon::calls::dispatch::permit::DispatchPermit;
 use crate::daemon::limits::OUTPUT_BYTES_MAX;
 use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::net::permits::MayDispatch;
 
 impl Connection {
     /// Queues a message to which the final reply still follows.
@@ -26,7 +26,7 @@ impl Connection {
     }
 
     /// Queues the final reply to the current call.
-    pub(crate) fn answer(&mut self, _: &DispatchPermit, answer: Answer) {
+    pub(crate) fn answer(&mut self, _: &impl MayDispatch, answer: Answer) {
         self.put_answer(answer);
     }
 

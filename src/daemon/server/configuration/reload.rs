@@ -5,13 +5,13 @@
 
 use crate::core::{BYPASS_MAX_DEFAULT, Change, Key, View};
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::calls::step::Step;
 use crate::daemon::config::Config;
 use crate::daemon::config::reading::{self, Asker, Read};
 use crate::daemon::config::written::changes;
 use crate::daemon::logging;
 use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::needs_restart;
+use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::store::disk_full::disk_full;
 use crate::daemon::wording::used_as;
 use crate::protocol::{ErrorName, Failure, Reloaded, SettingChange};

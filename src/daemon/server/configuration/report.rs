@@ -2,13 +2,13 @@
 
 use crate::core::BYPASS_MAX_DEFAULT;
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::calls::step::Step;
 use crate::daemon::config::metrics_section::Listen;
 use crate::daemon::config::reading::{Asker, Read};
 use crate::daemon::config::written::{changes, name_of_key};
 use crate::daemon::logging;
 use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::{Override, needs_restart};
+use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::wording::text::time;
 use crate::duration_text::stated;
 use crate::protocol::place::Rule;

@@ -1,0 +1,88 @@
+//! What a client is told while this host cannot serve it, and whether a person has to act.
+
+use crate::daemon::cluster::Cluster;
+use crate::daemon::cluster::engine_status::OngoingOutage;
+use crate::daemon::store::ledger::Ledger;
+use crate::daemon::unusable::Unusable;
+use crate::daemon::wording::text::time;
+use crate::log::engine::Outage;
+use crate::protocol::{ErrorName, Failure};
+
+impl Cluster {
+    /// Ends a daemon that runs in the foreground, if the record of holders is empty: a person sees
+    /// the error and can start the daemon again.
+    pub(crate) fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
+        if self.status.lives_on || !self.holder_record.is_empty() {
+            return Ok(());
+        }
+        let what = format!("cannot take part in {}: {why}", self.status.name);
+        Err(match hint {
+            Some(hint) => Unusable { what, hint: hint.clone().into() }.into(),
+            None => anyhow::Error::msg(what),
+        })
+    }
+
+    /// The failure for a client whose call needs a membership that this host does not have.
+    pub(crate) fn not_a_member(&self, ledger: &Ledger) -> Failure {
+        if let Some(OngoingOutage { why, hint, since, .. }) = self.status.refusal() {
+            let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
+            let failure = Failure::new(ErrorName::EngineAway, message);
+            return match hint {
+                Some(hint) => failure.hint(hint.as_str()),
+                None => failure,
+            };
+        }
+        if let Some(OngoingOutage { why, since, .. }) = &self.status.away {
+            let message = format!("the engine cannot be reached since {}: {why}", time(*since));
+            return Failure::new(ErrorName::EngineAway, message).hint(
+                "`canal status` shows when it can be reached again; what is held stays held as \
+                 long as that is safe",
+            );
+        }
+        if let Some(message) = self.terminator.awaited_words() {
+            return Failure::new(ErrorName::EngineAway, message)
+                .hint("end them; this host asks for no lock as long as they run");
+        }
+        if let Some(message) = self.recovery_words(&ledger.table) {
+            return Failure::new(ErrorName::EngineAway, message)
+                .hint("`canal status` shows how long that takes; what is held stays held");
+        }
+        if !ledger.is_member() {
+            return not_yet();
+        }
+        if has_earlier_incarnation(ledger) { not_before_it_ends() } else { not_now() }
+    }
+
+    /// Whether the engine refuses this host and a person has to act, so that no call can be served.
+    /// Once this host has been a member, requests that may wait keep waiting.
+    pub(crate) fn is_refused(&self) -> bool {
+        !self.status.let_in && self.status.refusal().is_some()
+    }
+}
+
+/// The failure for a client that calls before this host has joined.
+pub(crate) fn not_yet() -> Failure {
+    let message = "this host does not take part in the engine's table yet";
+    Failure::new(ErrorName::EngineAway, message).hint(SHOWN)
+}
+
+/// Whether the table still has an earlier incarnation of this host.
+fn has_earlier_incarnation(ledger: &Ledger) -> bool {
+    let own = ledger.table.host(ledger.host).map(|it| it.label.as_str());
+    ledger.table.hosts().any(|it| it.id != ledger.host && Some(it.label.as_str()) == own)
+}
+
+/// The failure for a client whose request an earlier incarnation of this host still has in the table.
+fn not_before_it_ends() -> Failure {
+    let message = "the daemon lost its place at the engine and has a new one: what was asked for \
+                   before waits until the old place has expired";
+    Failure::new(ErrorName::EngineAway, message)
+        .hint("it expires by itself, after `ttl` of [engine]; `canal status -v` shows the hosts")
+}
+
+/// The failure for a client that calls while the engine does not answer.
+fn not_now() -> Failure {
+    Failure::new(ErrorName::EngineAway, "the engine does not answer").hint(SHOWN)
+}
+
+const SHOWN: &str = "`canal status -v` shows how far it is";

@@ -1,0 +1,68 @@
+//! What arrived up to one moment: calls, closed connections, and deaths.
+//!
+//! Invariant: each death that the kernel reported before a call was read is in the batch of that
+//! call, or in an earlier one. It holds by construction: only [`Batch::take`] can read connections
+//! ([`ReadPermit`]), it takes the deaths after the last read, and calls are served only with a
+//! batch.
+
+use std::time::Duration;
+
+use crate::daemon::net::accept_backlog::Accepted;
+use crate::daemon::net::connections::Disconnected;
+use crate::daemon::net::events::Source;
+use crate::daemon::net::permits::MayRead;
+use crate::daemon::processes::owners::Ended;
+use crate::daemon::server::Server;
+use crate::sys::clock;
+
+/// Permission to read connections: only [`Batch::take`] has it.
+#[derive(Debug)]
+struct ReadPermit(());
+
+impl MayRead for ReadPermit {}
+
+/// What arrived up to one moment.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// The ends of owners and of descendants that the kernel reported.
+    pub(crate) ended: Ended,
+    /// Connections whose peer is gone, or that the daemon is closing.
+    pub(crate) disconnected: Vec<Disconnected>,
+    /// Leases that were over at this time, in milliseconds of CLOCK_BOOTTIME, end: every renewal
+    /// that was sent until then has been read. `None` if no lease may end.
+    pub(crate) leases_over_at: Option<u64>,
+    _taken: ReadPermit,
+}
+
+impl Batch {
+    /// Reads what clients sent, and then takes the deaths that the kernel reported until then.
+    pub(crate) fn take(server: &mut Server) -> Self {
+        let reading = ReadPermit(());
+        let begun = clock::boottime_ms();
+        let lease_is_over = server.leases.next_end().is_some_and(|end| end <= begun);
+        server.conns.read(&reading);
+        if lease_is_over {
+            // The daemon may have been stopped since it was woken: renewals may have arrived
+            // meanwhile.
+            server.conns.wait(Some(Duration::ZERO));
+            server.conns.read(&reading);
+        }
+        let mut accepted = Accepted::default();
+        if server.runtime_dir.listener.pauses_until().is_some_and(|until| until <= clock::now()) {
+            server.conns.reported.note(Source::Listener);
+        }
+        if lease_is_over || server.conns.reported.has(Source::Listener) {
+            accepted = server.accept();
+            server.conns.read_newcomers(&reading);
+        }
+        let leases_over_at =
+            lease_is_over.then(|| server.conns.accept_backlog.caught_up(begun, accepted)).flatten();
+        Self {
+            // The deaths are taken after the last read.
+            ended: server.owners.take_ended(),
+            disconnected: server.conns.take_disconnected(),
+            leases_over_at,
+            _taken: reading,
+        }
+    }
+}

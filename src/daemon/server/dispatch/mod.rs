@@ -1,0 +1,169 @@
+//! The dispatcher: it begins each call, carries out the [`Step`]s of those that serve it, and ends
+//! it. Nothing else can end a call.
+//!
+//! A message is served in its own file in `requests` or `queries`. What serves it returns a step.
+//! Calls that wait are ended by `late`, `leaders`, `patience` and `propose`, which ask other files for the step
+//! as well.
+//!
+//! Invariant: a call that was taken from its connection is answered, or waits for something that
+//! ends it. Only this folder has the [`DispatchPermit`] that a connection wants to see, and only
+//! this folder makes the [`Waiting`](permit::Waiting) that a step wants to see.
+
+mod late;
+mod leaders;
+mod patience;
+pub(in crate::daemon::server) mod permit;
+mod propose;
+pub(in crate::daemon) mod step;
+pub(super) mod unanswered;
+mod wait;
+
+use crate::core::{Change, Withdrawal};
+use crate::daemon::calls::answer::Answer;
+use crate::daemon::calls::call::{Asked, Call};
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::fault::forgets_graphs;
+use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::server::Server;
+use crate::daemon::server::batch::Batch;
+use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
+use crate::daemon::server::dispatch::step::Step;
+use crate::protocol::Failure;
+use crate::protocol::service::{Description, Info, ServiceError, description};
+
+impl Server {
+    /// Serves the next call of a connection. The call was read for this batch, or for an earlier
+    /// one.
+    pub(crate) fn serve_one(&mut self, batch: &Batch, id: ConnId) {
+        let needs_log =
+            |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.needs_log());
+        if !self.ledger.is_member() && self.conns.peek(id).is_some_and(needs_log) {
+            return self.put_off(id);
+        }
+        let is_report =
+            |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.is_report());
+        if self.conns.peek(id).is_some_and(is_report) {
+            return self.put_off_report(id);
+        }
+        self.serve_next(batch, id);
+    }
+
+    /// Serves the next call of a connection, even if it asks for a report or needs the log.
+    fn serve_next(&mut self, _: &Batch, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let Some(call) = conn.calls.pop_front() else { return };
+        conn.begin_call(&DispatchPermit::new(), call.oneway);
+        self.conns.to_answer.push(id);
+        let step = self.begin(id, call);
+        self.carry_out(id, step);
+    }
+
+    /// Begins a call.
+    fn begin(&mut self, id: ConnId, call: Call) -> Result<Step, Failure> {
+        let Some(conn) = self.conns.get(id) else { return Ok(Step::Wait(Waiting::new())) };
+        let (peer, heard_end) = (conn.peer, conn.heard_end);
+        let Call { asked, more, fds, .. } = call;
+        self.may_call(id, &asked)?;
+        match asked {
+            // The client is gone, or the next daemon answers it.
+            Asked::Acquire(_) | Asked::Collect(_) if self.stopping || heard_end => {
+                Ok(Step::Wait(Waiting::new()))
+            }
+            Asked::Acquire(acquire) => self.acquire(id, acquire, more, fds),
+            Asked::Collect(collect) => self.collect(id, *collect, more),
+            Asked::Configuration => Ok(self.configuration(id, peer)),
+            Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
+            Asked::ConfirmAt(confirm) => self.confirm_at(id, &confirm),
+            Asked::EndedLeases(query) => self.ended_leases(peer, &query),
+            Asked::History(query) => self.history(id, &query),
+            Asked::HistoryStats(query) => self.history_stats(id, peer, &query),
+            Asked::Identify => self.identify(),
+            Asked::Kill(kill) => self.kill(peer, &kill),
+            Asked::Leader(query) => self.leader(id, peer, &query, more),
+            Asked::Metrics => Ok(self.metrics()),
+            Asked::Page(query) => self.page(&query),
+            Asked::Release(release) => self.release(id, peer, &release, fds),
+            Asked::Reload => self.reload(id, peer),
+            Asked::Renew(renew) => self.renew(id, peer, &renew),
+            Asked::Report(report) => self.report(&report),
+            Asked::Resize(resize) => self.resize(id, &resize),
+            Asked::Restrict(restrict) => self.restrict(id, &restrict),
+            Asked::Status(query) => self.status(id, peer, &query, more),
+            Asked::Stop(_) => self.stop(peer),
+            Asked::WaitsNear(query) => self.waits_near(id, peer, &query),
+            Asked::Why(query) => self.why(peer, &query),
+            Asked::WouldAcquire(asked) => self.would_acquire(id, &asked),
+            Asked::WouldKill(asked) => self.would_kill(peer, &asked),
+            Asked::WouldRelease(release) => self.would_release(id, peer, &release, fds),
+            Asked::Graph(_) if forgets_graphs() => Ok(Step::Wait(Waiting::new())),
+            Asked::Graph(_) => Ok(self.graph(peer)),
+            Asked::Info => Ok(Step::reply(&Info::ours())),
+            Asked::Description(query) => match description(&query.interface) {
+                Some(text) => Ok(Step::reply(&Description { description: text.to_owned() })),
+                None => {
+                    let interface = query.interface;
+                    let error = ServiceError::InterfaceNotFound { interface };
+                    Ok(Step::Answer(Answer::service_error(&error)))
+                }
+            },
+            Asked::Wrong(error) => Ok(Step::Answer(Answer::service_error(&error))),
+            Asked::Junk(failure) => {
+                if let Some(conn) = self.conns.get(id) {
+                    conn.close_with(&DispatchPermit::new(), &failure);
+                }
+                Ok(Step::Wait(Waiting::new()))
+            }
+        }
+    }
+
+    /// Carries out what happens next to a call.
+    fn carry_out(&mut self, id: ConnId, step: Result<Step, Failure>) {
+        match step {
+            Ok(Step::Answer(answer)) => self.end_call(id, answer),
+            Ok(Step::Propose(change, then)) => self.propose_for(change, then),
+            Ok(Step::Wait(_)) => {}
+            Ok(Step::GiveBack(request, failure)) => {
+                // The call waits for nothing any more, so that its withdrawal does not end it, too.
+                self.leave(id);
+                self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+                self.end_call(id, Answer::failure(&failure));
+            }
+            Err(failure) => self.end_call(id, Answer::failure(&failure)),
+        }
+    }
+
+    /// Ends the current call of a connection: its next call can be served.
+    fn end_call(&mut self, id: ConnId, answer: Answer) {
+        self.leave(id);
+        if let Some(conn) = self.conns.get(id) {
+            conn.answer(&DispatchPermit::new(), answer);
+        }
+    }
+
+    /// Notes that the current call of a connection waits for nothing any more.
+    fn leave(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let waited = conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
+        if waited != CallState::Nothing {
+            self.conns.to_answer.push(id);
+            self.conns.activate(id);
+        }
+    }
+
+    /// The next call of a connection asks for a report: the connection waits for its turn.
+    fn put_off_report(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::Report);
+        }
+        self.await_report(id);
+    }
+
+    /// Serves the next call of a connection, which has waited for its turn to get a report.
+    pub(crate) fn serve_report(&mut self, batch: &Batch, id: ConnId) {
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
+        }
+        self.serve_next(batch, id);
+        self.conns.activate(id);
+    }
+}

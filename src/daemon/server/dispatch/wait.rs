@@ -1,0 +1,127 @@
+//! Notes what a call waits for.
+
+use crate::core::RequestId;
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::deferred::DeferredRequest;
+use crate::daemon::calls::in_flight::{Awaiting, LogWait};
+use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
+use crate::daemon::net::connection::CallState;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
+use crate::daemon::view::selection::Selection;
+use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
+use crate::protocol::Failure;
+use crate::sys::clock;
+
+impl Server {
+    /// Lets a call wait until its request is granted or refused. With `more`, the client takes
+    /// progress messages.
+    pub(crate) fn wait_for_grant(&mut self, id: ConnId, request: RequestId, more: bool) -> Waiting {
+        self.waiters.attach(request, id, more);
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::Waits(request));
+            conn.save_memory();
+        }
+        Waiting::new()
+    }
+
+    /// Lets a call wait for the log. Later calls of the connection have to wait, too.
+    pub(crate) fn wait_for_log(
+        &mut self,
+        id: ConnId,
+        what: Awaiting,
+        patience: Option<Patience>,
+    ) -> Waiting {
+        if let Some(conn) = self.conns.get(id)
+            && let Some(cluster) = &mut self.cluster
+        {
+            conn.set_doing(&DispatchPermit::new(), CallState::InFlight);
+            // The client has waited since its call began, whatever the call waited for first.
+            let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
+            cluster.in_flight.begin_wait(id, LogWait { what, since, patience });
+        }
+        Waiting::new()
+    }
+
+    /// Lets a request wait until this host is a member and may ask for it.
+    ///
+    /// # Errors
+    /// There is no engine, so that there is nothing to wait for.
+    pub(crate) fn wait_for_membership(
+        &mut self,
+        newcomer: PendingAcquire,
+    ) -> Result<Waiting, Failure> {
+        let id = newcomer.conn;
+        if self.conns.peek(id).is_none_or(|conn| conn.heard_end || conn.closing) {
+            if let Some(conn) = self.conns.get(id) {
+                conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
+            }
+            return Ok(Waiting::new());
+        }
+        let failure = self.not_a_member();
+        let Some(cluster) = &mut self.cluster else { return Err(failure) };
+        let (what, patience) = (Awaiting::MembershipOf(newcomer.request.tag), newcomer.patience());
+        cluster.in_flight.await_membership(newcomer);
+        Ok(self.wait_for_log(id, what, patience))
+    }
+
+    /// Lets a request that may not wait be decided later.
+    pub(crate) fn wait_for_an_end(&mut self, deferred: DeferredRequest) -> Waiting {
+        self.history.take_back(deferred.newcomer.request.tag);
+        if let Some(conn) = self.conns.get(deferred.conn()) {
+            conn.set_doing(&DispatchPermit::new(), CallState::Deferred);
+        }
+        self.waiters.defer(deferred);
+        Waiting::new()
+    }
+
+    /// Lets a call wait until its lease is durable. `news` is what it is told then.
+    pub(crate) fn wait_for_disk(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        news: LeaseNews,
+    ) -> Waiting {
+        if let Some(conn) = self.conns.get(conn) {
+            conn.set_doing(&DispatchPermit::new(), CallState::Stores(request));
+        }
+        self.waiters.await_sync(UnsyncedLease { conn, request, news });
+        Waiting::new()
+    }
+
+    /// Lets a call wait until the thread of the history has found what it asks for.
+    pub(crate) fn wait_for_history(&mut self, id: ConnId) -> Waiting {
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::History);
+        }
+        Waiting::new()
+    }
+
+    /// Lets a call wait until a thread has read the configuration.
+    pub(crate) fn wait_for_configuration(&mut self, id: ConnId) -> Waiting {
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::Configuration);
+        }
+        Waiting::new()
+    }
+
+    /// Lets a connection watch the status until it is closed.
+    pub(crate) fn watch_status(&mut self, id: ConnId, selection: Selection) -> Waiting {
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::Watches(Box::new(selection)));
+        }
+        self.due.watched = true;
+        Waiting::new()
+    }
+
+    /// Notes that no client is left for the current call of a connection. Returns what the call
+    /// waited for. A call that waits for the log or for its turn still does.
+    pub(crate) fn abandon_call(&mut self, id: ConnId) -> CallState {
+        let Some(conn) = self.conns.get(id) else { return CallState::Nothing };
+        match conn.doing() {
+            CallState::InFlight => CallState::InFlight,
+            CallState::Report => CallState::Report,
+            _ => conn.set_doing(&DispatchPermit::new(), CallState::Nothing),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Ends commands in time, before other hosts can be granted what the commands hold.
+//!
+//! The supervisor (`canal run`) reads the same deadlines on the deadline page, and ends its command
+//! with all that the command started. The daemon's signals are the first line of defence, and the
+//! only line for a process without a supervisor.
+//!
+//! Invariant: this host asks for no grant while a process lives that has to be killed because an
+//! earlier incarnation lost its hold.
+
+use crate::core::HostId;
+use crate::daemon::cluster::end_commands::Watched;
+use crate::daemon::server::Server;
+use crate::daemon::store::ledger::NO_HOST;
+use crate::host::LostWhy;
+use crate::sys::clock;
+
+impl Server {
+    /// Signals the commands whose deadline has passed. This is the first step of a turn, because
+    /// the daemon itself may have been stopped for any length of time.
+    pub(crate) fn stop_in_time(&mut self) {
+        let is_member = self.ledger.is_member();
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.stop_due(is_member, watched, now);
+        self.end_lost(now);
+    }
+
+    /// Handles that our incarnation is lost, and with it all holds of its processes.
+    pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
+        if host == NO_HOST || host != self.ledger.host {
+            return;
+        }
+        tracing::error!(host = host.0, "everything that was held here is lost: {why}");
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.lose_holds(why, watched, now);
+        self.lose_membership();
+        self.end_lost(now);
+        self.due.changed = true;
+    }
+
+    /// Starts to kill all commands that this host had locks for. They must be dead before it joins.
+    pub(crate) fn clear(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        // Processes that an earlier daemon left have had their time.
+        cluster.clear(watched, now);
+        self.end_lost(now);
+    }
+
+    /// Ends the commands that are due. Asks for the requests that had to wait until they are dead.
+    pub(crate) fn end_lost(&mut self, now: u64) {
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.end_lost(now) && self.ledger.is_member() {
+            self.ask_for_those_waiting();
+        }
+    }
+
+    /// Whether a grant may be told now.
+    pub(crate) fn is_sure(&self) -> bool {
+        let Some(cluster) = &self.cluster else { return true };
+        self.ledger.is_member() && cluster.may_grant(&self.ledger.table)
+    }
+}

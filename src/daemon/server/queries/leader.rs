@@ -1,0 +1,44 @@
+//! Who leads by holding a key.
+
+use crate::core::Key;
+use crate::daemon::calls::answer::{Answer, written};
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::items;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::view::leadership::{LeaderFound, LeaderWatch};
+use crate::protocol::{Failure, LeaderQuery};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    pub(crate) fn leader(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        query: &LeaderQuery,
+        more: bool,
+    ) -> Result<Step, Failure> {
+        let key = items::key(&query.key)?;
+        let found = self.find_leader(&key)?;
+        let (told, reply) = (found.told(), self.shown(peer.uid).leader_reply(found, &key));
+        match self.conns.get(id).filter(|conn| more && !conn.heard_end) {
+            None => Ok(Step::Answer(Answer::reply(&reply))),
+            Some(conn) => {
+                conn.progress_written(written(&reply, true));
+                Ok(Step::Wait(self.watch_leader(id, LeaderWatch { key, told })))
+            }
+        }
+    }
+
+    /// The leader of a key as far as this host knows.
+    ///
+    /// # Errors
+    /// Several can hold the key at once.
+    pub(crate) fn find_leader(&self, key: &Key) -> Result<LeaderFound<'_>, Failure> {
+        // While the log is read anew, its table shows leaders of the past.
+        if !self.ledger.is_member() {
+            return Ok(LeaderFound::UNKNOWN);
+        }
+        self.shown(self.about.uid).leader(key, self.is_stale())
+    }
+}

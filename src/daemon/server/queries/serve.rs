@@ -1,0 +1,98 @@
+//! Reports: replies about the whole table, which may be long.
+//!
+//! Invariant: a report is built only if its client has read what came before, and there is room for
+//! it among what its user, and all users together, have not read yet. Until then the call waits in
+//! its connection, and other calls are served.
+
+use std::time::{Duration, Instant};
+
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
+use crate::daemon::net::connection::CallState;
+use crate::daemon::net::reply_queue::Unread;
+use crate::daemon::server::Server;
+use crate::daemon::server::batch::Batch;
+use crate::sys::clock;
+
+impl Server {
+    /// Queues a connection for a report.
+    pub(crate) fn await_report(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        if !std::mem::replace(&mut conn.awaits_report, true) {
+            self.reports.add(id, conn.peer.uid, conn.unsent());
+        }
+    }
+
+    /// Builds reports, as far as there is room and time in this turn.
+    pub(crate) fn serve_reports(&mut self, batch: &Batch) {
+        if self.reports.queues.is_empty() {
+            self.due.reports = None;
+            return;
+        }
+        let begun = clock::now();
+        if let Some(until) = self.reports.rests_until.filter(|until| begun < *until) {
+            self.due.reports = Some(until);
+            return;
+        }
+        self.reports.look(&self.conns, begun);
+        for id in self.reports.stuck(begun) {
+            tracing::debug!("a connection is closed: it does not read its report");
+            if let Some(conn) = self.conns.get(id) {
+                conn.discard_output();
+            }
+        }
+        let mut time = Duration::ZERO;
+        let may_all = self.not_bound();
+        while time < REPORT_TIME_PER_TURN
+            && let Some(id) = self.reports.next(&self.conns, &may_all)
+        {
+            self.report_to(batch, id);
+            time = clock::now().saturating_duration_since(begun);
+        }
+        let tired = time >= REPORT_TIME_PER_TURN;
+        // Other calls get as much time as the reports took.
+        self.reports.rests_until = tired.then(|| begun + time + time);
+        self.due.reports = self.reports.rests_until;
+    }
+
+    /// Notes when reports are next looked at, after everything that clients take was written: they
+    /// may have read all that others wait for, and the kernel reports nothing more of that.
+    pub(crate) fn look_ahead_at_reports(&mut self, now: Instant) {
+        if self.reports.queues.is_empty() || self.due.reports.is_some() {
+            return;
+        }
+        self.reports.look(&self.conns, now);
+        let goes_on = self.reports.find_next(&self.conns, self.not_bound()).is_some();
+        self.due.reports = if goes_on { Some(now) } else { self.reports.next_stuck() };
+    }
+
+    /// Whether a user is exempt from the limit on what all users together have not read.
+    fn not_bound(&self) -> impl Fn(u32) -> bool + use<> {
+        let own = self.about.uid;
+        move |uid| uid == own || uid == 0
+    }
+
+    fn report_to(&mut self, batch: &Batch, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        conn.awaits_report = false;
+        let uid = conn.peer.uid;
+        match conn.doing() {
+            CallState::Report => {
+                let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
+                self.serve_report(batch, id);
+                if was_full {
+                    self.conns.hear_again(id);
+                }
+            }
+            CallState::Watches(selection) => {
+                let selection = selection.clone();
+                self.show_status(id, uid, &selection);
+            }
+            _ => {}
+        }
+        let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
+        if left > 0 {
+            self.reports.unread.push(Unread { id, uid, left, since: clock::now() });
+        }
+    }
+}

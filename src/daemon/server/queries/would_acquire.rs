@@ -1,0 +1,96 @@
+//! What a request that may not wait would be granted. Nothing is taken.
+//!
+//! Invariant: the table decides about a question as about a request. A stopped waiter or a holder
+//! whose process is exiting is dealt with as for a request, too.
+
+use std::sync::Arc;
+
+use crate::core::{Change, Outcome, Refusal, Request, RequestId, Tag, Wait};
+use crate::daemon::calls::completion::Completion;
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::items;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::server::dispatch::unanswered::lost_track;
+use crate::daemon::view::grant::granted_keys;
+use crate::protocol::{Failure, WouldAcquire, WouldGrant};
+
+impl Server {
+    pub(crate) fn would_acquire(
+        &mut self,
+        id: ConnId,
+        asked: &WouldAcquire,
+    ) -> Result<Step, Failure> {
+        let items = items::items(&asked.items)?;
+        let owner = self.owner(id, None, Vec::new())?;
+        self.may_hold(id, &items, asked.priority)?;
+        self.withdraw_offers_for(&items);
+        let request = Request {
+            tag: self.unused_tag(),
+            host: self.ledger.host,
+            parent: self.enclosing_or_under(asked.frame.as_deref(), asked.under, &owner),
+            owner: owner.owner,
+            uid: owner.uid,
+            command: items::command(String::new()),
+            items,
+            wait: Wait::No,
+            priority: asked.priority,
+            max_waiting: None,
+            max_run_ms: None,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: Default::default(),
+            asker: None,
+            over_nodes: None,
+            above: None,
+            note: None,
+        };
+        self.pose(PendingAcquire {
+            conn: id,
+            request: Arc::new(request),
+            pidfd: owner.pidfd,
+            more: false,
+            deferred_until: None,
+            crowd: None,
+            is_question: true,
+        })
+    }
+
+    /// Answers a question once what this host has proposed before is in the table. Over an engine the
+    /// end of a process may still be in flight, and a request would come after it, too: so a void change
+    /// goes through the log first.
+    pub(crate) fn pose(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
+        if self.cluster.is_none() {
+            return self.question(newcomer);
+        }
+        let void = Change::Confirm { request: RequestId(0) };
+        Ok(Step::Propose(void, Completion::Question(Box::new(newcomer))))
+    }
+
+    /// Answers a question, or defers it while the process of a holder is exiting.
+    pub(crate) fn question(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
+        let asked = Arc::clone(&newcomer.request);
+        let mut verdict = self.ledger.table.verdict_on(&asked);
+        let is_full = matches!(verdict, Outcome::Refused { why: Refusal::Full { .. }, .. });
+        if is_full && self.suspend_ahead(|table| table.first_ahead_of(&asked)) {
+            verdict = self.ledger.table.verdict_on(&asked);
+        }
+        match verdict {
+            Outcome::Granted(granted) => {
+                Ok(Step::reply(&WouldGrant { keys: granted_keys(&asked, &granted) }))
+            }
+            Outcome::Refused { why: Refusal::Recovering, .. } => Err(self.not_a_member()),
+            Outcome::Refused { why, .. } => self.refuse(newcomer, &why),
+            _ => Err(lost_track()),
+        }
+    }
+
+    /// A tag that no request has.
+    fn unused_tag(&self) -> Tag {
+        let table = &self.ledger.table;
+        let mut tags = (0..=u128::MAX).rev().map(Tag);
+        tags.find(|tag| table.tagged(*tag).is_none()).unwrap_or(Tag(0))
+    }
+}

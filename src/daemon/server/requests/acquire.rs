@@ -1,0 +1,243 @@
+//! Asking for a lock.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::core::{
+    Above, FrameId, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait,
+};
+use crate::daemon::calls::completion::Applied;
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::items;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::server::dispatch::unanswered::lost_track;
+use crate::daemon::store::disk_full::disk_full;
+use crate::protocol::{Acquire, Failure, Wrapper};
+use crate::sys::clock;
+
+/// What only a part of a request over nodes has.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) over_nodes: Box<OverNodes>,
+    /// The frame of a daemon, perhaps another one, under which it is asked for.
+    pub(crate) under_frame: Option<Above>,
+}
+
+impl Server {
+    pub(crate) fn acquire(
+        &mut self,
+        id: ConnId,
+        acquire: Box<Acquire>,
+        more: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        self.ask_for(id, acquire, None, more, fds)
+    }
+
+    /// Asks for a lock on this daemon alone, or for one part of a request over nodes.
+    pub(crate) fn ask_for(
+        &mut self,
+        id: ConnId,
+        acquire: Box<Acquire>,
+        part: Option<Part>,
+        more: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        let mut items = items::items(&acquire.items)?;
+        let note = items::note(acquire.note.as_deref())?;
+        self.ledger.table.share_keys(&mut items);
+        self.check_wrapper(acquire.wrapper)?;
+        if acquire.jobserver {
+            self.check_jobserver(&acquire, &items, part.is_some())?;
+        }
+        let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
+        if let Some(conn) = self.conns.get(id) {
+            conn.closes_on_grant = acquire.wrapper == Some(Wrapper::Exec) && !provisional;
+            conn.wants_jobserver = acquire.jobserver;
+        }
+        let owner = match acquire.lease {
+            Some(lease) => self.lease_owner(id, &acquire, lease)?,
+            None => self.owner(id, acquire.owner_fd, fds)?,
+        };
+        let known = self.ledger.table.tagged(acquire.tag);
+        let goes_on = |request: &RequestId| {
+            !self.is_leaving(*request)
+                && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
+        };
+        if let Some(request) = known.filter(goes_on) {
+            return self.attach_again(id, request, owner, more);
+        }
+        if let Some(waiting) = self.attach_in_flight(id, acquire.tag, &owner, more)? {
+            return Ok(Step::Wait(waiting));
+        }
+        self.may_hold(id, &items, acquire.priority)?;
+        self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
+        self.withdraw_offers_for(&items);
+        let wait = match acquire.wait_ms {
+            Some(0) => Wait::No,
+            Some(wait_ms) => Wait::Yes { until: Some(clock::boottime_ms_after(wait_ms)) },
+            None => Wait::Yes { until: None },
+        };
+        let crowd = self.crowd(wait, owner.uid);
+        let wait = if crowd.is_some() { Wait::No } else { wait };
+        let may_come_back = provisional && wait != Wait::No;
+        let asker = if may_come_back { self.asker(id) } else { None };
+        let (parent, over_nodes, under_frame) = match part {
+            Some(Part { over_nodes, under_frame }) => {
+                let lease = acquire.under.and_then(|under| self.lease_above(under, owner.uid));
+                (lease, Some(over_nodes), under_frame)
+            }
+            None => {
+                let frame = acquire.frame.as_deref();
+                (self.enclosing_or_under(frame, acquire.under, &owner), None, None)
+            }
+        };
+        let above = under_frame.or(acquire.under_run.map(Above::Run));
+        let request = Request {
+            tag: acquire.tag,
+            host: self.ledger.host,
+            parent,
+            owner: owner.owner,
+            uid: owner.uid,
+            command: items::command(acquire.command),
+            note,
+            items,
+            wait,
+            priority: acquire.priority,
+            // A request that the log knows from a lost incarnation waited already.
+            max_waiting: acquire.max_waiting.filter(|_| known.is_none()),
+            max_run_ms: acquire.max_run_ms,
+            provisional,
+            children: acquire.with_children,
+            ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),
+            on_lost: acquire.on_lost,
+            asker,
+            over_nodes,
+            above: above.map(Box::new),
+        };
+        self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
+        let pidfd = owner.pidfd;
+        let request = Arc::new(request);
+        let (deferred_until, is_question) = (None, false);
+        let newcomer =
+            PendingAcquire { conn: id, request, pidfd, more, deferred_until, crowd, is_question };
+        Ok(self.ask(newcomer))
+    }
+
+    /// Whether a request is of this owner and of an incarnation of this host that was lost, and is
+    /// not gone from the log yet.
+    fn is_of_lost_incarnation(&self, request: RequestId, uid: u32, owner: &Owner) -> bool {
+        let table = &self.ledger.table;
+        let waiter = table.waiter(request).map(|waiter| waiter.frame);
+        let frame = waiter.or_else(|| table.hold_of(request).map(|hold| hold.frame));
+        frame.and_then(|frame| table.frame(frame)).is_some_and(|frame| {
+            frame.host != self.ledger.host && frame.uid == uid && frame.owner == *owner
+        })
+    }
+
+    /// The limit on waiting requests of a user, if a request that would wait is over it.
+    fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
+        let most = self.limits.waiters_per_user;
+        let in_flight = || self.cluster.as_ref().map_or(0, |it| it.in_flight.of_user(uid));
+        let waiting = || self.waiters.of_user(uid) + in_flight();
+        (wait != Wait::No && waiting() >= most).then_some(most)
+    }
+
+    /// Asks for a lock, for the first time or again.
+    pub(crate) fn ask(&self, mut newcomer: PendingAcquire) -> Step {
+        // The host and the parent may have changed since the request was deferred.
+        let (host, table) = (self.ledger.host, &self.ledger.table);
+        let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
+        let parent = newcomer.request.parent.filter(lives);
+        if (newcomer.request.host, newcomer.request.parent) != (host, parent) {
+            let request = Arc::make_mut(&mut newcomer.request);
+            (request.host, request.parent) = (host, parent);
+        }
+        Step::ask(newcomer)
+    }
+
+    /// Continues a request that was applied to the table, as the table decided.
+    pub(crate) fn asked(
+        &mut self,
+        newcomer: PendingAcquire,
+        applied: Applied,
+    ) -> Result<Step, Failure> {
+        let Applied { revision, outcomes } = applied;
+        let request = RequestId(revision.0);
+        // The entry that queues a request may also grant it, because the waiters ahead wait for it
+        // or because another request was refused. The entry may also refuse it, because the request
+        // completes a deadlock.
+        let last_word = outcomes.into_iter().rfind(|outcome| outcome.is_word_on(request));
+        match last_word {
+            Some(Outcome::Granted(granted)) if !self.is_sure() => {
+                self.keep_untold(&newcomer, &granted)
+            }
+            Some(Outcome::Granted(granted)) => {
+                self.waiters.drop_grant(request);
+                self.grant_at_once(newcomer, &granted)
+            }
+            Some(Outcome::Queued { frame, .. }) => {
+                let waiting = self.wait_for_grant(newcomer.conn, request, newcomer.more);
+                if newcomer.request.provisional
+                    && let Err(failure) = self.watch_owner(newcomer.conn, frame, newcomer.pidfd)
+                {
+                    self.waiters.remove(request);
+                    return Ok(Step::GiveBack(request, failure));
+                }
+                self.suspend_ahead(|table| table.first_ahead(request));
+                Ok(Step::Wait(waiting))
+            }
+            // The request is proposed again when the recovery is over.
+            Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
+                self.wait_for_membership(newcomer).map(Step::Wait)
+            }
+            // The daemon asks again when that incarnation is gone.
+            Some(Outcome::Refused { why: Refusal::Duplicate, .. })
+                if self.ledger.table.tagged(newcomer.request.tag).is_some_and(|known| {
+                    let Request { uid, owner, .. } = &*newcomer.request;
+                    self.is_of_lost_incarnation(known, *uid, owner)
+                }) =>
+            {
+                self.wait_for_membership(newcomer).map(Step::Wait)
+            }
+            Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
+            _ => {
+                tracing::error!(request = request.0, "the table said nothing to a request");
+                Err(lost_track())
+            }
+        }
+    }
+
+    /// Defers a grant until this host is sure of it, usually after the next renewal: too little of
+    /// the TTL may be left to start a command safely. A request that may not wait is refused
+    /// instead.
+    pub(crate) fn keep_untold(
+        &mut self,
+        newcomer: &PendingAcquire,
+        granted: &Granted,
+    ) -> Result<Step, Failure> {
+        let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
+        let table = &self.ledger.table;
+        let hold = table.hold(granted.token);
+        let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
+            let failure = self.not_a_member();
+            self.waiters.drop_grant(request);
+            return Ok(Step::GiveBack(request, failure));
+        };
+        self.waiters.add_granted(hold, table.session(hold.frame), id);
+        Ok(Step::Wait(self.wait_for_grant(id, request, more)))
+    }
+
+    fn grant_at_once(
+        &mut self,
+        newcomer: PendingAcquire,
+        granted: &Granted,
+    ) -> Result<Step, Failure> {
+        match self.watch_owner(newcomer.conn, granted.frame, newcomer.pidfd) {
+            Ok(()) => self.tell_grant(newcomer.conn, granted),
+            Err(failure) => Ok(Step::GiveBack(granted.request, failure)),
+        }
+    }
+}

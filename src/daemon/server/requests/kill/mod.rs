@@ -1,0 +1,196 @@
+//! Ending the process of a holder or waiter by a signal.
+//!
+//! Invariant: a signal reaches only the process of the very hold or waiting request that the client
+//! named, and only if that process belongs to the client's user, or the client is root.
+
+mod target;
+
+use nix::sys::signal::Signal;
+
+use crate::core::{Owner, RequestId, Token};
+use crate::daemon::calls::items;
+use crate::daemon::limits::KILL_TARGETS_MAX;
+use crate::daemon::processes::owner_identity::NOBODY;
+use crate::daemon::processes::owners::find;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::protocol::{ErrorName, Failure, Kill, KillTargets, Killed, WouldKill};
+use crate::sys::peer::Credentials;
+use crate::sys::pidfd::{Pidfd, is_gone};
+use crate::sys::process::{Found, uid_of};
+use target::{Target, denied, not_found, past};
+
+/// The process of a hold or a waiting request.
+#[derive(Debug)]
+enum Process<'a> {
+    /// Its end is watched.
+    Watched(&'a Pidfd),
+    /// It was looked up by its identity.
+    Found(Pidfd),
+}
+
+impl Process<'_> {
+    fn pidfd(&self) -> &Pidfd {
+        match self {
+            Self::Watched(pidfd) => pidfd,
+            Self::Found(pidfd) => pidfd,
+        }
+    }
+}
+
+impl Server {
+    /// Names what a client may end.
+    pub(crate) fn would_kill(&self, peer: Credentials, asked: &WouldKill) -> Result<Step, Failure> {
+        let targets = match (&asked.key, asked.pid) {
+            (Some(key), None) => self.targets_of_key(key, asked.waiters)?,
+            (None, Some(pid)) => self.targets_of_process(pid),
+            _ => {
+                let message = "exactly one of `key` and `pid` says which processes are meant";
+                return Err(Failure::new(ErrorName::BadRequest, message));
+            }
+        };
+        if targets.is_empty() {
+            return Err(not_found(asked));
+        }
+        let shown = self.shown(peer.uid);
+        let told = targets.iter().take(KILL_TARGETS_MAX).map(|target| {
+            let refused = self.killable(peer, target).err();
+            target.told(&shown, refused)
+        });
+        let targets_told = told.collect();
+        let left_out = targets.len().saturating_sub(KILL_TARGETS_MAX) as u64;
+        Ok(Step::reply(&KillTargets { targets: targets_told, left_out }))
+    }
+
+    /// Sends the signal.
+    pub(crate) fn kill(&self, peer: Credentials, kill: &Kill) -> Result<Step, Failure> {
+        let Ok(signal) = Signal::try_from(kill.signal) else {
+            let message = format!("{} is not the number of a signal", kill.signal);
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        };
+        let target = self.target_named(kill)?;
+        let process = self.killable(peer, &target)?;
+        let pid = target.pid();
+        process.pidfd().signal(signal).map_err(|error| match error.raw_os_error() {
+            _ if is_gone(&error) => past(&format!("process {pid} has ended")),
+            Some(libc::EPERM) => {
+                let daemon = self.about.uid;
+                denied(format!("the daemon runs as uid {daemon} and may not signal process {pid}"))
+                    .hint(format!("`kill -{} {pid}` does it without the daemon", kill.signal))
+            }
+            _ => denied(format!("process {pid} cannot be signalled: {error}")),
+        })?;
+        let uid = peer.uid;
+        tracing::info!(pid, uid, by = peer.pid, keys = %target.keys(), %signal, "signalled");
+        Ok(Step::reply(&Killed { pid }))
+    }
+
+    fn targets_of_key(&self, key: &str, waiters: bool) -> Result<Vec<Target<'_>>, Failure> {
+        let key = items::key(key)?;
+        let table = &self.ledger.table;
+        let holds = table.holders(&key).filter_map(|token| table.hold(token));
+        let mut targets: Vec<Target<'_>> = holds.map(Target::Hold).collect();
+        if waiters {
+            let waiting = table.served(&key).into_iter().filter_map(|id| table.waiter(id));
+            targets.extend(waiting.map(Target::Wait));
+        }
+        Ok(targets)
+    }
+
+    fn targets_of_process(&self, pid: u32) -> Vec<Target<'_>> {
+        let table = &self.ledger.table;
+        // A process of another pid namespace has no number here.
+        let frames = || table.frames_of_number(self.ledger.host, pid).filter(|_| pid != 0);
+        let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::Hold);
+        let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(Target::Wait);
+        holds.chain(waits).collect()
+    }
+
+    /// The hold or request that a client names, if it is still there.
+    fn target_named(&self, kill: &Kill) -> Result<Target<'_>, Failure> {
+        let table = &self.ledger.table;
+        match (kill.token, kill.request) {
+            (Some(token), None) => {
+                let hold = table.hold(Token(token)).map(Target::Hold);
+                hold.ok_or_else(|| past(&format!("nobody holds token {token} any more")))
+            }
+            (None, Some(request)) => {
+                let waiter = table.waiter(RequestId(request)).map(Target::Wait);
+                waiter.ok_or_else(|| match table.hold_of(RequestId(request)) {
+                    Some(_) => past("the request was granted its lock"),
+                    None => past("the request does not wait any more"),
+                })
+            }
+            _ => {
+                let message = "exactly one of `token` and `request` says what is meant";
+                Err(Failure::new(ErrorName::BadRequest, message))
+            }
+        }
+    }
+
+    /// The process of a hold or request, if this client may end it.
+    fn killable(&self, peer: Credentials, target: &Target<'_>) -> Result<Process<'_>, Failure> {
+        let asked = target.asked();
+        let pid = target.pid();
+        let Owner::Process(id) = asked.owner else {
+            let whose = match asked.owner {
+                Owner::Jobserver(_) => "a job token of a build",
+                _ => "a lease",
+            };
+            let failure = denied(format!("{whose} belongs to no process that could be ended"));
+            return Err(match target {
+                Target::Hold(hold) => failure
+                    .hint(format!("`canal release --force --token {}` breaks it", hold.token.0)),
+                Target::Wait(_) => failure,
+            });
+        };
+        if asked.host != self.ledger.host {
+            let host = self.ledger.table.host(asked.host).map_or("?", |it| it.label.as_str());
+            return Err(
+                denied(format!("process {pid} runs on host {host}")).hint("run `canal kill` there")
+            );
+        }
+        if matches!(target, Target::Hold(hold) if hold.orphaned) {
+            let message = format!(
+                "process {pid} has ended; processes that it started keep the lock (--with-children)"
+            );
+            return Err(denied(message)
+                .hint("`canal status KEY` shows those that you may see, and `kill` ends them"));
+        }
+        if self.owners.unverified.contains(&target.frame()) {
+            let message = format!(
+                "process {pid} could not be told apart from another one after a restart of the \
+                 daemon"
+            );
+            return Err(denied(message).hint("look at it, and end it with `kill`"));
+        }
+        // `force` permits to break a lock, not to end what others run.
+        if peer.uid != 0 && (peer.uid != asked.uid || peer.uid == NOBODY) {
+            let message = format!("process {pid} belongs to uid {}", asked.uid);
+            return Err(denied(message).hint("only that user and root may end it"));
+        }
+        let process = match self.owners.of(target.frame()) {
+            Some(pidfd) => Process::Watched(pidfd),
+            None => match find(id) {
+                Found::Same(pidfd) => Process::Found(pidfd),
+                Found::Gone => return Err(past(&format!("process {pid} has ended"))),
+                Found::Unknown(error) => {
+                    return Err(denied(format!("process {pid} cannot be identified: {error}")));
+                }
+            },
+        };
+        let pidfd = process.pidfd();
+        if pidfd.has_ended() {
+            return Err(past(&format!("process {pid} has ended")));
+        }
+        // It may have become another user since it asked for the lock.
+        match uid_of(pidfd) {
+            Some(uid) if peer.uid != 0 && uid != peer.uid => {
+                Err(denied(format!("process {pid} runs as uid {uid} by now"))
+                    .hint("only that user and root may end it"))
+            }
+            None => Err(past(&format!("process {pid} has ended"))),
+            Some(_) => Ok(process),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Confirming one part of a request over nodes.
+//!
+//! Invariant: a confirmation is answered after the lease is durable.
+
+use crate::core::{CONFIRMED_TOKEN_MAX, Change, Outcome, Owner, RequestId, Token, UnixMillis};
+use crate::daemon::calls::completion::{Applied, Completion};
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::items;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::store::disk_full::disk_full;
+use crate::daemon::waiters::leases::name_of;
+use crate::protocol::{ConfirmAt, ErrorName, Failure, NodesRefusal};
+use crate::sys::clock;
+
+/// How far the token of a confirmation may be ahead of this machine's clock, in milliseconds: a year.
+/// Clocks of machines that work together are seldom that far apart.
+const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
+
+impl Server {
+    pub(crate) fn confirm_at(&mut self, id: ConnId, confirm: &ConfirmAt) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let known = table.tagged(confirm.tag).and_then(|request| table.hold_of(request));
+        let owner = Owner::Lease(name_of(confirm.handle));
+        // A grant that was not sent yet may still be taken back untold.
+        let hold = known.filter(|hold| {
+            hold.asked.owner == owner
+                && hold.asked.over_nodes.is_some()
+                && self.waiters.get(hold.request).is_none()
+        });
+        let Some(hold) = hold else { return Err(gone()) };
+        let (request, token, least) = (hold.request, Token(confirm.token), hold.token);
+        if token < least || confirm.token > CONFIRMED_TOKEN_MAX {
+            let most = CONFIRMED_TOKEN_MAX;
+            let message = format!("`token` is at least {least} and at most {most}, not {token}");
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        if token > largest(table.next_token(), UnixMillis(clock::unix_ms())) {
+            return Err(too_large(token));
+        }
+        let note = items::new_note(confirm.note.as_deref())?;
+        let note = note.filter(|note| **note != *hold.asked.note.as_deref().unwrap_or_default());
+        self.ledger.admit_renewal(note.as_deref()).map_err(|error| disk_full(&error))?;
+        let change = Change::ConfirmAt { request, token, note };
+        Ok(Step::Propose(change, Completion::ConfirmAt { id, request }))
+    }
+
+    /// A confirmation is in the table.
+    pub(crate) fn confirmed_at(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        applied: &Applied,
+    ) -> Result<Step, Failure> {
+        match applied.outcomes.first() {
+            Some(Outcome::ConfirmedAt { token, .. }) => {
+                self.conns.disown(request);
+                Ok(self.tell_confirmed(id, request, *token))
+            }
+            Some(Outcome::NotConfirmed { least: Some(least) }) => {
+                let message = format!(
+                    "another lock of this node has that token: {least} and all larger ones are free"
+                );
+                let mut failure = Failure::new(ErrorName::TokenTaken, message);
+                failure.nodes = Some(Box::new(NodesRefusal::Least { least: least.0 }));
+                Err(failure)
+            }
+            _ => Err(gone()),
+        }
+    }
+}
+
+/// The largest token that a confirmation may give at this time. Tokens of nodes begin by the clock, so an
+/// honest one is near it, or was reached by this node itself. Without this bound a user who may ask for
+/// one lease could use up all numbers, and no part would ever be confirmed here again.
+fn largest(next: Token, now: UnixMillis) -> Token {
+    Token::by_clock(UnixMillis(now.0.saturating_add(AHEAD_MS))).max(next)
+}
+
+/// The failure for a token that is too far ahead of this machine's clock.
+fn too_large(token: Token) -> Failure {
+    let message = format!(
+        "the token {token} is more than a year ahead of the clock of this machine: its clock, or that of \
+         another node when its tokens began, is wrong"
+    );
+    let mut failure = Failure::new(ErrorName::BadRequest, message);
+    failure.hint = Some("compare `date` on all nodes".into());
+    failure
+}
+
+/// The failure for a part that cannot be confirmed any more.
+fn gone() -> Failure {
+    let message = "what was to be confirmed was not granted, or has ended";
+    Failure::new(ErrorName::Gone, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_may_be_a_year_ahead_of_the_clock_or_what_the_node_has_reached_itself() {
+        let now = UnixMillis(1_800_000_000_000);
+        let in_a_year = Token::by_clock(UnixMillis(now.0 + AHEAD_MS));
+        assert_eq!(largest(Token(1), now), in_a_year);
+        assert!(in_a_year.0 < CONFIRMED_TOKEN_MAX);
+        // A clock that was set back does not stop the node's own tokens.
+        let reached = Token(in_a_year.0 + 1);
+        assert_eq!(largest(reached, now), reached);
+        assert_eq!(largest(reached, UnixMillis(0)), reached);
+    }
+}

@@ -1,0 +1,84 @@
+//! Which node this daemon is, and whether it is one.
+
+use std::time::Duration;
+
+use nix::unistd::{Uid, User, gethostname};
+
+use crate::core::NodeId;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::store::node;
+use crate::duration_text::stated;
+use crate::protocol::{ErrorName, Failure, NodeIdentity, NodesRefusal};
+
+impl Server {
+    pub(crate) fn identify(&mut self) -> Result<Step, Failure> {
+        let place = self.runtime_dir.place().dir.display().to_string();
+        let uid = self.about.uid;
+        let machine = gethostname().map(|name| name.to_string_lossy().into_owned());
+        let mut identity =
+            NodeIdentity::new(self.node_id()?, machine.unwrap_or_default(), place, uid);
+        let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+        identity.user = user.map(|user| user.name);
+        identity.lasting = self.node.is_lasting && self.cluster.is_none();
+        identity.grants_from_ms = self.node.left().map(milliseconds);
+        Ok(Step::reply(&identity))
+    }
+
+    /// The id of this node. A machine without a name of its own gets one, which lies beside the rest
+    /// of the state.
+    pub(crate) fn node_id(&mut self) -> Result<NodeId, Failure> {
+        let machine = match node::machine_name() {
+            Some(machine) => machine,
+            None => self.ledger.machine_name().map_err(|error| {
+                let message = format!("the name of this machine cannot be kept: {error}");
+                Failure::new(ErrorName::DiskFull, message)
+            })?,
+        };
+        Ok(node::id(&machine, &self.runtime_dir.place().dir, self.about.uid))
+    }
+
+    /// Whether this daemon may grant over nodes now.
+    pub(crate) fn check_node(&self) -> Result<(), Failure> {
+        let no_node = |why: &str, hint: &str| {
+            let message = format!("this daemon is no node: {why}");
+            Err(Failure::new(ErrorName::NotLasting, message).hint(hint))
+        };
+        if self.cluster.is_some() {
+            return no_node(
+                "it works over an engine",
+                "hosts of one engine share one table already: leave out --on",
+            );
+        }
+        if !self.node.is_lasting {
+            return no_node(
+                "its state lies in memory, and would not outlive a reboot",
+                "`canal config` shows its state_directory: it has to lie on a disk",
+            );
+        }
+        let Some(left) = self.node.left() else { return Ok(()) };
+        let message = format!(
+            "this daemon had to make its state anew, and grants nothing over nodes for {} more: a lease \
+             that it granted before may still live",
+            stated(Duration::from_secs(left.as_secs() + 1))
+        );
+        let mut failure = Failure::new(ErrorName::NotYet, message);
+        failure.nodes = Some(Box::new(NodesRefusal::Later { left_ms: milliseconds(left) }));
+        Err(failure)
+    }
+
+    /// Every lease has ended that this daemon may have granted before it made its state anew: from now
+    /// on it knows all that it granted.
+    pub(crate) fn settle_node(&mut self) {
+        match self.ledger.settle_node() {
+            Ok(()) => tracing::info!("this daemon grants over nodes from now on"),
+            Err(error) => {
+                tracing::warn!(%error, "that this daemon grants over nodes cannot be kept");
+            }
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,53 @@
+//! Restricting a connection, and holding it to that.
+
+use crate::core::Key;
+use crate::daemon::calls::call::Asked;
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::items;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::wording::owner_gone;
+use crate::protocol::{ErrorName, Failure, Release, Restrict};
+
+impl Server {
+    pub(crate) fn restrict(&mut self, id: ConnId, restrict: &Restrict) -> Result<Step, Failure> {
+        let keys = restrict.keys.iter().map(|key| items::key(key.strip_suffix('/').unwrap_or(key)));
+        let keys = keys.collect::<Result<Vec<Key>, Failure>>()?;
+        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
+        if !conn.restriction.get_or_insert_default().add(keys) {
+            let message = "this connection was restricted too often";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        Ok(Step::reply(&Nothing {}))
+    }
+
+    /// Whether the restrictions of a connection allow a call.
+    pub(crate) fn may_call(&self, id: ConnId, asked: &Asked) -> Result<(), Failure> {
+        let restriction = self.conns.peek(id).and_then(|conn| conn.restriction.as_ref());
+        let Some(restriction) = restriction else { return Ok(()) };
+        let allows = match asked {
+            Asked::Collect(collect) => restriction.allows(&collect.items),
+            Asked::Release(release) => is_by_handle(release),
+            Asked::ConfirmAt(_)
+            | Asked::Description(_)
+            | Asked::Identify
+            | Asked::Info
+            | Asked::Junk(_)
+            | Asked::Renew(_)
+            | Asked::Report(_)
+            | Asked::Restrict(_)
+            | Asked::WaitsNear(_)
+            | Asked::Wrong(_) => true,
+            _ => false,
+        };
+        if allows { Ok(()) } else { Err(Failure::new(ErrorName::Denied, restriction.words())) }
+    }
+}
+
+fn is_by_handle(release: &Release) -> bool {
+    let Release { key, all, token, handle, owner_fd } = release;
+    handle.is_some() && key.is_none() && !all && token.is_none() && owner_fd.is_none()
+}
+
+#[derive(serde::Serialize)]
+struct Nothing {}

@@ -1,0 +1,112 @@
+//! What this node knows of the waits near some runs over nodes, for those who look for deadlocks.
+//!
+//! Invariant: a client learns nothing of keys that its connection may not ask for, and no command that is
+//! not its user's to see.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::core::{Above, FrameId, Key, Request, RunId, Snapshot};
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::wording::text::pid_of;
+use crate::protocol::{
+    ErrorName, Failure, FrameFound, FrameOfNode, PartFound, WAITS_NEAR_NAMES_MAX, WaitsFound,
+    WaitsNear,
+};
+use crate::sys::peer::Credentials;
+
+/// The most frames, holds and waits of one answer.
+const FOUND_MAX: usize = 1_000;
+
+/// The most characters of a command in an answer.
+const COMMAND_CHARS_MAX: usize = 120;
+
+impl Server {
+    pub(crate) fn waits_near(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        asked: &WaitsNear,
+    ) -> Result<Step, Failure> {
+        if self.cluster.is_some() {
+            self.check_node()?;
+        }
+        if asked.runs.len().max(asked.frames.len()) > WAITS_NEAR_NAMES_MAX {
+            let message = format!("at most {WAITS_NEAR_NAMES_MAX} runs and as many frames");
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let runs: BTreeSet<RunId> = asked.runs.iter().copied().collect();
+        let named = asked.frames.iter().copied();
+        let near = self.ledger.table.frames_near(&runs).into_iter().chain(named);
+        let mut table = self.ledger.table.excerpt(near);
+        let found = table.frames.len() + table.holds.len() + table.waiters.len();
+        if found > FOUND_MAX {
+            let message =
+                format!("more than {FOUND_MAX} frames, holds and waits are near: {found} are");
+            return Err(Failure::new(ErrorName::TooMuch, message));
+        }
+        let restriction = self.conns.peek(id).and_then(|conn| conn.restriction.as_ref());
+        if let Some(restriction) = restriction {
+            keep_only(&mut table, |key| restriction.allows_key(key));
+        }
+        let frames = table.frames.iter().map(|frame| self.frame_found(peer.uid, frame.id));
+        let frames = frames.collect();
+        let own = asked.tag.and_then(|tag| self.ledger.table.tagged(tag));
+        let request = own.filter(|id| self.ledger.table.waiter(*id).is_some());
+        Ok(Step::reply(&WaitsFound { node: self.node_id()?, table, frames, request }))
+    }
+
+    fn frame_found(&self, viewer: u32, frame: FrameId) -> FrameFound {
+        let (table, shown) = (&self.ledger.table, self.shown(viewer));
+        let (uid, pid, is_lease) = table.frame(frame).map_or((0, 0, false), |state| {
+            (state.uid, pid_of(&state.owner), state.lease.is_some())
+        });
+        let mut found = FrameFound::new(frame, shown.session(frame), pid, uid);
+        found.lease = is_lease;
+        let holds = table.holds_in(frame).map(|hold| (&hold.asked, hold.provisional));
+        let waiting = table.waiters_in(frame).map(|waiter| (&waiter.request, true));
+        for (asked, is_collecting) in holds.chain(waiting) {
+            found.lease |= asked.ttl_ms.is_some();
+            let command = || {
+                let command = shown.command(uid, &asked.command.0)?;
+                Some(command.chars().take(COMMAND_CHARS_MAX).collect())
+            };
+            found.command = found.command.or_else(command);
+            found.part_of = found.part_of.or_else(|| {
+                let over = asked.over_nodes.as_deref()?;
+                Some(PartFound {
+                    run: over.run,
+                    nodes: over.nodes.clone(),
+                    require: over.require,
+                    loose: over.spare && is_collecting,
+                })
+            });
+            match asked.above.as_deref() {
+                Some(Above::Run(run)) => found.under_run = found.under_run.or(Some(*run)),
+                Some(Above::Frame(node, frame)) => {
+                    let (node, frame) = (*node, *frame);
+                    found.under_frame = found.under_frame.or(Some(FrameOfNode { node, frame }));
+                }
+                None => {}
+            }
+        }
+        found
+    }
+}
+
+/// Leaves out what concerns other keys. What is left out counts as going on, so that no deadlock is seen
+/// where there is none.
+fn keep_only(table: &mut Snapshot, may_see: impl Fn(&Key) -> bool) {
+    table.views.retain(|stored| may_see(&stored.key));
+    table.paused.retain(&may_see);
+    table.waiters.retain(|waiter| waiter.request.items.iter().all(|item| may_see(&item.key)));
+    for hold in &mut table.holds {
+        hold.items.retain(|item| may_see(&item.key));
+        let mut items = hold.asked.items.clone();
+        items.retain(|item| may_see(&item.key));
+        hold.asked = Arc::new(Request { items, ..Request::clone(&hold.asked) });
+    }
+    table.holds.retain(|hold| !hold.items.is_empty());
+}

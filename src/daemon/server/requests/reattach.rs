@@ -1,0 +1,98 @@
+//! Asking again for a request: after a lost connection, or after another daemon has replaced the
+//! daemon that was asked first.
+//!
+//! Invariant: a request is answered on one connection, the last one that asked for it.
+
+use crate::core::{Change, RequestId, Tag, Wait};
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::in_flight::LogWait;
+use crate::daemon::processes::owner_identity::{OwnerFound, cannot_watch};
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::permit::Waiting;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::waiters::regrant::granted;
+use crate::protocol::{ErrorName, Failure};
+
+impl Server {
+    /// Goes on with a request that is on its way into the log, or waits for the membership of this
+    /// host; its client lost its connection. `None` if there is no such request.
+    pub(crate) fn attach_in_flight(
+        &mut self,
+        id: ConnId,
+        tag: Tag,
+        owner: &OwnerFound,
+        more: bool,
+    ) -> Result<Option<Waiting>, Failure> {
+        let Some(cluster) = &mut self.cluster else { return Ok(None) };
+        let Some((what, newcomer)) = cluster.in_flight.tagged(tag) else { return Ok(None) };
+        if !newcomer.is_of(owner) {
+            let message = "the tag names a request of another process or lease";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let before = std::mem::replace(&mut newcomer.conn, id);
+        newcomer.more = more;
+        let patience = newcomer.patience();
+        cluster.in_flight.take_back(what);
+        let is_there = |it: &LogWait| it.what == what;
+        if before != id && cluster.in_flight.wait_of(before).is_some_and(is_there) {
+            cluster.in_flight.end_wait(before);
+            self.supersede(before);
+        }
+        Ok(Some(self.wait_for_log(id, what, patience)))
+    }
+
+    /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
+    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
+        let Some(hold) = hold else { return Err(self.not_a_member()) };
+        self.waiters.queue_grant(granted(table, hold));
+        self.waiters.add_granted(hold, table.session(hold.frame), id);
+        Ok(Step::Wait(self.wait_for_grant(id, request, more)))
+    }
+
+    /// Goes on with a known request: its client lost its connection, or asked an earlier daemon
+    /// first.
+    pub(crate) fn attach_again(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        owner: OwnerFound,
+        more: bool,
+    ) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let waiter = table.waiter(request);
+        let frame = waiter.map(|waiter| waiter.frame);
+        let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
+        let same = frame
+            .and_then(|frame| table.frame(frame))
+            .filter(|frame| frame.host == self.ledger.host)
+            .is_some_and(|frame| frame.uid == owner.uid && frame.owner == owner.owner);
+        let Some(frame) = frame.filter(|_| same) else {
+            let message = "the tag names a request of another process or lease";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        };
+        // A request whose grant is still to be sent waits, too.
+        if waiter.is_none() && self.waiters.get(request).is_none() {
+            let was_told = |token| self.cluster.as_ref().is_some_and(|it| it.was_told(token));
+            let told = |token| self.may_be_told(token) || was_told(token);
+            let hold = table.hold_of(request);
+            if !self.is_sure() || hold.is_some_and(|hold| !told(hold.token)) {
+                return self.tell_later(id, request, more);
+            }
+            return self.tell_again(id, request, frame, owner.pidfd);
+        }
+        if let Some(before) = self.waiters.get(request).and_then(|waiter| waiter.conn) {
+            self.supersede(before);
+        }
+        let provisional =
+            self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
+        if provisional && let Some(pidfd) = owner.pidfd {
+            self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
+        }
+        let waiting = self.wait_for_grant(id, request, more);
+        self.waiters.resume(request);
+        self.propose(Change::Resume { request });
+        Ok(Step::Wait(waiting))
+    }
+}

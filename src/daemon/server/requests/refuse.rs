@@ -1,0 +1,124 @@
+//! Refusing requests, or deferring them while a holder's process is exiting.
+//!
+//! Invariant: a deferred request is asked again, and answered, when its time is over.
+
+use crate::core::{FrameId, Refusal, Request, RequestId, UnixMillis};
+use crate::daemon::calls::deferred::DeferredRequest;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
+use crate::daemon::processes::owner_identity::NOBODY;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::waiters::waiting::Asked;
+use crate::daemon::wording::text::pid_of;
+use crate::daemon::wording::{self, Use, too_many_wait};
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::clock;
+use crate::sys::process::{RunState, run_state};
+
+impl Server {
+    /// Handles a request that the table refused: asks again, defers it, or fails.
+    pub(crate) fn refuse(
+        &mut self,
+        mut newcomer: PendingAcquire,
+        why: &Refusal,
+    ) -> Result<Step, Failure> {
+        // A question has done this itself.
+        let is_barred = matches!(why, Refusal::Full { .. }) && !newcomer.is_question;
+        if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
+            return Ok(self.ask(newcomer));
+        }
+        let now = clock::now();
+        let until = newcomer.deferred_until.unwrap_or(now + EXITING_TIME);
+        if let Refusal::Full { item } = why
+            && until > now
+            && self.somebody_is_leaving(&newcomer.request, *item)
+        {
+            tracing::debug!("a request waits for the end of a holder that is on its way out");
+            newcomer.deferred_until = Some(until);
+            return Ok(Step::Wait(self.wait_for_an_end(DeferredRequest { newcomer, until })));
+        }
+        let mut failure = self.refusal(&newcomer, why);
+        // A note is told once: not to a question, whose client may ask nothing more.
+        if failure.name == ErrorName::Refused && !newcomer.is_question {
+            let notes = self.told_sizes.notes(&self.ledger.table, &newcomer.request, None);
+            failure.set_notes(notes);
+        }
+        Err(failure)
+    }
+
+    fn refusal(&self, newcomer: &PendingAcquire, why: &Refusal) -> Failure {
+        let request = &newcomer.request;
+        let would_wait = matches!(why, Refusal::Full { .. } | Refusal::Paused { .. });
+        if let (true, Some(most)) = (would_wait, newcomer.crowd) {
+            return too_many_wait(most, request.uid);
+        }
+        let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
+        if let Refusal::Deadlock { cycle } = why {
+            let session = cycle.first().map_or(FrameId(0), |step| step.frame);
+            let since = UnixMillis(clock::unix_ms());
+            let asked = Asked { request: request.clone(), session, since };
+            return self.deadlock(viewer, cycle, &asked);
+        }
+        let Some(item) = wording::item_of(why).and_then(|at| request.items.get(at)) else {
+            return wording::refusal(why, request, None);
+        };
+        let shown = self.shown(viewer);
+        let at = wording::item_of(why).unwrap_or(0);
+        let table = &self.ledger.table;
+        let use_of = Use {
+            held: table.held_of(&item.key),
+            view: table.view_for(request, at),
+            stored: table.stored(&item.key),
+            conflict: shown.conflict(request, at),
+        };
+        let mut failure = wording::refusal(why, request, Some(&use_of));
+        if failure.name == ErrorName::Refused {
+            // The session of the request itself may hold some of the slots: its holds are listed,
+            // too.
+            failure.holders = shown.holders(request, at, true).into();
+        }
+        failure
+    }
+
+    /// The error for a waiter whose time is over.
+    pub(crate) fn timeout_failure(&mut self, request: RequestId, viewer: u32) -> Failure {
+        let mut failure = self.timeout_reason(request, viewer);
+        let table = &self.ledger.table;
+        if let Some(waiter) = table.waiter(request) {
+            failure.set_notes(self.told_sizes.notes(table, &waiter.request, None));
+        }
+        failure
+    }
+
+    fn timeout_reason(&self, request: RequestId, viewer: u32) -> Failure {
+        let shown = self.shown(viewer);
+        let Some(why) = shown.why(request) else {
+            let mut failure = Failure::new(ErrorName::Refused, "the wait is over");
+            failure.reason = Some("timeout".into());
+            return failure;
+        };
+        if why.is_paused {
+            return wording::timeout_while_paused(&why.key);
+        }
+        let mut failure = wording::timeout(&why.key, &why.clause);
+        if why.held.is_some()
+            && let Some(waiter) = self.ledger.table.waiter(request)
+        {
+            failure.holders = shown.holders(&waiter.request, why.item, false).into();
+        }
+        failure
+    }
+
+    /// Whether the process of a holder is exiting. It may have closed its output or its connection
+    /// already, and its end is about to be reported.
+    fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
+        let table = &self.ledger.table;
+        let in_the_way = table.blocking_holds(request, item, true, PROCESSES_LOOKED_AT_MAX);
+        in_the_way
+            .into_iter()
+            .filter_map(|token| table.hold(token))
+            .filter(|hold| hold.asked.host == self.ledger.host)
+            .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
+    }
+}

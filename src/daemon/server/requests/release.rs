@@ -1,0 +1,304 @@
+//! Releasing, and confirming that an owner was told.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::core::{
+    Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
+};
+use crate::daemon::calls::completion::{Applied, Completion, PendingRelease};
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::items;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::view::Shown;
+use crate::daemon::wording::text::{Text, pid_of};
+use crate::protocol::{Confirm, ErrorName, Failure, Handle, Release, Released, ReleasedHold};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    pub(crate) fn release(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        if let Some(handle) = of_handle(release) {
+            return self.release_lease(id, peer, handle);
+        }
+        let giving = self.giving(id, release, fds)?;
+        Ok(give_back(id, peer, giving))
+    }
+
+    /// Says what a release would give back.
+    pub(crate) fn would_release(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        let giving = match of_handle(release) {
+            Some(handle) => Giving::All { frame: self.frame_of_lease(peer, handle)? },
+            None => self.giving(id, release, fds)?,
+        };
+        let holds = self.holds_at_stake(&giving);
+        if holds.is_empty() {
+            return Err(self.not_held(&giving));
+        }
+        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let released: Vec<_> = holds.iter().map(|hold| told_held(&shown, hold, &giving)).collect();
+        Ok(Step::reply(&Released { released }))
+    }
+
+    /// What a release that names no handle is to give back.
+    fn giving(
+        &mut self,
+        id: ConnId,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Giving, Failure> {
+        let Release { key, all, token, handle, .. } = release;
+        let giving = match (key, *all, *token, *handle) {
+            (Some(key), false, token, None) => {
+                let key = items::shared_key(key)?;
+                let nothing = |pid| format!("process {pid} does not hold `{key}`");
+                let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing)?;
+                if let Some(token) = token {
+                    self.check_latest(frame, &key, Token(token))?;
+                }
+                Giving::Latest { frame, key }
+            }
+            (None, true, None, None) => {
+                let nothing = |pid| format!("process {pid} holds nothing");
+                Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
+            }
+            (None, false, Some(token), None) => {
+                let token = Token(token);
+                let Some(hold) = self.ledger.table.hold_to_keep(token) else {
+                    return Err(no_holder(token));
+                };
+                let forced = !self.is_own(id, &hold);
+                if forced {
+                    self.may_force(id, &hold)?;
+                }
+                Giving::Hold { token, forced }
+            }
+            _ => {
+                let message = "a release names one of `key`, `all`, `token` and `handle`, and nothing but \
+                               a `token` beside a `key`";
+                return Err(Failure::new(ErrorName::BadRequest, message));
+            }
+        };
+        Ok(giving)
+    }
+
+    /// Whether the peer itself is the process that owns a hold.
+    fn is_own(&mut self, id: ConnId, hold: &HoldState) -> bool {
+        let is_here = hold.asked.host == self.ledger.host;
+        is_here && self.owner(id, None, Vec::new()).is_ok_and(|it| it.owner == hold.asked.owner)
+    }
+
+    /// Whether a hold is the one that a release of the key gives back.
+    fn check_latest(&self, frame: FrameId, key: &Key, token: Token) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        if table.latest_hold(frame, key) == Some(token) {
+            return Ok(());
+        }
+        let hold = table.hold(token).filter(|hold| hold.frame == frame);
+        let holds = hold.is_some_and(|hold| hold.items.iter().any(|item| item.key == *key));
+        let message = format!("token {token} is not the latest hold of `{key}`");
+        let mut failure = Failure::new(ErrorName::NotHeld, message);
+        failure.reason = holds.then(|| "changed".into());
+        Err(failure)
+    }
+
+    /// A release was applied to the table: says what was given back. `before` are the holds before
+    /// it.
+    pub(crate) fn given_back(
+        &self,
+        back: &PendingRelease,
+        before: &[Arc<HoldState>],
+        applied: &Applied,
+    ) -> Result<Step, Failure> {
+        let PendingRelease { peer, giving, .. } = back;
+        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let released = told_released(&shown, before, &applied.outcomes);
+        if released.is_empty() {
+            return Err(self.not_held(giving));
+        }
+        if let Giving::Hold { token, forced: true } = giving
+            && let Some(hold) = before.iter().find(|hold| hold.token == *token)
+        {
+            log_force(peer, hold);
+        }
+        Ok(Step::reply(&Released { released }))
+    }
+
+    /// The frame of the process that is to give back.
+    fn frame_of_owner(
+        &mut self,
+        id: ConnId,
+        owner_fd: Option<u32>,
+        fds: Vec<OwnedFd>,
+        nothing: impl FnOnce(u32) -> String,
+    ) -> Result<FrameId, Failure> {
+        let owner = self.owner(id, owner_fd, fds)?.owner;
+        let frame = self.ledger.table.frame_of(self.ledger.host, &owner);
+        frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
+    }
+
+    /// The holds that a release may end. The table no longer has them afterwards.
+    pub(crate) fn holds_at_stake(&self, giving: &Giving) -> Vec<Arc<HoldState>> {
+        let table = &self.ledger.table;
+        let tokens = match giving {
+            Giving::Latest { frame, key } => {
+                let latest = table.latest_hold(*frame, key);
+                return latest.and_then(|token| table.hold_to_keep(token)).into_iter().collect();
+            }
+            Giving::All { frame } => table.holds_in(*frame).map(|hold| hold.token).collect(),
+            Giving::Hold { token, .. } => vec![*token],
+        };
+        tokens.into_iter().filter_map(|token| table.hold_to_keep(token)).collect()
+    }
+
+    fn not_held(&self, giving: &Giving) -> Failure {
+        let message = match giving {
+            Giving::Latest { frame, key } => {
+                let owner = self.ledger.table.frame(*frame).map(|frame| &frame.owner);
+                match owner.map_or(0, pid_of) {
+                    0 => format!("the process does not hold `{key}`"),
+                    pid => format!("process {pid} does not hold `{key}`"),
+                }
+            }
+            Giving::All { .. } => "the process holds nothing".to_owned(),
+            Giving::Hold { token, .. } => return no_holder(*token),
+        };
+        Failure::new(ErrorName::NotHeld, message)
+    }
+
+    pub(crate) fn confirm(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        confirm: &Confirm,
+    ) -> Result<Step, Failure> {
+        let request = self.ledger.table.tagged(confirm.tag);
+        let hold = request.and_then(|request| self.ledger.table.hold_of(request));
+        let Some(hold) = hold else { return Err(taken_back()) };
+        if peer.uid != 0 && peer.uid != hold.asked.uid {
+            let message = "the grant belongs to another user";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        let (request, provisional) = (hold.request, hold.provisional);
+        if provisional && hold.asked.over_nodes.is_some() {
+            let message = "a part of a request over nodes is confirmed with a token: ConfirmAt";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        if !provisional {
+            return Ok(Step::reply(&Nothing {}));
+        }
+        self.waiters.claimed(request);
+        self.conns.disown(request);
+        Ok(Step::Propose(Change::Confirm { request }, Completion::Confirm { id, request }))
+    }
+
+    /// A confirmation is in the table.
+    pub(crate) fn confirmed(&mut self, request: RequestId) -> Result<Step, Failure> {
+        // Over an engine, the hold may have ended in an entry that lies before the confirmation.
+        if self.ledger.table.hold_of(request).is_none() {
+            return Err(taken_back());
+        }
+        // It has no outcome, but the grant counts from now on.
+        self.due.changed = true;
+        Ok(Step::reply(&Nothing {}))
+    }
+}
+
+/// The failure of a confirmation that comes after the end of the hold.
+fn taken_back() -> Failure {
+    let message = "the lock was taken back before it was confirmed";
+    Failure::new(ErrorName::UnknownTag, message)
+}
+
+/// Records a release by force: what was released, of which process, by whom.
+fn log_force(by: &Credentials, hold: &HoldState) {
+    let keys: Vec<&str> = hold.items.iter().map(|item| item.key.as_str()).collect();
+    let holder = match hold.asked.owner {
+        Owner::Process(process) => format!("pid {}", process.pid),
+        Owner::Lease(_) => "a lease".to_owned(),
+        Owner::Jobserver(_) => "a jobserver".to_owned(),
+    };
+    tracing::info!(
+        keys = %keys.join(", "),
+        token = hold.token.0,
+        %holder,
+        holder_uid = hold.asked.uid,
+        command = ?hold.asked.command,
+        by_uid = by.uid,
+        by_pid = by.pid,
+        "released by force"
+    );
+}
+
+/// The call gives something back.
+pub(crate) fn give_back(id: ConnId, peer: Credentials, giving: Giving) -> Step {
+    let change = Change::Release(giving.clone());
+    Step::Propose(change, Completion::Release(PendingRelease { id, peer, giving }))
+}
+
+/// What was given back. The session of a hold is still known, even if its frame is gone with it.
+fn told_released<'h>(
+    shown: &Shown<'h>,
+    before: &'h [Arc<HoldState>],
+    outcomes: &'h [Outcome],
+) -> Vec<ReleasedHold<Text<'h>>> {
+    // Mostly a single hold is given back. Its description is large, so no spare room is allocated.
+    let mut released = Vec::with_capacity(1);
+    released.extend(outcomes.iter().filter_map(|outcome| {
+        let Outcome::Released { token, keys, .. } = outcome else { return None };
+        let hold = before.iter().find(|hold| hold.token == *token)?;
+        let one = if let [key] = keys.as_slice() { Some(key) } else { None };
+        let holder = shown.holder_briefly(hold, one);
+        let keys = keys.iter().map(|key| Text::Itself(key.as_str())).collect();
+        Some(ReleasedHold { token: token.0, keys, holder })
+    }));
+    released
+}
+
+/// The handle of a release that names nothing else.
+fn of_handle(release: &Release) -> Option<Handle> {
+    let others = release.key.is_some() || release.all || release.token.is_some();
+    release.handle.filter(|_| !others)
+}
+
+/// What a release would give back of a hold.
+fn told_held<'h>(
+    shown: &Shown<'h>,
+    hold: &'h HoldState,
+    giving: &'h Giving,
+) -> ReleasedHold<Text<'h>> {
+    let one = match giving {
+        Giving::Latest { key, .. } => Some(key),
+        Giving::All { .. } | Giving::Hold { .. } => None,
+    };
+    let keys: Vec<&Key> = match one {
+        Some(key) => vec![key],
+        None => hold.items.iter().map(|item| &item.key).collect(),
+    };
+    let shown_by = if let [key] = keys.as_slice() { Some(*key) } else { None };
+    let holder = shown.holder_briefly(hold, shown_by);
+    let keys = keys.into_iter().map(|key| Text::Itself(key.as_str())).collect();
+    ReleasedHold { token: hold.token.0, keys, holder }
+}
+
+/// The reply of a method that returns nothing.
+#[derive(serde::Serialize)]
+struct Nothing {}
+
+/// The failure for a client that names a token of no hold.
+fn no_holder(token: Token) -> Failure {
+    let message = format!("nobody holds token {token}");
+    Failure::new(ErrorName::NotHeld, message).hint("`canal status -v` shows the tokens")
+}

@@ -1,0 +1,99 @@
+//! Storing a key's view or forgetting it, pausing a key or resuming it.
+//!
+//! Invariant: with the embedded journal, a setting is durable before it applies. So no waiter is
+//! granted anything by a setting that a restart would lose.
+
+use std::io;
+
+use crate::core::{Change, Key, Kind, Outcome, View};
+use crate::daemon::calls::completion::{Applied, Completion, PendingResize};
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::items::{self, Setting};
+use crate::daemon::permissions::Action;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::store::disk_full::disk_full;
+use crate::daemon::wording::used_as;
+use crate::protocol::{ErrorName, Failure, Resize, Resized};
+
+impl Server {
+    pub(crate) fn resize(&mut self, id: ConnId, resize: &Resize) -> Result<Step, Failure> {
+        let (key, setting) = items::setting(resize)?;
+        self.may(id, Action::Resize, &key)?;
+        self.ledger.admit_view(&key).map_err(|error| disk_full(&error))?;
+        let not_kept = |error: io::Error| {
+            let message = format!("the setting of `{key}` cannot be kept: {error}");
+            Failure::new(ErrorName::DiskFull, message)
+        };
+        // An engine keeps the settings itself, and its log decides.
+        let is_local = self.cluster.is_none();
+        let change = match setting {
+            Setting::View(wanted) => {
+                // A key whose stored view is forgotten falls back to the configured view.
+                let view = wanted.or_else(|| self.limits.configured(&key));
+                if is_local && let Some(in_use) = self.ledger.table.bars_view(&key, view) {
+                    return Err(other_kind(&key, in_use));
+                }
+                if is_local && self.ledger.table.majority_bars_view(&key, view) {
+                    return Err(over_nodes(&key));
+                }
+                if is_local {
+                    self.ledger.store_view(&key, wanted).map_err(not_kept)?;
+                }
+                Change::Resize { key: key.clone(), view }
+            }
+            Setting::Pause(paused) => {
+                if is_local {
+                    self.ledger.store_pause(&key, paused).map_err(not_kept)?;
+                }
+                Change::Pause { key: key.clone(), paused }
+            }
+        };
+        Ok(Step::Propose(change, Completion::Resize(Box::new(PendingResize { id, key }))))
+    }
+
+    /// A setting was applied to the table, or refused by it.
+    pub(crate) fn resized(
+        &self,
+        resizing: &PendingResize,
+        applied: &Applied,
+    ) -> Result<Step, Failure> {
+        let PendingResize { key, .. } = resizing;
+        let table = &self.ledger.table;
+        let now = table.stored(key);
+        let before = match applied.outcomes.first() {
+            Some(Outcome::Resized { before }) => *before,
+            Some(Outcome::ResizeRefused { in_use }) => return Err(other_kind(key, *in_use)),
+            Some(Outcome::ResizeRefusedOverNodes) => return Err(over_nodes(key)),
+            _ => now,
+        };
+        let resized = Resized {
+            key: key.to_string(),
+            before: before.as_ref().map(View::to_string),
+            now: now.as_ref().map(View::to_string),
+            paused: table.is_paused(key),
+            held: table.held_of(key),
+            waiting: table.waiting_for(key) as u64,
+        };
+        let view = resized.now.as_deref().unwrap_or("none");
+        tracing::info!(%key, view, paused = resized.paused, "resized");
+        Ok(Step::reply(&resized))
+    }
+}
+
+/// The failure for a client that stores a view of another kind than the one in use.
+fn other_kind(key: &Key, in_use: Kind) -> Failure {
+    let message = format!("`{key}` {}", used_as(in_use));
+    Failure::new(ErrorName::Mismatch, message)
+        .hint(format!("`canal status {key}` shows who uses it"))
+}
+
+/// The failure for a client that stores several slots for a key that more than half of some nodes have
+/// to grant.
+fn over_nodes(key: &Key) -> Failure {
+    let message = format!(
+        "more than half of several nodes grant `{key}`, which excludes others only while it has one slot"
+    );
+    Failure::new(ErrorName::Mismatch, message)
+        .hint(format!("`canal status {key}` shows who uses it"))
+}

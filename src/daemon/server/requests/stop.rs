@@ -1,0 +1,20 @@
+//! Stopping the daemon.
+
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::protocol::{ErrorName, Failure, Stopping};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    pub(crate) fn stop(&mut self, peer: Credentials) -> Result<Step, Failure> {
+        let owner = self.about.uid;
+        if peer.uid != owner && peer.uid != 0 {
+            let message = format!("uid {} may not stop the daemon here", peer.uid);
+            return Err(Failure::new(ErrorName::Denied, message)
+                .hint(format!("only root and uid {owner}, which runs the daemon, may")));
+        }
+        tracing::info!(uid = peer.uid, pid = peer.pid, "told to stop");
+        self.stopping = true;
+        Ok(Step::reply(&Stopping { pid: self.about.pid }))
+    }
+}

@@ -1,0 +1,281 @@
+//! Sending grants. The process of a waiter is checked before its grant is sent.
+
+use std::os::fd::AsFd;
+
+use crate::core::{FrameId, FrameState, Granted, Owner, ProcessId, RequestId};
+use crate::daemon::calls::answer::Answer;
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
+use crate::daemon::processes::owners;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::server::requests::deadline_page::no_page;
+use crate::daemon::server::waiting::note::given_up;
+use crate::daemon::view::Shown;
+use crate::daemon::waiters::leases::LeaseNews;
+use crate::daemon::wording::owner_gone;
+use crate::daemon::wording::text::pid_of;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process;
+
+/// What the check of a granted waiter found.
+enum Found {
+    /// Its grant can be sent.
+    Running,
+    /// Its process is stopped or frozen: it keeps its place and others go first.
+    Stopped(u32),
+    /// Its process is gone.
+    Gone,
+    /// Its process cannot be watched, so that it cannot have the lock.
+    Unwatched(Failure),
+}
+
+impl Server {
+    /// Offers a grant to the waiter that it is for, after a check of its process. Returns the call
+    /// that it ends, and how.
+    pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result<Step, Failure>)> {
+        let request = granted.request;
+        if self.is_leaving(request) {
+            let conn = self.waiters.remove(request)?.conn?;
+            return Some((conn, Err(given_up())));
+        }
+        if self.ledger.table.hold(granted.token).is_none() {
+            return self.forget_taken_back(request);
+        }
+        if self.is_being_suspended(request) {
+            return None;
+        }
+        if !self.may_be_told(granted.token) {
+            self.ask_anew(request);
+            return None;
+        }
+        let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
+        let step = match self.look_at(conn, granted) {
+            Found::Running => {
+                self.waiters.remove(request);
+                self.tell_grant(conn?, granted)
+            }
+            Found::Stopped(pid) => {
+                self.suspend(request, pid);
+                return None;
+            }
+            Found::Gone => {
+                self.waiters.remove(request);
+                self.end(granted.frame);
+                Err(owner_gone())
+            }
+            Found::Unwatched(failure) => {
+                self.waiters.remove(request);
+                Ok(Step::GiveBack(request, failure))
+            }
+        };
+        Some((conn?, step))
+    }
+
+    /// Forgets a grant that a later withdrawal or death has taken back.
+    fn forget_taken_back(&mut self, request: RequestId) -> Option<(ConnId, Result<Step, Failure>)> {
+        let table = &self.ledger.table;
+        if table.waiter(request).is_some() || table.hold_of(request).is_some() {
+            return None;
+        }
+        let conn = self.waiters.remove(request)?.conn?;
+        Some((conn, Err(owner_gone())))
+    }
+
+    fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
+        let Some(hold) = self.ledger.table.hold(granted.token) else { return Found::Gone };
+        let asked = hold.asked.clone();
+        if let Some(conn) = conn
+            && let Err(failure) = self.watch_owner(conn, granted.frame, None)
+        {
+            return match failure.name {
+                ErrorName::OwnerGone => Found::Gone,
+                _ => Found::Unwatched(failure),
+            };
+        }
+        if self.owners.of(granted.frame).is_some_and(Pidfd::has_ended) {
+            return Found::Gone;
+        }
+        self.stopped_party(&asked, conn).map_or(Found::Running, Found::Stopped)
+    }
+
+    /// Makes sure that the owner of a frame is watched. `pidfd` is that of the owner, if the caller
+    /// has it.
+    ///
+    /// # Errors
+    /// The owner has ended, or cannot be watched. The client must not be told of a grant.
+    pub(crate) fn watch_owner(
+        &mut self,
+        id: ConnId,
+        frame: FrameId,
+        pidfd: Option<Pidfd>,
+    ) -> Result<(), Failure> {
+        if self.owners.of(frame).is_some() {
+            return Ok(());
+        }
+        let process = match self.ledger.table.frame(frame) {
+            Some(state) if state.lease.is_some() => return Ok(()),
+            Some(FrameState { owner: Owner::Process(process), .. }) => Some(*process),
+            _ => None,
+        };
+        if process.is_some_and(|process| self.owners.watch_again(frame, process)) {
+            return Ok(());
+        }
+        let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
+        // The client of `canal acquire --pid` is not the owner.
+        let other = process.filter(|process| conn.process != Some(*process));
+        let pidfd = match (pidfd, other) {
+            (Some(pidfd), _) => pidfd,
+            (None, Some(process)) => pidfd_of(process)?,
+            (None, None) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
+        };
+        // Over an engine the owner may have died while its request was on the way into the log.
+        if other.is_some() && pidfd.has_ended() {
+            return Err(owner_gone());
+        }
+        self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
+    }
+
+    /// Sends a grant, if its client still may have it: the configuration may have changed since it
+    /// asked.
+    pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
+        let Some(hold) = self.ledger.table.hold(granted.token) else { return Err(owner_gone()) };
+        if let Err(failure) = self.may_hold(id, &hold.asked.items, hold.asked.priority) {
+            tracing::info!(token = granted.token.0, "taken back: {}", failure.message);
+            return Ok(Step::GiveBack(granted.request, no_longer(failure)));
+        }
+        tracing::debug!(
+            token = granted.token.0,
+            session = %format_args!("s{}", self.ledger.table.session(hold.frame)),
+            pid = pid_of(&hold.asked.owner),
+            keys = ?hold.asked.items.iter().map(|item| &item.key).collect::<Vec<_>>(),
+            "granted"
+        );
+        Ok(self.send_grant_or_take_back(id, granted.request, Some(granted)))
+    }
+
+    /// Sends a grant to a client that asks for it again.
+    pub(crate) fn tell_again(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        frame: FrameId,
+        pidfd: Option<Pidfd>,
+    ) -> Result<Step, Failure> {
+        self.watch_owner(id, frame, pidfd)?;
+        // From now on the grant depends on this connection alone.
+        self.conns.disown(request);
+        Ok(self.send_grant_or_take_back(id, request, None))
+    }
+
+    pub(crate) fn send_grant_or_take_back(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        as_decided: Option<&Granted>,
+    ) -> Step {
+        let sent = self.send_grant(id, request, as_decided);
+        sent.unwrap_or_else(|failure| Step::GiveBack(request, failure))
+    }
+
+    /// Sends a grant as it was decided, or what is held by it now.
+    ///
+    /// # Errors
+    /// Why it cannot be sent. Then it must not be held either.
+    fn send_grant(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        granted: Option<&Granted>,
+    ) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let hold = match granted {
+            Some(granted) => table.hold(granted.token),
+            None => table.hold_of(request),
+        };
+        let Some(hold) = hold else { return Err(owner_gone()) };
+        let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
+        let children = hold.asked.children;
+        let key = hold.items.first().map(|item| item.key.clone());
+        if self.ledger.is_untold_lease(token) {
+            let news = LeaseNews::Granted(granted.cloned());
+            return Ok(Step::Wait(self.wait_for_disk(id, request, news)));
+        }
+        let mut fds = Vec::new();
+        if children {
+            match self.children.make(token, tag) {
+                Ok(fd) => fds.push(fd),
+                Err(error) => {
+                    let message = format!("the FIFO for `--with-children` cannot be made: {error}");
+                    return Err(Failure::new(ErrorName::DiskFull, message));
+                }
+            }
+        }
+        let has_jobserver = self.conns.peek(id).is_some_and(|conn| conn.wants_jobserver);
+        if let Some(key) = key.filter(|_| has_jobserver) {
+            match self.jobservers.serve(token, tag, &key) {
+                Ok(ends) => fds.extend([ends.offers, ends.returns]),
+                Err(error) => {
+                    let message = format!("the FIFOs for `--jobserver` cannot be made: {error}");
+                    return Err(Failure::new(ErrorName::DiskFull, message));
+                }
+            }
+        }
+        // The owner of a provisional grant is another process, whose command no client runs: no
+        // page is needed.
+        let cluster = self.cluster.as_mut();
+        let page = match &cluster {
+            Some(cluster) if !provisional => cluster.add_page(&mut fds),
+            _ => Ok(None),
+        };
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => return Err(no_page(&error)),
+        };
+        if let Err(error) = cluster.map_or(Ok(()), |cluster| cluster.record_grant(hold)) {
+            let message = format!("the owner cannot be recorded: {error}");
+            return Err(Failure::new(ErrorName::DiskFull, message));
+        }
+        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
+        let shown = Shown::to(conn.peer.uid, &self.ledger, &self.leases, &self.owners);
+        let mut grant = match granted {
+            Some(granted) => shown.grant(granted),
+            None => self.ledger.table.hold(token).map(|hold| shown.held(hold)),
+        };
+        let Some(grant) = &mut grant else { return Err(owner_gone()) };
+        if let Some(hold) = self.ledger.table.hold(token) {
+            let table = &self.ledger.table;
+            grant.notes = self.told_sizes.notes(table, &hold.asked, Some(token));
+        }
+        grant.children_fd = children.then_some(0);
+        grant.offers_fd = has_jobserver.then_some(1);
+        grant.returns_fd = has_jobserver.then_some(2);
+        grant.deadline_fd = page.map(|page| page.deadline_fd);
+        grant.liveness_fd = page.map(|page| page.liveness_fd);
+        let closes_on_grant = conn.closes_on_grant && conn.calls.is_empty();
+        if provisional {
+            self.waiters.claimed(request);
+            conn.provisional.push(request);
+        } else if !closes_on_grant {
+            conn.untold = Some(request);
+        }
+        let answer = Answer::with_fds(grant, fds);
+        Ok(Step::Answer(Answer { closes: closes_on_grant, ..answer }))
+    }
+}
+
+/// The pidfd of a process that another one asked a lock for.
+fn pidfd_of(process: ProcessId) -> Result<Pidfd, Failure> {
+    match owners::find(process) {
+        process::Found::Same(pidfd) => Ok(pidfd),
+        process::Found::Gone => Err(owner_gone()),
+        process::Found::Unknown(error) => Err(cannot_watch(&error)),
+    }
+}
+
+/// The failure for a client that lost its permission while it waited.
+fn no_longer(failure: Failure) -> Failure {
+    let message = format!("{}, since the configuration was changed", failure.message);
+    Failure { message, ..failure }
+}

@@ -1,0 +1,50 @@
+//! Sending the grants and confirmations of leases once they survive a reboot.
+//!
+//! Invariant: the grant of a lease is sent after it is durable. A lease over nodes is told without
+//! that, and its confirmation is sent after it is durable.
+
+use std::io;
+
+use crate::core::{RequestId, Token};
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
+use crate::protocol::{ConfirmedAt, ErrorName, Failure};
+
+impl Server {
+    /// Tells a client that its part of a request over nodes is confirmed, once the lease is durable.
+    pub(crate) fn tell_confirmed(&mut self, id: ConnId, request: RequestId, token: Token) -> Step {
+        if self.ledger.is_untold_lease(token) {
+            return Step::Wait(self.wait_for_disk(id, request, LeaseNews::Confirmed(token)));
+        }
+        Step::reply(&ConfirmedAt { token: token.0 })
+    }
+
+    /// What happens to a call that waited for its lease to be durable. A lease that cannot be made
+    /// durable is taken back.
+    pub(crate) fn step_of_lease(
+        &mut self,
+        lease: &UnsyncedLease,
+        stored: &io::Result<()>,
+    ) -> Result<Step, Failure> {
+        let UnsyncedLease { conn, request, news } = lease;
+        if self.ledger.table.hold_of(*request).is_none() {
+            let message = "the lease was taken back before it was told";
+            return Err(Failure::new(ErrorName::LeaseLost, message));
+        }
+        match stored {
+            Ok(()) => Ok(match news {
+                LeaseNews::Granted(granted) => {
+                    self.send_grant_or_take_back(*conn, *request, granted.as_ref())
+                }
+                LeaseNews::Confirmed(token) => Step::reply(&ConfirmedAt { token: token.0 }),
+            }),
+            Err(error) => {
+                let message = format!("the lease cannot be kept over a reboot: {error}");
+                let failure = Failure::new(ErrorName::DiskFull, message);
+                Ok(Step::GiveBack(*request, failure))
+            }
+        }
+    }
+}
