@@ -1,6 +1,5 @@
-//! Why a command failed, and how that is printed.
+//! Why a command failed.
 
-use super::output::stderr::Verbosity;
 use crate::daemon::Unusable;
 use crate::run::{NotRun, OwnCode};
 
@@ -38,17 +37,6 @@ impl Failed {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
-    }
-
-    /// Prints the message and the hint, and returns the exit code.
-    pub(crate) fn report(&self, verbosity: Verbosity) -> u8 {
-        if !self.silent {
-            verbosity.message(&self.message);
-            if let Some(hint) = &self.hint {
-                verbosity.hint(hint);
-            }
-        }
-        self.code
     }
 }
 

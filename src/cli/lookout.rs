@@ -1,8 +1,8 @@
 //! Looking for deadlocks over nodes while a plain request waits within a run over nodes.
 
-use super::commands::nodes::list::near;
 use super::connect::Target;
 use super::failed::Failed;
+use super::node_list::near;
 use crate::client::nodes::pins::Pins;
 use crate::protocol::{Acquire, RunId, Tag};
 use crate::run::nodes::{Around, Lookout, WaitWithin};

@@ -14,9 +14,11 @@ mod connect;
 mod failed;
 mod lookout;
 mod man;
+mod node_list;
 mod output;
 mod owner;
 mod progress;
+mod user_name;
 mod wording;
 
 use std::ffi::OsString;
@@ -41,7 +43,7 @@ pub fn main(words: &[OsString]) -> u8 {
         return by_clap(words);
     };
     let verbosity = global.verbosity();
-    run::run(&args, &global, verbosity).unwrap_or_else(|failed| failed.report(verbosity))
+    run::run(&args, &global, verbosity).unwrap_or_else(|failed| verbosity.failure(&failed))
 }
 
 /// Parses with clap what the fast path leaves to it.
@@ -51,7 +53,7 @@ fn by_clap(words: &[OsString]) -> u8 {
         Err(error) => return usage_error::report(&error, words),
     };
     let verbosity = cli.global.verbosity();
-    dispatch(&cli, verbosity).unwrap_or_else(|failed| failed.report(verbosity))
+    dispatch(&cli, verbosity).unwrap_or_else(|failed| verbosity.failure(&failed))
 }
 
 /// The definition of the command line, from which help, man pages and the tests of the

@@ -27,8 +27,8 @@ pub use options::{Options, Start};
 pub(crate) use start_daemon::program::find as find_program;
 pub use start_daemon::program::{OWN, is_on_demand_daemon};
 
-use connection::open;
 use connection::stream::Connection;
+use start_daemon::open;
 
 /// A connection to the daemon of a place.
 #[derive(Debug)]

@@ -3,11 +3,10 @@
 //! A body begins with a line that states its type, its format and its rules. JSON follows. A host
 //! refuses a body of another version by this line.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::chain::Chain;
 use crate::core::{Entry, HostId, Rules, Snapshot};
 use crate::log::engine::{Batch, FORMAT, Hash, Link, Position};
 
@@ -20,20 +19,11 @@ pub(in crate::host) enum Unreadable {
     Damaged(String),
 }
 
-/// A table, and the state that a reader needs to continue from it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(in crate::host) struct Kept {
-    pub(in crate::host) chain: Chain,
-    /// The hash of `table`.
-    pub(in crate::host) hash: Hash,
-    pub(in crate::host) table: Snapshot,
-}
-
 fn first_line(what: &str, rules: Rules) -> String {
     format!("canal {what} {FORMAT} {}", rules.version())
 }
 
-fn write(what: &str, rules: Rules, value: &impl Serialize) -> Vec<u8> {
+pub(in crate::host) fn write(what: &str, rules: Rules, value: &impl Serialize) -> Vec<u8> {
     let mut body = first_line(what, rules).into_bytes();
     body.push(b'\n');
     json(value, &mut body);
@@ -47,7 +37,11 @@ fn json(value: &impl Serialize, to: &mut Vec<u8>) {
     }
 }
 
-fn read<T: DeserializeOwned>(what: &str, rules: Rules, body: &[u8]) -> Result<T, Unreadable> {
+pub(in crate::host) fn read<T: DeserializeOwned>(
+    what: &str,
+    rules: Rules,
+    body: &[u8],
+) -> Result<T, Unreadable> {
     let expected = first_line(what, rules);
     let end = body.iter().take(100).position(|byte| *byte == b'\n');
     let end = end.ok_or_else(|| Unreadable::Damaged("it has no first line".to_owned()))?;
@@ -75,21 +69,6 @@ pub(in crate::host) fn size(entry: &Entry) -> usize {
     let mut bytes = Vec::new();
     json(entry, &mut bytes);
     bytes.len() + 1
-}
-
-pub(in crate::host) fn write_kept(rules: Rules, kept: &Kept) -> Vec<u8> {
-    write("snapshot", rules, kept)
-}
-
-pub(in crate::host) fn read_kept(rules: Rules, body: &[u8]) -> Result<Kept, Unreadable> {
-    let kept: Kept = read("snapshot", rules, body)?;
-    if table_hash(&kept.table) != kept.hash {
-        return Err(Unreadable::Damaged("its table is not the one that was hashed".to_owned()));
-    }
-    if kept.table.revision != kept.chain.revision() {
-        return Err(Unreadable::Damaged("its table is of another revision".to_owned()));
-    }
-    Ok(kept)
 }
 
 pub(in crate::host) fn body_hash(body: &[u8]) -> Hash {
@@ -135,6 +114,7 @@ pub(in crate::host) fn author(host: HostId, sequence: u64) -> String {
 mod tests {
     use super::*;
     use crate::core::{Change, ENTRY_VERSION, UnixMillis};
+    use crate::host::snapshot::read_kept;
 
     fn batch() -> Batch {
         let change = Change::HostGone { host: HostId(1), by: HostId(2) };

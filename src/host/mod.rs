@@ -17,6 +17,7 @@ mod label;
 mod member;
 mod memory;
 mod settings;
+mod snapshot;
 mod snapshot_keeper;
 #[cfg(test)]
 pub(crate) mod tests;

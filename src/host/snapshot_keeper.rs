@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 
 use super::chain::Chain;
-use super::encoding::{self, Kept};
+use super::encoding;
+use super::snapshot::{Kept, write_kept};
 use crate::core::{Change, Revision, Rules, Snapshot};
 use crate::log::engine::{Hash, Position, Stored};
 
@@ -142,7 +143,7 @@ impl SnapshotKeeper {
         let due = |made: &&Made| made.is_due(chain.batches(), now_ms, ttl_ms) && !self.storing;
         let made = self.made.as_ref().filter(due)?;
         self.storing = true;
-        Some(Stored { position: made.position(), body: encoding::write_kept(rules, &made.kept) })
+        Some(Stored { position: made.position(), body: write_kept(rules, &made.kept) })
     }
 
     /// The engine was unreachable: the snapshot may not have been stored.

@@ -19,8 +19,8 @@ pub mod user_namespace;
 pub use crate::core::{Kind, Mode, NodeId, OnLost, Require, RunId, Tag};
 pub use interface::{INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE};
 pub use messages::acquire::{
-    Acquire, Confirm, EstimateInfo, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress,
-    SizeNote, SlotInfo, WireItem, WouldAcquire, WouldGrant,
+    Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SizeNote,
+    SlotInfo, WireItem, WouldAcquire, WouldGrant,
 };
 pub use messages::daemon::configuration::{
     Configuration, ConfigurationQuery, Reload, Reloaded, SettingChange, SettingInfo, SettingSource,
@@ -45,7 +45,7 @@ pub use messages::nodes::collect::Collect;
 pub use messages::nodes::confirm_at::{ConfirmAt, ConfirmedAt};
 pub use messages::nodes::identify::{Identify, NodeIdentity};
 pub use messages::nodes::refusal::NodesRefusal;
-pub use messages::nodes::report::{OverNodesInfo, REPORTED_NODES_MAX, Report, Reported};
+pub use messages::nodes::report::{REPORTED_NODES_MAX, Report, Reported};
 pub use messages::nodes::restrict::Restrict;
 pub use messages::nodes::waits_near::{
     FrameFound, FrameOfNode, PartFound, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
@@ -53,8 +53,8 @@ pub use messages::nodes::waits_near::{
 pub use messages::release::{Release, Released, ReleasedHold};
 pub use messages::resize::{Resize, Resized};
 pub use messages::status::{
-    ChildrenInfo, DaemonInfo, EngineInfo, HolderInfo, HostInfo, KeyInfo, RecoveryInfo, Status,
-    StatusQuery, WaiterInfo,
+    ChildrenInfo, DaemonInfo, EngineInfo, EstimateInfo, HolderInfo, HostInfo, KeyInfo,
+    OverNodesInfo, RecoveryInfo, Status, StatusQuery, WaiterInfo,
 };
 pub use messages::wait_graph::{
     BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, GraphQuery, PartyInfo, WaitInfo, Waits,

@@ -19,7 +19,7 @@ use super::session::SessionArgs;
 use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
 use crate::cli::output::stderr::Verbosity;
-use crate::cli::wording::user_name;
+use crate::cli::user_name;
 use crate::core::Key;
 
 /// What `canal help` says at its end.

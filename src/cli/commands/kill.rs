@@ -51,7 +51,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
     let results = processes(&found.targets).into_iter().rev().map(|target| {
         let result = end(&mut client, target, signal);
         if let Err(failed) = &result {
-            failed.report(verbosity);
+            verbosity.failure(failed);
         } else {
             verbosity.detail(&sent(target, signal));
         }

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
         return job.supervise(&limits);
     }
     match job.start(None) {
-        NotStarted::Failed(failed) => Ok(failed.report(verbosity)),
+        NotStarted::Failed(failed) => Ok(verbosity.failure(&failed)),
         NotStarted::SupervisorRequired => {
             job.request.wrapper = Some(Wrapper::Supervised);
             job.can_be_lost = true;
@@ -149,7 +149,7 @@ impl Job<'_> {
                     Failed::new("the daemon does not see the supervisor that stays by the command")
                 }
             };
-            failed.report(self.verbosity);
+            self.verbosity.failure(&failed);
             failed.code
         };
         let ended = supervise(limits, &mut RunHooks(self), child)

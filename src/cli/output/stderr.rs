@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 
 use super::sanitize::sanitize;
+use crate::cli::failed::Failed;
 
 /// How many messages to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +24,17 @@ pub(crate) enum Verbosity {
 }
 
 impl Verbosity {
+    /// Prints why a command failed and what to do about it, and returns its exit code.
+    pub(crate) fn failure(self, failed: &Failed) -> u8 {
+        if !failed.silent {
+            self.message(&failed.message);
+            if let Some(hint) = &failed.hint {
+                self.hint(hint);
+            }
+        }
+        failed.code
+    }
+
     /// Prints what went wrong: `canal: …`.
     pub(crate) fn message(self, text: &str) {
         self.at_least(Self::Quiet, "canal: ", text);

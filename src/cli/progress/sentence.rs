@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::cli::arguments::duration::short;
 use crate::cli::output::sanitize::{command_line, cut, sanitize, width};
+use crate::cli::user_name;
 use crate::cli::wording::estimate::estimate;
 use crate::cli::wording::participant::{COMMAND_COLUMNS, held, left, ordinal, wanted};
 use crate::cli::wording::time::Now;
-use crate::cli::wording::user_name;
 use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
 
 /// A text that is cut is not cut shorter than this.

@@ -13,4 +13,3 @@ pub(super) mod refusal;
 pub(super) mod separation;
 pub(super) mod time;
 pub(super) mod usage_error;
-pub(super) mod user_name;

@@ -18,8 +18,8 @@ use std::time::{Duration, SystemTime};
 
 use nix::unistd::geteuid;
 
-use super::user_name;
 use crate::cli::output::stderr::Verbosity;
+use crate::cli::user_name;
 use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
 

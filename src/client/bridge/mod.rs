@@ -25,10 +25,10 @@ use crate::protocol::{NODES_INTERFACE, Restrict};
 use crate::sys::clock::boottime_ms;
 use crate::sys::fds;
 
-use crate::client::connection::open;
 use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Connection, Replies, parameters};
 use crate::client::error::Broken;
+use crate::client::start_daemon::open;
 use crate::client::{ClientError, Options};
 use traffic::{Passing, Traffic};
 

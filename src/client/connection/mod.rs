@@ -2,6 +2,6 @@
 //!
 //! Invariant: no wait here is longer than its caller said.
 
-pub(super) mod open;
+pub(super) mod knock;
 pub(super) mod silence;
 pub(super) mod stream;

@@ -12,8 +12,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::stream::SLICE;
 use crate::client::Options;
+
+/// The longest single wait for a daemon that owes a message. Only such waits count against the
+/// daemon, so that a client that was itself stopped does not blame it.
+pub(crate) const SLICE: Duration = Duration::from_secs(1);
 use crate::sys::process::Activity;
 
 /// A daemon that is stopped is an error after this silence.

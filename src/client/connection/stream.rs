@@ -19,7 +19,7 @@ use crate::sys::pidfd::Pidfd;
 use crate::sys::process::Activity;
 use crate::sys::{fds, peer, process};
 
-use super::silence::{Limits, Owed};
+use super::silence::{Limits, Owed, SLICE};
 use crate::client::ClientError;
 use crate::client::error::{Broken, CallOutcome};
 
@@ -28,10 +28,6 @@ const READ_BYTES: usize = 512;
 
 /// How many bytes of a longer message are read at once.
 const READ_BYTES_MAX: usize = 64 * 1024;
-
-/// The longest single wait for a daemon that owes a message. Only such waits count against the
-/// daemon, so that a client that was itself stopped does not blame it.
-pub(crate) const SLICE: Duration = Duration::from_secs(1);
 
 /// A socket that is connected to the daemon; non-blocking.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use crate::sys::detach::Started;
 use crate::sys::process::Activity;
 
 use super::program;
-use crate::client::connection::open::knock;
+use crate::client::connection::knock::{knock, pid_in, recorded_pid};
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
 use crate::client::{ClientError, Options};
@@ -141,16 +141,6 @@ fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
         0 => place.dir.join("start.lock"),
         number => place.dir.join(format!("start.lock.{number}")),
     }
-}
-
-/// The pid that the daemon wrote in its instance lock.
-pub(crate) fn recorded_pid(place: &Place) -> Option<u32> {
-    pid_in(&place.dir.join("lock"))
-}
-
-fn pid_in(path: &Path) -> Option<u32> {
-    let text = std::fs::read(path).ok()?;
-    String::from_utf8_lossy(&text).split_whitespace().next()?.parse().ok()
 }
 
 fn open_lock(path: &Path) -> io::Result<File> {

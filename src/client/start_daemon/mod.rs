@@ -3,4 +3,5 @@
 //! Invariant: of the clients that find no daemon, one starts it and the others wait.
 
 pub(super) mod attempt;
+pub(super) mod open;
 pub(super) mod program;

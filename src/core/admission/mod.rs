@@ -5,4 +5,3 @@
 pub(in crate::core) mod admit;
 pub(in crate::core) mod over_nodes;
 mod overtaking;
-mod own_blockers;

@@ -1,5 +1,5 @@
 //! Which waiters precede a request. The bypass of blockers that wait for the request's own session
-//! ([`super::own_blockers`]) is not considered here.
+//! ([`crate::core::deadlock`]) is not considered here.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

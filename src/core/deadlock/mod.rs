@@ -5,6 +5,7 @@
 
 mod detect;
 mod excerpt;
+mod own_blockers;
 pub(in crate::core) mod reachable;
 mod reduction;
 

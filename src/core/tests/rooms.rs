@@ -8,7 +8,7 @@ const ROOMS: [(&str, &[&str]); 6] = [
     ("model", &[]),
     ("index", &["model"]),
     ("state", &["model", "index"]),
-    ("admission", &["model", "index", "state", "deadlock"]),
+    ("admission", &["model", "index", "state"]),
     ("deadlock", &["model", "index", "state", "admission"]),
     ("transition", &["model", "index", "state", "admission", "deadlock"]),
 ];

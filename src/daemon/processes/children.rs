@@ -6,10 +6,8 @@
 //! writers. So the next daemon looks for the processes of such a hold by what they inherited.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -21,6 +19,7 @@ use nix::unistd::mkfifo;
 use crate::core::{Tag, Token};
 use crate::daemon::limits::FIFO_BYTES_AT_ONCE;
 use crate::daemon::processes::descendants::run_under;
+use crate::daemon::processes::fifo::{NAME, path_in};
 use crate::daemon::processes::owners::{Owners, WatchId};
 
 /// The FIFOs of the holds that last while descendants live.
@@ -50,20 +49,6 @@ enum Writers {
     Some,
     /// This cannot be determined now.
     Unsure,
-}
-
-/// The folder in the daemon's directory.
-const NAME: &str = "children";
-
-fn path_in(dir: &Path, tag: Tag) -> PathBuf {
-    dir.join(tag.to_string())
-}
-
-/// Opens the FIFO of a hold without opening either end of it. `None` if there is no FIFO.
-pub(crate) fn fifo_of(dir: &Path, tag: Tag) -> Option<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
-    options.open(path_in(&dir.join(NAME), tag)).ok()
 }
 
 impl Children {

@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::core::Tag;
-use crate::daemon::processes::children::fifo_of;
+use crate::daemon::processes::fifo::fifo_of;
 use crate::daemon::processes::holder::Holder;
 use crate::protocol::HOLD_VARIABLE;
 use crate::sys::pidfd::Pidfd;

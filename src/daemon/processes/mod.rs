@@ -5,6 +5,7 @@
 
 pub(super) mod children;
 pub(super) mod descendants;
+pub(super) mod fifo;
 pub(super) mod holder;
 pub(super) mod holder_record;
 pub(super) mod lost_processes;

@@ -2,7 +2,7 @@
 
 use crate::core::{Change, Entry, HostId, Revision};
 use crate::host::chain::{Chain, Known, Step, Trouble, Trust};
-use crate::host::encoding::{self, Kept};
+use crate::host::snapshot::{Kept, read_kept};
 use crate::host::{Event, LostWhy, Member, Standing};
 use crate::log::engine::{Outage, Placed, Position, Stored};
 
@@ -31,8 +31,7 @@ impl Member {
     }
 
     fn read_snapshot(&self, stored: &Stored, epoch: u128) -> Result<Kept, String> {
-        let kept =
-            encoding::read_kept(self.rules, &stored.body).map_err(|error| error.to_string())?;
+        let kept = read_kept(self.rules, &stored.body).map_err(|error| error.to_string())?;
         if !kept.chain.is_of(epoch) {
             return Err("it was taken of another history of the log".to_owned());
         }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::name::{FrameName, RequestName};
 use super::ring::{Blocked, Step};
-use super::union::{FrameName, RequestName, Union};
+use super::union::Union;
 use crate::core::{Blocker, By, NodeId};
 
 /// Which of the requests that remain waits for which.

@@ -10,9 +10,9 @@
 use std::collections::BTreeSet;
 
 use super::find;
+use super::name::RequestName;
 use super::reading::{Reading, named};
 use super::ring::{Deadlock, Way};
-use super::union::RequestName;
 use crate::core::{FrameId, NodeId, RunId};
 use crate::nodes::Millis;
 

@@ -20,6 +20,7 @@
 mod graph;
 mod join;
 mod looker;
+mod name;
 mod reading;
 mod ring;
 mod union;
@@ -30,9 +31,9 @@ use crate::core::Diverged;
 
 pub use join::join;
 pub use looker::{Looker, Named, Next};
+pub use name::{FrameName, RequestName};
 pub use reading::{Membership, PartOf, Reading, named};
 pub use ring::{Blocked, Deadlock, Step, Victim, Way};
-pub use union::{FrameName, RequestName};
 
 use graph::Graph;
 use union::Union;

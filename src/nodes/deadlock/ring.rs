@@ -1,6 +1,6 @@
 //! A deadlock over nodes, as it is told.
 
-use super::union::{FrameName, RequestName};
+use super::name::{FrameName, RequestName};
 use crate::core::{Key, NodeId, Token};
 
 /// Requests that wait for each other: none of them can go on before one of them gives way.

@@ -7,29 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::name::{FrameName, RequestName};
 use super::reading::{PartOf, Reading};
 use super::ring::Way;
 use crate::core::{
     Above, Diverged, Excerpt, FrameId, NodeId, RequestId, Require, RunId, Snapshot, UnixMillis,
 };
-
-/// A frame, over all nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FrameName {
-    /// That of a run over nodes.
-    Run(RunId),
-    /// Another one, of one node.
-    Plain(NodeId, FrameId),
-}
-
-/// A request that waits, over all nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RequestName {
-    /// A request over nodes.
-    Run(RunId),
-    /// Another one, at one node.
-    Plain(NodeId, RequestId),
-}
 
 /// The age of a request: the larger, the younger. First that of its session counts.
 pub(super) type Age = (UnixMillis, FrameName, UnixMillis, RequestName);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{
-    Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, RunId, Tag, Wrapper,
+    EstimateInfo, Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, RunId, Tag, Wrapper,
 };
 
 /// `Acquire`: asks for one or more items. With `more`, progress comes as [`Progress`] with
@@ -257,18 +257,6 @@ pub struct Progress {
     /// How much longer it will usually wait, if enough is known; with the first progress it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateInfo>,
-}
-
-/// How much longer a request will usually wait, by how long those that are ahead of it held the key
-/// lately.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EstimateInfo {
-    /// One of ten such waits is shorter, in milliseconds.
-    pub low_ms: u64,
-    /// Half of them are shorter.
-    pub median_ms: u64,
-    /// Nine of ten are not longer.
-    pub high_ms: u64,
 }
 
 /// How many holders a [`Progress`] or a refusal names at most.

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::wait_graph::is_none_left;
-use crate::protocol::{EstimateInfo, Kind, LeaseInfo, Mode, OverNodesInfo};
+use crate::core::{NodeId, Require, RunId};
+use crate::protocol::{Kind, LeaseInfo, Mode};
 
 /// `Status`: holders and waiters. With `more`, a new [`Status`] follows each change (at most a few
 /// a second) until the caller closes the connection.
@@ -302,4 +303,38 @@ pub struct WaiterInfo {
     /// How much longer it will usually wait, if enough is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateInfo>,
+}
+
+/// A request over nodes as one of its nodes shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OverNodesInfo {
+    /// The request over all its nodes.
+    pub run: RunId,
+    /// The ids of its nodes.
+    pub nodes: Vec<NodeId>,
+    /// How many of them have to grant it, as it was asked for.
+    pub require: Require,
+    /// The same as a number.
+    pub need: u64,
+    /// How many have granted it by now, as its client last reported; null if it did not.
+    pub held: Option<u64>,
+    /// The nodes that it waits for, as its client last reported.
+    pub waits_for: Vec<String>,
+    /// Whether this part is not confirmed yet: it waits, or it ends with its connection.
+    pub collecting: bool,
+    /// Whether enough other nodes had granted the request when this part was asked for.
+    pub spare: bool,
+}
+
+/// How much longer a request will usually wait, by how long those that are ahead of it held the key
+/// lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EstimateInfo {
+    /// One of ten such waits is shorter, in milliseconds.
+    pub low_ms: u64,
+    /// Half of them are shorter.
+    pub median_ms: u64,
+    /// Nine of ten are not longer.
+    pub high_ms: u64,
 }

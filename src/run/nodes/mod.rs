@@ -15,6 +15,7 @@
 //!
 //! What is decided about the lock is decided by [`crate::nodes`]; `driver` carries it out.
 
+mod by_handle;
 mod channel;
 mod driver;
 mod handover;
@@ -22,12 +23,14 @@ mod host;
 mod leading;
 mod lease;
 mod looking;
+mod lookout;
 mod meeting;
 mod member;
 mod parent;
 mod process;
 mod request;
 
+pub use by_handle::{give_back_lease, renew_lease};
 pub use channel::{BeforeStart, Held, Line, NotHeld, Start};
 pub use host::{
     Ending, HeldPart, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish,
@@ -37,10 +40,9 @@ pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use lease::enclosing::EnclosingLeases;
 pub use lease::handle::{HandleTooLong, LEASE_HANDLE_CHARS_MAX, LeaseHandle, LeaseHandleError};
 pub use lease::secret::Secret;
-pub use lease::{give_back_lease, renew_lease};
 pub use looking::Around;
-pub use looking::lookout::{FoundDeadlock, Lookout};
-pub use looking::within::WaitWithin;
+pub use lookout::within::WaitWithin;
+pub use lookout::{FoundDeadlock, Lookout};
 pub use meeting::MeetError;
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{EndWording, Wording};

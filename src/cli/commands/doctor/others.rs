@@ -5,8 +5,8 @@ use std::path::Path;
 use nix::unistd::geteuid;
 
 use super::finding::Finding;
+use crate::cli::user_name;
 use crate::cli::wording::separation::{ONE_TABLE, about};
-use crate::cli::wording::user_name;
 use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;

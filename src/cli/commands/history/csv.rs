@@ -1,7 +1,7 @@
 //! Comma-separated values, as RFC 4180 has them.
 
 use crate::cli::output::sanitize::sanitize;
-use crate::cli::wording::user_name;
+use crate::cli::user_name;
 use crate::protocol::HistoryRecord;
 
 const NAMES: [&str; 17] = [

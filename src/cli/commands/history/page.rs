@@ -6,9 +6,9 @@ use nix::sys::signal::Signal;
 use super::length;
 use crate::cli::commands::status::page::{COLUMNS, Page};
 use crate::cli::output::sanitize::{command_line, sanitize};
+use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
 use crate::cli::wording::time::Now;
-use crate::cli::wording::user_name;
 use crate::protocol::HistoryRecord;
 
 const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY  COMMAND"];

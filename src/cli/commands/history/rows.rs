@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::wording::user_name;
+use crate::cli::user_name;
 use crate::protocol::{HistoryItem, HistoryRecord, Mode};
 
 /// The most slots of one hold that get a row.

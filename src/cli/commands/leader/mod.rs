@@ -1,9 +1,10 @@
 //! `canal leader`: who leads by holding a lock.
 
+mod over_nodes;
+
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, LeaderArgs};
-use crate::cli::commands::nodes;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::sanitize;
@@ -28,7 +29,7 @@ struct Line<'a> {
 
 pub(crate) fn run(args: &LeaderArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     if args.nodes.is_given() {
-        return nodes::leader::run(args, global, verbosity);
+        return over_nodes::run(args, global, verbosity);
     }
     let query = LeaderQuery { key: args.name.as_str().to_owned() };
     let mut client = connect::client(global)?;

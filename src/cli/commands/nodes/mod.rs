@@ -2,8 +2,6 @@
 
 pub(in crate::cli) mod acquire;
 pub(in crate::cli) mod bridge;
-pub(in crate::cli) mod leader;
-pub(in crate::cli) mod list;
 pub(in crate::cli) mod lookout;
 pub(in crate::cli) mod release;
 pub(in crate::cli) mod renew;

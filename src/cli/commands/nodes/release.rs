@@ -4,11 +4,11 @@ use nix::poll::PollFd;
 use serde::Serialize;
 
 use crate::cli::arguments::definition::Global;
-use crate::cli::commands::nodes::list::named;
 use crate::cli::commands::nodes::lost::{self, PartReport};
 use crate::cli::commands::nodes::run::print;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
+use crate::cli::node_list::named;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::wording::over_nodes::lease_line;

@@ -9,9 +9,9 @@ use nix::unistd::Pid;
 use crate::cli::arguments::definition::{Global, RunArgs};
 use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::arguments::wait::WaitArgs;
-use crate::cli::commands::nodes::list::{listed, near};
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
+use crate::cli::node_list::{listed, near};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::progress::Waiting;
 use crate::cli::wording::{deadlock, hold_lost, over_nodes, refusal};
@@ -152,7 +152,7 @@ impl Child<'_> {
             Ok(not_begun) => self.not_begun(not_begun),
             Err(failed) => failed,
         };
-        failed.report(self.verbosity)
+        self.verbosity.failure(&failed)
     }
 
     fn become_command(&self, end: &ChildEnd, channel: ChildChannel) -> Result<NotBegun, Failed> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::page::Page;
-use super::view::{KEY, NOTE, PLAIN};
+use super::page::{KEY, NOTE, PLAIN};
 use super::{Screen, prefix};
 use crate::cli::arguments::definition::{Global, StatusArgs};
 use crate::cli::arguments::duration::stated;
@@ -11,9 +11,9 @@ use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::output::stdout;
+use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
 use crate::cli::wording::time::Now;
-use crate::cli::wording::user_name;
 use crate::protocol::{EndedLease, EndedLeases, EndedLeasesQuery};
 use crate::run::SUCCESS;
 

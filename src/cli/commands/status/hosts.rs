@@ -5,7 +5,8 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::page::Page;
-use super::view::{NOTE, Scope, WARNING};
+use super::page::{NOTE, WARNING};
+use super::scope::Scope;
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::wording::participant::plural;

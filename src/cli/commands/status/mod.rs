@@ -4,6 +4,7 @@ mod ended;
 mod graph;
 mod hosts;
 pub(super) mod page;
+pub(super) mod scope;
 pub(super) mod view;
 pub(super) mod why;
 
@@ -23,7 +24,7 @@ use crate::protocol::{Status, StatusQuery};
 use crate::run::SUCCESS;
 use crate::sys::process::writers_of;
 use page::Page;
-use view::Scope;
+use scope::Scope;
 
 /// The width of a terminal whose size is unknown.
 const COLUMNS_ASSUMED: usize = 80;

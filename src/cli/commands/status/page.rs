@@ -1,6 +1,6 @@
 //! A page of text: lines, and rows of columns that are as wide as they need to be.
 
-use anstyle::Style;
+use anstyle::{AnsiColor, Style};
 
 use crate::cli::output::sanitize::{cut, fold, width};
 
@@ -17,6 +17,12 @@ const LAST_AT_LEAST: usize = 10;
 const DISPENSABLE: [usize; 4] = [4, 2, 5, 3];
 
 const GAP: &str = "  ";
+
+pub(in crate::cli::commands) const PLAIN: Style = Style::new();
+pub(in crate::cli::commands) const HEAD: Style = Style::new().dimmed();
+pub(in crate::cli::commands) const KEY: Style = Style::new().bold();
+pub(in crate::cli::commands) const NOTE: Style = Style::new().dimmed();
+pub(in crate::cli::commands) const WARNING: Style = AnsiColor::Yellow.on_default();
 
 /// Rows, from top to bottom.
 #[derive(Clone, Debug, Default)]

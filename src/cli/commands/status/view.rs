@@ -3,16 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anstyle::{AnsiColor, Style};
-
 use super::hosts;
-use super::page::{COLUMNS, LeftOut, Page};
+use super::page::{COLUMNS, HEAD, KEY, LeftOut, NOTE, PLAIN, Page, WARNING};
+use super::scope::Scope;
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::{command_line, sanitize};
+use crate::cli::user_name;
 use crate::cli::wording::estimate::estimate;
 use crate::cli::wording::participant::{left, over_nodes, plural, slots};
 use crate::cli::wording::time::{Left, Now};
-use crate::cli::wording::user_name;
 use crate::core::Kind;
 use crate::protocol::{
     ChildrenInfo, DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo,
@@ -21,25 +20,8 @@ use crate::protocol::{
 /// The most waiters that an overview shows for one key.
 const WAITERS_IN_OVERVIEW: usize = 10;
 
-pub(in crate::cli::commands) const PLAIN: Style = Style::new();
-pub(in crate::cli::commands) const HEAD: Style = Style::new().dimmed();
-pub(in crate::cli::commands) const KEY: Style = Style::new().bold();
-pub(in crate::cli::commands) const NOTE: Style = Style::new().dimmed();
-pub(in crate::cli::commands) const WARNING: Style = AnsiColor::Yellow.on_default();
-
 /// Above the holders and waiters.
 const COLUMN_NAMES: [&str; COLUMNS] = ["", "PID", "USER", "FOR", "SINCE", "SLOTS", "COMMAND"];
-
-/// What a status report covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli::commands) enum Scope<'a> {
-    /// Everything, with long queues cut short.
-    Overview,
-    /// Everything.
-    Everything,
-    /// One key and those below it.
-    Key(&'a str),
-}
 
 /// The page of a status. `filtered` says that only a part of the locks was asked for.
 pub(super) fn page(

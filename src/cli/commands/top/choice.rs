@@ -1,6 +1,6 @@
 //! Which keys are listed, and in which order.
 
-use crate::cli::wording::user_name;
+use crate::cli::user_name;
 use crate::protocol::KeyInfo;
 
 /// What comes first in the list.

@@ -9,13 +9,15 @@ use super::choice::Row;
 use super::model::{Above, Bottom, Model, OpenKey};
 use super::timeline::timeline;
 use crate::cli::commands::history;
+use crate::cli::commands::status::page::{HEAD, KEY, NOTE, PLAIN, WARNING};
 use crate::cli::commands::status::page::{Line, Page};
-use crate::cli::commands::status::view::{self, HEAD, KEY, NOTE, PLAIN, Scope, WARNING};
+use crate::cli::commands::status::scope::Scope;
+use crate::cli::commands::status::view;
 use crate::cli::commands::status::why;
 use crate::cli::output::sanitize::{command_line, cut, fold, sanitize, width};
+use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
 use crate::cli::wording::time::Now;
-use crate::cli::wording::user_name;
 use crate::protocol::{KeyInfo, Mode, Status};
 
 /// A question may take this many lines.

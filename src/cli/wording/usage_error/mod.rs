@@ -32,7 +32,7 @@ pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
             };
             // An argument of the command need not be UTF-8.
             let words = words.iter().skip(1).filter_map(|word| word.to_str().map(str::to_owned));
-            explain(error, words).report(verbosity)
+            verbosity.failure(&explain(error, words))
         }
     }
 }
@@ -62,7 +62,7 @@ fn print(error: &clap::Error) -> u8 {
     };
     match io::stdout().lock().write_all(shown.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Failed::new(format!("cannot write the help: {error}")).report(Verbosity::Normal)
+            Verbosity::Normal.failure(&Failed::new(format!("cannot write the help: {error}")))
         }
         _ => SUCCESS,
     }

@@ -5,9 +5,6 @@
 //!
 //! Invariant: what a connection says is believed of the node only that it was pinned to.
 
-pub(super) mod lookout;
-pub(super) mod within;
-
 use std::collections::VecDeque;
 
 use nix::poll::PollFd;
@@ -126,7 +123,7 @@ impl<'a> Looking<'a> {
     }
 
     /// For a request at the daemon of this machine, within a run over nodes.
-    fn of_plain(around: &'a Around, run: RunId, tag: Tag) -> Self {
+    pub(super) fn of_plain(around: &'a Around, run: RunId, tag: Tag) -> Self {
         let mut looking = Self {
             own: Own::Plain(tag),
             pins: &around.pins,

@@ -21,9 +21,9 @@ use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, fold};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
+use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
 use crate::cli::wording::time::Now;
-use crate::cli::wording::user_name;
 use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
 use crate::run::SUCCESS;
 

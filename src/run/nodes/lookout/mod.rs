@@ -4,6 +4,8 @@
 //! find no child that it did not start. It ends as soon as the other one goes on or ends, because their
 //! channel ends.
 
+pub(super) mod within;
+
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
@@ -23,7 +25,7 @@ use crate::sys::clock::boottime_ms;
 use crate::sys::fds;
 use crate::sys::process::child::{Reap, ended, fork};
 
-use super::{Around, GiveWay, Looking};
+use super::looking::{Around, GiveWay, Looking};
 
 /// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
 const SLEEP_MS_MAX: u64 = 1000;

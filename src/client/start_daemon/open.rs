@@ -2,31 +2,23 @@
 //!
 //! Invariant: nothing is sent to a socket in a directory that another user could have made.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
-};
+use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstat};
-use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 
 use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::dir::{
-    DirError, is_closed_to_others, is_private, make_private, open_private, with_c_str,
-};
+use crate::sys::dir::{DirError, is_closed_to_others, is_private, make_private, open_private};
 
-use super::silence::{Limits, Owed};
-use super::stream::{Connection, activity};
-use crate::client::start_daemon::attempt;
-use crate::client::start_daemon::attempt::{Attempt, UP_MAX};
+use super::attempt::{self, Attempt, UP_MAX};
+use crate::client::connection::knock::knock;
+use crate::client::connection::silence::{Limits, Owed};
+use crate::client::connection::stream::Connection;
 use crate::client::{ClientError, Options, Start};
 
 /// The first pause between two attempts while a daemon comes up, which takes some 20 ms.
@@ -182,54 +174,6 @@ fn check_shared(path: &Path) -> Result<(), DirError> {
         return Err(DirError::Open(owned(), mode));
     }
     Ok(())
-}
-
-/// Connects to the process that listens; `None` if none does.
-pub(crate) fn knock(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
-    let refused = |error| refused(place, error);
-    let address = with_c_str(&place.socket, UnixAddr::new).map_err(refused)?;
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket =
-        socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
-    let mut connected = connect(socket.as_raw_fd(), &address);
-    let mut owed = Owed::new(Limits::from(options));
-    // The first wait is a whole one: each further wait is behind all others in the queue.
-    let mut patience = options.answer;
-    while connected == Err(Errno::EAGAIN) {
-        connected = wait_in_line(&socket, &address, patience);
-        if owed.grow(patience, || activity(attempt::recorded_pid(place))) {
-            break;
-        }
-        patience = owed.patience();
-    }
-    match connected {
-        Ok(()) => Ok(Some(Connection::new(socket))),
-        Err(Errno::ENOENT | Errno::ECONNREFUSED) => Ok(None),
-        Err(Errno::EAGAIN) => Err(ClientError::silent(attempt::recorded_pid(place))),
-        Err(error) => Err(refused(error)),
-    }
-}
-
-fn refused(place: &Place, error: Errno) -> ClientError {
-    let error = io::Error::from(error);
-    ClientError::Place(format!("cannot connect to {}: {error}", place.socket.display()))
-}
-
-/// The queue of connections to be accepted is full: waits in it as a blocking connect(2) does,
-/// bounded by SO_SNDTIMEO. EAGAIN means that the time is over.
-fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, patience: Duration) -> Result<(), Errno> {
-    // 0 would be a wait without an end.
-    let milliseconds = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX).max(1);
-    setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;
-    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
-    let connected = loop {
-        match connect(socket.as_raw_fd(), address) {
-            Err(Errno::EINTR) => {}
-            other => break other,
-        }
-    };
-    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    connected
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Acquire, ErrorName, Failure, RunId, Tag};
 
-use super::lookout::{FoundDeadlock, Lookout};
+use super::{FoundDeadlock, Lookout};
 
 /// How long the request waits before anything is started for this.
 const START_AFTER: Duration = Duration::from_secs(1);

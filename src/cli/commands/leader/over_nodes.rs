@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, LeaderArgs};
 use crate::cli::commands::leader::text;
-use crate::cli::commands::nodes::list::listed;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
+use crate::cli::node_list::listed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::time::Now;

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use super::admit::Admission;
-use crate::core::deadlock::reachable::Edges;
+use super::reachable::Edges;
+use crate::core::admission::admit::Admission;
 use crate::core::index::grant_order::{self, Rank};
 use crate::core::{FrameId, Key, Request, RequestId, Table};
 

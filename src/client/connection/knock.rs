@@ -1,0 +1,79 @@
+//! Connecting to the process that listens at a place.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::protocol::place::Place;
+use crate::sys::dir::with_c_str;
+
+use super::silence::{Limits, Owed};
+use super::stream::{Connection, activity};
+use crate::client::{ClientError, Options};
+
+/// Connects to the process that listens; `None` if none does.
+pub(crate) fn knock(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
+    let refused = |error| refused(place, error);
+    let address = with_c_str(&place.socket, UnixAddr::new).map_err(refused)?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket =
+        socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
+    let mut connected = connect(socket.as_raw_fd(), &address);
+    let mut owed = Owed::new(Limits::from(options));
+    // The first wait is a whole one: each further wait is behind all others in the queue.
+    let mut patience = options.answer;
+    while connected == Err(Errno::EAGAIN) {
+        connected = wait_in_line(&socket, &address, patience);
+        if owed.grow(patience, || activity(recorded_pid(place))) {
+            break;
+        }
+        patience = owed.patience();
+    }
+    match connected {
+        Ok(()) => Ok(Some(Connection::new(socket))),
+        Err(Errno::ENOENT | Errno::ECONNREFUSED) => Ok(None),
+        Err(Errno::EAGAIN) => Err(ClientError::silent(recorded_pid(place))),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+fn refused(place: &Place, error: Errno) -> ClientError {
+    let error = io::Error::from(error);
+    ClientError::Place(format!("cannot connect to {}: {error}", place.socket.display()))
+}
+
+/// The queue of connections to be accepted is full: waits in it as a blocking connect(2) does,
+/// bounded by SO_SNDTIMEO. EAGAIN means that the time is over.
+fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, patience: Duration) -> Result<(), Errno> {
+    // 0 would be a wait without an end.
+    let milliseconds = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX).max(1);
+    setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;
+    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
+    let connected = loop {
+        match connect(socket.as_raw_fd(), address) {
+            Err(Errno::EINTR) => {}
+            other => break other,
+        }
+    };
+    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    connected
+}
+
+/// The pid that the daemon wrote in its instance lock.
+pub(crate) fn recorded_pid(place: &Place) -> Option<u32> {
+    pid_in(&place.dir.join("lock"))
+}
+
+/// The number of the process that a file names.
+pub(crate) fn pid_in(path: &Path) -> Option<u32> {
+    let text = std::fs::read(path).ok()?;
+    String::from_utf8_lossy(&text).split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,32 @@
+//! The snapshot of a shared table, as it is stored.
+
+use serde::{Deserialize, Serialize};
+
+use super::chain::Chain;
+use super::encoding::{Unreadable, read, table_hash, write};
+use crate::core::{Rules, Snapshot};
+use crate::log::engine::Hash;
+
+/// A table, and the state that a reader needs to continue from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::host) struct Kept {
+    pub(in crate::host) chain: Chain,
+    /// The hash of `table`.
+    pub(in crate::host) hash: Hash,
+    pub(in crate::host) table: Snapshot,
+}
+
+pub(in crate::host) fn write_kept(rules: Rules, kept: &Kept) -> Vec<u8> {
+    write("snapshot", rules, kept)
+}
+
+pub(in crate::host) fn read_kept(rules: Rules, body: &[u8]) -> Result<Kept, Unreadable> {
+    let kept: Kept = read("snapshot", rules, body)?;
+    if table_hash(&kept.table) != kept.hash {
+        return Err(Unreadable::Damaged("its table is not the one that was hashed".to_owned()));
+    }
+    if kept.table.revision != kept.chain.revision() {
+        return Err(Unreadable::Damaged("its table is of another revision".to_owned()));
+    }
+    Ok(kept)
+}
