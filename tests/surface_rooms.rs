@@ -1,18 +1,16 @@
-//! The layout of the sources: no file is part of a large circle of imports, and no folder has more
-//! files than a reader can take in at a glance.
+//! The layout of the sources: files do not import each other in circles, rooms that lie beside each other
+//! stand in an order, and no folder has more files than a reader can take in at a glance.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
-
-/// The most files that may import each other in a circle.
-const CIRCLE_MAX: usize = 2;
 
 /// The most files that may lie beside each other in a folder.
 const FILES_MAX: usize = 12;
@@ -206,28 +204,70 @@ fn start(
     }
 }
 
-/// The circles of imports with more than `most` files.
-fn circles(modules: &BTreeMap<Module, Source>, most: usize) -> Vec<Vec<String>> {
-    let names: Vec<&Module> = modules.keys().collect();
-    let mut graph = DiGraphMap::<usize, ()>::new();
-    for (number, module) in names.iter().enumerate() {
-        graph.add_node(number);
-        for path in &modules[*module].uses {
+/// Each import: a module, and one that it uses.
+fn imports(modules: &BTreeMap<Module, Source>) -> BTreeSet<(&Module, &Module)> {
+    let mut imports = BTreeSet::new();
+    for (module, source) in modules {
+        for path in &source.uses {
             let Some(used) = resolve(modules, module, path) else { continue };
-            if used != **module {
-                let used = names.iter().position(|name| **name == used).unwrap();
-                graph.add_edge(number, used, ());
+            let (used, _) = modules.get_key_value(&used).unwrap();
+            if used != module {
+                imports.insert((module, used));
             }
         }
     }
-    let circles = tarjan_scc(&graph).into_iter().filter(|circle| circle.len() > most);
-    circles.map(|it| it.into_iter().map(|number| names[number].join("/")).collect()).collect()
+    imports
+}
+
+/// What uses each other in a circle.
+fn circles<T: Copy + Ord + Hash>(uses: impl Iterator<Item = (T, T)>) -> Vec<Vec<T>> {
+    let mut graph = DiGraphMap::<T, ()>::new();
+    for (one, used) in uses {
+        graph.add_edge(one, used, ());
+    }
+    tarjan_scc(&graph).into_iter().filter(|circle| circle.len() > 1).collect()
+}
+
+/// The circles of files, but for those of a folder's own file and one file in that folder.
+fn circles_of_files(modules: &BTreeMap<Module, Source>) -> Vec<Vec<String>> {
+    let is_of_a_folder = |circle: &[&Module]| match circle {
+        [one, other] => one.starts_with(other) || other.starts_with(one),
+        _ => false,
+    };
+    let circles = circles(imports(modules).into_iter()).into_iter();
+    let circles = circles.filter(|circle| !is_of_a_folder(circle));
+    circles.map(|it| it.into_iter().map(|module| module.join("/")).collect()).collect()
+}
+
+/// The circles of rooms: of the files and folders that lie beside each other in a folder, each with all
+/// that is below it.
+fn circles_of_rooms(modules: &BTreeMap<Module, Source>) -> Vec<Vec<String>> {
+    let mut uses: BTreeMap<&[String], BTreeSet<(&str, &str)>> = BTreeMap::new();
+    for (module, used) in imports(modules) {
+        let shared = module.iter().zip(used).take_while(|(one, other)| one == other).count();
+        if let (Some(room), Some(other)) = (module.get(shared), used.get(shared)) {
+            uses.entry(&module[..shared]).or_default().insert((room, other));
+        }
+    }
+    let of_folder = |(folder, uses): (&[String], BTreeSet<_>)| {
+        let path = |room: &str| [folder, &[room.to_owned()]].concat().join("/");
+        let circles = circles(uses.into_iter()).into_iter();
+        circles.map(|circle| circle.into_iter().map(path).collect()).collect::<Vec<_>>()
+    };
+    uses.into_iter().flat_map(of_folder).collect()
 }
 
 #[test]
-fn no_circle_of_imports_is_larger_than_two_files() {
+fn no_files_import_each_other_in_a_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let circles = circles(&read(&root), CIRCLE_MAX);
+    let circles = circles_of_files(&read(&root));
+    assert!(circles.is_empty(), "{circles:#?}");
+}
+
+#[test]
+fn rooms_beside_each_other_use_each_other_in_one_direction() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let circles = circles_of_rooms(&read(&root));
     assert!(circles.is_empty(), "{circles:#?}");
 }
 
@@ -239,15 +279,25 @@ fn circles_are_found_through_groups_paths_and_reexports() {
         ("b/c", "fn f(d: super::super::d::D) {}"),
         ("d", "fn f() { crate::a::g(); }"),
         ("e", "use crate::a::A;"),
+        ("f", ""),
+        ("f/g", "use crate::h::j::J;"),
+        ("h", ""),
+        ("h/i", "use crate::f::g::G;"),
+        ("h/j", ""),
+        ("k", "use l::L;"),
+        ("k/l", "use super::K;"),
     ];
     let module = |name: &str| name.split('/').map(str::to_owned).collect::<Module>();
     let mut modules: BTreeMap<Module, Source> =
         files.iter().map(|(name, text)| (module(name), source_of(text))).collect();
     modules.insert(Module::new(), Source::default());
-    let mut found = circles(&modules, 1).concat();
-    found.sort();
-    assert_eq!(found, ["a", "b/c", "d"]);
-    assert_eq!(circles(&modules, 3), Vec::<Vec<String>>::new());
+    let sorted = |mut circles: Vec<Vec<String>>| {
+        circles.iter_mut().for_each(|circle| circle.sort());
+        circles.sort();
+        circles
+    };
+    assert_eq!(sorted(circles_of_files(&modules)), [["a", "b/c", "d"]]);
+    assert_eq!(sorted(circles_of_rooms(&modules)), [vec!["a", "b", "d"], vec!["f", "h"]]);
 }
 
 #[test]
@@ -262,4 +312,19 @@ fn no_folder_has_more_than_a_dozen_files_beside_each_other() {
     }
     folders.retain(|_, count| *count > FILES_MAX);
     assert!(folders.is_empty(), "{folders:#?}");
+}
+
+#[test]
+fn each_permission_of_the_daemon_is_given_to_one_type() {
+    let daemon = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/daemon");
+    let mut files = Vec::new();
+    files_below(&daemon, &mut files);
+    files.retain(|file| !file.ends_with("net/permits.rs"));
+    for permission in ["MayRead", "MayDispatch"] {
+        let given = |file: &PathBuf| {
+            let text = fs::read_to_string(file).unwrap();
+            text.matches(&format!("{permission} for ")).count()
+        };
+        assert_eq!(files.iter().map(given).sum::<usize>(), 1, "{permission}");
+    }
 }
