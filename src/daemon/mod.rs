@@ -1,7 +1,8 @@
 //! The daemon: the only owner of a table.
 //!
-//! Start reading at `server`, which says what a turn does. `event_loop` runs the turns, `start`
-//! starts the daemon, and `store::recover` reads what the previous daemon left.
+//! Start reading at `server/turn.rs`, which says what a turn does. `event_loop` runs the turns, `start`
+//! starts the daemon, and `store::recover` reads what the previous daemon left. The other rooms own one thing each, and
+//! know nothing of the server; docs/architecture.md lists them.
 
 mod boottime_timer;
 mod calls;

@@ -30,7 +30,7 @@ use crate::daemon::metrics::exporter::{self, Exporter};
 use crate::daemon::net::adaptive_spin::AdaptiveSpin;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
-use crate::daemon::net::reply_queue::Reports;
+use crate::daemon::net::unread_reports::Reports;
 use crate::daemon::options::Options;
 use crate::daemon::processes::holder_record;
 use crate::daemon::processes::owners::Owners;

@@ -19,7 +19,7 @@ use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
-use crate::cli::wording::refusal;
+use crate::cli::wording::not_acquired;
 use crate::cli::wording::usage_error::wrong;
 use crate::client::{self, ClientError};
 use crate::protocol::{
@@ -147,7 +147,7 @@ fn variables(handle: Handle, grant: &Grant) -> String {
 }
 
 fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result<u8, Failed> {
-    let failed = refusal::explain(failure, &args.wait, verbosity);
+    let failed = not_acquired::explain(failure, &args.wait, verbosity);
     if args.json {
         stdout::print(&stdout::json(&Refused {
             refused: failure.reason.as_deref().unwrap_or("full"),

@@ -16,7 +16,7 @@ use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::wording::hold_lost;
-use crate::cli::wording::refusal;
+use crate::cli::wording::not_acquired;
 use crate::cli::wording::usage_error::wrong;
 use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
@@ -121,7 +121,7 @@ impl Job<'_> {
         match why {
             NotAcquired::Failed(failed) => failed.into(),
             NotAcquired::Refused(failure) => {
-                refusal::explain(&failure, &self.args.wait, self.verbosity).into()
+                not_acquired::explain(&failure, &self.args.wait, self.verbosity).into()
             }
             NotAcquired::SupervisorRequired(_) => NotStarted::SupervisorRequired,
         }

@@ -9,7 +9,7 @@ use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
-use crate::cli::wording::refusal;
+use crate::cli::wording::not_acquired;
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, Failure, GrantedKey, HolderInfo, WouldAcquire};
 use crate::run::SUCCESS;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &TestArgs, global: &Global, verbosity: Verbosity) -> Res
             if args.json {
                 stdout::print(&stdout::json(&busy(&failure))?)?;
             }
-            Err(refusal::explain(&failure, &WaitArgs::default(), verbosity))
+            Err(not_acquired::explain(&failure, &WaitArgs::default(), verbosity))
         }
         Err(error) => Err(connect::failed(error)),
     }

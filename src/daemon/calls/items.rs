@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::core::{Ask, Command, Item, Key, View};
 use crate::daemon::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
-use crate::daemon::wording;
+use crate::daemon::wording::reason::count;
 use crate::protocol::{ErrorName, Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use crate::safe_text::one_line;
 
@@ -30,7 +30,7 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     if let Some((_, item)) = twice {
         return Err(bad(format!("key `{}` stands twice in one request", item.key)));
     }
-    let slots = items.iter().map(wording::count).fold(0, u64::saturating_add);
+    let slots = items.iter().map(count).fold(0, u64::saturating_add);
     if slots > SLOTS_MAX {
         return Err(bad(format!("a request takes at most {SLOTS_MAX} slots at once, not {slots}")));
     }

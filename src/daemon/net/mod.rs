@@ -12,4 +12,4 @@ pub(super) mod events;
 pub(super) mod listen;
 pub(super) mod output;
 pub(super) mod permits;
-pub(super) mod reply_queue;
+pub(super) mod unread_reports;

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::core::{Owner, ProcessId};
 use crate::daemon::processes::owners::process_of;
-use crate::daemon::wording::owner_gone;
+use crate::daemon::wording::refusal::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
 use crate::sys::pidfd::Pidfd;

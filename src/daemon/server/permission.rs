@@ -7,7 +7,7 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::Connection;
 use crate::daemon::permissions::Action;
 use crate::daemon::server::Server;
-use crate::daemon::wording::owner_gone;
+use crate::daemon::wording::refusal::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
 

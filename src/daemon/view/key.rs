@@ -12,7 +12,7 @@ use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
 use crate::daemon::view::Shown;
 use crate::daemon::view::holder::Looks;
 use crate::daemon::view::selection::Selection;
-use crate::daemon::wording;
+use crate::daemon::wording::reason;
 use crate::daemon::wording::text::{pid_of, time};
 use crate::protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
 use crate::sys::clock;
@@ -91,9 +91,9 @@ impl<'a> Shown<'a> {
             since: time(waiter.since),
             position,
             priority: request.priority,
-            count: wording::count(item),
+            count: reason::count(item),
             mode: item.ask.mode(),
-            view: wording::stated_view(item).map(|view| view.to_string()),
+            view: reason::stated_view(item).map(|view| view.to_string()),
             session: self.session(waiter.frame),
             host: self.label_of(waiter.frame),
             reason,

@@ -3,7 +3,7 @@
 use crate::core::{HeldItem, Item, Key, Mode, Reason, Request, RequestId, Why};
 use crate::daemon::view::Shown;
 use crate::daemon::view::conflict::{conflict, lineage};
-use crate::daemon::wording;
+use crate::daemon::wording::reason::{self, reason};
 use crate::protocol::{HolderInfo, Progress};
 
 /// What keeps a waiter waiting, for users.
@@ -67,17 +67,17 @@ impl Shown<'_> {
     pub(crate) fn clause(&self, why: &Why, mode: Mode) -> String {
         let (hold, holds) = match why.reason {
             Reason::Conflict { hold, holds } => (hold, holds),
-            Reason::Paused => return wording::paused_clause(&why.key),
-            _ => return wording::reason(&why.reason),
+            Reason::Paused => return reason::paused_clause(&why.key),
+            _ => return reason(&why.reason),
         };
         let hold = self.table.hold(hold);
         let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));
         match (hold, held) {
             (Some(hold), Some(held)) => {
                 let (held, owner) = ((&held.key, held.mode), &hold.asked.owner);
-                wording::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
+                reason::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
             }
-            _ => wording::reason(&why.reason),
+            _ => reason(&why.reason),
         }
     }
 
@@ -95,7 +95,7 @@ impl Shown<'_> {
         let (hold, item) = found.first()?;
         let (held, owner) = ((&item.key, item.mode), &hold.asked.owner);
         let host = self.elsewhere(hold);
-        Some(wording::conflict(key, held, owner, host.as_deref(), found.len() as u64))
+        Some(reason::conflict(key, held, owner, host.as_deref(), found.len() as u64))
     }
 
     /// A progress report to a waiter. `position` is its place among the `waiting` requests for the

@@ -14,7 +14,7 @@ use crate::cli::failed::Failed;
 use crate::cli::node_list::{listed, near};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::progress::Waiting;
-use crate::cli::wording::{deadlock, hold_lost, over_nodes, refusal};
+use crate::cli::wording::{deadlock, hold_lost, not_acquired, over_nodes};
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
 use crate::client::{OWN, is_on_demand_daemon};
@@ -305,7 +305,7 @@ pub(in crate::cli) fn not_held(why: NotHeld, wait: &WaitArgs, verbosity: Verbosi
                 deadlock::lines(&cycle).iter().for_each(|line| verbosity.message(line));
                 match hint {
                     Some(hint) => verbosity.hint(&hint),
-                    None if !cycle.is_empty() => verbosity.hint(refusal::AGAIN),
+                    None if !cycle.is_empty() => verbosity.hint(not_acquired::AGAIN),
                     None => {}
                 }
             }

@@ -13,7 +13,7 @@ use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::needs_restart;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::store::disk_full::disk_full;
-use crate::daemon::wording::used_as;
+use crate::daemon::wording::refusal::used_as;
 use crate::protocol::{ErrorName, Failure, Reloaded, SettingChange};
 use crate::sys::clock;
 use crate::sys::peer::Credentials;

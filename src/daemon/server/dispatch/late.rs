@@ -3,7 +3,7 @@
 use crate::core::{Change, Withdrawal};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::{CallState, Connection};
-use crate::daemon::net::reply_queue::Unread;
+use crate::daemon::net::unread_reports::Unread;
 use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;

@@ -9,7 +9,7 @@ use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::permit::DispatchPermit;
 use crate::daemon::server::dispatch::step::Step;
-use crate::daemon::wording;
+use crate::daemon::wording::refusal;
 use crate::protocol::{Failure, Progress};
 use crate::sys::clock;
 
@@ -57,7 +57,7 @@ impl Server {
             return self.give_up_waiting(id, why);
         };
         if patience.until.is_some_and(|until| until <= now) {
-            let failure = wording::timeout_of(&patience.key, &why.message);
+            let failure = refusal::timeout_of(&patience.key, &why.message);
             return self.give_up_waiting(id, failure);
         }
         if std::mem::take(&mut patience.untold) {

@@ -10,7 +10,7 @@ use crate::daemon::server::Server;
 use crate::daemon::view::conflict::conflict;
 use crate::daemon::view::held_item;
 use crate::daemon::waiters::waiting::Asked;
-use crate::daemon::wording;
+use crate::daemon::wording::refusal;
 use crate::daemon::wording::text::{pid_of, time};
 use crate::protocol::{BlockerInfo, CycleStepInfo, Failure, PartyInfo};
 
@@ -19,7 +19,7 @@ impl Server {
     /// is the refused request: the table no longer contains it.
     pub(crate) fn deadlock(&self, viewer: u32, cycle: &[CycleStep], refused: &Asked) -> Failure {
         let Some((first, last)) = cycle.first().zip(cycle.last()) else {
-            return wording::late_refusal(&Refusal::Duplicate, None, None);
+            return refusal::late_refusal(&Refusal::Duplicate, None, None);
         };
         // The first request's frame may no longer exist. The last step waits for a frame of the
         // same session, and that frame exists.
@@ -28,7 +28,7 @@ impl Server {
         let steps: Box<[_]> = cycle.iter().map(|step| teller.step(step)).collect();
         let sessions: BTreeSet<_> = steps.iter().map(|step| &step.waiter.session).collect();
         let processes: BTreeSet<_> = cycle.iter().map(|step| step.frame).collect();
-        let mut failure = wording::deadlock(&first.key, sessions.len(), processes.len());
+        let mut failure = refusal::deadlock(&first.key, sessions.len(), processes.len());
         failure.cycle = steps;
         failure
     }

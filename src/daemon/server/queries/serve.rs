@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
 use crate::daemon::net::connection::CallState;
-use crate::daemon::net::reply_queue::Unread;
+use crate::daemon::net::unread_reports::Unread;
 use crate::daemon::server::Server;
 use crate::daemon::server::batch::Batch;
 use crate::sys::clock;

@@ -10,7 +10,7 @@ use crate::daemon::processes::owner_identity::{
     NOBODY, OwnerFound, identified, other_owner, peer_pidfd,
 };
 use crate::daemon::server::Server;
-use crate::daemon::wording::owner_gone;
+use crate::daemon::wording::refusal::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 

@@ -10,8 +10,8 @@ use crate::daemon::processes::owner_identity::NOBODY;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::waiters::waiting::Asked;
+use crate::daemon::wording::refusal::{self, Use, too_many_wait};
 use crate::daemon::wording::text::pid_of;
-use crate::daemon::wording::{self, Use, too_many_wait};
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
@@ -60,11 +60,11 @@ impl Server {
             let asked = Asked { request: request.clone(), session, since };
             return self.deadlock(viewer, cycle, &asked);
         }
-        let Some(item) = wording::item_of(why).and_then(|at| request.items.get(at)) else {
-            return wording::refusal(why, request, None);
+        let Some(item) = refusal::item_of(why).and_then(|at| request.items.get(at)) else {
+            return refusal::refusal(why, request, None);
         };
         let shown = self.shown(viewer);
-        let at = wording::item_of(why).unwrap_or(0);
+        let at = refusal::item_of(why).unwrap_or(0);
         let table = &self.ledger.table;
         let use_of = Use {
             held: table.held_of(&item.key),
@@ -72,7 +72,7 @@ impl Server {
             stored: table.stored(&item.key),
             conflict: shown.conflict(request, at),
         };
-        let mut failure = wording::refusal(why, request, Some(&use_of));
+        let mut failure = refusal::refusal(why, request, Some(&use_of));
         if failure.name == ErrorName::Refused {
             // The session of the request itself may hold some of the slots: its holds are listed,
             // too.
@@ -99,9 +99,9 @@ impl Server {
             return failure;
         };
         if why.is_paused {
-            return wording::timeout_while_paused(&why.key);
+            return refusal::timeout_while_paused(&why.key);
         }
-        let mut failure = wording::timeout(&why.key, &why.clause);
+        let mut failure = refusal::timeout(&why.key, &why.clause);
         if why.held.is_some()
             && let Some(waiter) = self.ledger.table.waiter(request)
         {

@@ -13,7 +13,7 @@ use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::server::requests::release::give_back;
 use crate::daemon::store::disk_full::disk_full;
 use crate::daemon::waiters::leases::name_of;
-use crate::daemon::wording::owner_gone;
+use crate::daemon::wording::refusal::owner_gone;
 use crate::daemon::wording::text::time;
 use crate::duration_text::stated_ms;
 use crate::protocol::{

@@ -13,7 +13,7 @@ use crate::daemon::server::requests::deadline_page::no_page;
 use crate::daemon::server::waiting::note::given_up;
 use crate::daemon::view::Shown;
 use crate::daemon::waiters::leases::LeaseNews;
-use crate::daemon::wording::owner_gone;
+use crate::daemon::wording::refusal::owner_gone;
 use crate::daemon::wording::text::pid_of;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;

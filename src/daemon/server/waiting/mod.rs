@@ -2,9 +2,10 @@
 //! process is gone. [`Waiters`](crate::daemon::waiters::waiting::Waiters) owns the state.
 
 mod detached;
-mod ended;
+mod disconnected;
 mod grant;
 mod note;
+mod owner_ended;
 mod progress;
 mod stopped;
 mod unsynced_leases;

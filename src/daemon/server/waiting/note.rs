@@ -6,7 +6,7 @@
 use crate::core::{Granted, HoldState, Outcome, Refusal, RequestId};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::wording::{self, owner_gone};
+use crate::daemon::wording::refusal::{self, owner_gone};
 use crate::protocol::{ErrorName, Failure};
 
 /// The error for a client whose request was withdrawn by something else.
@@ -95,9 +95,9 @@ impl Server {
             let viewer = uid.unwrap_or(waiter.asked.request.uid);
             return Some((conn, self.deadlock(viewer, cycle, &waiter.asked)));
         }
-        let item = wording::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
+        let item = refusal::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
         let stored = item.and_then(|item| self.ledger.table.stored(&item.key));
-        Some((conn, wording::late_refusal(why, item, stored)))
+        Some((conn, refusal::late_refusal(why, item, stored)))
     }
 
     /// Whether a grant is to a request of this host.

@@ -6,7 +6,7 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
-use crate::daemon::wording::owner_gone;
+use crate::daemon::wording::refusal::owner_gone;
 use crate::protocol::{ErrorName, Failure, Release, Restrict};
 
 impl Server {

@@ -1,59 +1,19 @@
-//! The ends of connections, of owners, and of the descendants that holds are kept for.
+//! The ends of owners, and of the descendants that holds are kept for.
 //!
-//! Invariant: the end of a connection withdraws what its client was not told. What the client was
-//! told stays held until the owner has ended, and the descendants that the hold is kept for.
+//! Invariant: what a client was told stays held until the owner has ended, and the descendants that the hold
+//! is kept for.
 
-use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
-use crate::daemon::net::connection::CallState;
-use crate::daemon::net::connections::Disconnected;
+use crate::core::{Change, FrameId, Release, Token};
 use crate::daemon::server::Server;
+use crate::daemon::wording::text::pid_of;
 
 impl Server {
-    /// Handles a client that is gone: withdraws what it waits for, and takes back what it was not
-    /// told.
-    pub(crate) fn disconnect(&mut self, disconnected: Disconnected) {
-        self.disconnect_pending(disconnected.id);
-        let Some(conn) = self.conns.get(disconnected.id) else { return };
-        let untold = conn.untold.take().filter(|_| disconnected.unread || !conn.is_flushed());
-        if untold.is_some() {
-            conn.discard_output();
-        }
-        let provisional = std::mem::take(&mut conn.provisional);
-        let doing = self.abandon_call(disconnected.id);
-        let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
-        match doing {
-            #[cfg(test)]
-            CallState::Waits(_)
-                if crate::sim::is_broken(crate::sim::Rule::DeadWaitersAreWithdrawn) => {}
-            CallState::Waits(request) | CallState::Stores(request) => gone.push(request),
-            CallState::Deferred => {
-                self.waiters.drop_deferred(disconnected.id);
-            }
-            CallState::Configuration => self.in_force.readings.forget(disconnected.id),
-            CallState::Nothing
-            | CallState::InFlight
-            | CallState::Report
-            | CallState::History
-            | CallState::Watches(_)
-            | CallState::WatchesLeader(_) => {}
-        }
-        for request in gone {
-            // No client is left to be told.
-            if let Some(waiter) = self.waiters.get_mut(request) {
-                waiter.conn = None;
-            }
-            let why = Withdrawal::Cancelled;
-            self.propose(Change::Withdraw { request, why });
-        }
-        self.conns.activate(disconnected.id);
-    }
-
     /// Handles the end of a frame's process.
     pub(crate) fn end(&mut self, frame: FrameId) {
         let Some(state) = self.ledger.table.frame(frame) else { return };
         tracing::debug!(
             session = %format_args!("s{frame}"),
-            pid = crate::daemon::wording::text::pid_of(&state.owner),
+            pid = pid_of(&state.owner),
             "the owner has ended"
         );
         self.owners.forget(frame);
