@@ -157,7 +157,7 @@ impl Asked {
     /// Whether it is served before other calls: it releases something, or keeps a lease from
     /// ending.
     pub(crate) fn goes_first(&self) -> bool {
-        matches!(self, Self::Release(_) | Self::Renew(_))
+        matches!(self, Self::Release(_) | Self::Renew(_) | Self::Confirm(_))
     }
 }
 

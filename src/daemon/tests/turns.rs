@@ -144,9 +144,6 @@ fn peers_that_keep_sending_leave_others_their_turn() {
     });
 }
 
-/// A daemon that was stopped cannot tell when the renewals that it finds were sent. As long as it
-/// has not ended the lease, no other client had the lock: then the renewal counts.
-
 #[test]
 fn a_full_turn_sends_the_grant_of_its_last_call() {
     let mut world = World::new();
@@ -171,6 +168,8 @@ fn a_full_turn_sends_the_grant_of_its_last_call() {
     }
 }
 
+/// A daemon that was stopped cannot tell when the renewals that it finds were sent. As long as it
+/// has not ended the lease, no other client had the lock: then the renewal counts.
 #[test]
 fn a_renewal_that_arrived_before_the_expiry_was_applied_counts() {
     let mut world = World::new();
@@ -202,6 +201,34 @@ fn a_renewal_after_the_expiry_fails_even_if_the_daemon_was_stopped() {
     let renewed = world.call(&mut client, "Renew", &json!({ "handle": hex(1) }));
     assert_eq!(renewed["error"], "io.canal.Lock.LeaseLost");
     assert_eq!(renewed["parameters"]["reason"], "expired");
+}
+
+/// The client may have been stopped before it read the grant, and counts the time from its confirmation on.
+#[test]
+fn the_time_of_a_lease_begins_anew_with_each_confirmation() {
+    let mut world = World::new();
+    let mut client = world.connect();
+    let mut parameters = mutex(1, "a");
+    parameters["lease"] = json!({ "handle": hex(1), "ttl_ms": 600_000 });
+    granted(&world.call(&mut client, "Acquire", &parameters));
+    let mut waiter = world.connect();
+    waiter.send(&call("Acquire", &mutex(2, "a")), &[]);
+    world.turn();
+    // The second one is of a client that did not read the answer to the first.
+    for _ in 0..2 {
+        client.send(&call("Confirm", &json!({ "tag": hex(1) })), &[]);
+        world.server.leases.all_over();
+        world.turn();
+        let confirmed = client.reply().unwrap();
+        assert_eq!(confirmed.get("error"), None, "{confirmed}");
+        assert_eq!(waiter.reply(), None);
+        assert!(world.server.leases.next_end().is_some_and(|end| end > 0));
+    }
+    world.server.leases.all_over();
+    world.server.turn().unwrap();
+    granted(&waiter.reply().unwrap());
+    let confirmed = world.call(&mut client, "Confirm", &json!({ "tag": hex(1) }));
+    assert_eq!(confirmed["error"], "io.canal.Lock.UnknownTag");
 }
 
 /// The daemon was woken, and stopped before it looked why.

@@ -1,7 +1,7 @@
 //! When leases end that are not renewed, and what their clients report of them.
 //!
 //! Invariant: each lease of this host that holds something has one deadline, never earlier than its
-//! TTL after the grant, its last renewal, or the start of this daemon. A part of a request over nodes
+//! TTL after the grant, its last confirmation or renewal, or the start of this daemon. A part of a request over nodes
 //! has none before it is confirmed: until then it ends with its connection.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +70,14 @@ impl Leases {
             let end = clock::boottime_ms_after(ttl_ms);
             self.of.insert(frame, end);
             self.ends.insert((end, frame));
+        }
+    }
+
+    /// The TTL of a lease runs from now on, if it has a deadline. The lease of which the table does not
+    /// know the end yet has none.
+    pub(crate) fn begin_anew(&mut self, table: &Table, here: HostId, frame: FrameId) {
+        if self.of.contains_key(&frame) {
+            self.begin(table, here, frame);
         }
     }
 

@@ -495,21 +495,24 @@ impl Program {
         grant: &Grant,
         until: Until,
     ) -> Result<ClaimId, String> {
-        around.claims.add(Claim {
-            host: around.host,
-            wants: asking.plan.wants.clone(),
-            slots: grant
-                .keys
-                .iter()
-                .map(|key| key.slots.iter().map(|it| it.slot).collect())
-                .collect(),
-            token: grant.token,
-            session: grant.session.clone(),
-            frame: grant.frame.clone(),
-            enclosing: asking.frames.clone(),
-            unwatched_until: if asking.owner.is_some() { u64::MAX } else { 0 },
-            until,
-        })
+        around.claims.add(
+            around.now_ms,
+            Claim {
+                host: around.host,
+                wants: asking.plan.wants.clone(),
+                slots: grant
+                    .keys
+                    .iter()
+                    .map(|key| key.slots.iter().map(|it| it.slot).collect())
+                    .collect(),
+                token: grant.token,
+                session: grant.session.clone(),
+                frame: grant.frame.clone(),
+                enclosing: asking.frames.clone(),
+                unwatched_until: if asking.owner.is_some() { u64::MAX } else { 0 },
+                until,
+            },
+        )
     }
 
     fn confirmed(&mut self, around: &mut Around<'_>) -> Result<(), String> {
@@ -520,8 +523,8 @@ impl Program {
         };
         match (asking.plan.how, asking.owner) {
             (How::Lease(ttl_ms), _) => {
-                let left_ms = grant.lease.as_ref().and_then(|lease| lease.left_ms);
-                let until = (at + with_margin(left_ms.unwrap_or(ttl_ms))).saturating_sub(20);
+                // Its time begins anew with the confirmation, which was sent after this.
+                let until = at + with_margin(ttl_ms);
                 let claim = self.claim(around, &asking, &grant, Until::Time(until))?;
                 self.doing = Doing::Keeps(Lease {
                     handle: asking.handle(),

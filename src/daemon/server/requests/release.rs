@@ -178,6 +178,8 @@ impl Server {
         Failure::new(ErrorName::NotHeld, message)
     }
 
+    /// Notes that the client has read a provisional grant. The TTL of a lease begins anew: the client may
+    /// have been stopped before it read the grant, and then cannot tell how much was left.
     pub(crate) fn confirm(
         &mut self,
         id: ConnId,
@@ -191,12 +193,17 @@ impl Server {
             let message = "the grant belongs to another user";
             return Err(Failure::new(ErrorName::Denied, message));
         }
-        let (request, provisional) = (hold.request, hold.provisional);
+        let (request, frame, provisional) = (hold.request, hold.frame, hold.provisional);
         if provisional && hold.asked.over_nodes.is_some() {
             let message = "a part of a request over nodes is confirmed with a token: ConfirmAt";
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
-        if !provisional {
+        let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
+        if hold.asked.over_nodes.is_none() {
+            self.leases.begin_anew(&self.ledger.table, self.ledger.host, frame);
+        }
+        // Over an engine, the end of a lease may be on its way.
+        if !provisional && (self.cluster.is_none() || !is_lease) {
             return Ok(Step::reply(&Nothing {}));
         }
         self.waiters.claimed(request);
