@@ -288,6 +288,7 @@ fn found_by(broken: Rule, seed: u64, over_engine: bool) -> String {
     run(seed, over_engine, None).expect("with all rules the same seed ends well");
     what
 }
+
 #[test]
 #[ignore = "minutes; CANAL_SEEDS=400 cargo test --lib sim::how_often -- --ignored --nocapture"]
 fn how_often_seeds_find_broken_rules() {
