@@ -21,6 +21,7 @@ mod host;
 mod network;
 mod node;
 mod rule;
+mod starts;
 mod table;
 mod world;
 

@@ -2,12 +2,12 @@
 
 use fastrand::Rng;
 
-use super::check::Starts;
 use super::clock::Clock;
 use super::draw::Emphasis;
 use super::host::{Command, Ends, Host};
 use super::network::{Call, Network, Reply};
 use super::node::{Node, Restart};
+use super::starts::Starts;
 use super::table::{Asked, LeaseName, Told};
 use crate::core::Token;
 use crate::nodes::{Deadline, Effect, Input};
