@@ -328,3 +328,36 @@ fn each_permission_of_the_daemon_is_given_to_one_type() {
         assert_eq!(files.iter().map(given).sum::<usize>(), 1, "{permission}");
     }
 }
+
+/// The time, and what the kernel knows of processes, it asks of `sys`. A descriptor has a type and a signal has a
+/// name.
+#[test]
+fn the_server_of_the_daemon_does_no_input_or_output_itself() {
+    const NAMES: [&str; 2] = ["std::os::fd", "nix::sys::signal::Signal"];
+    let begins = |path: &[String], with: &str| {
+        path.iter().map(String::as_str).zip(with.split("::")).filter(|(a, b)| a == b).count()
+            == with.split("::").count()
+    };
+    let does_io = |path: &[String]| {
+        let outside = [
+            "std::fs",
+            "std::net",
+            "std::os",
+            "std::process",
+            "std::thread",
+            "nix",
+            "libc",
+            "rustix",
+        ];
+        outside.iter().any(|with| begins(path, with))
+            && !NAMES.iter().any(|with| begins(path, with))
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/daemon/server");
+    let server = read(&root);
+    let found = server.iter().map(|(module, source)| (module, &source.uses));
+    let found: Vec<_> =
+        found.flat_map(|(module, uses)| uses.iter().map(move |path| (module, path))).collect();
+    assert!(found.iter().any(|(_, path)| begins(path, "nix")), "{found:?}");
+    let found: Vec<_> = found.into_iter().filter(|(_, path)| does_io(path)).collect();
+    assert!(found.is_empty(), "{found:#?}");
+}

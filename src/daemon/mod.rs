@@ -19,6 +19,7 @@ mod logging;
 mod metrics;
 mod net;
 mod options;
+mod own_user;
 mod permissions;
 mod poller;
 mod processes;

@@ -32,6 +32,7 @@ use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
 use crate::daemon::net::unread_reports::Reports;
 use crate::daemon::options::Options;
+use crate::daemon::own_user::OwnUser;
 use crate::daemon::processes::holder_record;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::runtime_dir::Claim;
@@ -332,6 +333,7 @@ pub(crate) fn server(
         due: Due::new(timer),
         spin: AdaptiveSpin::new(),
         node,
+        own_user: OwnUser::default(),
         stopping: false,
     };
     server.due.node_settled = server.node.grants_from;

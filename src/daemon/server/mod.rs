@@ -30,6 +30,7 @@ use crate::daemon::net::adaptive_spin::AdaptiveSpin;
 use crate::daemon::net::connection_limits::ConnectionLimits;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::unread_reports::Reports;
+use crate::daemon::own_user::OwnUser;
 use crate::daemon::permissions::Permissions;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::Owners;
@@ -76,6 +77,7 @@ pub(crate) struct Server {
     pub(crate) spin: AdaptiveSpin,
     /// This daemon as one of several nodes.
     pub(crate) node: Node,
+    pub(crate) own_user: OwnUser,
     /// Whether the daemon is ending. New requests are not accepted then.
     pub(crate) stopping: bool,
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
+use nix::unistd::gethostname;
 use sha2::{Digest, Sha256};
 
 use crate::core::NodeId;
@@ -47,6 +48,11 @@ impl Node {
 fn is_lasting(dir: &Path) -> bool {
     let of_memory = [TMPFS_MAGIC, RAMFS_MAGIC];
     statfs(dir).is_ok_and(|it| !of_memory.contains(&it.filesystem_type()))
+}
+
+/// The name by which people know this machine; empty if it has none.
+pub(crate) fn host_name() -> String {
+    gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// The name that this machine has, if it has one.

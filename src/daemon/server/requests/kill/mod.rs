@@ -5,6 +5,8 @@
 
 mod target;
 
+use std::io;
+
 use nix::sys::signal::Signal;
 
 use crate::core::{Owner, RequestId, Token};
@@ -71,9 +73,9 @@ impl Server {
         let target = self.target_named(kill)?;
         let process = self.killable(peer, &target)?;
         let pid = target.pid();
-        process.pidfd().signal(signal).map_err(|error| match error.raw_os_error() {
+        process.pidfd().signal(signal).map_err(|error| match error.kind() {
             _ if is_gone(&error) => past(&format!("process {pid} has ended")),
-            Some(libc::EPERM) => {
+            io::ErrorKind::PermissionDenied => {
                 let daemon = self.about.uid;
                 denied(format!("the daemon runs as uid {daemon} and may not signal process {pid}"))
                     .hint(format!("`kill -{} {pid}` does it without the daemon", kill.signal))

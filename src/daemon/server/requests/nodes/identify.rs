@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use nix::unistd::{Uid, User, gethostname};
-
 use crate::core::NodeId;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
@@ -15,11 +13,8 @@ impl Server {
     pub(crate) fn identify(&mut self) -> Result<Step, Failure> {
         let place = self.runtime_dir.place().dir.display().to_string();
         let uid = self.about.uid;
-        let machine = gethostname().map(|name| name.to_string_lossy().into_owned());
-        let mut identity =
-            NodeIdentity::new(self.node_id()?, machine.unwrap_or_default(), place, uid);
-        let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-        identity.user = user.map(|user| user.name);
+        let mut identity = NodeIdentity::new(self.node_id()?, node::host_name(), place, uid);
+        identity.user = self.own_user.name(uid).map(str::to_owned);
         identity.lasting = self.node.is_lasting && self.cluster.is_none();
         identity.grants_from_ms = self.node.left().map(milliseconds);
         Ok(Step::reply(&identity))
