@@ -75,7 +75,7 @@ impl EngineStatus {
     }
 
     /// Notes that the engine can be used again.
-    pub(crate) fn is_back(&mut self) {
+    pub(crate) fn note_back(&mut self) {
         if let Some(away) = self.away.take() {
             let was_away = clock::boottime_ms().saturating_sub(away.since_boot_ms);
             self.away_ms = self.away_ms.saturating_add(was_away);

@@ -156,24 +156,24 @@ impl Cluster {
     }
 
     /// Notes that the engine cannot be reached, or refuses this host.
-    pub(crate) fn is_away(&mut self, outage: Outage) {
+    pub(crate) fn note_away(&mut self, outage: Outage) {
         let before = self.status.away.as_ref();
         self.status.away = Some(OngoingOutage::new(outage, before));
     }
 
     /// Notes that the engine can be reached again.
-    pub(crate) fn is_back(&mut self) {
-        self.status.is_back();
+    pub(crate) fn note_back(&mut self) {
+        self.status.note_back();
     }
 
     /// Notes that this host cannot take part, although the engine can be reached.
-    pub(crate) fn is_hindered(&mut self, outage: Outage) {
+    pub(crate) fn note_hindered(&mut self, outage: Outage) {
         let before = self.status.unable.as_ref();
         self.status.unable = Some(OngoingOutage::new(outage, before));
     }
 
     /// Notes that this host can take part again.
-    pub(crate) fn is_unhindered(&mut self) {
+    pub(crate) fn note_unhindered(&mut self) {
         self.status.unable = None;
     }
 

@@ -98,23 +98,23 @@ impl Server {
                 } else {
                     tracing::warn!("the engine cannot be reached: {}", outage.why);
                 }
-                cluster.is_away(outage);
+                cluster.note_away(outage);
                 self.due.changed = true;
             }
             Event::Back => {
                 tracing::info!("the engine can be reached again");
-                cluster.is_back();
+                cluster.note_back();
                 self.due.changed = true;
             }
             Event::Hindered(outage) => {
                 cluster.end_if_seen(&outage)?;
                 tracing::error!(hint = outage.hint, "cannot take part: {}", outage.why);
-                cluster.is_hindered(outage);
+                cluster.note_hindered(outage);
                 self.due.changed = true;
             }
             Event::Unhindered => {
                 tracing::info!("can take part again");
-                cluster.is_unhindered();
+                cluster.note_unhindered();
                 self.due.changed = true;
             }
         }
