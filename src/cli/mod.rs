@@ -25,6 +25,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
+use crate::sys::signals;
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
@@ -39,6 +40,7 @@ use wording::usage_error;
 /// `canal run` does not return if it became its command.
 #[must_use]
 pub fn main(words: &[OsString]) -> u8 {
+    signals::obey_as_process_1();
     let Some((global, args)) = fast_path::read(words.iter().map(OsString::as_os_str)) else {
         return by_clap(words);
     };

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use libc::c_int;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
@@ -43,7 +44,7 @@ impl Blocked {
 
 /// Changes which signals this thread blocks. Returns the signals that were blocked before.
 /// Async-signal-safe.
-fn change_mask(how: libc::c_int, set: u64) -> u64 {
+fn change_mask(how: c_int, set: u64) -> u64 {
     let mut before: u64 = 0;
     // SAFETY: the kernel reads and writes 8 bytes each, as the last argument says. No handler of
     // ours depends on the blocked signals. The call cannot fail with these arguments.
@@ -62,20 +63,91 @@ fn change_mask(how: libc::c_int, set: u64) -> u64 {
 /// Ends this process by a signal, which may be a real-time signal: sets the default effect,
 /// unblocks the signal and sends it to this process. There is no core dump, because the command
 /// whose signal is passed on has already made its own. Returns only if the signal does not end this
-/// process (the first process of a pid namespace).
-pub fn die_by(signal: i32) {
+/// process (the first process of a pid namespace), with the exit code that a shell reports for such
+/// a death.
+#[must_use]
+pub fn die_by(signal: i32) -> u8 {
     // If core dumps go into a pipe, the kernel ignores the limit, but not this flag.
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-    // SAFETY: the default effect is not a function. The set is local, and is emptied before it is
-    // used.
+    by_default(signal);
+    // SAFETY: the set is local, and is emptied before it is used.
     unsafe {
-        libc::signal(signal, libc::SIG_DFL);
-        libc::raise(signal);
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+    }
+    128_u8.wrapping_add(signal.to_le_bytes()[0])
+}
+
+/// Signals that end no process by default, and those by which the kernel reports a fault: no process
+/// outlives a fault, not even process 1.
+const NOT_ENDING: [c_int; 15] = [
+    libc::SIGCHLD,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGURG,
+    libc::SIGWINCH,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+    libc::SIGTRAP,
+    libc::SIGPIPE,
+];
+
+/// Has signals end process 1 of a pid namespace as they end any other process. The kernel drops each
+/// signal to process 1 for which it has no handler, so `docker stop` would wait for its time-out. A
+/// signal that is ignored stays ignored, and an exec gives all others their default effect again.
+pub fn obey_as_process_1() {
+    if std::process::id() == 1 {
+        let ending = (1..=libc::SIGRTMAX()).filter(|signal| !NOT_ENDING.contains(signal));
+        ending.for_each(|signal| handle_default(signal, end));
+    }
+}
+
+/// Installs a handler for a signal that has its default effect, or that of [`end`]. The handler may
+/// call async-signal-safe functions only.
+pub(super) fn handle_default(signal: c_int, handler: extern "C" fn(c_int)) {
+    // SAFETY: the structure is integers and addresses, for which zeros are a value.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: without a new action the call only writes the old action, which lives over the call.
+    unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
+    if [libc::SIG_DFL, end as *const () as usize].contains(&before.sa_sigaction) {
+        handle(signal, handler);
+    }
+}
+
+/// Installs a handler, which may call async-signal-safe functions only. Async-signal-safe.
+pub(super) fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    // Sent again within its handler, the signal has its effect at once.
+    action.sa_flags = libc::SA_NODEFER;
+    // SAFETY: the callers' handlers call async-signal-safe functions only.
+    unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+}
+
+/// Ends this process by the default effect of a signal. Process 1, to which that effect does not apply,
+/// ends with the exit code that a shell reports for such a death. Async-signal-safe.
+pub(super) extern "C" fn end(signal: c_int) {
+    by_default(signal);
+    // SAFETY: the call takes an integer and does not return.
+    unsafe { libc::_exit(128 + signal) };
+}
+
+/// Lets a signal have its default effect, now if it is not blocked. Async-signal-safe.
+pub(super) fn by_default(signal: c_int) {
+    // SAFETY: the default effect is not a function.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
     }
 }
 
@@ -112,7 +184,7 @@ mod tests {
         }
         for signal in std::env::var("CANAL_TEST_SIGNALS").unwrap().split(' ') {
             SigSet::all().thread_block().unwrap();
-            die_by(signal.parse().unwrap());
+            let _ = die_by(signal.parse().unwrap());
         }
         std::process::exit(0);
     }

@@ -36,13 +36,16 @@ impl Descendants {
         Ok(())
     }
 
-    /// Reaps those that have ended, and returns those that live; never those that are known (the
-    /// command itself, a daemon that serves others as well).
-    pub(super) fn living(&self, is_known: impl Fn(Pid) -> bool) -> io::Result<Vec<Pid>> {
-        let Some(before) = &self.before else { return Ok(Vec::new()) };
+    /// Reaps the children that have ended, and returns the descendants that live; never those that are
+    /// known (the command itself, a daemon that serves others as well).
+    pub(super) fn living(&mut self, is_known: impl Fn(Pid) -> bool) -> io::Result<Vec<Pid>> {
+        let Some(before) = &mut self.before else { return Ok(Vec::new()) };
         let mut children = children()?;
-        children.retain(|pid| !is_known(*pid) && !before.contains(pid));
+        children.retain(|pid| !is_known(*pid));
         children.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
+        // A descendant may get the number of one that was reaped.
+        before.retain(|pid| children.contains(pid));
+        children.retain(|pid| !before.contains(pid));
         Ok(children)
     }
 }

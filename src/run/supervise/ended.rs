@@ -27,11 +27,7 @@ impl Ended {
             Self::Exited(code) => code,
             Self::TimeOver(_) => OwnCode::TimeOver.number(),
             Self::LockLost(_) => OwnCode::LockLost.number(),
-            Self::Signaled(signal) => {
-                signals::die_by(signal);
-                // As a shell says it.
-                128_u8.wrapping_add(signal.to_le_bytes()[0])
-            }
+            Self::Signaled(signal) => signals::die_by(signal),
         }
     }
 }

@@ -7,6 +7,7 @@ use libc::c_int;
 use nix::errno::Errno;
 
 use super::shared;
+use crate::sys::signals;
 
 /// Moves to the beginning of the line and clears it.
 const ERASE: &[u8] = b"\r\x1b[K";
@@ -21,9 +22,9 @@ static DRAWN: AtomicBool = AtomicBool::new(false);
 /// stays ignored. The effects of the signals are what they were, and so they are after an exec.
 pub fn erase_on_signals() {
     for signal in ENDING {
-        on_signal(signal, erase_and_end);
+        signals::handle_default(signal, erase_and_end);
     }
-    on_signal(libc::SIGTSTP, erase_and_stop);
+    signals::handle_default(libc::SIGTSTP, erase_and_stop);
 }
 
 /// Draws the line with `write`. If a signal erases the line before `write` returns, as when the process
@@ -63,40 +64,9 @@ pub fn forget() {
     DRAWN.store(false, Ordering::Relaxed);
 }
 
-/// Installs a handler for a signal that has its default effect.
-fn on_signal(signal: c_int, handler: extern "C" fn(c_int)) {
-    // SAFETY: the structure is integers and addresses, for which zeros are a value.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new action the call only writes the old action, which lives over the call.
-    unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
-    if before.sa_sigaction == libc::SIG_DFL {
-        install(signal, handler);
-    }
-}
-
-/// Async-signal-safe.
-fn install(signal: c_int, handler: extern "C" fn(c_int)) {
-    // SAFETY: as above.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler as *const () as usize;
-    // Sent again within its handler, the signal has its effect at once.
-    action.sa_flags = libc::SA_NODEFER;
-    // SAFETY: the handlers of this file call async-signal-safe functions only.
-    unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
-}
-
-/// Lets a signal have its default effect, now.
-fn by_default(signal: c_int) {
-    // SAFETY: the default effect is not a function.
-    unsafe {
-        libc::signal(signal, libc::SIG_DFL);
-        libc::raise(signal);
-    }
-}
-
 extern "C" fn erase_and_end(signal: c_int) {
     erase();
-    by_default(signal);
+    signals::end(signal);
 }
 
 extern "C" fn erase_and_stop(signal: c_int) {
@@ -104,9 +74,9 @@ extern "C" fn erase_and_stop(signal: c_int) {
     erase();
     // Others may draw while this process is stopped.
     shared::let_go();
-    by_default(signal);
+    signals::by_default(signal);
     // The process goes on.
-    install(signal, erase_and_stop);
+    signals::handle(signal, erase_and_stop);
     Errno::set_raw(errno);
 }
 

@@ -3,6 +3,7 @@
 mod children;
 mod environment;
 mod exit_codes;
+mod process_1;
 mod streams;
 mod terminal;
 mod transparency;

@@ -23,7 +23,7 @@ use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::wording::time::Now;
 use crate::protocol::StatusQuery;
-use crate::run::{OwnCode, SUCCESS};
+use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
 use keys::Keyboard;
@@ -57,10 +57,7 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
         End::Quit => Ok(SUCCESS),
         End::Over(Err(failed)) => Err(failed),
         End::Over(Ok(())) => Err(Failed::new("the daemon ended, and sends no further report")),
-        End::Signal(signal) => {
-            die_by(signal as i32);
-            Err(Failed::silent(OwnCode::Failed.number()))
-        }
+        End::Signal(signal) => Ok(die_by(signal as i32)),
     }
 }
 

@@ -109,6 +109,10 @@ impl<'a> Parent<'a> {
         if self.hooks.can_be_lost() {
             // While the child asks for its lock. It would have to wait for this afterwards.
             self.descendants.adopt(Some(self.command))?;
+        } else if std::process::id() == 1 {
+            // The kernel gives it every orphan of its pid namespace, and nobody else reaps them. Without
+            // /proc it does not know them: the command runs all the same.
+            let _ = self.descendants.adopt(Some(self.command));
         }
         loop {
             while self.receive()? {}
@@ -142,10 +146,9 @@ impl<'a> Parent<'a> {
         Ok(self.ended(end))
     }
 
-    fn living(&self) -> io::Result<Vec<Pid>> {
-        let is_known =
-            |pid| pid == self.command || self.fate_query.is(pid) || self.hooks.is_daemon(pid);
-        self.descendants.living(is_known)
+    fn living(&mut self) -> io::Result<Vec<Pid>> {
+        let Self { command, fate_query, hooks, descendants, .. } = self;
+        descendants.living(|pid| pid == *command || fate_query.is(pid) || hooks.is_daemon(pid))
     }
 
     fn waits_for_descendants(&self) -> bool {
