@@ -57,6 +57,7 @@ tests! {
         a_signal_to_the_parent_reaches_the_command,
         a_waiting_child_dies_by_the_signal_too,
         without_a_terminal_the_command_leads_a_group,
+        a_waiting_child_ends_with_its_killed_parent,
         a_command_outlives_its_killed_parent;
     descendants:
         without_with_children_the_supervisor_does_not_wait_for_them,

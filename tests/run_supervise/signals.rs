@@ -1,6 +1,7 @@
 //! Signals without a terminal.
 
 use std::os::unix::process::ExitStatusExt;
+use std::process::Child;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid};
@@ -31,16 +32,34 @@ pub(crate) fn a_signal_to_the_parent_reaches_the_command() {
     }
 }
 
-pub(crate) fn a_waiting_child_dies_by_the_signal_too() {
-    let mut child = scene(&["--when", "/nonexistent"], "echo ran").spawn().unwrap();
-    let parent = Pid::from_raw(child.id().cast_signed());
+/// A scene whose child waits for its lock forever, and the number of that child.
+fn waiting(options: &[&str]) -> (Child, String) {
+    let options = [options, &["--when", "/nonexistent"]].concat();
+    let scene = scene(&options, "echo ran").spawn().unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", scene.id());
+    let mut child = String::new();
     // It has its child, so it handles its signals.
-    let children = format!("/proc/{parent}/task/{parent}/children");
     wait_until("there is a child", || {
-        std::fs::read_to_string(&children).is_ok_and(|children| !children.is_empty())
+        let text = std::fs::read_to_string(&children).unwrap_or_default();
+        child = text.trim().to_owned();
+        !child.is_empty()
     });
-    kill(parent, Signal::SIGTERM).unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    (scene, child)
+}
+
+pub(crate) fn a_waiting_child_dies_by_the_signal_too() {
+    let (mut scene, _) = waiting(&[]);
+    kill(Pid::from_raw(scene.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(scene.wait().unwrap().signal(), Some(libc::SIGTERM));
+}
+
+pub(crate) fn a_waiting_child_ends_with_its_killed_parent() {
+    for options in [&[][..], &["--max-run", "60000"], &["--with-children"]] {
+        let (mut scene, child) = waiting(options);
+        scene.kill().unwrap();
+        assert_eq!(scene.wait().unwrap().signal(), Some(libc::SIGKILL));
+        wait_until("the child has ended", || !lives(&child));
+    }
 }
 
 pub(crate) fn without_a_terminal_the_command_leads_a_group() {

@@ -23,7 +23,7 @@ use crate::protocol::node_address::{NodeAddress, SshHost};
 use crate::protocol::place::Place;
 use crate::sys::clock::boottime_ms;
 use crate::sys::fds;
-use crate::sys::process::child::{End, Reap, ended, fork};
+use crate::sys::process::child::{End, Reap, end_with_parent, ended, fork};
 
 use super::list::Node;
 use super::ssh::{self, NodeFailure};
@@ -156,6 +156,10 @@ impl Link {
         let Some(process) = fork().map_err(failed)? else {
             drop((socket, errors));
             fds::close_from_except(3, &[its.as_fd(), its_errors.as_fd()]);
+            // Until it is connected to the daemon it does not see that its input has ended.
+            if end_with_parent(its.as_fd()).is_err() {
+                std::process::exit(BRIDGE_FAILED);
+            }
             let code = match bridge(place, options, None, its.as_fd(), its.as_fd()) {
                 Ok(()) => 0,
                 Err(error) => {

@@ -12,6 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use crate::sys::deadline::Reader;
 use crate::sys::fds;
+use crate::sys::process::child::{end_with_parent, outlive_parent};
 
 const GRANTED: u8 = b'g';
 const NOT_BEGUN: u8 = b'n';
@@ -48,13 +49,24 @@ pub(super) fn channel() -> io::Result<(Channel, ChildChannel)> {
 }
 
 impl ChildChannel {
+    /// Has the child end with its parent until [`Self::granted`]: a place in the queue must not
+    /// outlast the job that waits.
+    ///
+    /// # Errors
+    /// The parent has ended.
+    pub(super) fn end_with_parent(&self) -> io::Result<()> {
+        end_with_parent(self.0.as_fd())
+    }
+
     /// Tells the parent that the lock is held and the command starts. `children` is the descriptor
     /// that keeps the hold, which the parent gets too. `held` is the page and the token of a hold
     /// that can be lost; then this returns when the parent is ready to end the command in time.
     ///
+    /// From then on, the end of the parent does not end the process: the command keeps its lock. If
+    /// the parent is killed before that, the process ends with it, and the daemon frees the lock.
+    ///
     /// # Errors
-    /// For a hold that can be lost: the parent has ended. Without such a hold an error has no
-    /// effect.
+    /// The parent has ended.
     pub fn granted(
         &self,
         children: Option<&OwnedFd>,
@@ -67,11 +79,14 @@ impl ChildChannel {
             descriptors.extend(page.descriptors());
         }
         descriptors.extend(children.map(AsFd::as_fd));
-        let sent = fds::send(self.0.as_fd(), &word, &descriptors, 0);
-        if held.is_none() {
-            return Ok(());
+        fds::send(self.0.as_fd(), &word, &descriptors, 0)?;
+        if held.is_some() {
+            self.await_parent()?;
         }
-        sent?;
+        outlive_parent()
+    }
+
+    fn await_parent(&self) -> io::Result<()> {
         let mut answer = [0];
         loop {
             match fds::receive(self.0.as_fd(), &mut answer, &mut Vec::new(), 0) {

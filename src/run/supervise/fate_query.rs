@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use super::Fate;
 use crate::sys::deadline::{Reader, Why};
 use crate::sys::fds;
-use crate::sys::process::child::{Reap, ended, fork};
+use crate::sys::process::child::{Reap, end_with_parent, ended, fork};
 
 /// The pauses between two attempts, and before the first: a daemon that is replaced is soon there.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -94,6 +94,9 @@ fn start(ask: &dyn Fn() -> Option<Fate>) -> io::Result<(Pid, OwnedFd)> {
         return Ok((pid, ours));
     }
     drop(ours);
+    if end_with_parent(theirs.as_fd()).is_err() {
+        std::process::exit(0);
+    }
     let _ = match ask() {
         Some(Fate::Held(page)) => fds::send(theirs.as_fd(), b"p", &page.descriptors(), 0),
         Some(Fate::Lost(why)) => fds::send(theirs.as_fd(), &[why as u8], &[], 0),

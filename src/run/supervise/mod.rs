@@ -3,7 +3,7 @@
 //! The supervisor forks before anything else. The child takes the lock and becomes the command. The
 //! supervisor counts the time from the moment that the lock is held, passes on signals that were
 //! meant for the command, and ends as the command ended. It owns nothing, so its death frees
-//! nothing.
+//! nothing. While the child still waits, it ends with its supervisor, and so leaves the queue.
 //!
 //! Over an engine a lock can be lost. Then the child gets a deadline page with its lock, and hands
 //! the page to the supervisor before it becomes the command. The supervisor ends the command and
@@ -89,6 +89,7 @@ pub fn supervise(
     }
     blocked.restore();
     forked?;
+    childs.end_with_parent()?;
     if group == Group::Own {
         // The parent does the same; the first of the two has the effect.
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));

@@ -2,9 +2,11 @@
 //! end.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid, setsid};
@@ -25,6 +27,30 @@ pub fn fork() -> io::Result<Option<Pid>> {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
+}
+
+/// Has the kernel kill this process, which [`fork`] made, when its parent ends. `channel` is a socket
+/// or a pipe whose other end only the parent has.
+///
+/// The kernel means the thread that forked. The parent has no other one: `fork` checks that.
+///
+/// # Errors
+/// The parent has ended already.
+pub fn end_with_parent(channel: BorrowedFd<'_>) -> io::Result<()> {
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // A parent that ended before this line sends no signal. The number of the parent does not show
+    // that: it is 0 if the parent is in another pid namespace, whether it lives or not.
+    let mut polled = [PollFd::new(channel, PollFlags::empty())];
+    poll(&mut polled, PollTimeout::ZERO)?;
+    match polled[0].any() {
+        Some(true) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the parent has ended")),
+        _ => Ok(()),
+    }
+}
+
+/// Takes [`end_with_parent`] back. A later end of the parent has no effect on this process.
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(prctl::set_pdeathsig(None)?)
 }
 
 /// The ids of another user, which a child takes over.
@@ -162,6 +188,8 @@ fn to_pid(text: &str) -> Option<Pid> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use crate::sys::process::{RunState, run_state};
     use nix::sys::signal::{kill, killpg};
     use nix::unistd::{geteuid, getpgid, getsid};
@@ -264,6 +292,17 @@ mod tests {
         let output = started.unwrap().wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "12345\n12345\n12345 12399\n");
         assert!(geteuid().is_root(), "only the child is another user");
+    }
+
+    #[test]
+    fn a_process_whose_parent_ended_before_it_looked_notices_that() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        end_with_parent(theirs.as_fd()).unwrap();
+        drop(ours);
+        let error = end_with_parent(theirs.as_fd()).unwrap_err();
+        outlive_parent().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(prctl::get_pdeathsig().unwrap(), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::backend;
 use crate::world::World;
 use crate::world::peer::Peer;
 use crate::world::process::{
@@ -36,6 +37,59 @@ fn a_killed_waiter_is_never_granted() {
     next.end().code(0);
     assert_eq!(Events::of(&world).started(), ["next"]);
     world.until_idle();
+}
+
+/// The process that waits for the supervisor `run`, and becomes the command.
+#[track_caller]
+fn child_of(run: &Proc) -> i32 {
+    let supervisor = run.child.id().cast_signed();
+    wait_until("the supervisor has a child", || !children(supervisor).is_empty());
+    children(supervisor)[0]
+}
+
+#[test]
+fn a_waiter_leaves_the_queue_with_its_killed_supervisor() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    // Over an engine, every command has a supervisor, and there is no jobserver.
+    let last = if backend::IS_ENGINE { &[][..] } else { &["--max-run", "60", "--jobserver"] };
+    for options in [&["--max-run", "60"][..], &["--max-run", "60", "--with-children"], last] {
+        let waiter = world.waiter("x", options, &["echo", "ran"]);
+        let supervisor = waiter.child.id().cast_signed();
+        let children = children(supervisor);
+        signal(supervisor, Signal::SIGKILL);
+        let ended = waiter.end();
+        assert_eq!((ended.signal, ended.stdout.as_str()), (Some(9), ""), "{options:?}");
+        wait_until("its child has ended", || !children.iter().any(|pid| alive(*pid)));
+        world.until_waiting("x", 0);
+    }
+    holder.finish().code(0);
+    world.until_idle();
+}
+
+#[test]
+fn a_supervisor_killed_while_the_lock_is_granted_leaves_a_command_with_the_lock_or_nothing() {
+    let world = World::with_daemon();
+    for round in 0..24u32 {
+        let mut holder = world.holder(&["-k", "x"]);
+        let waiter = world.waiter("x", &["--max-run", "60"], &["sleep", "60"]);
+        let child = child_of(&waiter);
+        drop(holder.child.stdin.take());
+        // From the time at which the holder still holds to the time at which the command runs.
+        std::thread::sleep(Duration::from_micros(u64::from(round) * 500));
+        signal(waiter.child.id().cast_signed(), Signal::SIGKILL);
+        holder.end().code(0);
+        waiter.end();
+        wait_until("the child has ended or runs the command", || {
+            !alive(child) || runs_another_program(child)
+        });
+        if alive(child) {
+            let holders: Vec<u32> = world.key("x").holders.iter().map(|it| it.pid).collect();
+            assert_eq!(holders, [child.cast_unsigned()], "round {round}");
+            signal(child, Signal::SIGKILL);
+        }
+        world.until_idle();
+    }
 }
 
 #[test]

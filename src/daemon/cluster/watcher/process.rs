@@ -25,7 +25,7 @@ use crate::daemon::processes::lost_processes::LostProcesses;
 use crate::daemon::processes::owners::find;
 use crate::sys::deadline::Reader;
 use crate::sys::process::Origin;
-use crate::sys::process::child::{Reap, ended, fork};
+use crate::sys::process::child::{Reap, end_with_parent, ended, fork};
 use crate::sys::{clock, fds, signals};
 
 /// After the daemon has ended, how often the watcher checks whether another daemon has taken its
@@ -218,7 +218,9 @@ struct Starter<'a> {
     start: &'a dyn Fn(),
     next: Instant,
     pause: Duration,
-    process: Option<Pid>,
+    /// The process that starts one at the moment, and the pipe whose end tells it that the watcher
+    /// has ended.
+    process: Option<(Pid, OwnedFd)>,
 }
 
 impl<'a> Starter<'a> {
@@ -229,8 +231,8 @@ impl<'a> Starter<'a> {
     }
 
     fn start_if_due(&mut self) {
-        if let Some(pid) = self.process {
-            if matches!(ended(pid, Reap::Now), Ok(None)) {
+        if let Some((pid, _)) = &self.process {
+            if matches!(ended(*pid, Reap::Now), Ok(None)) {
                 return;
             }
             self.process = None;
@@ -241,13 +243,21 @@ impl<'a> Starter<'a> {
         }
         self.next = now + self.pause;
         self.pause *= 2;
-        match fork() {
-            Ok(Some(pid)) => self.process = Some(pid),
-            Ok(None) => {
-                (self.start)();
-                std::process::exit(0);
-            }
+        match self.fork_starter() {
+            Ok(process) => self.process = Some(process),
             Err(error) => tracing::warn!(%error, "no daemon can be started"),
         }
+    }
+
+    fn fork_starter(&self) -> io::Result<(Pid, OwnedFd)> {
+        let (its, ours) = fds::pipe()?;
+        if let Some(pid) = fork()? {
+            return Ok((pid, ours));
+        }
+        drop(ours);
+        if end_with_parent(its.as_fd()).is_ok() {
+            (self.start)();
+        }
+        std::process::exit(0);
     }
 }
