@@ -170,7 +170,7 @@ _canal() {
         history) options="--since --user --failed -n --json --csv $everywhere" ;;
         test) options="$lock --for --json $everywhere" ;;
         leader) options="--watch --json --on --require $everywhere" ;;
-        kill) options="--pid --waiters -s --signal -y --yes --json $everywhere" ;;
+        kill) options="--pid --waiters -s --signal --kill-after -y --yes --json $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
         bridge) options="--leases --keys $everywhere" ;;
         config) options="--json $everywhere" ;;

@@ -10,6 +10,7 @@
 mod acquisition;
 mod arguments;
 mod commands;
+mod confirm;
 mod connect;
 mod failed;
 mod lookout;

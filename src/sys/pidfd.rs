@@ -221,6 +221,12 @@ impl AsFd for Pidfd {
     }
 }
 
+impl From<Pidfd> for OwnedFd {
+    fn from(pidfd: Pidfd) -> Self {
+        pidfd.0
+    }
+}
+
 /// Whether an error of [`Pidfd::open`] or [`Pidfd::signal`] means that the process is gone: ESRCH,
 /// EINVAL for a dying process or for a thread, ENOENT for a thread (Linux 6.16).
 #[must_use]

@@ -478,10 +478,14 @@ pub(crate) struct KillArgs {
     /// The signal that is sent [default: TERM]
     #[arg(short, long, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
     pub(crate) signal: Option<Signal>,
+    /// Kill what has not ended DUR after the signal. Without it, canal waits 10 s and then says what
+    /// is left
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
+    pub(crate) kill_after: Option<Length>,
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Print what was signalled as JSON
+    /// Print what was signalled, and what is left, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -13,6 +13,7 @@ use crate::protocol::{
 };
 use crate::sys::pidfd::Pidfd;
 
+use crate::client::calls::deadline_page::Received;
 use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Replies, parameters};
 use crate::client::error::{Broken, CallOutcome};
@@ -231,6 +232,23 @@ impl Client {
     /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if there are none.
     pub fn would_kill(&mut self, asked: &WouldKill) -> Result<KillTargets, ClientError> {
         self.call("WouldKill", asked, None, Repeat::Always)
+    }
+
+    /// The process of a hold or of a waiting request, if the caller can end it: with a pidfd, a
+    /// client finds the processes below it, and sees them end.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if it does not hold or wait any
+    /// more.
+    pub fn process_to_kill(&mut self, kill: &Kill) -> Result<Option<Pidfd>, ClientError> {
+        let asked = WouldKill { token: kill.token, request: kill.request, ..WouldKill::default() };
+        let found = self.would_kill(&asked)?;
+        let (Some(index), Some(connection)) = (found.process_fd, self.connection.as_mut()) else {
+            return Ok(None);
+        };
+        let fd = Received::of(connection).take(index)?;
+        let pidfd = Pidfd::from_fd(fd).map_err(|error| ClientError::Protocol(error.to_string()))?;
+        Ok(Some(pidfd))
     }
 
     /// Sends a signal to the process of a hold or of a waiting request.

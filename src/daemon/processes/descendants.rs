@@ -14,14 +14,12 @@ use std::io;
 use std::path::Path;
 
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
 use crate::core::Tag;
 use crate::daemon::processes::fifo::fifo_of;
 use crate::daemon::processes::holder::Holder;
 use crate::protocol::HOLD_VARIABLE;
 use crate::sys::pidfd::Pidfd;
-use crate::sys::process::child::children_of;
 use crate::sys::process::{self, OwnProgram};
 
 /// The marks by which the processes of a hold are recognized.
@@ -75,7 +73,8 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
             found.push((pid, pidfd));
         }
     }
-    add_below(&mut found, &own);
+    // What has dropped all marks.
+    process::add_descendants(&mut found, |pid| own.is_of(pid));
     for (pid, pidfd) in found {
         // The kernel may refuse the signal: the process may have changed its user since it began.
         if pidfd.signal(Signal::SIGKILL).is_ok() {
@@ -105,29 +104,6 @@ fn is_seen_under(tag: Tag) -> io::Result<bool> {
     Ok(pids.iter().filter(|pid| **pid != std::process::id()).any(is_under))
 }
 
-/// Adds the descendants of these processes that have dropped all marks.
-fn add_below(found: &mut Vec<(u32, Pidfd)>, own: &OwnProgram) {
-    let mut seen: BTreeSet<u32> = found.iter().map(|(pid, _)| *pid).collect();
-    let mut at = 0;
-    while let Some((above, pidfd)) = found.get(at) {
-        let below = children_of(Pid::from_raw(above.cast_signed()));
-        let above_lives = || pidfd.pid() == Some(*above);
-        let mut more = Vec::new();
-        for pid in below.into_iter().map(|pid| pid.as_raw().unsigned_abs()) {
-            if seen.contains(&pid) || own.is_of(pid) {
-                continue;
-            }
-            let Ok(child) = Pidfd::open(pid) else { continue };
-            if process::parent(pid) == Some(*above) && child.pid() == Some(pid) && above_lives() {
-                seen.insert(pid);
-                more.push((pid, child));
-            }
-        }
-        found.extend(more);
-        at += 1;
-    }
-}
-
 /// Which of these holds the process runs under.
 fn tags_of(pid: u32, traces: &[&Trace]) -> BTreeSet<Tag> {
     let named = tags_named(pid);
@@ -152,7 +128,10 @@ fn tags_named(pid: u32) -> Vec<Tag> {
 mod tests {
     use std::process::{Child, Command};
 
+    use nix::unistd::Pid;
+
     use super::*;
+    use crate::sys::process::child::children_of;
     use crate::sys::rerun::wait_until;
 
     fn under(value: &str, script: &str) -> Child {

@@ -281,10 +281,12 @@ fn release(rng: &mut Rng) -> Value {
 }
 
 fn would_kill(rng: &mut Rng) -> Value {
-    match rng.u8(..4) {
+    match rng.u8(..6) {
         0 => json!({ "pid": *pick(rng, &[0, 1, std::process::id(), u32::MAX]) }),
         1 => json!({ "key": key(rng), "waiters": true }),
         2 => json!({ "key": key(rng) }),
+        3 => json!({ "token": *pick(rng, &[0, 1, 2, 3, 5, u64::MAX]) }),
+        4 => json!({ "request": *pick(rng, &[0, 1, 2, 3, 5, u64::MAX]) }),
         _ => json!({}),
     }
 }

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::child::children_of;
-use crate::sys::process::parent;
+use crate::sys::process::{add_descendants, parent};
 
 /// Kills `tops`, which are children of this process, and all their descendants, from the top down.
 /// A process that is started or adopted meanwhile may be missed, so the caller repeats this until
@@ -29,14 +29,12 @@ pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) {
 /// Kills a process that need not be a child of this one, and the descendants that are found below it.
 pub(in crate::run) fn kill_with_descendants(top: &Pidfd) {
     let Some(pid) = top.pid().filter(|pid| *pid != 0) else { return };
-    let top_pid = Pid::from_raw(pid.cast_signed());
-    let below = children_of(top_pid);
-    let _ = top.signal(Signal::SIGKILL);
-    let mut left: Vec<(Pid, Pid)> = below.into_iter().map(|child| (child, top_pid)).collect();
-    while let Some((pid, above)) = left.pop() {
-        let below = children_of(pid);
-        kill_one(pid, above);
-        left.extend(below.into_iter().map(|child| (child, pid)));
+    let Ok(top) = top.try_clone() else { return };
+    let mut tree = vec![(pid, top)];
+    add_descendants(&mut tree, |_| false);
+    for (_, process) in tree {
+        // It may refuse: another user's since it began.
+        let _ = process.signal(Signal::SIGKILL);
     }
 }
 

@@ -1,6 +1,13 @@
-//! Finds the ancestors of a process.
+//! Finds the ancestors of a process, and the processes that it has started.
 
+use std::collections::BTreeSet;
+
+use nix::unistd::{Pid, getpgid};
+
+use super::child::children_of;
+use super::parent;
 use super::stat::Stat;
+use crate::sys::pidfd::Pidfd;
 
 /// An ancestor of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,4 +41,62 @@ fn parent_of(child: Ancestor) -> Option<Ancestor> {
     }
     let started = Stat::read(pid)?.started;
     (parent_now()? == pid).then_some(Ancestor { pid, started })
+}
+
+/// Adds the descendants of these processes, except the `spared` ones and what descends from them.
+/// Each one that is added was a child of a process that was there before it, after its pidfd was
+/// opened. A process that starts or is adopted meanwhile may be missed, so the caller repeats this.
+pub fn add_descendants(found: &mut Vec<(u32, Pidfd)>, spared: impl Fn(u32) -> bool) {
+    let mut seen: BTreeSet<u32> = found.iter().map(|(pid, _)| *pid).collect();
+    let mut at = 0;
+    while let Some((above, pidfd)) = found.get(at) {
+        let below = children_of(Pid::from_raw(above.cast_signed()));
+        let above_lives = || pidfd.pid() == Some(*above);
+        let mut more = Vec::new();
+        for pid in below.into_iter().map(|pid| pid.as_raw().unsigned_abs()) {
+            if seen.contains(&pid) || spared(pid) {
+                continue;
+            }
+            let Ok(child) = Pidfd::open(pid) else { continue };
+            if parent(pid) == Some(*above) && child.pid() == Some(pid) && above_lives() {
+                seen.insert(pid);
+                more.push((pid, child));
+            }
+        }
+        found.extend(more);
+        at += 1;
+    }
+}
+
+/// Adds the orphans in the process group that `leader`, one of these processes, leads: members that
+/// init or a subreaper has adopted. The other members of a shell's pipeline are not orphans: they
+/// have the same parent as the leader, or descend from such a process.
+pub fn add_orphans_of_group(
+    found: &mut Vec<(u32, Pidfd)>,
+    leader: u32,
+    spared: impl Fn(u32) -> bool,
+) {
+    let group = |pid: u32| getpgid(Some(Pid::from_raw(pid.cast_signed()))).ok();
+    let led = Some(Pid::from_raw(leader.cast_signed()));
+    let leads = || found.iter().any(|(pid, it)| *pid == leader && it.pid() == Some(leader));
+    if group(leader) != led || !leads() {
+        return;
+    }
+    let job = parent(leader);
+    let is_orphan = |pid: u32| {
+        let above = parent(pid);
+        group(pid) == led && above != job && above.is_some_and(|above| group(above) != led)
+    };
+    let mut orphans = Vec::new();
+    for pid in super::visible().unwrap_or_default() {
+        if !is_orphan(pid) || spared(pid) || found.iter().any(|(it, _)| *it == pid) {
+            continue;
+        }
+        let Ok(pidfd) = Pidfd::open(pid) else { continue };
+        // The number of a group is not given away while the group has a member.
+        if is_orphan(pid) && pidfd.pid() == Some(pid) && leads() {
+            orphans.push((pid, pidfd));
+        }
+    }
+    found.extend(orphans);
 }

@@ -13,7 +13,7 @@ mod identity;
 mod origin;
 mod stat;
 
-pub use ancestry::{Ancestor, ancestors};
+pub use ancestry::{Ancestor, add_descendants, add_orphans_of_group, ancestors};
 #[cfg(test)]
 pub(crate) use belongings::is_link_to;
 pub use belongings::{OwnProgram, folder, has_named, has_open, variable, writers_of};

@@ -23,7 +23,7 @@ fn a_holder_is_shown_and_then_ended_and_the_next_waiter_has_its_turn() {
     assert!(
         refused.stderr.ends_with(
             "canal: nothing was signalled: there is no terminal to ask on\n\
-             hint: `canal kill --yes db` ends them without a question\n"
+             hint: `canal kill --yes db` does it without a question\n"
         ),
         "{refused:?}"
     );
@@ -78,6 +78,77 @@ fn waiters_are_ended_by_their_number_or_with_their_key() {
     assert!(nobody.stderr.starts_with("canal: nobody holds `db`\nhint: "), "{nobody:?}");
     let nothing = world.canal(["kill", "--yes", "--pid", "4194304"]).end().code(125);
     assert!(nothing.stderr.contains("holds nothing and waits for nothing here"), "{nothing:?}");
+}
+
+/// Waits until a script under `world` has written the number of a process into its folder.
+fn written_pid(world: &World, name: &str) -> i32 {
+    wait_until(&format!("{name} is written"), || world.read(name).ends_with('\n'));
+    world.read(name).trim().parse().unwrap()
+}
+
+#[test]
+fn a_holder_that_ignores_the_signal_is_named_and_ends_by_kill_after() {
+    let world = World::with_daemon().on_one_host();
+    let script = "trap '' TERM; echo $$ >deaf; while :; do sleep 0.05; done";
+    let holder = world.canal(["run", "-k", "db", "--note", "release 4.1", "-c", script]).spawn();
+    let deaf = written_pid(&world, "deaf");
+    let left = world.canal(["kill", "--yes", "--json", "db"]).end().code(125);
+    assert!(left.stderr.contains(", note: release 4.1"), "{left:?}");
+    let line = format!("canal: pid {deaf} `sh -c trap '' TERM; ");
+    let named: Vec<&str> = left.stderr.lines().filter(|it| it.starts_with(&line)).collect();
+    assert!(named.len() == 1 && named[0].ends_with(" still runs, 10s after TERM"), "{left:?}");
+    assert!(left.stderr.contains("\nhint: `--kill-after 10s` kills what"), "{left:?}");
+    let told: serde_json::Value = serde_json::from_str(&left.stdout).unwrap();
+    assert_eq!(told["signalled"][0]["note"], "release 4.1");
+    assert_eq!(told["left"][0]["pid"], deaf);
+    assert!(alive(deaf) && world.held("db") == 1);
+    let killed = world.canal(["kill", "--yes", "--kill-after", "0.1", "db"]).end().code(0);
+    assert!(killed.stderr.contains(&format!("canal: killing pid {deaf} `")), "{killed:?}");
+    assert!(!alive(deaf));
+    assert_eq!(holder.end().signal, Some(9));
+    let wrong = world.canal(["kill", "--kill-after", "1", "--signal", "USR1", "db"]).end().code(125);
+    assert!(wrong.stderr.contains("--kill-after does not go with USR1"), "{wrong:?}");
+}
+
+#[test]
+fn what_a_holder_has_started_ends_with_it_also_an_orphan_of_its_group() {
+    let world = World::with_daemon().on_one_host();
+    // A child, one that ignores TERM in a session of its own, and an orphan in the group.
+    let script = "sleep 600 & echo $! >child
+        (trap '' TERM; exec setsid -f sh -c 'echo $$ >left; exec sleep 600')
+        (trap '' TERM; setsid sleep 600 & echo $! >deaf; wait) &
+        sh -c 'sleep 600 & echo $! >orphan'
+        echo $$ >top; cat";
+    let session = world.program("setsid", ["-w", "canal", "run", "-k", "db", "-c", script]);
+    let holder = session.stdin(std::process::Stdio::piped()).spawn();
+    let [top, child, deaf, orphan, left] =
+        ["top", "child", "deaf", "orphan", "left"].map(|name| written_pid(&world, name));
+    let done = world.canal(["kill", "--yes", "--kill-after", "0.1", "db"]).end().code(0);
+    assert!(done.stderr.contains(" processes that it has started\n"), "{done:?}");
+    for pid in [top, child, deaf, orphan] {
+        assert!(!alive(pid), "{pid}: {done:?}");
+    }
+    // It has left its parent and its group, so that nothing leads to it.
+    assert!(alive(left));
+    crate::world::process::signal(left, Signal::SIGKILL);
+    holder.end();
+    world.until_idle();
+}
+
+#[test]
+fn a_signal_for_one_process_reaches_only_that_process() {
+    let world = World::with_daemon().on_one_host();
+    let script = "trap 'echo got >got' USR1; sleep 600 & echo $! >child; echo ready >ready
+        while ! wait; do :; done";
+    let holder = world.canal(["run", "-k", "db", "-c", script]).spawn();
+    let child = written_pid(&world, "child");
+    wait_until("it is ready", || world.read("ready") == "ready\n");
+    world.canal(["kill", "--yes", "--signal", "USR1", "db"]).end().code(0);
+    wait_until("the holder got it", || world.read("got") == "got\n");
+    assert!(alive(child) && alive(holder.pid()));
+    world.canal(["kill", "--yes", "db"]).end().code(0);
+    assert!(!alive(child));
+    holder.end();
 }
 
 #[test]
@@ -183,14 +254,23 @@ fn only_the_user_of_a_process_and_root_may_end_it() {
         other canal run -k x -- sleep 600 &
         held x
         canal kill -y -s KILL x; echo "root $?"
+        cp "$(command -v setpriv)" /etc/become; chmod 4755 /etc/become
+        other canal run -k y -- sh -c '/etc/become --reuid 0 --regid 0 --clear-groups sleep 700; :' &
+        until_true sh -c "pgrep -x -f 'sleep 700' >/mnt/sleep"
+        other canal kill --yes --kill-after 0.1 y; echo "other's root $?"
+        kill -0 "$(cat /mnt/sleep)"; echo "lives $?"; kill "$(cat /mnt/sleep)"
         until_true sh -c "! canal status --json x | grep -q '\"held\": *1'"
     "#;
     let Some(ended) = privately(&world, script) else { return };
     let said =
-        "ops 125\n0\n1\n1\n1\nno lock is like that; `canal status` shows all\nother 0\nroot 0\n";
+        "ops 125\n0\n1\n1\n1\nno lock is like that; `canal status` shows all\nother 0\nroot 0\n\
+         other's root 125\nlives 0\n";
     assert_eq!(ended.stdout, said, "{ended:?}");
     let denied = "belongs to uid 20002\nhint: only that user and root may end it\n";
     assert!(ended.stderr.contains(denied), "{ended:?}");
+    let pid = ended.stderr.split("canal: cannot signal pid ").nth(1).unwrap_or_default();
+    assert!(pid.contains(" `sleep 700`: it runs as root\n"), "{ended:?}");
+    assert!(ended.stderr.contains(" `sleep 700` still runs, 10s after KILL\n"), "{ended:?}");
 }
 
 #[test]

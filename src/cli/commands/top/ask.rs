@@ -92,8 +92,11 @@ impl Ask {
                 Answer::Done(release::lines(&released, "broke the hold of", "by").join("; "))
             }
             Self::Kill(target) => {
-                kill::end(client, target, SIGNAL)?;
-                Answer::Done(kill::sent(target, SIGNAL))
+                let refused = kill::Ending::find(client, target)?.signal(client, SIGNAL)?;
+                match refused.first() {
+                    Some(refused) => Answer::Failed(Failed::new(refused.as_str())),
+                    None => Answer::Done(kill::sent(target, SIGNAL)),
+                }
             }
             Self::Resize(asked) => {
                 let resized = client.resize(asked).map_err(connect::failed)?;

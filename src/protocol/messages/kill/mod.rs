@@ -6,7 +6,7 @@ use crate::protocol::PartyInfo;
 use crate::protocol::messages::wait_graph::is_none_left;
 
 /// `WouldKill`: the holds and waiting requests whose processes a [`Kill`] may be about. Nothing is
-/// signalled. Exactly one of `key` and `pid` says which.
+/// signalled. Exactly one of `key`, `pid`, `token` and `request` says which.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WouldKill {
     /// Those of exactly this key.
@@ -15,6 +15,12 @@ pub struct WouldKill {
     /// Those of this process of this host, also the waiting ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// The hold with this token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// This waiting request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<u64>,
     /// With `key`: also the requests that wait for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiters: bool,
@@ -28,6 +34,10 @@ pub struct KillTargets {
     /// How many more there are, where there are very many.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub left_out: u64,
+    /// For a `token` or `request` whose process the caller can end: the index of its pidfd among the
+    /// descriptors of this message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_fd: Option<u32>,
 }
 
 /// A hold or a waiting request, and its process.
@@ -51,6 +61,9 @@ pub struct KillTarget {
     /// The working folder of its process, if that is known and the caller's to see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
+    /// Its note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Why the caller cannot end it; absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,

@@ -6,10 +6,12 @@
 mod target;
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use nix::sys::signal::Signal;
 
 use crate::core::{Owner, RequestId, Token};
+use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::items;
 use crate::daemon::limits::KILL_TARGETS_MAX;
 use crate::daemon::processes::owner_identity::NOBODY;
@@ -43,11 +45,15 @@ impl Process<'_> {
 impl Server {
     /// Names what a client may end.
     pub(crate) fn would_kill(&self, peer: Credentials, asked: &WouldKill) -> Result<Step, Failure> {
-        let targets = match (&asked.key, asked.pid) {
-            (Some(key), None) => self.targets_of_key(key, asked.waiters)?,
-            (None, Some(pid)) => self.targets_of_process(pid),
+        let targets = match (&asked.key, asked.pid, asked.token, asked.request) {
+            (Some(key), None, None, None) => self.targets_of_key(key, asked.waiters)?,
+            (None, Some(pid), None, None) => self.targets_of_process(pid),
+            (None, None, token, request) if token.is_some() || request.is_some() => {
+                vec![self.target_named(token, request)?]
+            }
             _ => {
-                let message = "exactly one of `key` and `pid` says which processes are meant";
+                let message = "exactly one of `key`, `pid`, `token` and `request` says which \
+                               processes are meant";
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
@@ -55,13 +61,20 @@ impl Server {
             return Err(not_found(asked));
         }
         let shown = self.shown(peer.uid);
-        let told = targets.iter().take(KILL_TARGETS_MAX).map(|target| {
-            let refused = self.killable(peer, target).err();
-            target.told(&shown, refused)
-        });
-        let targets_told = told.collect();
+        let is_named = asked.token.is_some() || asked.request.is_some();
+        let (mut told, mut fds) = (Vec::new(), Vec::new());
+        for target in targets.iter().take(KILL_TARGETS_MAX) {
+            let process = self.killable(peer, target);
+            if is_named && let Ok(process) = &process {
+                // Without it the client can do no more than to have this process signalled.
+                fds.extend(process.pidfd().try_clone().map(OwnedFd::from));
+            }
+            told.push(target.told(&shown, process.err()));
+        }
         let left_out = targets.len().saturating_sub(KILL_TARGETS_MAX) as u64;
-        Ok(Step::reply(&KillTargets { targets: targets_told, left_out }))
+        let process_fd = (!fds.is_empty()).then_some(0);
+        let found = KillTargets { targets: told, left_out, process_fd };
+        Ok(Step::Answer(Answer::with_fds(&found, fds)))
     }
 
     /// Sends the signal.
@@ -70,7 +83,7 @@ impl Server {
             let message = format!("{} is not the number of a signal", kill.signal);
             return Err(Failure::new(ErrorName::BadRequest, message));
         };
-        let target = self.target_named(kill)?;
+        let target = self.target_named(kill.token, kill.request)?;
         let process = self.killable(peer, &target)?;
         let pid = target.pid();
         process.pidfd().signal(signal).map_err(|error| match error.kind() {
@@ -109,9 +122,13 @@ impl Server {
     }
 
     /// The hold or request that a client names, if it is still there.
-    fn target_named(&self, kill: &Kill) -> Result<Target<'_>, Failure> {
+    fn target_named(
+        &self,
+        token: Option<u64>,
+        request: Option<u64>,
+    ) -> Result<Target<'_>, Failure> {
         let table = &self.ledger.table;
-        match (kill.token, kill.request) {
+        match (token, request) {
             (Some(token), None) => {
                 let hold = table.hold(Token(token)).map(Target::Hold);
                 hold.ok_or_else(|| past(&format!("nobody holds token {token} any more")))

@@ -60,6 +60,7 @@ impl<'a> Target<'a> {
             since: time(since),
             host: shown.label_of(self.frame()),
             folder: shown.folder(self.asked(), self.frame()),
+            note: self.asked().note.as_deref().map(str::to_owned),
             refused,
             hint: hint.map(String::from),
         }

@@ -1,14 +1,18 @@
 //! `canal kill`: end the processes of holders and waiters, after they were shown.
 //!
-//! Invariant: only what was shown is signalled. The daemon is told the hold or the request, not the
-//! process, and signals nothing if that has changed.
+//! Invariant: only what was shown is signalled, with the processes that it has started. The daemon is
+//! told the hold or the request, not the process, and signals nothing if that has changed.
 
-use std::io::{self, IsTerminal};
+mod ending;
+
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, KillArgs};
+use crate::cli::arguments::duration::{Length, stated};
+use crate::cli::confirm::confirm;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::sanitize;
@@ -17,9 +21,10 @@ use crate::cli::output::stdout;
 use crate::cli::wording::participant::{party, plural};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
-use crate::client::{Client, ClientError};
-use crate::protocol::{Kill, KillTarget, KillTargets, WouldKill};
+use crate::protocol::{KillTarget, KillTargets, WouldKill};
 use crate::run::{OwnCode, SUCCESS};
+pub(super) use ending::Ending;
+use ending::{Left, ends, wait};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -27,6 +32,8 @@ struct Report<'a> {
     signal: &'a str,
     signalled: Vec<&'a KillTarget>,
     refused: Vec<Refused<'a>>,
+    /// What still runs after the wait.
+    left: &'a [Left],
 }
 
 /// A target that was not signalled.
@@ -36,34 +43,113 @@ struct Refused<'a> {
     target: &'a KillTarget,
 }
 
+/// How long canal waits for the processes to end.
+const WAIT: Duration = Duration::from_secs(10);
+
 pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let asked = what(args)?;
     let signal = args.signal.unwrap_or(Signal::SIGTERM);
+    if args.kill_after.is_some() && !ends(signal) {
+        let message = format!("--kill-after does not go with {}, which ends nothing", name(signal));
+        return Err(wrong("kill", message));
+    }
     let mut client = connect::client(global)?;
     let found = client.would_kill(&asked).map_err(connect::failed)?;
-    show(&found, signal, verbosity);
-    check(&found)?;
-    if !args.yes {
-        ask(&found, args, verbosity)?;
-    }
     // The last in the queue comes first and the holders last: else a waiter would be granted the lock
     // of the process that was ended before it.
-    let results = processes(&found.targets).into_iter().rev().map(|target| {
-        let result = end(&mut client, target, signal);
-        if let Err(failed) = &result {
-            verbosity.failure(failed);
-        } else {
-            verbosity.detail(&sent(target, signal));
-        }
-        (target, result)
-    });
-    let results: Vec<_> = results.collect();
-    if args.json {
-        stdout::print(&stdout::json(&report(&found.targets, &results, signal))?)?;
+    let mut endings = Vec::new();
+    for target in processes(&found.targets).into_iter().rev() {
+        endings.push(Ending::find(&mut client, target)?);
     }
-    let all = results.iter().all(|(_, result)| result.is_ok());
+    show(&found, &endings, signal, verbosity);
+    check(&found)?;
+    if !args.yes {
+        let count = plural(endings.len() as u64, "process", "processes");
+        let (question, again) = (format!("end {count}?"), again(args));
+        confirm(&question, "nothing was signalled", &again, verbosity)?;
+    }
+    let (mut signalled, mut refused, mut all) = (Vec::new(), Vec::new(), true);
+    for mut ending in endings {
+        match ending.signal(&mut client, signal) {
+            Ok(not_signalled) => {
+                verbosity.detail(&sent(ending.target, signal));
+                all &= not_signalled.is_empty();
+                not_signalled.iter().for_each(|line| verbosity.message(line));
+                signalled.push(ending);
+            }
+            Err(failed) => {
+                verbosity.failure(&failed);
+                refused.push((ending.target, failed));
+            }
+        }
+    }
+    let left = match ends(signal) {
+        true => wait_for(&mut signalled, signal, args.kill_after, verbosity),
+        false => Vec::new(),
+    };
+    if args.json {
+        stdout::print(&stdout::json(&report(
+            &found.targets,
+            &signalled,
+            &refused,
+            &left,
+            signal,
+        ))?)?;
+    }
     let none_refused = found.targets.iter().all(|target| target.refused.is_none());
-    Ok(if all && none_refused { SUCCESS } else { OwnCode::Failed.number() })
+    let done = all && refused.is_empty() && left.is_empty() && none_refused;
+    Ok(if done { SUCCESS } else { OwnCode::Failed.number() })
+}
+
+/// Waits for the end of what was signalled, and kills it after `kill_after`. Reports what is left.
+fn wait_for(
+    endings: &mut [Ending<'_>],
+    signal: Signal,
+    kill_after: Option<Length>,
+    verbosity: Verbosity,
+) -> Vec<Left> {
+    let time = match kill_after {
+        None => Some(WAIT),
+        Some(Length::Finite(time)) => Some(time),
+        Some(Length::Infinite) => None,
+    };
+    if wait(endings, time) {
+        return Vec::new();
+    }
+    let time = stated(time.unwrap_or_default());
+    if kill_after.is_some() {
+        for ending in endings.iter_mut() {
+            for left in ending.left() {
+                verbosity.note(&format!("killing {}, {time} after {}", left.shown(), name(signal)));
+            }
+            ending.kill_left().iter().for_each(|line| verbosity.message(line));
+        }
+        if wait(endings, Some(WAIT)) {
+            return Vec::new();
+        }
+    }
+    let left: Vec<Left> = endings.iter().flat_map(Ending::left).collect();
+    let (signal, time) = match kill_after {
+        None => (name(signal), time),
+        Some(_) => ("KILL", stated(WAIT)),
+    };
+    for one in &left {
+        verbosity.message(&format!("{} still runs, {time} after {signal}", one.shown()));
+    }
+    if signal != "KILL" {
+        verbosity
+            .hint("`--kill-after 10s` kills what does not end by then, `--signal KILL` at once");
+    }
+    left
+}
+
+/// The command that asks nothing.
+fn again(args: &KillArgs) -> String {
+    match (&args.key, args.pid) {
+        (Some(key), _) if args.waiters => format!("canal kill --yes --waiters {key}"),
+        (Some(key), _) => format!("canal kill --yes {key}"),
+        (None, pid) => format!("canal kill --yes --pid {}", pid.unwrap_or(0)),
+    }
 }
 
 fn what(args: &KillArgs) -> Result<WouldKill, Failed> {
@@ -73,16 +159,25 @@ fn what(args: &KillArgs) -> Result<WouldKill, Failed> {
         (None, Some(_)) if args.waiters => {
             Err(wrong("kill", "--waiters goes with KEY: --pid names a waiter as well as a holder"))
         }
-        (_, pid) => Ok(WouldKill { key, pid, waiters: args.waiters }),
+        (_, pid) => Ok(WouldKill { key, pid, waiters: args.waiters, ..WouldKill::default() }),
     }
 }
 
 /// Names what is about to be ended, and what is not.
-fn show(found: &KillTargets, signal: Signal, verbosity: Verbosity) {
+fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: Verbosity) {
     let now = Now::here();
     for target in &found.targets {
         let line = line(target, &now);
+        let ending = endings.iter().find(|ending| std::ptr::eq(ending.target, target));
+        let started = ending.map_or(0, Ending::started) as u64;
         match &target.refused {
+            None if started > 0 && ends(signal) => {
+                let started = plural(started, "process", "processes");
+                let signal = name(signal);
+                verbosity.note(&format!(
+                    "about to send {signal} to {line}, and to {started} that it has started"
+                ));
+            }
             None => verbosity.note(&format!("about to send {} to {line}", name(signal))),
             Some(_) => verbosity.note(&format!("not to be ended: {line}")),
         }
@@ -106,8 +201,10 @@ pub(super) fn line(target: &KillTarget, now: &Now) -> String {
     let host = target.host.as_ref().map(|host| format!(" on {}", sanitize(host)));
     let folder = target.folder.as_ref().map(|folder| format!(", in {}", sanitize(folder)));
     let since = format!("since {} ({})", now.clock(since), now.age(since));
+    let note = target.note.as_ref().map(|note| format!(", note: {}", sanitize(note)));
     let (host, folder) = (host.unwrap_or_default(), folder.unwrap_or_default());
-    format!("{}{host}, which {does} {keys} {since}{folder}", party(&target.party))
+    let note = note.unwrap_or_default();
+    format!("{}{host}, which {does} {keys} {since}{folder}{note}", party(&target.party))
 }
 
 /// Fails if nothing of it can be ended.
@@ -129,33 +226,6 @@ pub(super) fn refusal(target: &KillTarget) -> Result<(), Failed> {
     })
 }
 
-/// Asks on the terminal. Without one, `--yes` has to say it.
-fn ask(found: &KillTargets, args: &KillArgs, verbosity: Verbosity) -> Result<(), Failed> {
-    let again = match (&args.key, args.pid) {
-        (Some(key), _) if args.waiters => format!("canal kill --yes --waiters {key}"),
-        (Some(key), _) => format!("canal kill --yes {key}"),
-        (None, pid) => format!("canal kill --yes --pid {}", pid.unwrap_or(0)),
-    };
-    let hint = format!("`{again}` ends them without a question");
-    if verbosity < Verbosity::Normal {
-        return Err(
-            Failed::new("with -q nothing is shown that could be agreed to: give --yes").hint(hint)
-        );
-    }
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failed::new("nothing was signalled: there is no terminal to ask on").hint(hint));
-    }
-    let count = processes(&found.targets).len() as u64;
-    let them = plural(count, "process", "processes");
-    verbosity.question(&format!("end {them}? [y/N]"));
-    let mut answer = String::new();
-    let read = io::stdin().read_line(&mut answer);
-    if read.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Err(Failed::new("nothing was signalled"));
-    }
-    Ok(())
-}
-
 /// Of each process that can be ended, the first target: it is signalled once.
 fn processes(targets: &[KillTarget]) -> Vec<&KillTarget> {
     let mut processes: Vec<&KillTarget> = Vec::new();
@@ -174,33 +244,22 @@ pub(super) fn sent(target: &KillTarget, signal: Signal) -> String {
     format!("sent {} to {}", name(signal), party(&target.party))
 }
 
-/// Signals the process of a hold or of a waiting request.
-pub(super) fn end(client: &mut Client, target: &KillTarget, signal: Signal) -> Result<(), Failed> {
-    let kill = Kill { token: target.token, request: target.request, signal: signal as i32 };
-    match client.kill(&kill) {
-        Ok(_) => Ok(()),
-        Err(ClientError::Gone) => {
-            Err(Failed::new("the daemon went away before it answered; it may have sent the signal"))
-        }
-        Err(error) => Err(connect::failed(error)),
-    }
-}
-
 fn report<'a>(
     targets: &'a [KillTarget],
-    results: &'a [(&'a KillTarget, Result<(), Failed>)],
+    signalled: &[Ending<'a>],
+    late: &'a [(&'a KillTarget, Failed)],
+    left: &'a [Left],
     signal: Signal,
 ) -> Report<'a> {
     let before = targets
         .iter()
         .filter_map(|target| target.refused.as_deref().map(|message| Refused { message, target }));
-    let late = results.iter().filter_map(|(target, result)| {
-        result.as_ref().err().map(|failed| Refused { message: &failed.message, target })
-    });
+    let late = late.iter().map(|(target, failed)| Refused { message: &failed.message, target });
     Report {
         signal: name(signal),
-        signalled: results.iter().filter(|it| it.1.is_ok()).map(|(target, _)| *target).collect(),
+        signalled: signalled.iter().map(|ending| ending.target).collect(),
         refused: before.chain(late).collect(),
+        left,
     }
 }
 
@@ -224,6 +283,7 @@ mod tests {
             since: "2026-11-20T14:02:11Z".to_owned(),
             host: None,
             folder: Some("/srv/app".to_owned()),
+            note: None,
             refused: None,
             hint: None,
         }
@@ -241,13 +301,14 @@ mod tests {
             token: None,
             request: Some(3),
             folder: None,
+            note: Some("nightly \u{7}".to_owned()),
             host: Some("beta".to_owned()),
             ..target(812, 7)
         };
         assert_eq!(
             line(&waiter, &now),
             "pid 812 `make test` (root, s17) on beta, which waits for db, gpu since 14:02:11 \
-             (3m12s)"
+             (3m12s), note: nightly ?"
         );
     }
 
@@ -257,7 +318,7 @@ mod tests {
         let targets = [target(812, 7), target(812, 8), refused.clone(), target(813, 9)];
         let tokens: Vec<_> = processes(&targets).iter().map(|it| it.token).collect();
         assert_eq!(tokens, [Some(7), Some(9)]);
-        let nothing = KillTargets { targets: vec![refused], left_out: 0 };
+        let nothing = KillTargets { targets: vec![refused], left_out: 0, process_fd: None };
         assert_eq!(check(&nothing).unwrap_err().message, "no");
     }
 }

@@ -1,0 +1,32 @@
+//! Asks on the terminal before canal ends or breaks something.
+
+use std::io::{self, IsTerminal};
+
+use super::failed::Failed;
+use super::output::stderr::Verbosity;
+
+/// Asks the question that follows what was shown. Without a terminal `--yes` has to say it: `again`
+/// is the command with it. `undone` says that nothing was done.
+pub(super) fn confirm(
+    question: &str,
+    undone: &str,
+    again: &str,
+    verbosity: Verbosity,
+) -> Result<(), Failed> {
+    let hint = format!("`{again}` does it without a question");
+    if verbosity < Verbosity::Normal {
+        return Err(
+            Failed::new("with -q nothing is shown that could be agreed to: give --yes").hint(hint)
+        );
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failed::new(format!("{undone}: there is no terminal to ask on")).hint(hint));
+    }
+    verbosity.question(&format!("{question} [y/N]"));
+    let mut answer = String::new();
+    let read = io::stdin().read_line(&mut answer);
+    if read.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Err(Failed::new(undone));
+    }
+    Ok(())
+}
