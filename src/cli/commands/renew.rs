@@ -36,7 +36,8 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Re
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
     let mut client = connect::client(global)?;
     let ttl_ms = args.ttl.map(millis);
-    let lease = Lease { handle, ttl_ms, json: args.json, verbosity };
+    let is_kept = process.is_some();
+    let lease = Lease { handle, ttl_ms, is_kept, json: args.json, verbosity };
     let asked_at = boottime_ms();
     let renewed = lease.renew(&mut client, note)?.map_err(connect::failed)?;
     if args.json {
@@ -60,13 +61,15 @@ struct Lease {
     handle: Handle,
     /// The TTL that it is to have from now on.
     ttl_ms: Option<u64>,
+    /// Whether it is renewed until a process ends.
+    is_kept: bool,
     json: bool,
     verbosity: Verbosity,
 }
 
 impl Lease {
     /// Renews it once, with a new note if there is one. The outer error ends the command: the lease is
-    /// lost.
+    /// lost, or its owner has given it back.
     fn renew(
         &self,
         client: &mut Client,
@@ -74,6 +77,11 @@ impl Lease {
     ) -> Result<Result<Renewed, ClientError>, Failed> {
         match client.renew(&Renew { handle: self.handle, note, ttl_ms: self.ttl_ms }) {
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+                // A script gives its lease back while its renewals run beside it. Nothing is lost.
+                if self.is_kept && failure.reason.as_deref() == Some("released") {
+                    self.verbosity.detail("the lease was given back: there is nothing to renew");
+                    return Err(Failed::silent(SUCCESS));
+                }
                 Err(lease_lost::explain(&failure, self.json, self.verbosity)?)
             }
             result => Ok(result),

@@ -66,6 +66,25 @@ fn a_lease_that_is_lost_meanwhile_ends_the_renewals_with_122() {
 }
 
 #[test]
+fn a_lease_that_its_owner_gives_back_ends_the_renewals_silently_with_0() {
+    let world = World::with_daemon();
+    let process = cat(&world);
+    let lease = Lease::take(&world, "3s", &["-k", "x"]);
+    let keeper = keep(&world, &lease, &process);
+    lease.release(&world).code(0);
+    let ended = keeper.end().code(0);
+    assert_eq!((ended.stdout.lines().count(), &*ended.stderr), (1, ""), "{ended:?}");
+    // The same where the renewals begin only after the release.
+    let late = ["renew", "--json", "--while", &process.pid_text()];
+    let late = world.canal(late).env("CANAL_HANDLE", &lease.handle).end().code(0);
+    assert_eq!((&*late.stdout, &*late.stderr), ("", ""), "{late:?}");
+    // A single renewal relies on the lease.
+    let once = world.canal(["renew"]).env("CANAL_HANDLE", &lease.handle).end().code(122);
+    assert!(once.stderr.contains("was released"), "{once:?}");
+    process.finish();
+}
+
+#[test]
 fn a_restart_of_the_daemon_loses_no_lease_that_is_kept() {
     let world = World::with_daemon().on_one_host();
     let process = cat(&world);
@@ -92,7 +111,8 @@ fn what_cannot_be_kept_is_an_error_at_once() {
         |pid: &str| world.canal(["renew", "--while", pid]).env("CANAL_HANDLE", &lease.handle).end();
     assert!(renew("4194304").code(125).stderr.contains("there is no process 4194304"));
     assert!(renew("0").code(125).stderr.contains("--while 0: there is no process 0"));
-    lease.release(&world).code(0);
+    let token = lease.token.to_string();
+    world.canal(["release", "-q", "--force", "--token", &token]).end().code(0);
     let process = cat(&world);
     renew(&process.pid_text()).code(122);
     process.finish();
