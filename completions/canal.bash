@@ -160,7 +160,7 @@ _canal() {
             fi
             ;;
         acquire) options="$lock $wait --pid --ttl --on --require --on-lost --json $everywhere" ;;
-        release) options="--all --handle --force --token --pid --json $everywhere" ;;
+        release) options="--all --handle --force --token -y --yes --pid --json $everywhere" ;;
         renew) options="--handle --while --ttl --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
         top) options="--under --mine --user --waiting $everywhere" ;;

@@ -167,7 +167,7 @@ complete -c canal -n '__canal_at history' -l failed -d 'Only what ended otherwis
 complete -c canal -n '__canal_at history' -s n -x -d 'Show the last so many'
 complete -c canal -n '__canal_at history' -l csv -d 'Print comma-separated values'
 complete -c canal -n '__canal_at release' -l all -d 'Everything that the process holds'
-complete -c canal -n '__canal_at release' -l force -d 'Break the hold that --token names'
+complete -c canal -n '__canal_at release' -l force -d 'Break the only hold of the key, or that of --token'
 complete -c canal -n '__canal_at release' -l token -x -d 'Token of the hold to break'
 
 set -l at '__canal_at status list ps top'
@@ -190,7 +190,7 @@ complete -c canal -n '__canal_at leader' -l watch -d 'Print a line of JSON now a
 
 complete -c canal -n '__canal_at kill' -l waiters -d 'The processes that wait for the key, too'
 complete -c canal -n '__canal_at kill' -s s -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -d 'The signal that is sent'
-complete -c canal -n '__canal_at kill' -s y -l yes -d 'Do not ask'
+complete -c canal -n '__canal_at kill release' -s y -l yes -d 'Do not ask'
 
 complete -c canal -n '__canal_at renew' -l ttl -x -a '10s 1m 10m 1h' -d 'How long it lives without a renewal from now on'
 complete -c canal -n '__canal_at renew' -l while -x -a '(__fish_complete_pids)' -d 'Renew it as long as this process lives'

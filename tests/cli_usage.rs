@@ -68,7 +68,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["acquire", "-k", "x", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "-k", "x", "--pid", "4194305"], "there is no process 4194305"),
         (&["release"], "which lock? give its KEY, --all, or --handle"),
-        (&["release", "--force"], "--force needs --token"),
+        (&["release", "--force"], "--force needs KEY or --token"),
         (
             &["resize", "x"],
             "which size? give --per P --buckets B, --slots N, --forget, --pause or --resume",

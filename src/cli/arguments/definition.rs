@@ -255,12 +255,16 @@ pub(crate) struct ReleaseArgs {
     /// Everything that the process holds
     #[arg(long)]
     pub(crate) all: bool,
-    /// Break the hold that --token names (a hold of the same user, or as root any hold)
+    /// Break the only hold of KEY after asking, or the hold that --token names (a hold of the same
+    /// user, or as root any hold)
     #[arg(long)]
     pub(crate) force: bool,
     /// The token of the hold to break; `canal status -v` shows it
     #[arg(long, value_name = "T", value_parser = number, allow_negative_numbers = true)]
     pub(crate) token: Option<u64>,
+    /// With --force KEY: do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) which: HandleArgs,
     #[command(flatten)]

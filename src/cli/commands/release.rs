@@ -3,6 +3,7 @@
 use crate::cli::arguments::definition::{Global, ReleaseArgs};
 use crate::cli::arguments::handle::{GivenHandle, HandleArgs};
 use crate::cli::commands::nodes;
+use crate::cli::confirm::confirm;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
@@ -12,26 +13,35 @@ use crate::cli::wording::lease_lost;
 use crate::cli::wording::participant::{COMMAND_COLUMNS, holder};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
-use crate::client::ClientError;
-use crate::protocol::{ErrorName, Release, Released, ReleasedHold};
+use crate::client::{Client, ClientError};
+use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, StatusQuery};
 use crate::run::SUCCESS;
 use crate::run::nodes::LeaseHandle;
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
-    let release = match what(args)? {
-        What::Here(release) => release,
+    let (mut release, force_key) = match what(args)? {
+        What::Here(release) => (release, None),
+        What::Forced(key) => (Release::default(), Some(key)),
         What::OverNodes(handle) => {
             return nodes::release::run(&handle, args.json, global, verbosity);
         }
     };
-    let by_name = release.token.is_some() || release.handle.is_some();
+    let by_name = args.force || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
     let mut client = connect::client(global)?;
+    if let Some(key) = &force_key {
+        release.token = Some(only_holder(&mut client, key)?);
+    }
     if args.force {
         let held = client.would_release(&release, None).map_err(connect::failed)?;
         for line in lines(&held, "about to break the hold of", "by") {
             verbosity.note(&line);
         }
+    }
+    // A token in the command says which hold is meant. A key does not: another one may have it by now.
+    if let Some(key) = force_key.filter(|_| !args.yes) {
+        let again = format!("canal release --force --yes {key}");
+        confirm("break the hold?", "nothing was released", &again, verbosity)?;
     }
     let released = match client.release_once(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
         Ok(released) => released,
@@ -52,16 +62,38 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     Ok(SUCCESS)
 }
 
+/// The token of the only hold of exactly this key.
+fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
+    let query = StatusQuery { key: Some(key.to_owned()), ..StatusQuery::default() };
+    let status = client.status(&query).map_err(connect::failed)?;
+    let holders = status.keys.iter().filter(|it| it.key == key).flat_map(|it| &it.holders);
+    // The daemon names the key of a hold above or below.
+    let holders: Vec<&HolderInfo> = holders.filter(|holder| holder.key.is_none()).collect();
+    match *holders {
+        [holder] => Ok(holder.token),
+        [] => Err(Failed::new(format!("nobody holds `{key}`"))
+            .hint("`canal status` shows who holds and waits")),
+        _ => {
+            let count = holders.len();
+            Err(Failed::new(format!("{count} hold `{key}`: --force --token says which to break"))
+                .hint(format!("`canal status -v {key}` shows the tokens")))
+        }
+    }
+}
+
 /// Adds to the error that the owner is the parent process, which is not obvious in a pipe or a
 /// subshell.
 fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
     let not_held = matches!(&error, ClientError::Failure(f) if f.name == ErrorName::NotHeld);
     let failed = connect::failed(error);
     match owner {
-        Some(owner) if not_held && owner.by_default => failed.hint(format!(
-            "without --pid, canal releases for its parent process, {}; --pid names another",
-            owner.shown()
-        )),
+        // The daemon may know better who holds it.
+        Some(owner) if not_held && owner.by_default && failed.hint.is_none() => {
+            failed.hint(format!(
+                "without --pid, canal releases for its parent process, {}; --pid names another",
+                owner.shown()
+            ))
+        }
         _ => failed,
     }
 }
@@ -70,6 +102,8 @@ fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
 enum What {
     /// At the daemon of this place.
     Here(Release),
+    /// The only hold of this key, by force.
+    Forced(String),
     /// A lease over nodes.
     OverNodes(Box<LeaseHandle>),
 }
@@ -85,7 +119,7 @@ impl What {
     }
 }
 
-/// Exactly one of KEY, --all, --handle and --force --token says what; if none does, the handle that
+/// Exactly one of KEY, --all, --handle, --force KEY and --force --token says what; if none does, the handle that
 /// the environment names.
 fn what(args: &ReleaseArgs) -> Result<What, Failed> {
     let error = |message: &str| Err(wrong("release", message));
@@ -104,6 +138,9 @@ fn what(args: &ReleaseArgs) -> Result<What, Failed> {
     {
         return Ok(What::lease(handle));
     }
+    if args.yes && !args.force {
+        return error("--yes goes with --force KEY: nothing else asks");
+    }
     let here = |release| Ok(What::Here(release));
     match (&args.key, args.all, args.force, args.token) {
         (None, false, true, Some(token)) => match args.whose.pid {
@@ -112,10 +149,14 @@ fn what(args: &ReleaseArgs) -> Result<What, Failed> {
                 error("--force releases by --token, whatever process holds it: leave out --pid")
             }
         },
-        (_, _, true, None) => {
-            Err(wrong("release", "--force needs --token")
-                .hint("`canal status -v` shows the tokens"))
-        }
+        (Some(key), false, true, None) => match args.whose.pid {
+            None => Ok(What::Forced(key.text().to_string())),
+            Some(_) => {
+                error("--force KEY breaks a hold, whatever process holds it: leave out --pid")
+            }
+        },
+        (_, _, true, None) => Err(wrong("release", "--force needs KEY or --token")
+            .hint("`canal status -v` shows the tokens")),
         (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),
         (_, _, false, Some(_)) => error("--token goes with --force"),
         (Some(_), true, false, None) => error("KEY and --all cannot be given together"),

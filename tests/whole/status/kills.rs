@@ -286,3 +286,50 @@ fn a_forced_release_says_before_what_it_is_about_to_break() {
     assert!(alive(holder.pid()));
     holder.finish();
 }
+
+#[test]
+fn a_key_is_enough_to_break_the_hold_of_its_only_holder() {
+    let world = World::with_daemon().on_one_host();
+    let lease = Lease::take(&world, "10m", &["-k", "db"]);
+    // A hold below the key is another hold.
+    let below = world.holder(&["-k", "db/x"]);
+    let asks = world.canal(["release", "--force", "db"]).end().code(125);
+    assert!(asks.stderr.contains("canal: about to break the hold of db by a lease"), "{asks:?}");
+    let end = "canal: nothing was released: there is no terminal to ask on\n\
+               hint: `canal release --force --yes db` does it without a question\n";
+    assert!(asks.stderr.ends_with(end), "{asks:?}");
+    assert_eq!(world.held("db"), 1);
+    let mut terminal = Terminal::start(&world, &["canal", "release", "--force", "db"]);
+    terminal.until("break the hold? [y/N] ");
+    terminal.keys("y\n");
+    assert_eq!(terminal.end().0.code, Some(0));
+    lease.until_lost(&world);
+    let nobody = world.canal(["release", "--force", "--yes", "db"]).end().code(125);
+    assert!(nobody.stderr.starts_with("canal: nobody holds `db`\n"), "{nobody:?}");
+    below.finish();
+    let holders = [world.holder(&["-k", "db", "-j", "2"]), world.holder(&["-k", "db", "-j", "2"])];
+    let several = world.canal(["release", "--force", "--yes", "db"]).end().code(125);
+    let message = "canal: 2 hold `db`: --force --token says which to break\n";
+    assert!(several.stderr.starts_with(message), "{several:?}");
+    assert_eq!(world.held("db"), 2);
+    for holder in holders {
+        holder.finish();
+    }
+}
+
+#[test]
+fn the_key_of_a_lease_is_not_enough_and_the_handle_is_named() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "10m", &["-k", "db"]);
+    let hint = "hint: a lease holds `db`: its --handle, or CANAL_HANDLE, gives it back; `canal \
+                release --force db` breaks it\n";
+    let refused = world.canal(["release", "db"]).end().code(125);
+    assert!(refused.stderr.ends_with(hint), "{refused:?}");
+    // The same where the process holds another key.
+    let script = "canal release db; echo $?; canal release other";
+    let other = world.canal(["run", "-k", "other", "-c", script]).end().code(0);
+    assert!(other.stdout.starts_with("125\n") && other.stderr.contains(hint), "{other:?}");
+    lease.release(&world).code(0);
+    let refused = world.canal(["release", "db"]).end().code(125);
+    assert!(refused.stderr.contains("hint: without --pid, canal releases for"), "{refused:?}");
+}

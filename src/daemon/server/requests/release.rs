@@ -64,7 +64,8 @@ impl Server {
             (Some(key), false, token, None) => {
                 let key = items::shared_key(key)?;
                 let nothing = |pid| format!("process {pid} does not hold `{key}`");
-                let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing)?;
+                let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing);
+                let frame = frame.map_err(|failure| self.hint_of_lease(failure, &key))?;
                 if let Some(token) = token {
                     self.check_latest(frame, &key, Token(token))?;
                 }
@@ -167,15 +168,29 @@ impl Server {
         let message = match giving {
             Giving::Latest { frame, key } => {
                 let owner = self.ledger.table.frame(*frame).map(|frame| &frame.owner);
-                match owner.map_or(0, pid_of) {
+                let message = match owner.map_or(0, pid_of) {
                     0 => format!("the process does not hold `{key}`"),
                     pid => format!("process {pid} does not hold `{key}`"),
-                }
+                };
+                return self.hint_of_lease(Failure::new(ErrorName::NotHeld, message), key);
             }
             Giving::All { .. } => "the process holds nothing".to_owned(),
             Giving::Hold { token, .. } => return no_holder(*token),
         };
         Failure::new(ErrorName::NotHeld, message)
+    }
+
+    /// Adds that a lease holds the key, if one does: a process cannot give that back by the key.
+    fn hint_of_lease(&self, failure: Failure, key: &Key) -> Failure {
+        let table = &self.ledger.table;
+        let mut holds = table.holders(key).filter_map(|token| table.hold(token));
+        if !holds.any(|hold| matches!(hold.asked.owner, Owner::Lease(_))) {
+            return failure;
+        }
+        failure.hint(format!(
+            "a lease holds `{key}`: its --handle, or CANAL_HANDLE, gives it back; `canal release \
+             --force {key}` breaks it"
+        ))
     }
 
     /// Notes that the client has read a provisional grant. The TTL of a lease begins anew: the client may
