@@ -1,7 +1,8 @@
 //! How processes ended: a process that is not the daemon's child leaves its exit status in its pidfd.
 //!
-//! The kernel has the status when the parent of the process has reaped it, which is shortly after
-//! the daemon learns of the end. So the pidfd is kept until the record is written.
+//! The kernel has the status there when the parent of the process has reaped it, which is shortly
+//! after the daemon learns of the end. So the pidfd is kept until the record is written. Until it is
+//! reaped, which some parents never do, /proc has the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::core::FrameId;
 use crate::history::Ending;
 use crate::sys::pidfd::Pidfd;
+use crate::sys::process::zombie_status;
 
 /// One in this many descriptors may be a pidfd that is kept.
 const SHARE_OF_DESCRIPTORS: usize = 16;
@@ -58,7 +60,7 @@ impl Exits {
 impl Exit {
     /// How the process ended; `None` if the kernel does not tell it, or not yet.
     pub(crate) fn ending(&self) -> Option<Ending> {
-        self.pidfd.wait_status().map(ending)
+        self.pidfd.wait_status().or_else(|| zombie_status(&self.pidfd)).map(ending)
     }
 }
 
@@ -106,7 +108,10 @@ mod tests {
         assert_eq!(exits.kept.load(Ordering::Relaxed), 1);
         drop(held);
         assert_eq!(exits.kept.load(Ordering::Relaxed), 0);
+        assert!(pidfd.wait_end(60_000));
+        assert_eq!(zombie_status(&pidfd), Some(0));
         child.wait().unwrap();
+        assert_eq!(zombie_status(&pidfd), None);
         // Only a kernel that tells the status of a process that was reaped says more.
         assert!(matches!(pidfd.wait_status(), None | Some(0)));
     }

@@ -26,7 +26,7 @@ pub(in crate::history) fn encode<'a>(
     out.extend(record.ended_ms.to_le_bytes());
     out.extend(record.uid.to_le_bytes());
     out.push(
-        flag(record.ending.is_failure(record.held_ms.is_some()), FAILED)
+        flag(record.ending.is_failure(), FAILED)
             | flag(record.held_ms.is_some(), GRANTED)
             | flag(record.note.is_some(), NOTED)
             | flag(record.host.is_some(), HAS_HOST)

@@ -205,6 +205,17 @@ fn uid_by_status(pidfd: &Pidfd) -> Option<u32> {
     uids.split_whitespace().next()?.parse().ok()
 }
 
+/// How a process ended that its parent has not reaped yet: the status as wait(2) gives it (field 52 of
+/// `/proc/PID/stat`, Linux 3.5). `None` if it was reaped, or if this process may not see it.
+#[must_use]
+pub fn zombie_status(pidfd: &Pidfd) -> Option<i32> {
+    let pid = pidfd.pid().filter(|&pid| pid != 0)?;
+    let stat = Stat::read(pid).filter(|stat| stat.state == 'Z' && pidfd.has_ended())?;
+    // The kernel shows 0 to those who may not see it, and to them it hides the wait channel, too.
+    let is_seen = stat.exit_code != 0 || stat.wait_channel != 0;
+    (is_seen && pidfd.pid() == Some(pid)).then_some(stat.exit_code)
+}
+
 /// Makes orphaned descendants of this process its children (PR_SET_CHILD_SUBREAPER, Linux 3.4). The
 /// setting survives exec, and children do not inherit it.
 pub fn become_subreaper() -> std::io::Result<()> {

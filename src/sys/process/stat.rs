@@ -24,6 +24,10 @@ pub(super) struct Stat {
     pub(super) threads: u64,
     /// 22: when it started, in clock ticks since boot.
     pub(super) started: u64,
+    /// 35: where it waits in the kernel. 0 if this process may not see it, and if it does not wait.
+    pub(super) wait_channel: u64,
+    /// 52: the status of wait(2). 0 if this process may not see it, and before the end.
+    pub(super) exit_code: i32,
 }
 
 impl Stat {
@@ -32,7 +36,8 @@ impl Stat {
         if let Some(kernel) = crate::sys::kernel::simulated::current() {
             let crate::sys::kernel::simulated::Stat { state, parent, started } =
                 kernel.stat(pid)?;
-            return Some(Self { state, parent, flags: 0, threads: 1, started });
+            let (flags, threads, wait_channel, exit_code) = (0, 1, 0, 0);
+            return Some(Self { state, parent, flags, threads, started, wait_channel, exit_code });
         }
         let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
         // With enough room, the kernel returns all of it in one read. Each read is expensive.
@@ -57,7 +62,9 @@ impl Stat {
         let flags = skip(4)?.parse().ok()?;
         let threads = skip(10)?.parse().ok()?;
         let started = skip(1)?.parse().ok()?;
-        Some(Self { state, parent, flags, threads, started })
+        let wait_channel = skip(12)?.parse().ok()?;
+        let exit_code = skip(16)?.parse().ok()?;
+        Some(Self { state, parent, flags, threads, started, wait_channel, exit_code })
     }
 
     pub(super) fn run_state(&self) -> RunState {
@@ -102,9 +109,13 @@ fn is_killed(status: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// The fields 25 to 52.
+    const REST: &str = "3 0 0 0 0 0 0 0 0 0 1 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 1536";
+
     fn parse(name: &str, state: &str, flags: u32) -> Option<Stat> {
         let line = format!(
-            "42 ({name}) {state} 7 42 42 34816 42 {flags} 0 0 0 0 1 2 3 4 20 0 3 0 9876543210 1 2"
+            "42 ({name}) {state} 7 42 42 34816 42 {flags} 0 0 0 0 1 2 3 4 20 0 3 0 9876543210 1 2 \
+             {REST}"
         );
         Stat::parse(line.as_bytes())
     }
@@ -113,12 +124,19 @@ mod tests {
     fn a_name_can_hold_anything() {
         for name in ["sh", "a) Z 1 (b", ") T 1 1", "new\nline) X 0", "", "((("] {
             let stat = parse(name, "S", 0).unwrap();
-            let expected =
-                Stat { state: 'S', parent: 7, flags: 0, threads: 3, started: 9_876_543_210 };
+            let expected = Stat {
+                state: 'S',
+                parent: 7,
+                flags: 0,
+                threads: 3,
+                started: 9_876_543_210,
+                wait_channel: 1,
+                exit_code: 1536,
+            };
             assert_eq!(stat, expected, "{name:?}");
         }
         let mut line = b"42 (\xff\xfe) S 7 42 42 34816 42 0".to_vec();
-        line.extend(b" 0 0 0 0 1 2 3 4 20 0 3 0 5 1 2");
+        line.extend(format!(" 0 0 0 0 1 2 3 4 20 0 3 0 5 1 2 {REST}").bytes());
         assert_eq!(Stat::parse(&line).unwrap().started, 5);
     }
 

@@ -58,6 +58,34 @@ fn commands_leave_their_exit_status_or_the_signal_that_killed_them() {
 }
 
 #[test]
+fn what_nobody_reaps_leaves_its_exit_status_too() {
+    let world = World::with_daemon().on_one_host();
+    // The shell becomes a program that never waits for its child.
+    let script = "canal run -k a -- sh -c 'exit 6' & canal run -k a -- true & exec sleep 600";
+    let parent = world.sh(script).spawn();
+    let found = until_recorded(&world, &["a"], 2);
+    let mut hows = hows(&found);
+    hows.sort_unstable();
+    assert_eq!(hows, ["ended exit 0", "ended exit 6"]);
+    let failed = world.canal(["history", "--failed", "a"]).end().code(0).stdout;
+    assert!(failed.contains("  exit 6  ") && !failed.contains("  exit 0  "), "{failed}");
+    parent.kill();
+}
+
+#[test]
+fn an_unknown_exit_status_is_listed_among_the_failures() {
+    let world = World::with_daemon().on_one_host();
+    let holder = world.holder(&["-k", "a"]);
+    world.kill_daemon();
+    holder.finish();
+    world.daemons_return();
+    let found = until_recorded(&world, &["--failed", "a"], 1);
+    assert_eq!(hows(&found), ["ended"]);
+    let failed = world.canal(["history", "--failed", "a"]).end().code(0).stdout;
+    assert!(failed.contains("  ended (exit status unknown)  "), "{failed}");
+}
+
+#[test]
 fn what_was_refused_given_up_and_released_is_recorded_too() {
     let world = World::with_daemon().on_one_host();
     let holder = world.holder(&["-k", "b"]);

@@ -72,7 +72,7 @@ fn what_ended_while_no_daemon_ran_is_recorded_by_the_next_one() {
     assert_unseen(&until_recorded(&world, &["x"], 2), "ended");
     let shown = world.canal(["history", "x"]).end().code(0).stdout;
     let hows = |how: &str| shown.lines().filter(|line| line.contains(how)).count();
-    assert_eq!((hows("  ended  "), hows("  gave up  ")), (1, 1), "{shown}");
+    assert_eq!((hows("  ended (exit status unknown)  "), hows("  gave up  ")), (1, 1), "{shown}");
 }
 
 /// A process that holds `x`, and another one that waits for it and cannot come back by itself.

@@ -12,6 +12,8 @@ use crate::cli::wording::time::Now;
 use crate::protocol::HistoryRecord;
 
 const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY  COMMAND"];
+/// The column that says how a record ended.
+const HOW: usize = 1;
 const PLAIN: Style = Style::new();
 const FAINT: Style = Style::new().dimmed();
 
@@ -21,6 +23,7 @@ pub(in crate::cli::commands) fn page(records: &[HistoryRecord], dropped: u64, no
         page.title("nothing like that has ended".to_owned(), String::new(), PLAIN);
     } else {
         page.cells(NAMES.map(str::to_owned), FAINT);
+        page.keep_whole(HOW);
     }
     for record in records {
         page.cells(cells(record, now), PLAIN);
@@ -68,6 +71,7 @@ fn how(record: &HistoryRecord) -> String {
         (Some(status), _, _) => format!("exit {status}"),
         (_, Some(signal), _) => format!("killed: {}", signal_name(signal)),
         (_, _, "ended") if record.held_ms.is_none() => "gave up".to_owned(),
+        (_, _, "ended") => "ended (exit status unknown)".to_owned(),
         (_, _, "withdrawn") => "gave up".to_owned(),
         (_, _, "timeout") => "timed out".to_owned(),
         (_, _, "full") => "busy".to_owned(),
@@ -171,6 +175,14 @@ mod tests {
             assert!(narrow.lines().all(|line| line.chars().count() <= columns), "{narrow}");
             assert!(narrow.contains("exit 0"), "{narrow}");
         }
+    }
+
+    #[test]
+    fn an_unknown_exit_status_is_never_cut() {
+        let text = shown(&[record("ended", Some(2_000))], 0, Some(80));
+        let line =
+            "  14:02:11  ended (exit status unknown)  0.3s    2.0s  812  root  deploy  ./dep…";
+        assert_eq!(text.lines().nth(1), Some(line), "{text}");
     }
 
     #[test]

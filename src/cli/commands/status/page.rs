@@ -30,6 +30,8 @@ pub(in crate::cli::commands) struct Page {
     rows: Vec<(Row, Style)>,
     /// Where each group of rows begins. What stands before the first one belongs to none.
     groups: Vec<usize>,
+    /// A column that is not cut, however wide it is.
+    whole: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +65,11 @@ impl Page {
     /// Begins a group of rows.
     pub(in crate::cli::commands) fn group(&mut self) {
         self.groups.push(self.rows.len());
+    }
+
+    /// Has a column be as wide as its widest cell.
+    pub(in crate::cli::commands) fn keep_whole(&mut self, column: usize) {
+        self.whole = Some(column);
     }
 
     /// Adds a name and text about it. If the line is too long, the name is cut, or the text gets a
@@ -137,8 +144,9 @@ impl Page {
         let mut widths = [0; COLUMNS - 1];
         for (row, _) in &self.rows {
             let Row::Cells(cells) = row else { continue };
-            for (widest, cell) in widths.iter_mut().zip(cells.iter()) {
-                let most = if columns.is_some() { WIDE } else { usize::MAX };
+            for (at, (widest, cell)) in widths.iter_mut().zip(cells.iter()).enumerate() {
+                let is_cut = columns.is_some() && self.whole != Some(at);
+                let most = if is_cut { WIDE } else { usize::MAX };
                 *widest = width(cell).min(most).max(*widest);
             }
         }
