@@ -63,6 +63,8 @@ impl EngineDriver {
         for call in self.member.take_calls() {
             self.engine.call(call);
         }
+        let Deadlines { term_at, kill_at } = self.member.deadlines();
+        self.engine.renew_by([term_at, kill_at]);
     }
 
     pub(crate) fn propose(&mut self, change: Change) -> Ticket {

@@ -24,6 +24,7 @@ mod outage;
 mod position;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod retry;
 #[cfg(test)]
 pub(crate) mod simulated;
 
@@ -75,6 +76,11 @@ pub enum OpenError {
 pub trait Engine: fmt::Debug {
     /// Asks for something. Never waits.
     fn call(&mut self, call: Call);
+
+    /// Says when commands of this host are asked to end and when they are killed unless it renews
+    /// before, in milliseconds of CLOCK_BOOTTIME; 0 if no command depends on it. An engine that is
+    /// away is tried often enough to be back by then.
+    fn renew_by(&mut self, _times: [u64; 2]) {}
 
     /// The next answer.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer>;

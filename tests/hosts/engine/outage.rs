@@ -1,9 +1,14 @@
 //! Engines that stop and restart while commands run and wait.
 
+use std::time::Duration;
+
+use crate::over_each_engine;
 use crate::shared_table::commands::{finish, lost, never_both, next, queue, start, start_for_now};
-use crate::shared_table::{Log, hosts, mortal_hosts, until_idle};
+use crate::shared_table::{Log, hosts, hosts_timed, mortal_hosts, until_idle};
 use crate::world::record::Events;
 use crate::{etcd_server, postgres_server};
+
+over_each_engine!(until_shortly_before_commands_must_end);
 
 /// One command runs, others wait or come meanwhile: all of them go on.
 fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(bool)) {
@@ -54,6 +59,22 @@ fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
     a.until("member");
     a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
     until_idle(&[a, b]);
+}
+
+/// The network to the engine is cut until little of the time is left in which commands may run on.
+fn until_shortly_before_commands_must_end(log: &Log) {
+    let hosts: [_; 3] = hosts_timed(log, "ttl = \"12s\"\nrenewal = \"500ms\"");
+    let holders: Vec<_> =
+        hosts.iter().map(|host| (host, host.world.holder(&["-k", &host.label()]))).collect();
+    // A renewal that was sent before is good for nine seconds.
+    hosts.iter().for_each(|host| host.proxy.cut());
+    std::thread::sleep(Duration::from_millis(6_500));
+    hosts.iter().for_each(|host| host.proxy.mend());
+    hosts.iter().for_each(|host| host.until("member"));
+    for (host, holder) in holders {
+        let ended = holder.finish();
+        assert_eq!(ended.code, Some(0), "{}: {ended:?}", host.label());
+    }
 }
 
 #[test]

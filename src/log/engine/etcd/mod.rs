@@ -23,6 +23,7 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
+use super::retry::RenewBy;
 use super::{Answer, Call, Engine, Inspection, OpenError, Source};
 use worker::Endpoints;
 
@@ -33,6 +34,7 @@ pub struct Etcd {
     address: Address,
     calls: mpsc::UnboundedSender<Call>,
     answers: mpsc::UnboundedReceiver<Answer>,
+    renew_by: RenewBy,
 }
 
 impl Etcd {
@@ -47,11 +49,12 @@ impl Etcd {
         let (calls, called) = mpsc::unbounded_channel();
         let (answer, answers) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let endpoints = Endpoints::new(&address, source);
+        let renew_by = RenewBy::default();
+        let endpoints = Endpoints::new(&address, source, renew_by.clone());
         thread::Builder::new()
             .name("canal-etcd".into())
             .spawn(move || runtime.block_on(worker::work(endpoints, called, answer)))?;
-        Ok(Self { address, calls, answers })
+        Ok(Self { address, calls, answers, renew_by })
     }
 }
 
@@ -65,6 +68,10 @@ impl Engine for Etcd {
     fn call(&mut self, call: Call) {
         // The thread ends only after this side has dropped its end.
         let _ = self.calls.send(call);
+    }
+
+    fn renew_by(&mut self, times: [u64; 2]) {
+        self.renew_by.set(times);
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {

@@ -22,6 +22,7 @@ use super::membership::era::Observation;
 use super::membership::register::{Registration, register, withdraw};
 use super::membership::{era, renew};
 use super::shared::{EngineState, Shared};
+use crate::log::engine::retry::RenewBy;
 use crate::log::engine::{Answer, Append, Call, Outage, Position, Source};
 
 /// Pauses between attempts, once every member has failed: the first, and the longest if none
@@ -75,12 +76,13 @@ pub(super) struct Endpoints {
     prefix: String,
     members: usize,
     source: Source,
+    renew_by: RenewBy,
 }
 
 impl Endpoints {
-    pub(super) fn new(address: &Address, source: Source) -> Self {
+    pub(super) fn new(address: &Address, source: Source, renew_by: RenewBy) -> Self {
         let (prefix, members) = (address.prefix.clone(), address.endpoints.len());
-        Self { prefix, members, source }
+        Self { prefix, members, source, renew_by }
     }
 
     fn address(&mut self) -> Result<Address, Outage> {
@@ -164,8 +166,11 @@ impl Roads {
         let mut round = Round::default();
         loop {
             let rounds = self.failures / endpoints.members.max(1);
-            if rounds > 0 && !pause(length(rounds, away.as_ref()), calls).await {
-                return None;
+            if rounds > 0 {
+                let length = endpoints.renew_by.pause(length(rounds, away.as_ref()));
+                if !pause(length, calls).await {
+                    return None;
+                }
             }
             // Whatever it says may have been changed, the passwords above all.
             let address = match endpoints.address() {

@@ -23,6 +23,7 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
+use super::retry::RenewBy;
 use super::{Answer, Call, Engine, Inspection, OpenError, Source};
 
 use event::WorkerEvent;
@@ -36,6 +37,7 @@ use worker::Endpoint;
 pub struct Postgres {
     events: mpsc::UnboundedSender<WorkerEvent>,
     answers: mpsc::UnboundedReceiver<Answer>,
+    renew_by: RenewBy,
 }
 
 impl Postgres {
@@ -56,10 +58,12 @@ impl Postgres {
         let (events, to_do) = mpsc::unbounded_channel();
         let (tell, answers) = mpsc::unbounded_channel();
         let wake = events.clone();
+        let renew_by = RenewBy::default();
+        let pauses = renew_by.clone();
         thread::Builder::new().name("canal-postgres".to_owned()).spawn(move || {
-            runtime.block_on(worker::run(endpoint, wake, to_do, tell));
+            runtime.block_on(worker::run(endpoint, pauses, wake, to_do, tell));
         })?;
-        Ok(Self { events, answers })
+        Ok(Self { events, answers, renew_by })
     }
 }
 
@@ -67,6 +71,10 @@ impl Engine for Postgres {
     fn call(&mut self, call: Call) {
         // The thread ends only after it was told to.
         let _ = self.events.send(WorkerEvent::Call(call));
+    }
+
+    fn renew_by(&mut self, times: [u64; 2]) {
+        self.renew_by.set(times);
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {

@@ -16,6 +16,7 @@ use super::event::WorkerEvent;
 use super::session::connection::{PATIENCE, Session};
 use super::session::era::{EraChange, Witness};
 use super::settings::url::Settings;
+use crate::log::engine::retry::RenewBy;
 use crate::log::engine::{Answer, Call, Outage, Source};
 
 /// The pauses between attempts to connect grow from the first to the last.
@@ -57,6 +58,7 @@ fn table(settings: &Settings) -> (Option<String>, String) {
 /// Serves until it is told to quit.
 pub(super) async fn run(
     mut endpoint: Endpoint,
+    renew_by: RenewBy,
     wake: UnboundedSender<WorkerEvent>,
     events: UnboundedReceiver<WorkerEvent>,
     answers: UnboundedSender<Answer>,
@@ -65,7 +67,10 @@ pub(super) async fn run(
     let mut pause = PAUSE_FIRST;
     for id in 0.. {
         let opened = match endpoint.settings() {
-            Ok(settings) => Session::open(id, &settings, &wake).await.map_err(Outage::from),
+            Ok(settings) => {
+                let opened = Session::open(id, &settings, &renew_by, &wake).await;
+                opened.map_err(Outage::from)
+            }
             Err(outage) => Err(outage),
         };
         let outage = match opened {
@@ -80,7 +85,7 @@ pub(super) async fn run(
             Err(outage) => outage,
         };
         thread.tell(outage);
-        if !thread.wait(pause).await {
+        if !thread.wait(renew_by.pause(pause)).await {
             return;
         }
         pause = (pause * 2).min(PAUSE_MAX);

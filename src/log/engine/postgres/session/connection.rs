@@ -19,6 +19,7 @@ use super::era::{Observation, Witness};
 use crate::log::engine::postgres::error::{DIRECT, PostgresError, Refusal};
 use crate::log::engine::postgres::event::WorkerEvent;
 use crate::log::engine::postgres::settings::url::Settings;
+use crate::log::engine::retry::RenewBy;
 
 /// How long anything that is asked of the server may take. The server itself gives up a little
 /// earlier, but for what its own time-out does not cover: the wait for a synchronous standby in a
@@ -78,11 +79,12 @@ impl Session {
     pub(crate) async fn open(
         id: u64,
         settings: &Settings,
+        renew_by: &RenewBy,
         wake: &mpsc::UnboundedSender<WorkerEvent>,
     ) -> Result<Self, PostgresError> {
         // An unreachable server may stand in the list before a reachable one.
         let addresses = settings.config.get_hosts().len().max(1);
-        let patience = PATIENCE * u32::try_from(addresses).unwrap_or(u32::MAX);
+        let patience = renew_by.attempt(PATIENCE) * u32::try_from(addresses).unwrap_or(u32::MAX);
         timeout(patience, Self::connect(id, settings, wake))
             .await
             .unwrap_or_else(|_| Err(PostgresError::silent()))
