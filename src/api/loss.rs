@@ -122,6 +122,7 @@ mod tests {
                 engine,
                 host,
                 then,
+                is_refused: false,
             })
         };
         assert_eq!(

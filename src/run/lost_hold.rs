@@ -20,6 +20,8 @@ pub struct LostHold {
     pub host: String,
     /// What becomes of the command; `None` if it had not begun.
     pub then: Option<OnLost>,
+    /// Whether the kernel refuses to signal the command.
+    pub is_refused: bool,
 }
 
 impl LostHold {
@@ -39,6 +41,7 @@ impl LostHold {
             engine: page.engine(),
             host: page.label(),
             then: None,
+            is_refused: false,
         }
     }
 }

@@ -1,10 +1,15 @@
-//! Signals of this process.
+//! Signals of this process, and signals that the kernel does not let through to others.
 
+use std::fmt;
 use std::io;
 
 use libc::c_int;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::unistd::{Pid, Uid, User, getuid};
+
+use super::pidfd::Pidfd;
+use super::process::uid_of;
 
 /// Gives a signal its default effect. Returns whether it was ignored before.
 pub fn set_default(signal: Signal) -> io::Result<bool> {
@@ -159,6 +164,41 @@ fn set(signal: Signal, handler: SigHandler) -> io::Result<bool> {
     Ok(matches!(before.handler(), SigHandler::SigIgn))
 }
 
+/// A process that this one may not signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalRefused {
+    /// Its number.
+    pub pid: Pid,
+    /// The user that it runs as, if that is known and is the reason.
+    pub uid: Option<u32>,
+}
+
+impl SignalRefused {
+    /// The refusal that the result of a signal is: EPERM for a process that has not ended.
+    #[must_use]
+    pub fn by(result: &io::Result<()>, pid: Pid) -> Option<Self> {
+        let is_refused = |error: &io::Error| error.raw_os_error() == Some(libc::EPERM);
+        if !result.as_ref().is_err_and(is_refused) {
+            return None;
+        }
+        // It is gone, or its number may be that of another process by now.
+        let process = Pidfd::open(pid.as_raw().unsigned_abs()).ok().filter(|it| !it.has_ended())?;
+        let uid = uid_of(&process).filter(|uid| *uid != getuid().as_raw());
+        Some(Self { pid, uid })
+    }
+}
+
+impl fmt::Display for SignalRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot signal pid {}: ", self.pid)?;
+        let Some(uid) = self.uid else { return f.write_str("the system does not permit it") };
+        match User::from_uid(Uid::from_raw(uid)) {
+            Ok(Some(user)) => write!(f, "it runs as {}", user.name),
+            Ok(None) | Err(_) => write!(f, "it runs as user {uid}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
@@ -204,5 +244,13 @@ mod tests {
         let mut command = rerun::command("sys::signals::tests::scene", "");
         let output = command.env("CANAL_TEST_SIGNALS", libc::SIGURG.to_string()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_user_where_that_is_the_reason() {
+        let text = |uid| SignalRefused { pid: Pid::from_raw(12), uid }.to_string();
+        assert_eq!(text(Some(0)), "cannot signal pid 12: it runs as root");
+        assert_eq!(text(Some(3_999_999_999)), "cannot signal pid 12: it runs as user 3999999999");
+        assert_eq!(text(None), "cannot signal pid 12: the system does not permit it");
     }
 }

@@ -11,6 +11,7 @@ use canal::protocol::OnLost;
 use canal::run::{ChildChannel, Fate, Limits, LostHold, OwnCode, SupervisorHooks, supervise};
 use canal::sys::deadline::Reader;
 use canal::sys::process::exec;
+use canal::sys::signals::SignalRefused;
 use canal::sys::{fds, startup};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -26,6 +27,10 @@ struct Nobody;
 impl SupervisorHooks for Nobody {
     fn lost(&mut self, lost: &LostHold) {
         eprintln!("lost token {}", lost.token);
+    }
+
+    fn refused(&mut self, refused: &SignalRefused) {
+        eprintln!("{refused}");
     }
 
     fn is_daemon(&self, pid: Pid) -> bool {

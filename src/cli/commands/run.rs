@@ -25,6 +25,7 @@ use crate::run::{
     Asked, ChildChannel, Command, Ended, Fate, KILL_AFTER_DEFAULT, Limits, LostHold, NotBegun,
     NotRun, OwnCode, SupervisorHooks, become_command, supervise,
 };
+use crate::sys::signals::SignalRefused;
 
 pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let argv = argv(args)?;
@@ -179,6 +180,12 @@ impl SupervisorHooks for RunHooks<'_, '_> {
         let Self(job) = self;
         job.verbosity.message(&hold_lost::message(lost, &job.keys()));
         job.verbosity.hint(hold_lost::HINT);
+    }
+
+    fn refused(&mut self, refused: &SignalRefused) {
+        let verbosity = self.0.verbosity;
+        verbosity.message(&refused.to_string());
+        verbosity.hint(hold_lost::REFUSED_HINT);
     }
 
     fn is_daemon(&self, pid: Pid) -> bool {

@@ -13,6 +13,10 @@ use crate::sys::deadline::Why;
 /// What to do about it.
 pub(crate) const HINT: &str = "canal-run(1) says under LOSING THE LOCK what this means";
 
+/// What becomes of a process that cannot be signalled.
+pub(crate) const REFUSED_HINT: &str =
+    "canal waits until it ends; canal could end it if it ran as the same user, or as root";
+
 /// A command that was not begun because its lock was lost before.
 pub(crate) fn not_begun(lost: &LostHold, keys: &[&str]) -> Failed {
     Failed::with_code(OwnCode::LockLost.number(), message(lost, keys)).hint(HINT)
@@ -47,6 +51,9 @@ fn sentence(lost: &LostHold, keys: &[&str], at: &str) -> String {
     };
     let then = match lost.then {
         None => "the command was not started",
+        Some(OnLost::Kill | OnLost::Term) if lost.is_refused => {
+            "the command goes on, as canal cannot signal it"
+        }
         Some(OnLost::Kill | OnLost::Term) => "the command is ended",
         Some(OnLost::Warn) => "the command goes on (--on-lost warn)",
     };
@@ -59,7 +66,16 @@ mod tests {
 
     fn lost(why: Why, then: Option<OnLost>) -> LostHold {
         let (engine, host) = ("etcd".to_owned(), "alpha".to_owned());
-        LostHold { token: 77, why, at: 60_000, reached_at: 15_000, engine, host, then }
+        LostHold {
+            token: 77,
+            why,
+            at: 60_000,
+            reached_at: 15_000,
+            engine,
+            host,
+            then,
+            is_refused: false,
+        }
     }
 
     #[test]
@@ -79,6 +95,13 @@ mod tests {
         let message = sentence(Why::Rewritten, None);
         assert!(message.contains("another history than before"), "{message}");
         assert!(message.ends_with("; the command was not started"), "{message}");
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_signalled_is_not_said_to_be_ended() {
+        let lost = LostHold { is_refused: true, ..lost(Why::Away, Some(OnLost::Kill)) };
+        let message = sentence(&lost, &["db"], "14:02:11");
+        assert!(message.ends_with("; the command goes on, as canal cannot signal it"), "{message}");
     }
 
     #[test]

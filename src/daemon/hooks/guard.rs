@@ -31,6 +31,7 @@ use crate::daemon::hooks::program;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::become_subreaper;
 use crate::sys::process::child::{Reap, children, ended, spawn_apart};
+use crate::sys::signals::SignalRefused;
 use crate::sys::{fds, signals};
 
 /// The descriptor of the guard's end of the channel to the daemon.
@@ -72,6 +73,8 @@ pub(crate) enum Outcome {
     Killed(i32),
     /// It was killed because it ran too long.
     TimedOut,
+    /// It ran too long, and something that it has started cannot be killed. Why, as text for people.
+    NotEnded(String),
     /// It was killed because the daemon ended.
     DaemonEnded,
     /// It was not started. Why, as text for people.
@@ -157,12 +160,15 @@ fn file_of(content: &[u8]) -> io::Result<File> {
 fn watch(mut child: Child, channel: &UnixStream, until: Instant) -> Outcome {
     let Ok(pidfd) = Pidfd::open(child.id()) else {
         // No descriptor is left.
-        let status = end_all(&mut child, None);
-        return outcome(status, Some(Outcome::TimedOut));
+        let (status, refused) = end_all(&mut child, None);
+        return outcome(status, Some(timed_out(refused)));
     };
     let cut_short = wait(&pidfd, channel, until);
-    let status = end_all(&mut child, Some(&pidfd));
-    outcome(status, cut_short)
+    let (status, refused) = end_all(&mut child, Some(&pidfd));
+    outcome(
+        status,
+        cut_short.map(|it| if it == Outcome::TimedOut { timed_out(refused) } else { it }),
+    )
 }
 
 /// Waits until the program ends by itself. Otherwise returns why it has to end.
@@ -192,6 +198,11 @@ fn wait(pidfd: &Pidfd, channel: &UnixStream, until: Instant) -> Option<Outcome> 
     }
 }
 
+/// The outcome for a program that ran too long.
+fn timed_out(refused: Option<SignalRefused>) -> Outcome {
+    refused.map_or(Outcome::TimedOut, |refused| Outcome::NotEnded(refused.to_string()))
+}
+
 fn outcome(status: Option<ExitStatus>, cut_short: Option<Outcome>) -> Outcome {
     if let Some(cut_short) = cut_short {
         return cut_short;
@@ -204,8 +215,12 @@ fn outcome(status: Option<ExitStatus>, cut_short: Option<Outcome>) -> Outcome {
 }
 
 /// Kills the process group of the program, then what has left the group, which are children of this
-/// process by then. Returns how the program ended, if it has.
-fn end_all(child: &mut Child, pidfd: Option<&Pidfd>) -> Option<ExitStatus> {
+/// process by then. Returns how the program ended, if it has, and a process that cannot be killed, if
+/// there is one.
+fn end_all(
+    child: &mut Child,
+    pidfd: Option<&Pidfd>,
+) -> (Option<ExitStatus>, Option<SignalRefused>) {
     // It is not reaped yet, so its group cannot be another one.
     let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
     let until = Instant::now() + END_MAX;
@@ -213,18 +228,21 @@ fn end_all(child: &mut Child, pidfd: Option<&Pidfd>) -> Option<ExitStatus> {
         pidfd.wait_end(u16::try_from(END_MAX.as_millis()).unwrap_or(u16::MAX));
     }
     let status = child.try_wait().ok().flatten();
+    let mut refused = None;
     while Instant::now() < until {
         let left = children().unwrap_or_default();
+        refused = None;
         if left.is_empty() {
             break;
         }
         for pid in &left {
-            let _ = kill(*pid, Signal::SIGKILL);
+            let killed = kill(*pid, Signal::SIGKILL).map_err(io::Error::from);
+            refused = SignalRefused::by(&killed, *pid).or(refused);
             let _ = ended(*pid, Reap::Now);
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    status
+    (status, refused)
 }
 
 #[cfg(test)]
@@ -242,6 +260,9 @@ mod tests {
     fn why_a_program_had_to_end_says_more_than_its_status() {
         let killed = Some(ExitStatus::from_raw(9));
         assert_eq!(outcome(killed, Some(Outcome::TimedOut)), Outcome::TimedOut);
+        let refused = SignalRefused { pid: Pid::from_raw(12), uid: Some(0) };
+        let why = "cannot signal pid 12: it runs as root".to_owned();
+        assert_eq!(outcome(None, Some(timed_out(Some(refused)))), Outcome::NotEnded(why));
         assert_eq!(outcome(killed, None), Outcome::Killed(9));
         assert_eq!(outcome(Some(ExitStatus::from_raw(3 << 8)), None), Outcome::Exited(3));
         let text = serde_json::to_string(&Outcome::NotStarted("x".to_owned())).unwrap();

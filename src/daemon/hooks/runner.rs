@@ -199,6 +199,9 @@ impl Shared {
             Ok(Outcome::TimedOut) => {
                 Some(format!("was killed: it ran longer than {}", stated(settings.timeout)))
             }
+            Ok(Outcome::NotEnded(why)) => {
+                Some(format!("runs longer than {}: {why}", stated(settings.timeout)))
+            }
             Ok(Outcome::NotStarted(why)) => Some(format!("could not be started: {why}")),
             Err(error) => Some(format!("could not be started: {error}")),
         };

@@ -12,9 +12,9 @@ pub enum Ended {
     Exited(u8),
     /// By a signal.
     Signaled(i32),
-    /// It ran too long and was ended, in the end by this signal.
+    /// It ran too long and was ended, and this was the last signal that reached it.
     TimeOver(Signal),
-    /// The lock was lost, and it was ended for that.
+    /// The lock was lost, and it was ended for that, or could not be signalled.
     LockLost(Box<LostHold>),
 }
 

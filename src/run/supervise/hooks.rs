@@ -10,6 +10,7 @@ use crate::protocol::place::Place;
 use crate::protocol::{DeadlinePageQuery, ErrorName, Tag};
 use crate::run::LostHold;
 use crate::sys::deadline::{Reader, Why};
+use crate::sys::signals::SignalRefused;
 
 /// What the supervisor asks of its caller while the command runs.
 pub trait SupervisorHooks {
@@ -21,6 +22,10 @@ pub trait SupervisorHooks {
     /// Reports that the lock is lost, or may be lost from now on. Called once for each loss, before
     /// the supervisor does anything to the command.
     fn lost(&mut self, lost: &LostHold);
+
+    /// Reports that the kernel refuses to signal the command, or a process that it has started. Called
+    /// once for each process.
+    fn refused(&mut self, refused: &SignalRefused);
 
     /// Whether a process is a daemon that a client started. It serves other clients too, so the
     /// supervisor neither waits for it nor ends it.

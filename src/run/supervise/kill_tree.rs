@@ -8,12 +8,15 @@ use nix::unistd::Pid;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::child::children_of;
 use crate::sys::process::{add_descendants, parent};
+use crate::sys::signals::SignalRefused;
 
 /// Kills `tops`, which are children of this process, and all their descendants, from the top down.
 /// A process that is started or adopted meanwhile may be missed, so the caller repeats this until
-/// no child is left. `spared` processes and their descendants are not touched.
-pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) {
+/// no child is left. `spared` processes and their descendants are not touched. Returns those that the
+/// kernel refuses to kill.
+pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) -> Vec<SignalRefused> {
     let this = Pid::this();
+    let mut refused = Vec::new();
     let mut seen = BTreeSet::new();
     let mut left: Vec<(Pid, Pid)> = tops.iter().rev().map(|pid| (*pid, this)).collect();
     while let Some((pid, above)) = left.pop() {
@@ -21,9 +24,10 @@ pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) {
             continue;
         }
         let below = children_of(pid);
-        kill_one(pid, above);
+        refused.extend(kill_one(pid, above));
         left.extend(below.into_iter().rev().map(|child| (child, pid)));
     }
+    refused
 }
 
 /// Kills a process that need not be a child of this one, and the descendants that are found below it.
@@ -39,14 +43,15 @@ pub(in crate::run) fn kill_with_descendants(top: &Pidfd) {
 }
 
 /// Kills the process that was found below `above`, unless its number belongs to another process by
-/// now: its parent must still be `above`, or be this process, which adopts orphans.
-fn kill_one(pid: Pid, above: Pid) {
+/// now: its parent must still be `above`, or be this process, which adopts orphans. Returns the refusal
+/// of the kernel: the process may have changed its user since it began.
+fn kill_one(pid: Pid, above: Pid) -> Option<SignalRefused> {
     let number = |pid: Pid| pid.as_raw().unsigned_abs();
-    let Ok(pidfd) = Pidfd::open(number(pid)) else { return };
+    let pidfd = Pidfd::open(number(pid)).ok()?;
     // After it was opened: another process under the same number has other parents.
     let parent = parent(number(pid));
     if parent == Some(number(above)) || parent == Some(std::process::id()) {
-        // It may refuse: another user's since it began.
-        let _ = pidfd.signal(Signal::SIGKILL);
+        return SignalRefused::by(&pidfd.signal(Signal::SIGKILL), pid);
     }
+    None
 }

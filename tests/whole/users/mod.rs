@@ -4,6 +4,7 @@ mod history;
 mod hooks;
 mod machine;
 mod metrics;
+mod other_user;
 mod permissions;
 mod places;
 mod separation;

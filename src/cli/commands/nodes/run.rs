@@ -31,6 +31,7 @@ use crate::run::{
     ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, OwnCode, SupervisorHooks,
     become_command_over_nodes, supervise,
 };
+use crate::sys::signals::SignalRefused;
 
 /// How long the child sleeps if its display does not change before.
 const SLEEP: Duration = Duration::from_secs(5);
@@ -351,6 +352,12 @@ impl SupervisorHooks for Hooks<'_> {
     fn lost(&mut self, lost: &LostHold) {
         self.verbosity.message(&hold_lost::message(lost, self.keys));
         self.verbosity.hint(hold_lost::HINT);
+    }
+
+    fn refused(&mut self, refused: &SignalRefused) {
+        let verbosity = self.verbosity;
+        verbosity.message(&refused.to_string());
+        verbosity.hint(hold_lost::REFUSED_HINT);
     }
 
     fn is_daemon(&self, pid: Pid) -> bool {

@@ -7,9 +7,12 @@ use nix::unistd::Pid;
 
 use super::super::Fate;
 use super::Parent;
+use super::signals::probe;
+use crate::run::LostHold;
 use crate::run::supervise::hold_monitor::{HoldMonitor, Phase};
 use crate::run::supervise::kill_tree;
 use crate::sys::process::child::End;
+use crate::sys::signals::SignalRefused;
 
 impl Parent<'_> {
     /// Reads the deadline page, and asks for another one if the page has lost its writer. Until the
@@ -34,7 +37,9 @@ impl Parent<'_> {
         if let Some(phase) = monitor.check()? {
             // A command that is killed was reported before, when it was asked to end.
             if let Some(lost) = monitor.lost().filter(|_| before == Phase::Held) {
-                self.hooks.lost(lost);
+                let is_refused = self.end.is_none()
+                    && SignalRefused::by(&probe(self.command), self.command).is_some();
+                self.hooks.lost(&LostHold { is_refused, ..lost.clone() });
             }
             match phase {
                 Phase::Ending => {
@@ -42,7 +47,9 @@ impl Parent<'_> {
                     self.send(Signal::SIGTERM);
                     self.send(Signal::SIGCONT);
                 }
-                Phase::Killing => self.send(Signal::SIGKILL),
+                Phase::Killing => {
+                    self.send(Signal::SIGKILL);
+                }
                 Phase::Held | Phase::Warned => {}
             }
         }
@@ -63,9 +70,12 @@ impl Parent<'_> {
                 self.send(Signal::SIGKILL);
                 let tops: Vec<Pid> =
                     std::iter::once(self.command).chain(left.iter().copied()).collect();
-                kill_tree::kill(&tops, |pid| self.hooks.is_daemon(pid));
+                let refused = kill_tree::kill(&tops, |pid| self.hooks.is_daemon(pid));
+                refused.into_iter().for_each(|refused| self.report(refused));
             }
-            Some(Phase::Ending) => self.signal_descendants(left, Signal::SIGTERM),
+            Some(Phase::Ending) => {
+                self.signal_descendants(left, Signal::SIGTERM);
+            }
             _ => {}
         }
     }

@@ -64,9 +64,13 @@ pub(super) struct Parent<'a> {
     /// Keeps the hold while descendants live.
     children: Vec<OwnedFd>,
     time_limit: TimeLimit,
+    /// The signals for the time limit that reached the command; after its end, its descendants.
+    reached: Vec<Signal>,
     end: Option<End>,
     /// Descendants that were signalled already.
     signalled: Vec<Pid>,
+    /// Processes that cannot be signalled.
+    refused: Vec<Pid>,
 }
 
 impl<'a> Parent<'a> {
@@ -99,8 +103,10 @@ impl<'a> Parent<'a> {
             asked_fate: false,
             children: Vec::new(),
             time_limit: TimeLimit::NotStarted,
+            reached: Vec::new(),
             end: None,
             signalled: Vec::new(),
+            refused: Vec::new(),
         }
     }
 
@@ -165,11 +171,10 @@ impl<'a> Parent<'a> {
         {
             return Ended::LockLost(Box::new(lost.clone()));
         }
-        match (self.time_limit, end) {
-            (TimeLimit::Signalled(_), _) => Ended::TimeOver(self.limits.signal),
-            (TimeLimit::Killed, _) => Ended::TimeOver(Signal::SIGKILL),
-            (_, End::Exited(code)) => Ended::Exited(code),
-            (_, End::Killed(signal)) => Ended::Signaled(signal),
+        match (self.reached.last(), end) {
+            (Some(signal), _) => Ended::TimeOver(*signal),
+            (None, End::Exited(code)) => Ended::Exited(code),
+            (None, End::Killed(signal)) => Ended::Signaled(signal),
         }
     }
 
@@ -204,6 +209,10 @@ impl<'a> Parent<'a> {
                 stop_too(signal)?;
             }
             self.end = ended(self.command, Reap::Later)?;
+            if self.end.is_some_and(|end| end != End::Killed(libc::SIGKILL)) {
+                // It had ended before SIGKILL could end it.
+                self.reached.retain(|signal| *signal != Signal::SIGKILL);
+            }
         }
         Ok(())
     }
@@ -218,7 +227,8 @@ impl<'a> Parent<'a> {
         };
         let phase = self.monitor.as_ref().map(HoldMonitor::phase);
         let look = match phase {
-            Some(Phase::Killing) => Some(LOOK_KILLING),
+            Some(Phase::Killing) if self.refused.is_empty() => Some(LOOK_KILLING),
+            Some(Phase::Killing) => Some(LOOK),
             // It may move on after all.
             Some(Phase::Warned) => Some(LOOK),
             _ => self.end.is_some().then_some(LOOK),

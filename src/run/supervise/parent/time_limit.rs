@@ -27,20 +27,31 @@ impl Parent<'_> {
             TimeLimit::Running(deadline) if now >= deadline => {
                 let kill_at = self.limits.kill_after.and_then(|grace| now.checked_add(grace));
                 self.time_limit = TimeLimit::Signalled(kill_at);
-                self.send(self.limits.signal);
+                self.send_for_time(self.limits.signal);
                 self.send(Signal::SIGCONT);
             }
             TimeLimit::Signalled(Some(kill_at)) if now >= kill_at => {
                 self.time_limit = TimeLimit::Killed;
                 self.signalled.clear();
-                self.send(Signal::SIGKILL);
+                self.send_for_time(Signal::SIGKILL);
             }
             _ => {}
         }
-        match self.time_limit {
-            TimeLimit::NotStarted | TimeLimit::Running(_) => {}
-            TimeLimit::Signalled(_) => self.signal_descendants(left, self.limits.signal),
-            TimeLimit::Killed => self.signal_descendants(left, Signal::SIGKILL),
+        let signal = match self.time_limit {
+            TimeLimit::NotStarted | TimeLimit::Running(_) => return,
+            TimeLimit::Signalled(_) => self.limits.signal,
+            TimeLimit::Killed => Signal::SIGKILL,
+        };
+        let has_reached = self.signal_descendants(left, signal);
+        // What a command leaves behind that could not be signalled says nothing about its own end.
+        if has_reached && self.end.is_some() && !self.refused.contains(&self.command) {
+            self.reached.push(signal);
+        }
+    }
+
+    fn send_for_time(&mut self, signal: Signal) {
+        if self.send(signal) && self.end.is_none() {
+            self.reached.push(signal);
         }
     }
 }
