@@ -2,14 +2,15 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # cur, prev, words and cword are set by _init_completion
 
-# Puts the keys that begin with $cur into COMPREPLY, quoted for the shell.
+# Puts the keys that begin with $cur into COMPREPLY, quoted for the shell; with `sizable` those that
+# -k takes: without = and :, which would begin a size there.
 _canal_keys() {
     local key prefix=${cur//\\/}
     prefix=${prefix#[\"\']}
     while IFS= read -r key; do
-        # What contains = or : cannot stand on the command line.
-        [[ $key == *[=:]* ]] || COMPREPLY+=("$(printf %q "$key")")
+        [[ ${2-} == sizable && $key == *[=:]* ]] || COMPREPLY+=("$(printf %q "$key")")
     done < <("$1" "${socket[@]}" complete keys -- "$prefix" 2>/dev/null)
+    __ltrim_colon_completions "$cur"
 }
 
 # Hands the command that begins at word $1 to its own completion.
@@ -30,7 +31,7 @@ _canal() {
     _init_completion -s -n : || return
 
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
-    local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
+    local lock='-k --key --key-literal --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
     local verbs='run acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
 
@@ -48,7 +49,7 @@ _canal() {
             --socket=*)
                 socket=("${words[i]}")
                 ;;
-            --key | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
+            --key | --key-literal | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
                 --priority | --max-waiting | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
                 --idle-exit | --since | --on | --require | --svg)
                 ((i++))
@@ -86,13 +87,13 @@ _canal() {
     fi
 
     case $prev in
-        --key | --read | --write | -*k)
+        --key | -*k)
             if [[ $verb == @(run|acquire|test) ]]; then
-                _canal_keys "$1"
+                _canal_keys "$1" sizable
                 return
             fi
             ;;
-        --under | --keys)
+        --key-literal | --read | --write | --under | --keys)
             _canal_keys "$1"
             return
             ;;
@@ -192,7 +193,9 @@ _canal() {
     esac
     if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|top|history|stats|trace|test|leader|kill|resize) ]]; then
         [[ $verb == test ]] || ((!operand)) || return
-        _canal_keys "$1"
+        local only=
+        [[ $verb != @(acquire|test) ]] || only=sizable
+        _canal_keys "$1" "$only"
         return
     fi
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")

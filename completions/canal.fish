@@ -11,7 +11,7 @@ function __canal_words
         switch $word
             case --
                 break
-            case --socket --key --read --write --why --under --user --for --while --per --buckets --slots --count --wait --conflict-exit-code \
+            case --socket --key --key-literal --read --write --why --under --user --for --while --per --buckets --slots --count --wait --conflict-exit-code \
                 --priority --max-waiting --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit \
                 --since --svg
                 set -e words[1]
@@ -67,6 +67,7 @@ function __canal_command
     complete -C (string trim -l -- "$line "(commandline -ct))
 end
 
+# Prints the keys that begin as the word under the cursor does.
 function __canal_keys
     set -l words (commandline -opc)
     set -l socket
@@ -78,8 +79,12 @@ function __canal_keys
                 set socket $words[$at]
         end
     end
-    # What contains = or : cannot stand on the command line.
-    $words[1] $socket complete keys -- (commandline -ct | string replace -r '^(--(key|read|write)=|-k)' '') 2>/dev/null | string match -rv '[=:]'
+    $words[1] $socket complete keys -- (commandline -ct | string replace -r '^(--(key|key-literal|read|write|under)=|-k)' '') 2>/dev/null
+end
+
+# Prints those of them that -k takes: without = and :, which would begin a size there.
+function __canal_sizable_keys
+    __canal_keys | string match -rv '[=:]'
 end
 
 complete -c canal -f
@@ -119,7 +124,8 @@ for at in __canal_at "__canal_at $verbs list ps"
 end
 
 set -l at '__canal_at run acquire test'
-complete -c canal -n $at -s k -l key -x -a '(__canal_keys)' -d 'Key of the lock'
+complete -c canal -n $at -s k -l key -x -a '(__canal_sizable_keys)' -d 'Key of the lock'
+complete -c canal -n $at -l key-literal -x -a '(__canal_keys)' -d 'Key of the lock, as it stands'
 complete -c canal -n $at -l read -x -a '(__canal_keys)' -d 'Share a key and those below it'
 complete -c canal -n $at -l write -x -a '(__canal_keys)' -d 'Have a key and those below it alone'
 complete -c canal -n $at -l new-session -d 'Begin a session of its own'
@@ -156,7 +162,8 @@ complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log no
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
 complete -c canal -n '__canal_at acquire release renew status list ps history stats test leader kill resize config doctor' -l json -d 'Print JSON'
-complete -c canal -n '__canal_at acquire release status list ps top history stats trace test leader kill resize' -a '(__canal_keys)' -d 'Key'
+complete -c canal -n '__canal_at acquire test' -a '(__canal_sizable_keys)' -d 'Key'
+complete -c canal -n '__canal_at release status list ps top history stats trace leader kill resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at history stats trace' -l since -x -a '1h 1d 1w' -d 'Only what ended within DUR'
 complete -c canal -n '__canal_at history stats' -l user -x -a '(__fish_complete_users)' -d 'Only what is of this user'

@@ -46,8 +46,8 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
             "--per, --buckets, --slots and --count describe a lock of --key, and none is given",
         ),
         (
-            &["run", "--write", "a:1", "true"],
-            "--write a:1: a key on the command line contains no `:`",
+            &["run", "--key-literal", "/fix=2"],
+            "--key-literal /fix=2: a key does not begin with `/`; use `fix=2`",
         ),
         (&["run", "--read", "x/", "true"], "--read x/: a key does not end with `/`; use `x`"),
         (
@@ -78,7 +78,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
             &["resize", "x", "--pause", "--slots", "2"],
             "--pause and --slots cannot be given together",
         ),
-        (&["status", "a:b"], "KEY a:b: a key on the command line contains no `:`"),
+        (&["status", "a//b"], "KEY a//b: a key has no empty component; `//` is at byte 1"),
     ] {
         let assert = canal(&dir, args).code(125).stdout("");
         let said = stderr(&assert);

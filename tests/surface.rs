@@ -78,7 +78,7 @@ fn bash_and_zsh_complete_exactly_the_options_that_exist() {
     // call.
     let foreign: &[(&str, &[&str])] = &[
         ("canal.bash", &["-r", "-s", "-W", "-t", "-d", "-F", "-n", "-u"]),
-        ("_canal", &["-A", "-C", "-S", "-a", "-e", "-i", "-s", "-t"]),
+        ("_canal", &["-A", "-C", "-F", "-S", "-a", "-e", "-i", "-s", "-t"]),
     ];
     for (name, foreign) in foreign {
         let named = named(&script(name));

@@ -14,11 +14,11 @@ mod executable;
 use bound::BOUND;
 use executable::executable;
 
-/// A stub of canal that knows four keys.
+/// A stub of canal that knows six keys.
 const STUB: &str = "#!/bin/sh
 echo \"$@\" >> \"$0.calls\"
 for prefix; do :; done
-for key in db deploy/web 'my key' web; do
+for key in db deploy/web 'my key' web fix=2 f:1; do
     case $key in \"$prefix\"*) echo \"$key\" ;; esac
 done
 ";
@@ -136,6 +136,14 @@ fn completes(shell: &Shell) {
     assert_offers(shell, "canal kill --", &["--yes", "--waiters", "--signal"]);
     assert_offers_only(shell, "canal status d", &["db", "deploy/web"]);
     assert_offers_only(shell, "canal resize w", &["web"]);
+    for line in
+        ["canal run --key-literal f", "canal run --read f", "canal release f", "canal kill f"]
+    {
+        assert_offers_only(shell, line, &["f:1", "fix=2"]);
+    }
+    for line in ["canal run -k f", "canal acquire f", "canal test f"] {
+        assert_offers_none_of(shell, line, &["f:1", "fix=2"]);
+    }
     assert_offers_only(shell, "canal run --signal K", &["KILL"]);
     assert_offers(shell, "canal run --wait 1", &["10s", "10m"]);
     assert_offers_only(shell, "canal completions z", &["zsh"]);

@@ -13,7 +13,9 @@ use super::output::stderr::Verbosity;
 use super::progress::Waiting;
 use super::wording::participant;
 use crate::client::{self, Acquired, Client, ClientError};
-use crate::protocol::{Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, OnLost, SizeNote};
+use crate::protocol::{
+    Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, OnLost, SizeNote, WireItem,
+};
 use crate::sys::pidfd::Pidfd;
 
 /// The most columns of a command line that the daemon is told.
@@ -108,6 +110,14 @@ pub(crate) fn obtain(
 /// daemon and user, because cron mails every word.
 fn size_notes(notes: &[SizeNote], verbosity: Verbosity) {
     for note in notes.iter().filter(|note| note.first) {
+        verbosity.note(&note.message);
+    }
+}
+
+/// Prints how the keys of a request over nodes were read. No daemon remembers that for all of them, so
+/// each request says it.
+pub(crate) fn text_notes(items: &[WireItem], verbosity: Verbosity) {
+    for note in items.iter().filter_map(SizeNote::of_text) {
         verbosity.note(&note.message);
     }
 }

@@ -85,7 +85,7 @@ fn runs(recipe: &Recipe) -> Option<()> {
     let world = World::new();
     let prepare = stand_ins::prepare(text);
     let script = format!(
-        "{prepare}cat >recipe <<'END OF RECIPE'\n{text}END OF RECIPE\n{body}echo RECORD\ncat /mnt/record\n"
+        "{prepare}export BRANCH=main\ncat >recipe <<'END OF RECIPE'\n{text}END OF RECIPE\n{body}echo RECORD\ncat /mnt/record\n"
     );
     let ended = namespace::privately(&world, &script)?;
     let (output, record) = ended.stdout.split_once("RECORD\n").unwrap_or((&ended.stdout, ""));
@@ -93,7 +93,7 @@ fn runs(recipe: &Recipe) -> Option<()> {
     assert!(well, "{text}\nended so: {ended:?}");
     let complaint = ended.stderr.lines().find(|line| line.starts_with("canal: "));
     assert_eq!(complaint, None, "canal complained in:\n{text}");
-    stand_ins::check(text, record);
+    stand_ins::check(&text.replace("$BRANCH", "main"), record);
     Some(())
 }
 

@@ -64,9 +64,9 @@ fn programs(text: &str) -> BTreeSet<String> {
 /// The keys that a recipe names.
 fn keys(text: &str) -> BTreeSet<&str> {
     let words: Vec<&str> = words(text).collect();
-    let named = words
-        .windows(2)
-        .filter(|pair| matches!(pair[0], "-k" | "--key" | "--read" | "--write" | "key"));
+    let named = words.windows(2).filter(|pair| {
+        matches!(pair[0], "-k" | "--key" | "--key-literal" | "--read" | "--write" | "key")
+    });
     named.map(|pair| pair[1]).collect()
 }
 

@@ -146,7 +146,7 @@ pub(crate) enum Verb {
 /// Take the lock, run a command, give the lock back
 #[derive(Args, Debug, Default)]
 #[command(
-    override_usage = "canal run [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--] COMMAND [ARG]...\n       canal run [OPTIONS] LOCK... [SIZE] [-n | -w DUR] -c STRING\n       LOCK: -k KEY | --read KEY | --write KEY\n       SIZE: -j N | --per P [--buckets B]",
+    override_usage = "canal run [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--] COMMAND [ARG]...\n       canal run [OPTIONS] LOCK... [SIZE] [-n | -w DUR] -c STRING\n       LOCK: -k KEY | --read KEY | --write KEY | --key-literal KEY\n       SIZE: -j N | --per P [--buckets B]",
     after_help = RUN_EXAMPLES
 )]
 pub(crate) struct RunArgs {
@@ -203,7 +203,7 @@ pub(crate) struct HowArgs {
 /// Take the lock for a process until that ends, or as a lease
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal acquire [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--pid PID | --ttl DUR [--on NODES]]\n       LOCK: KEY | -k KEY | --read KEY | --write KEY\n       SIZE: -j N | --per P [--buckets B]",
+    override_usage = "canal acquire [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--pid PID | --ttl DUR [--on NODES]]\n       LOCK: KEY | -k KEY | --read KEY | --write KEY | --key-literal KEY\n       SIZE: -j N | --per P [--buckets B]",
     after_help = ACQUIRE_EXAMPLES
 )]
 pub(crate) struct AcquireArgs {
@@ -422,7 +422,7 @@ pub(crate) struct HistoryArgs {
 /// Ask whether locks are free, without taking them: exit code 0 or 75
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal test [OPTIONS] KEY...\n       canal test [OPTIONS] --read KEY --write KEY"
+    override_usage = "canal test [OPTIONS] KEY...\n       canal test [OPTIONS] --key-literal KEY --read KEY --write KEY"
 )]
 pub(crate) struct TestArgs {
     /// The locks, each as --key takes it; all of them must be free

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::definition::{Global, RunArgs};
 use super::duration;
-use super::lock::plain_key;
+use super::lock::{KeyArg, plain_key};
 use super::number::{exit_code, number, positive, priority};
 
 /// Reads `canal run …`; `None` if clap has to.
@@ -117,6 +117,7 @@ impl Plain {
         let Self { global, run: RunArgs { lock, wait, note, .. } } = self;
         match name {
             b"key" => return self.key(text),
+            b"key-literal" => lock.literals.push(KeyArg::literal(text).ok()?),
             b"read" => lock.reads.push(plain_key(text).ok()?),
             b"write" => lock.writes.push(plain_key(text).ok()?),
             b"per" => once(&mut lock.per, positive(text))?,
@@ -192,6 +193,7 @@ mod tests {
             "--socket /x/y -q --no-start --new-session -k a=3x2:2 -k b --with-children x",
             "-k x --priority 3 ''",
             "-k x --max-waiting 1 -E 0 -- sync",
+            "--key-literal fix=2 --key-literal=a:1 -- ./deploy.sh",
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             assert!(read(canal_run(&words).iter().map(OsString::as_os_str)).is_some(), "{line}");
@@ -244,6 +246,7 @@ mod tests {
     fn word() -> impl Strategy<Value = OsString> {
         let names: &[_] = &[
             "key",
+            "key-literal",
             "read",
             "write",
             "per",
@@ -291,6 +294,7 @@ mod tests {
             ("-k", "x"),
             ("--key", "a=3x2:1"),
             ("-k", "b:2"),
+            ("--key-literal", "c/d=2"),
             ("--read", "r"),
             ("--write", "w/x"),
             ("--per", "3"),

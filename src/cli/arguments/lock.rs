@@ -1,5 +1,5 @@
-//! Which locks are asked for: `--key` and the options that describe a single one, `--read` and
-//! `--write`.
+//! Which locks are asked for: `--key`, `--key-literal` and the options that describe a single one,
+//! `--read` and `--write`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -16,9 +16,14 @@ use crate::protocol::{Mode, WireItem};
 #[command(next_help_heading = "Which lock")]
 pub(crate) struct LockArgs {
     /// The lock's key; VIEW is its capacity: N slots, or PxB for P slots in each of B buckets;
-    /// COUNT is how many slots to take. May be given several times: all are taken together
+    /// COUNT is how many slots to take. A KEY that contains / has neither: it is taken as it stands.
+    /// May be given several times: all are taken together
     #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
     pub(crate) keys: Vec<KeyArg>,
+    /// The lock's key as it stands: = and : belong to it. For a key that comes from a variable.
+    /// May be given several times, also together with --key
+    #[arg(long = "key-literal", value_name = "KEY", value_parser = KeyArg::literal)]
+    pub(crate) literals: Vec<KeyArg>,
     /// Share KEY and all keys below it with other readers, and keep writers out.
     /// May be given several times, also together with --key and --write
     #[arg(long = "read", value_name = "KEY", value_parser = plain_key)]
@@ -41,23 +46,26 @@ pub(crate) struct LockArgs {
     pub(crate) count: Option<u64>,
 }
 
-/// One `--key`.
+/// One `--key` or `--key-literal`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyArg {
     key: Key,
     view: Option<View>,
     count: Option<u64>,
+    /// The whole text of a `--key`, where it can be read with a size or count and without.
+    text: Option<Box<str>>,
 }
 
-/// Reads a key that stands alone; it contains neither `=` nor `:`.
-pub(crate) fn plain_key(text: &str) -> Result<Key, String> {
-    match text.find(['=', ':']) {
-        Some(at) => Err(format!(
-            "a key on the command line contains no `{}`",
-            if text[at..].starts_with('=') { '=' } else { ':' }
-        )),
-        None => Key::new(text).map_err(|error| error.to_string()),
+impl KeyArg {
+    /// Reads a key as it stands.
+    pub(super) fn literal(text: &str) -> Result<Self, String> {
+        Ok(Self { key: plain_key(text)?, view: None, count: None, text: None })
     }
+}
+
+/// Reads a key as it stands: `=` and `:` belong to it.
+pub(crate) fn plain_key(text: &str) -> Result<Key, String> {
+    Key::new(text).map_err(|error| error.to_string())
 }
 
 /// Reads a key that stands for itself and the keys below it; a `/` at its end is left out.
@@ -70,20 +78,29 @@ impl FromStr for KeyArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, rest) = text.split_at(text.find(['=', ':']).unwrap_or(text.len()));
+        let size = size_of(rest);
+        let has_two_readings = !rest.is_empty() && size.is_ok();
+        let note = has_two_readings.then(|| text.into());
+        // In `deploy/$BRANCH` the text is a user's: `deploy/fix=2` must not be another branch's key.
+        if text.contains('/') {
+            return Ok(Self { text: note, ..Self::literal(text)? });
+        }
         let key = plain_key(key)?;
-        let (view, count) = match rest.strip_prefix('=') {
-            Some(rest) => match rest.split_once(':') {
-                Some((view, count)) => (Some(view), Some(count)),
-                None => (Some(rest), None),
-            },
-            None => (None, rest.strip_prefix(':')),
-        };
-        Ok(Self {
-            key,
-            view: view.map(view_of).transpose()?,
-            count: count.map(count_of).transpose()?,
-        })
+        let (view, count) = size?;
+        Ok(Self { key, view, count, text: note })
     }
+}
+
+/// Reads what stands behind the key in `--key`: `=VIEW`, `:COUNT`, both or nothing.
+fn size_of(rest: &str) -> Result<(Option<View>, Option<u64>), String> {
+    let (view, count) = match rest.strip_prefix('=') {
+        Some(rest) => match rest.split_once(':') {
+            Some((view, count)) => (Some(view), Some(count)),
+            None => (Some(rest), None),
+        },
+        None => (None, rest.strip_prefix(':')),
+    };
+    Ok((view.map(view_of).transpose()?, count.map(count_of).transpose()?))
 }
 
 /// Reads `4` or `3x2`.
@@ -135,13 +152,19 @@ impl LockArgs {
     pub(crate) fn with_operand(&self, operand: Option<&KeyArg>) -> Result<Self, Failed> {
         let mut lock = self.clone();
         let Some(operand) = operand else { return Ok(lock) };
-        let key = &operand.key;
-        if !(self.keys.is_empty() && self.reads.is_empty() && self.writes.is_empty()) {
+        if !self.names_none() {
+            let key = &operand.key;
             return Err(Failed::new(format!("`{key}` stands alone beside options that name keys"))
-                .hint(format!("--key {key}, --read {key} or --write {key} asks for it, too")));
+                .hint("--key KEY, --read KEY or --write KEY asks for it, too"));
         }
         lock.keys.push(operand.clone());
         Ok(lock)
+    }
+
+    /// Whether no option names a key.
+    pub(crate) fn names_none(&self) -> bool {
+        [&self.keys, &self.literals].iter().all(|keys| keys.is_empty())
+            && [&self.reads, &self.writes].iter().all(|keys| keys.is_empty())
     }
 
     fn counted(&self) -> Result<Vec<WireItem>, Failed> {
@@ -149,7 +172,8 @@ impl LockArgs {
             || self.buckets.is_some()
             || self.slots.is_some()
             || self.count.is_some();
-        match self.keys.as_slice() {
+        let keys: Vec<&KeyArg> = self.keys.iter().chain(&self.literals).collect();
+        match keys.as_slice() {
             [] if described && !(self.reads.is_empty() && self.writes.is_empty()) => {
                 Err(Failed::new(
                     "--per, --buckets, --slots and --count describe a lock of --key, and none is given",
@@ -160,7 +184,7 @@ impl LockArgs {
                 "--per, --buckets, --slots and --count describe a single lock, and several are given",
             )
             .hint("say it with each key: --key db=3x2:1 --key deploy=1")),
-            several => Ok(several.iter().map(item).collect()),
+            several => Ok(several.iter().copied().map(item).collect()),
         }
     }
 
@@ -176,11 +200,7 @@ impl LockArgs {
         if self.count.is_some() && one.count.is_some() {
             return Err(Failed::new("--count and `:COUNT` say the same thing twice"));
         }
-        Ok(KeyArg {
-            key: one.key.clone(),
-            view: view.or(one.view),
-            count: self.count.or(one.count),
-        })
+        Ok(KeyArg { view: view.or(one.view), count: self.count.or(one.count), ..one.clone() })
     }
 
     fn view(&self) -> Result<Option<View>, Failed> {
@@ -218,10 +238,11 @@ pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option
 }
 
 fn item(asked: &KeyArg) -> WireItem {
-    let KeyArg { key, view, count } = asked;
+    let KeyArg { key, view, count, text } = asked;
     // Whether the count fits is the daemon's to say: a stored size may count instead.
     let (per, buckets, slots) = wire_view(*view);
-    WireItem { key: key.text().clone(), mode: None, count: *count, per, buckets, slots }
+    let (key, text) = (key.text().clone(), text.clone());
+    WireItem { key, mode: None, count: *count, per, buckets, slots, text }
 }
 
 fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {
@@ -250,7 +271,7 @@ fn twice(items: &[WireItem]) -> Option<Failed> {
         );
     }
     let failed = Failed::new(format!("{one} {key} is given twice"));
-    Some(if one == "--key" {
+    Some(if one == "--key" && !key.contains(['/', '=', ':']) {
         failed.hint(format!("--key {key}:2 takes two slots at once"))
     } else {
         failed
@@ -267,7 +288,20 @@ mod tests {
 
     fn wire(key: &str, view: Option<View>, count: Option<u64>) -> WireItem {
         let (per, buckets, slots) = wire_view(view);
-        WireItem { key: key.into(), mode: None, count, per, buckets, slots }
+        let plain = WireItem { key: key.into(), count, per, buckets, slots, ..WireItem::default() };
+        let has_size = view.is_some() || count.is_some();
+        WireItem { text: has_size.then(|| text_of(&plain).into()), ..plain }
+    }
+
+    /// As `--key` says it.
+    fn text_of(item: &WireItem) -> String {
+        let view = match (item.per, item.buckets, item.slots) {
+            (Some(per), Some(buckets), _) => format!("={per}x{buckets}"),
+            (_, _, Some(slots)) => format!("={slots}"),
+            _ => String::new(),
+        };
+        let count = item.count.map(|count| format!(":{count}")).unwrap_or_default();
+        format!("{}{view}{count}", item.key)
     }
 
     const fn canal(per: u64, buckets: u64) -> Option<View> {
@@ -315,8 +349,28 @@ mod tests {
             let error = text.parse::<KeyArg>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
-        assert_eq!(plain_key("a:b").unwrap_err(), "a key on the command line contains no `:`");
-        assert_eq!(plain_key("a=b").unwrap_err(), "a key on the command line contains no `=`");
+    }
+
+    #[test]
+    fn a_key_with_a_slash_and_a_literal_key_are_taken_as_they_stand() {
+        for text in ["deploy/fix=2", "db/localhost:5432", "a/b=3x2:1", "x=1/y", "a/b:", "a/b=x"] {
+            let items = args(&[text]).items().unwrap();
+            let has_two_readings = !matches!(text, "x=1/y" | "a/b:" | "a/b=x");
+            let read = has_two_readings.then(|| text.into());
+            let asked = WireItem { text: read, ..wire(text, None, None) };
+            assert_eq!(items, [asked], "{text}");
+        }
+        for text in ["fix=2", "fix:2", "a=3x2:1", "host:5432", "a/b=2", "=", ":", "k="] {
+            let literals = vec![KeyArg::literal(text).unwrap()];
+            let lock = LockArgs { literals, ..LockArgs::default() };
+            assert_eq!(lock.items().unwrap(), [wire(text, None, None)]);
+            let sized = LockArgs { slots: Some(4), count: Some(2), ..lock };
+            let asked = WireItem { text: None, ..wire(text, slots(4), Some(2)) };
+            assert_eq!(sized.items().unwrap(), [asked]);
+        }
+        let literals = vec![KeyArg::literal("b=2").unwrap()];
+        let items = LockArgs { literals, ..args(&["a=2"]) }.items().unwrap();
+        assert_eq!(items, [wire("a", slots(2), None), wire("b=2", None, None)]);
     }
 
     #[test]
@@ -324,6 +378,7 @@ mod tests {
         let with = |per, buckets, slots, count| {
             LockArgs { per, buckets, slots, count, ..args(&["db"]) }.items()
         };
+        let wire = |key, view, count| WireItem { text: None, ..wire(key, view, count) };
         assert_eq!(with(Some(3), Some(2), None, None).unwrap(), [wire("db", canal(3, 2), None)]);
         assert_eq!(with(Some(3), None, None, None).unwrap(), [wire("db", canal(3, 1), None)]);
         assert_eq!(with(None, None, Some(4), Some(2)).unwrap(), [wire("db", slots(4), Some(2))]);
@@ -379,7 +434,7 @@ mod tests {
         assert_eq!(
             items.unwrap(),
             [
-                wire("c", slots(2), None),
+                WireItem { text: None, ..wire("c", slots(2), None) },
                 item("b", Mode::Read),
                 item("d", Mode::Read),
                 item("a/1", Mode::Write),

@@ -53,6 +53,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     if args.nodes.is_given() {
         let ttl = args.ttl.ok_or_else(not_for_a_process)?;
         request.command = asker();
+        acquisition::text_notes(&request.items, verbosity);
         return nodes::acquire::run(args, global, verbosity, &request, ttl);
     }
     let target = Target::of(global)?;

@@ -14,6 +14,7 @@ use crate::cli::wording::participant::{COMMAND_COLUMNS, holder};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
 use crate::client::{Client, ClientError};
+use crate::core::Key;
 use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, StatusQuery};
 use crate::run::SUCCESS;
 use crate::run::nodes::LeaseHandle;
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
             return Err(lease_lost::explain(&failure, args.json, verbosity)?);
         }
-        Err(error) => return Err(explained(error, owner.as_ref())),
+        Err(error) => return Err(explained(error, args, owner.as_ref())),
     };
     if args.json {
         stdout::print(&stdout::json(&released)?)?;
@@ -81,19 +82,22 @@ fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
     }
 }
 
-/// Adds to the error that the owner is the parent process, which is not obvious in a pipe or a
-/// subshell.
-fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
+/// Adds to the error what is easily overlooked: that a size is no part of KEY here, or that the owner
+/// is the parent process, which is not obvious in a pipe or a subshell.
+fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> Failed {
     let not_held = matches!(&error, ClientError::Failure(f) if f.name == ErrorName::NotHeld);
     let failed = connect::failed(error);
+    let is_sized = |key: &Key| key.as_str().contains(['=', ':']) && !key.as_str().contains('/');
     match owner {
         // The daemon may know better who holds it.
-        Some(owner) if not_held && owner.by_default && failed.hint.is_none() => {
-            failed.hint(format!(
-                "without --pid, canal releases for its parent process, {}; --pid names another",
-                owner.shown()
-            ))
+        _ if !not_held || failed.hint.is_some() => failed,
+        _ if args.key.as_ref().is_some_and(is_sized) => {
+            failed.hint("KEY is a key as it stands here: leave out =VIEW and :COUNT of `--key`")
         }
+        Some(owner) if owner.by_default => failed.hint(format!(
+            "without --pid, canal releases for its parent process, {}; --pid names another",
+            owner.shown()
+        )),
         _ => failed,
     }
 }

@@ -6,7 +6,7 @@ use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
-use crate::cli::wording::usage_error::wrong;
+use crate::cli::wording::usage_error::{with_its_size, wrong};
 use crate::protocol::{Resize, Resized};
 use crate::run::SUCCESS;
 
@@ -25,10 +25,11 @@ fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
     let view = stated_view(args.per, args.buckets, args.slots)?;
     let pause = (args.pause || args.resume).then_some(args.pause);
     if view.is_none() && !args.forget && pause.is_none() {
+        let shown = || format!("`canal status {key}` shows the present one");
         return Err(Failed::new(
             "which size? give --per P --buckets B, --slots N, --forget, --pause or --resume",
         )
-        .hint(format!("`canal status {key}` shows the present one")));
+        .hint(with_its_size(key.as_str()).unwrap_or_else(shown)));
     }
     let (per, buckets, slots) = wire_view(view);
     Ok(Resize { key: key.as_str().to_owned(), per, buckets, slots, forget: args.forget, pause })

@@ -51,6 +51,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     // Found before anything is asked for: a typo does not queue.
     let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
     if args.nodes.is_given() {
+        acquisition::text_notes(&request.items, verbosity);
         request.wrapper = None;
         let limits = limits.unwrap_or_else(|| unlimited(&args.how));
         let ended = over_nodes::run(args, global, verbosity, &request, &command, &limits)?;
@@ -243,10 +244,8 @@ const HINT_COLUMNS: usize = 60;
 
 /// Without any key, what stands before `--` was probably meant as one: `canal run nightly -- ./x`.
 fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
-    let lock = &args.lock;
-    let none = lock.keys.is_empty() && lock.reads.is_empty() && lock.writes.is_empty();
     match args.command.as_slice() {
-        [key, dashes, ..] if none && dashes == "--" => {
+        [key, dashes, ..] if args.lock.names_none() && dashes == "--" => {
             let key = cut(&key.to_string_lossy(), HINT_COLUMNS);
             failed.hint(format!("the key follows an option: canal run --key {key} -- COMMAND"))
         }

@@ -11,7 +11,9 @@ use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::wording::not_acquired;
 use crate::client::ClientError;
-use crate::protocol::{ErrorName, Failure, GrantedKey, HolderInfo, WouldAcquire};
+use crate::protocol::{
+    ErrorName, Failure, GrantedKey, HolderInfo, SizeNote, WireItem, WouldAcquire,
+};
 use crate::run::SUCCESS;
 
 /// What `--json` prints of locks that are free.
@@ -19,6 +21,8 @@ use crate::run::SUCCESS;
 struct Free<'a> {
     free: bool,
     keys: &'a [GrantedKey],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<SizeNote>,
 }
 
 /// What `--json` prints of locks that are not all free.
@@ -28,6 +32,8 @@ struct Busy<'a> {
     refused: &'a str,
     message: &'a str,
     holders: &'a [HolderInfo],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<SizeNote>,
 }
 
 pub(crate) fn run(args: &TestArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
@@ -38,14 +44,15 @@ pub(crate) fn run(args: &TestArgs, global: &Global, verbosity: Verbosity) -> Res
     match connect::client(global)?.would_acquire(&asked) {
         Ok(grant) => {
             if args.json {
-                stdout::print(&stdout::json(&Free { free: true, keys: &grant.keys })?)?;
+                let notes = notes(&asked.items);
+                stdout::print(&stdout::json(&Free { free: true, keys: &grant.keys, notes })?)?;
             }
             verbosity.detail(&format!("free: {}", keys_granted(&grant.keys)));
             Ok(SUCCESS)
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
             if args.json {
-                stdout::print(&stdout::json(&busy(&failure))?)?;
+                stdout::print(&stdout::json(&busy(&failure, &asked.items))?)?;
             }
             Err(not_acquired::explain(&failure, &WaitArgs::default(), verbosity))
         }
@@ -53,7 +60,13 @@ pub(crate) fn run(args: &TestArgs, global: &Global, verbosity: Verbosity) -> Res
     }
 }
 
-fn busy(failure: &Failure) -> Busy<'_> {
+fn busy<'a>(failure: &'a Failure, asked: &[WireItem]) -> Busy<'a> {
     let refused = failure.reason.as_deref().unwrap_or("full");
-    Busy { free: false, refused, message: &failure.message, holders: &failure.holders }
+    let (message, holders) = (&failure.message, &failure.holders);
+    Busy { free: false, refused, message, holders, notes: notes(asked) }
+}
+
+/// How the keys were read.
+fn notes(asked: &[WireItem]) -> Vec<SizeNote> {
+    asked.iter().filter_map(SizeNote::of_text).collect()
 }

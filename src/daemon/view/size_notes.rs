@@ -1,23 +1,23 @@
-//! Notes about requests that state another size than others go by.
+//! Notes about requests that state another size than others go by, and about how their keys were read.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::core::{Key, Request, SizeFound, Table, Token, View};
-use crate::protocol::SizeNote;
+use crate::protocol::{SizeNote, WireItem};
 
-/// How many differences are remembered. After that many others, a difference is told again.
+/// How many notes are remembered. After that many others, a note is told again.
 const TOLD_MAX: usize = 1024;
 
-/// A difference: the user, the key, what the request states and what it found.
-type Difference = (u32, Key, View, View);
+/// A note's user and message, which names the key and the sizes.
+type Told = (u32, String);
 
-/// The differences that this daemon has told its users of. Cron mails every word, so that each is
-/// printed once.
+/// The notes that this daemon has given to its users. Cron mails every word, so that each is printed
+/// once.
 #[derive(Debug, Default)]
 pub(crate) struct ToldSizes {
-    told: BTreeSet<Difference>,
+    told: BTreeSet<Told>,
     /// The same, the oldest first.
-    order: VecDeque<Difference>,
+    order: VecDeque<Told>,
 }
 
 impl ToldSizes {
@@ -35,17 +35,26 @@ impl ToldSizes {
             if size == stated {
                 return None;
             }
-            let first = self.is_first((asked.uid, key.clone(), stated, size));
-            Some(note(key, stated, found, first))
+            Some(self.remembered(asked.uid, note(key, stated, found)))
         });
         notes.collect()
     }
 
-    fn is_first(&mut self, difference: Difference) -> bool {
-        if !self.told.insert(difference.clone()) {
+    /// How the keys of a user's request were read.
+    pub(crate) fn of_texts(&mut self, uid: u32, items: &[WireItem]) -> Vec<SizeNote> {
+        let notes = items.iter().filter_map(SizeNote::of_text);
+        notes.map(|note| self.remembered(uid, note)).collect()
+    }
+
+    fn remembered(&mut self, uid: u32, note: SizeNote) -> SizeNote {
+        SizeNote { first: self.is_first((uid, note.message.clone())), ..note }
+    }
+
+    fn is_first(&mut self, note: Told) -> bool {
+        if !self.told.insert(note.clone()) {
             return false;
         }
-        self.order.push_back(difference);
+        self.order.push_back(note);
         if self.order.len() > TOLD_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -55,7 +64,7 @@ impl ToldSizes {
     }
 }
 
-fn note(key: &Key, stated: View, found: SizeFound, first: bool) -> SizeNote {
+fn note(key: &Key, stated: View, found: SizeFound) -> SizeNote {
     let (stored, followed, message) = match found {
         SizeFound::Stored(size) => {
             let message = format!(
@@ -70,16 +79,18 @@ fn note(key: &Key, stated: View, found: SizeFound, first: bool) -> SizeNote {
             (None, Some(size.to_string()), message)
         }
     };
-    SizeNote { key: key.to_string(), stated: stated.to_string(), stored, followed, message, first }
+    let (key, stated) = (key.to_string(), stated.to_string());
+    SizeNote { key, stated, stored, followed, message, first: false, read: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn difference(uid: u32, key: &str, stated: u64) -> Difference {
+    fn difference(uid: u32, key: &str, stated: u64) -> Told {
         let slots = |slots| View::Slots { slots };
-        (uid, Key::new(key).unwrap(), slots(stated), slots(1))
+        let found = SizeFound::Stored(slots(1));
+        (uid, note(&Key::new(key).unwrap(), slots(stated), found).message)
     }
 
     #[test]
@@ -112,10 +123,10 @@ mod tests {
     fn a_note_names_both_sizes_and_which_one_counts() {
         let key = Key::new("db").unwrap();
         let (three, four) = (View::Buckets { per: 3, buckets: 1 }, View::Slots { slots: 4 });
-        let stored = note(&key, four, SizeFound::Stored(View::Slots { slots: 3 }), true);
+        let stored = note(&key, four, SizeFound::Stored(View::Slots { slots: 3 }));
         assert_eq!(stored.message, "`db` has the stored size 3: it counts, the stated 4 does not");
         assert_eq!((stored.stored.as_deref(), stored.followed), (Some("3"), None));
-        let followed = note(&key, four, SizeFound::Followed(three), true);
+        let followed = note(&key, four, SizeFound::Followed(three));
         assert_eq!(
             followed.message,
             "`db` is in use with the size 3x1: this request counts by its own, 4"

@@ -190,6 +190,14 @@ fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
     Failure::new(ErrorName::BadRequest, message).hint(hint)
 }
 
+/// For a count that came out of the text of `--key`: `host:5432` is rarely meant as 5432 slots.
+pub(crate) fn count_in_text(text: &str) -> String {
+    format!(
+        "`:` starts a count: --key-literal takes `{text}` as the key; for that many slots at once, \
+         --slots states a size that admits them"
+    )
+}
+
 fn refused(reason: &str, message: String) -> Failure {
     let mut failure = Failure::new(ErrorName::Refused, message);
     failure.reason = Some(reason.into());

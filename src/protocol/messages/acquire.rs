@@ -137,6 +137,10 @@ pub struct WireItem {
     /// How many slots in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
+    /// What the user wrote, where it can be read as a key with a size or count and as a key alone.
+    /// A note of the reply says how it was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<Box<str>>,
 }
 
 /// The final reply of an [`Acquire`]; `canal acquire --json` prints it. `T`: texts, in any form that
@@ -186,13 +190,13 @@ pub struct Grant<T = String> {
 }
 
 /// A request states another size than the stored one, or than the one that requests without a size
-/// follow. That is no error.
+/// follow; or a user's text was read as a size. That is no error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SizeNote {
     /// Of which key.
     pub key: String,
-    /// What the request states, as `3x2` or `4`.
+    /// What the request states, as `3x2` or `4`; with `read`, also `3x2:2` or `:2`, or nothing.
     pub stated: String,
     /// What is stored, and counts instead; null if nothing is.
     pub stored: Option<String>,
@@ -203,6 +207,37 @@ pub struct SizeNote {
     pub message: String,
     /// Whether this daemon says it to this user for the first time: only then `canal` prints it.
     pub first: bool,
+    /// The user's text, where the note says how it was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<String>,
+}
+
+impl SizeNote {
+    /// How the text of an item was read, if it has one that begins with its key.
+    #[must_use]
+    pub fn of_text(item: &WireItem) -> Option<Self> {
+        // The longest size and count are shorter.
+        const SUFFIX_BYTES_MAX: usize = 64;
+        let text = item.text.as_deref()?;
+        let suffix = text.strip_prefix(&*item.key)?;
+        if suffix.len() > SUFFIX_BYTES_MAX {
+            return None;
+        }
+        let key = item.key.to_string();
+        let message = match suffix {
+            "" => format!(
+                "`{text}` is taken as the key, because it contains `/`: --slots, --per and --count \
+                 state a size or count; --key-literal says that the key is meant"
+            ),
+            _ => format!(
+                "`{text}` is read as the key `{key}` with `{suffix}`: --key-literal takes a key as \
+                 it stands"
+            ),
+        };
+        let stated = suffix.trim_start_matches('=').to_owned();
+        let read = Some(text.to_owned());
+        Some(Self { key, stated, stored: None, followed: None, message, first: false, read })
+    }
 }
 
 /// What was granted of a key.

@@ -137,9 +137,11 @@ impl Failure {
         self.notes.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    /// Sets where the request states another size than others go by.
-    pub fn set_notes(&mut self, notes: Vec<SizeNote>) {
-        self.notes = (!notes.is_empty()).then(|| Box::new(notes));
+    /// Adds notes about sizes.
+    pub fn add_notes(&mut self, mut notes: Vec<SizeNote>) {
+        if !notes.is_empty() {
+            self.notes.get_or_insert_default().append(&mut notes);
+        }
     }
 
     /// Adds what to do about it.

@@ -28,7 +28,7 @@ fn lost(ended: Ended, how: &str) -> Value {
 fn the_printed_variables_name_the_lease_to_later_commands() {
     let world = World::with_daemon();
     let script = r#"
-        lease=$(canal acquire --ttl 10m -k x=3) || exit
+        lease=$(canal acquire --ttl 10m -k x -j 3) || exit
         export $lease
         echo "$lease" | sed 's/=.*//'
         [ "$CANAL_SLOTS" = 0 ] && [ ${#CANAL_HANDLE} = 32 ] || exit 3

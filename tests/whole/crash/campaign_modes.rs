@@ -71,16 +71,16 @@ const CLIENTS: [&str; 17] = [
     "exec canal run --read t/a/1 -- perl witness r:t/a/1",
     "exec canal run --write t/a/2 -- perl witness w:t/a/2",
     "exec canal run --write t -w 100 -- perl witness w:t",
-    "exec canal run -k t/a/1=2 -- perl witness c:t/a/1",
-    "exec canal run -k t/a/1=2 -- perl witness c:t/a/1",
-    "exec canal run -k t/b=1x3 -- perl witness c:t/b",
+    "exec canal run -k t/a/1 -j 2 -- perl witness c:t/a/1",
+    "exec canal run -k t/a/1 -j 2 -- perl witness c:t/a/1",
+    "exec canal run -k t/b --per 1 --buckets 3 -- perl witness c:t/b",
     "exec canal run --max-run 100 --write t/a -- perl witness w:t/a",
     "exec canal run -q -n --write t/b -- perl witness w:t/b",
     "exec canal run --write t -w 2 -- perl witness w:t",
     // Nested, in opposite orders.
     "canal run --write t/a -- sh -c 'canal run --write t/b -- perl witness w:t/b; exit $?'",
     "canal run --write t/b -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
-    "canal run -k t/b=1x3 -- sh -c 'canal run --read t/a -- perl witness r:t/a; exit $?'",
+    "canal run -k t/b --per 1 --buckets 3 -- sh -c 'canal run --read t/a -- perl witness r:t/a; exit $?'",
     // Each command becomes the next, in opposite orders.
     CHAINED,
     // Upgrades.

@@ -35,7 +35,7 @@ fn a_hundred_runs_at_once_without_a_daemon_start_one_daemon_and_all_run() {
     let spawn = |i: usize| {
         let name = i.to_string();
         // Who waits for long would say so.
-        let lock = ["run", "--progress", "none", "-k", "x=4x1", "--"];
+        let lock = ["run", "--progress", "none", "-k", "x", "--per", "4", "--"];
         world.canal([&lock[..], &["sh", "-c", &body, "sh", &name]].concat()).spawn()
     };
     let all: Vec<Proc> = (0..100).map(spawn).collect();

@@ -87,7 +87,7 @@ fn killing_any_of_three_before_the_cycle_closes_avoids_the_deadlock() {
 fn a_killed_writer_frees_its_lock() {
     let world = World::with_daemon();
     let writer = holder(&world, "--write db");
-    let waiting = ["--read db/x", "-k db/y=2", "--write db/z"]
+    let waiting = ["--read db/x", "-k db/y -j 2", "--write db/z"]
         .map(|lock| waiter(&world, lock, &["echo", "on"]));
     assert_eq!(writer.kill().signal, Some(9));
     for one in waiting {

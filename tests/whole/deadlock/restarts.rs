@@ -29,7 +29,7 @@ fn nested_runs_that_wait_lose_nothing_by_a_killed_daemon() {
     let world = World::with_daemon();
     let mut one = Script::start(&world, "one", "--write a -k n=3", "--read x");
     let mut two = Script::start(&world, "two", "--read b", "--write a/1");
-    let mut three = Script::start(&world, "three", "--read b", "-k x/1=2");
+    let mut three = Script::start(&world, "three", "--read b", "-k x/1 -j 2");
     let end = holder(&world, "--write x");
     for script in [&mut one, &mut two, &mut three] {
         script.go_and_wait(&world);

@@ -1,6 +1,7 @@
 //! Which request is granted, and when.
 
 mod crowd;
+mod key_text;
 mod nested;
 mod order;
 mod overtaking;

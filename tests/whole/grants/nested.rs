@@ -79,7 +79,7 @@ fn a_lock_of_an_enclosing_command_is_granted_at_once() {
         "canal run -k build -- canal run -k build -- echo in",
         "canal run -k build -- canal run -n -k build -- echo in",
         "canal run -k build -- sh -c 'canal run -n -k build -- echo in; exit $?'",
-        "canal run -k b=2:2 -- sh -c 'canal run -n -k b -- sh -c \"canal run -n -k b -- echo in; exit 0\"; exit $?'",
+        "canal run -k b -j 2 --count 2 -- sh -c 'canal run -n -k b -- sh -c \"canal run -n -k b -- echo in; exit 0\"; exit $?'",
         "canal run --write db -- sh -c 'canal run -n --write db -- echo in; exit $?'",
         "canal run --write db -- sh -c 'canal run -n --read db/x --write db/y -k db -- echo in; exit $?'",
         "canal run --read db -- sh -c 'canal run -n --write db -- echo in; exit $?'",

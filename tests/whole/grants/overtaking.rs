@@ -40,7 +40,8 @@ fn a_holder_passes_its_own_waiter() {
 
 #[test]
 fn a_holder_of_a_slot_gets_the_second_before_a_waiter_for_both() {
-    passes("-k pool=1x2", "-k pool=1x2:2", "-k pool=1x2");
+    let one = "-k pool --per 1 --buckets 2";
+    passes(one, &format!("{one} --count 2"), one);
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn a_reader_is_granted_reads_below_while_a_writer_waits_for_it() {
 #[test]
 fn a_job_gets_its_next_key_while_a_migration_waits_for_it() {
     passes("-k d/x", "--write d", "-k d/y");
-    passes("-k d/x=4", "--write d", "-k d/y=1x2");
+    passes("-k d/x -j 4", "--write d", "-k d/y --per 1 --buckets 2");
     passes("--read d/x", "--write d", "--write d/y");
 }
 

@@ -136,7 +136,7 @@ fn a_stored_view_survives_the_loss_of_the_journal() {
 fn each_caller_counts_by_its_own_size_and_hears_once_that_it_differs() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x=1"]);
-    let wider = ["run", "-n", "-k", "x=2", "--", "echo", "in"];
+    let wider = ["run", "-n", "-k", "x", "-j", "2", "--", "echo", "in"];
     let note = "canal: `x` is in use with the size 1: this request counts by its own, 2\n";
     let said: Vec<String> = (0..6)
         .map(|_| {
@@ -165,7 +165,7 @@ fn a_stored_size_counts_for_everybody_and_those_who_state_another_hear_it() {
     let world = World::with_daemon();
     resize(&world, &["x", "--slots", "1"]);
     let holder = world.holder(&["-k", "x=5"]);
-    let refused = world.canal(["run", "-n", "-k", "x=7", "--", "true"]).end().code(75);
+    let refused = world.canal(["run", "-n", "-k", "x", "-j", "7", "--", "true"]).end().code(75);
     let note = "canal: `x` has the stored size 1: it counts, the stated 7 does not\n";
     assert!(refused.stderr.starts_with(note), "{refused:?}");
     resize(&world, &["x", "--forget"]);
@@ -191,6 +191,9 @@ fn who_states_no_size_follows_who_holds() {
 fn what_can_never_fit_is_refused_at_once_with_the_command_that_helps() {
     let world = World::with_daemon();
     let refused = world.canal(["run", "-E", "0", "-k", "x:2", "--", "true"]).end().code(125);
+    assert!(refused.stderr.contains("hint: `:` starts a count"), "{refused:?}");
+    let refused =
+        world.canal(["run", "-E", "0", "-k", "x", "--count", "2", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("hint: state --slots 2"), "{refused:?}");
     resize(&world, &["x", "--slots", "1"]);
     let refused = world.canal(["run", "-k", "x=9:2", "--", "true"]).end().code(125);

@@ -66,13 +66,13 @@ fn a_migration_runs_alone_among_counted_jobs_below_it() {
 
 #[test]
 fn a_migration_runs_alone_among_readers_and_jobs_over_a_restart() {
-    a_migration_runs_alone(&World::with_daemon(), "-k db/x=8x8", "--read db/y/z", true);
+    a_migration_runs_alone(&World::with_daemon(), "-k db/x --per 8 --buckets 8", "--read db/y/z", true);
 }
 
 #[test]
 fn a_job_below_one_key_does_not_block_a_write_of_its_neighbour() {
     let world = World::with_daemon();
-    let job = holder(&world, "-k db/x=4");
+    let job = holder(&world, "-k db/x -j 4");
     assert!(is_free(&world, "--write db/y"));
     assert!(is_free(&world, "--write db/x1"));
     assert!(is_free(&world, "--read db"), "a counted job is a reader");

@@ -76,7 +76,7 @@ fn bad_input_is_an_error_in_one_line() {
         (&["leader", ""], "canal: NAME '': "),
         (&["leader", "/x"], "canal: NAME /x: "),
         (&["leader", "x", "y"], "canal: `y` is one argument too many\n"),
-        (&["leader", "x=3"], "canal: NAME x=3: "),
+        (&["leader", "x//3"], "canal: NAME x//3: "),
     ] {
         let ended = world.canal(args).end().code(125);
         assert!(ended.stderr.starts_with(message), "{args:?}: {ended:?}");

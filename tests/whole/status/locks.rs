@@ -130,7 +130,7 @@ fn the_json_has_the_documented_fields() {
 fn two_hundred_keys_are_readable_in_eighty_columns() {
     let world = World::with_daemon();
     let script = "i=0; while [ $i -lt 200 ]; do
-            canal acquire -q --pid $$ -k team-$((i % 7))/project-with-a-long-name/job-$i=3x2 || exit
+            canal acquire -q --pid $$ -k team-$((i % 7))/project-with-a-long-name/job-$i --per 3 --buckets 2 || exit
             i=$((i + 1))
         done; echo all; read line";
     let script = world.sh(script).stdin(Stdio::piped()).spawn();

@@ -130,7 +130,7 @@ fn a_stopped_waiter_ahead_makes_no_lock_busy() {
 #[test]
 fn questions_in_json_name_what_would_be_granted_or_the_holders() {
     let world = World::with_daemon();
-    let free = world.canal(["test", "--json", "x=2x1"]).end().code(0).json();
+    let free = world.canal(["test", "--json", "x", "--per", "2"]).end().code(0).json();
     assert_eq!(
         free,
         json!({ "free": true, "keys": [{

@@ -29,7 +29,7 @@ fn line<'a>(text: &'a str, pid: &str) -> &'a str {
 fn the_tree_below_a_key_is_shown_with_modes_and_waiters() {
     let world = World::with_daemon();
     let reader = holder(&world, "--read db");
-    let job = holder(&world, "-k db/x/1=3 --read conf");
+    let job = holder(&world, "-k db/x/1 -j 3 --read conf");
     let other = holder(&world, "--write dbx");
     let writer = waiter(&world, "--write db/x", &["echo", "written"]);
     let behind = waiter(&world, "--read db/x/1", &["echo", "read"]);

@@ -20,7 +20,7 @@ use crate::cli::output::stdout;
 use crate::cli::wording::over_nodes;
 use crate::client::nodes::list::Node;
 use crate::nodes::Require;
-use crate::protocol::{Acquire, CycleStepInfo, GrantedKey, WireItem};
+use crate::protocol::{Acquire, CycleStepInfo, GrantedKey, SizeNote, WireItem};
 use crate::run::nodes::{
     BeforeStart, ChildEnd, EnclosingLeases, Held, LeaseHandle, NotHeld, OverNodes, Secret,
 };
@@ -41,6 +41,8 @@ struct Taken<'a> {
     /// How many nodes have to hold it.
     need: usize,
     nodes: Vec<TakenAt<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<SizeNote>,
 }
 
 /// A node that was asked.
@@ -88,7 +90,8 @@ pub(in crate::cli) fn run(
     let asking = Asking { args, verbosity, items: &request.items };
     let taken = end.begin().map_err(failed).and_then(|page| {
         let held = asking.wait(&mut coordinator, &end)?;
-        Lease { held: &held, secret, ttl_ms, nodes: &nodes, require }.tell(args.json, &page)
+        let items = &request.items;
+        Lease { held: &held, secret, ttl_ms, nodes: &nodes, require, items }.tell(args.json, &page)
     });
     let lines = match taken {
         Ok(_) => coordinator.leave(),
@@ -165,6 +168,7 @@ struct Lease<'a> {
     ttl_ms: u64,
     nodes: &'a [Node],
     require: Require,
+    items: &'a [WireItem],
 }
 
 impl Lease<'_> {
@@ -197,6 +201,7 @@ impl Lease<'_> {
             ttl_ms: self.ttl_ms,
             need: self.held.need,
             nodes: parts.collect(),
+            notes: self.items.iter().filter_map(SizeNote::of_text).collect(),
         }
     }
 

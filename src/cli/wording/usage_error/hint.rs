@@ -16,6 +16,9 @@ const WORD_COLUMNS: usize = 40;
 /// For a request with 0 slots, by which the caller probably means to pause the key.
 const NONE_HINT: &str = "`canal resize KEY --pause` lets nobody have the lock until `--resume`";
 
+/// For a key with what is no size and no count behind it.
+const LITERAL_HINT: &str = "`--key-literal KEY` takes a key as it stands, with its `=` and `:`";
+
 /// Options of flock(1), timeout(1) and their kin, and what canal has for them.
 const FOREIGN: &[(&[&str], &str)] = &[
     (&["-s", "--shared"], "`--read KEY` shares a lock with other readers, as flock -s does"),
@@ -85,14 +88,19 @@ fn extra_operand(word: &str, line: &Line) -> Option<String> {
 }
 
 fn wrong_value(arg: &str, value: &str, line: &Line) -> Option<String> {
-    if line.verb.as_deref() == Some("resize")
-        && let Some((key, view)) = value.split_once('=')
-        && !arg.starts_with('-')
-    {
-        return Some(format!("`canal resize {} {}`", cut(key, WORD_COLUMNS), size(view)?));
-    }
     let none = arg.starts_with("--slots") && value == "0";
-    (none || value.ends_with("=0")).then(|| NONE_HINT.to_owned())
+    let sized =
+        arg.starts_with("--key ") || matches!(line.verb.as_deref(), Some("acquire" | "test"));
+    if none || value.ends_with("=0") {
+        return Some(NONE_HINT.to_owned());
+    }
+    (sized && value.contains(['=', ':'])).then(|| LITERAL_HINT.to_owned())
+}
+
+/// For `canal resize KEY=VIEW`, which names no size: the command that was probably meant.
+pub(crate) fn with_its_size(key: &str) -> Option<String> {
+    let (key, view) = key.rsplit_once('=')?;
+    Some(format!("`canal resize {} {}`", cut(key, WORD_COLUMNS), size(view)?))
 }
 
 /// The options that state a size: `4` is `--slots 4`, `3x2` is `--per 3 --buckets 2`.

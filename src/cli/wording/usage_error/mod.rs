@@ -16,6 +16,8 @@ use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Verbosity;
 use crate::run::SUCCESS;
 
+pub(crate) use self::hint::with_its_size;
+
 /// The most columns of a wrong value in a message.
 const VALUE_COLUMNS: usize = 40;
 

@@ -23,9 +23,9 @@ use crate::daemon::net::output::Output;
 use crate::daemon::net::permits::MayDispatch;
 use crate::daemon::view::leadership::LeaderWatch;
 use crate::daemon::view::selection::Selection;
-use crate::protocol::Failure;
 use crate::protocol::frame::Decoder;
 use crate::protocol::message_size::MESSAGE_BYTES_MAX;
+use crate::protocol::{Failure, SizeNote};
 use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
@@ -100,6 +100,8 @@ pub(crate) struct Connection {
     pub(crate) closes_on_grant: bool,
     /// The request wants a jobserver, whose FIFOs go with the grant.
     pub(crate) wants_jobserver: bool,
+    /// How the keys of the request were read, for its reply.
+    pub(crate) key_notes: Vec<SizeNote>,
     /// The connection is closed soon, whether the client reads or not.
     pub(crate) counts_down: bool,
     /// What it may still do, if it was restricted.
@@ -135,6 +137,7 @@ impl Connection {
             watched_for: EpollFlags::empty(),
             closes_on_grant: false,
             wants_jobserver: false,
+            key_notes: Vec::new(),
             counts_down: false,
             restriction: None,
             wordless_since: None,

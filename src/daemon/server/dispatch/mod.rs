@@ -28,8 +28,8 @@ use crate::daemon::server::Server;
 use crate::daemon::server::batch::Batch;
 use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
 use crate::daemon::server::dispatch::step::Step;
-use crate::protocol::Failure;
 use crate::protocol::service::{Description, Info, ServiceError, description};
+use crate::protocol::{ErrorName, Failure};
 
 impl Server {
     /// Serves the next call of a connection. The call was read for this batch, or for an earlier
@@ -128,7 +128,14 @@ impl Server {
                 self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
                 self.end_call(id, Answer::failure(&failure));
             }
-            Err(failure) => self.end_call(id, Answer::failure(&failure)),
+            Err(mut failure) => {
+                if failure.name == ErrorName::Refused
+                    && let Some(conn) = self.conns.get(id)
+                {
+                    failure.add_notes(std::mem::take(&mut conn.key_notes));
+                }
+                self.end_call(id, Answer::failure(&failure));
+            }
         }
     }
 

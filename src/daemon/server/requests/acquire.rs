@@ -56,6 +56,7 @@ impl Server {
         if let Some(conn) = self.conns.get(id) {
             conn.closes_on_grant = acquire.wrapper == Some(Wrapper::Exec) && !provisional;
             conn.wants_jobserver = acquire.jobserver;
+            conn.key_notes = self.told_sizes.of_texts(conn.peer.uid, &acquire.items);
         }
         let owner = match acquire.lease {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,

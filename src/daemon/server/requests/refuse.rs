@@ -2,7 +2,7 @@
 //!
 //! Invariant: a deferred request is asked again, and answered, when its time is over.
 
-use crate::core::{FrameId, Refusal, Request, RequestId, UnixMillis};
+use crate::core::{FrameId, Key, Refusal, Request, RequestId, UnixMillis};
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
@@ -12,7 +12,7 @@ use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::waiters::waiting::Asked;
 use crate::daemon::wording::refusal::{self, Use, too_many_wait};
 use crate::daemon::wording::text::pid_of;
-use crate::protocol::{ErrorName, Failure};
+use crate::protocol::{ErrorName, Failure, SizeNote};
 use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
@@ -39,10 +39,17 @@ impl Server {
             return Ok(Step::Wait(self.wait_for_an_end(DeferredRequest { newcomer, until })));
         }
         let mut failure = self.refusal(&newcomer, why);
+        if let Refusal::TooLarge { item, .. } = why
+            && let Some(conn) = self.conns.peek(newcomer.conn)
+            && let Some(item) = newcomer.request.items.get(*item)
+            && let Some(text) = count_in_text_of(&conn.key_notes, &item.key)
+        {
+            failure = failure.hint(refusal::count_in_text(text));
+        }
         // A note is told once: not to a question, whose client may ask nothing more.
         if failure.name == ErrorName::Refused && !newcomer.is_question {
             let notes = self.told_sizes.notes(&self.ledger.table, &newcomer.request, None);
-            failure.set_notes(notes);
+            failure.add_notes(notes);
         }
         Err(failure)
     }
@@ -86,7 +93,7 @@ impl Server {
         let mut failure = self.timeout_reason(request, viewer);
         let table = &self.ledger.table;
         if let Some(waiter) = table.waiter(request) {
-            failure.set_notes(self.told_sizes.notes(table, &waiter.request, None));
+            failure.add_notes(self.told_sizes.notes(table, &waiter.request, None));
         }
         failure
     }
@@ -121,4 +128,10 @@ impl Server {
             .filter(|hold| hold.asked.host == self.ledger.host)
             .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
     }
+}
+
+/// The text of `--key` out of which came a count for a key, and no size.
+fn count_in_text_of<'a>(notes: &'a [SizeNote], key: &Key) -> Option<&'a str> {
+    let note = notes.iter().find(|note| note.key == key.as_str())?;
+    note.read.as_deref().filter(|_| note.stated.starts_with(':'))
 }

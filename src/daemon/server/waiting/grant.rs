@@ -248,6 +248,7 @@ impl Server {
             let table = &self.ledger.table;
             grant.notes = self.told_sizes.notes(table, &hold.asked, Some(token));
         }
+        grant.notes.append(&mut conn.key_notes);
         grant.children_fd = children.then_some(0);
         grant.offers_fd = has_jobserver.then_some(1);
         grant.returns_fd = has_jobserver.then_some(2);
