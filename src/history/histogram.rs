@@ -30,6 +30,15 @@ impl Histogram {
         self.max = self.max.max(length);
     }
 
+    /// Adds all lengths of another one.
+    pub(crate) fn join(&mut self, other: &Self) {
+        for (part, count) in &other.parts {
+            *self.parts.entry(*part).or_default() += count;
+        }
+        self.count += other.count;
+        self.max = self.max.max(other.max);
+    }
+
     pub(crate) fn quantiles(&self) -> Quantiles {
         Quantiles {
             median: self.quantile(50),

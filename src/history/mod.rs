@@ -28,4 +28,6 @@ pub(crate) use histogram::{Bins, Quantiles};
 pub(crate) use record::{Ending, Fields, ItemFields, Reason, Record, RingStep};
 pub(crate) use search::{Found, Query, Search};
 pub(crate) use store::{Limits, Store};
-pub(crate) use tally::{Counted, Counts, KeyUse, Present, Running, SlotsTable, Tally};
+pub(crate) use tally::{
+    CommandGroup, Counted, Counts, KeyUse, Present, Running, SlotsTable, Tally,
+};

@@ -14,6 +14,9 @@ use crate::core::Mode;
 /// Users and commands that are counted at once. The rest is part of all records only.
 const GROUPS_MAX: usize = 1_000;
 
+/// At least this many commands that differ only in numbers, as those of a job array do, are one group.
+const ALIKE_MIN: usize = 3;
+
 /// Keys that are counted at once: each has a timeline.
 const KEYS_MAX: usize = 100;
 
@@ -52,6 +55,17 @@ pub(crate) struct Counts {
     pub(crate) left_out: bool,
     /// Of the key of the query, if slots of it were granted.
     pub(crate) slots: Option<SlotsTable>,
+}
+
+/// A command, or several that differ only in numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CommandGroup {
+    pub(crate) uid: u32,
+    /// With `#` in place of each number if there are several.
+    pub(crate) command: String,
+    /// How many there are.
+    pub(crate) commands: u64,
+    pub(crate) counted: Counted,
 }
 
 /// How much of a key was in use.
@@ -199,7 +213,11 @@ impl Tally {
                 (of.size, of.size_ms) = (item.size, lengths.ended_ms);
             }
             let slots = if is_counted { item.count } else { 1 };
-            of.used.add(begin_ms.max(since_ms), lengths.ended_ms, slots);
+            let begin_ms = begin_ms.max(since_ms);
+            of.used.add(begin_ms, lengths.ended_ms, slots);
+            if is_counted {
+                of.used.note_size(begin_ms, item.size);
+            }
         }
     }
 
@@ -264,6 +282,30 @@ impl Tally {
 }
 
 impl Counts {
+    /// The commands, those that differ only in numbers as one where there are several of them.
+    pub(crate) fn command_groups(&self) -> Vec<CommandGroup> {
+        let mut alike = BTreeMap::<(u32, String), Vec<(&String, &Counted)>>::new();
+        for ((uid, command), of) in &self.commands {
+            alike.entry((*uid, without_numbers(command))).or_default().push((command, of));
+        }
+        let mut groups = Vec::new();
+        for ((uid, command), members) in alike {
+            if members.len() < ALIKE_MIN {
+                groups.extend(members.into_iter().map(|(command, of)| CommandGroup {
+                    uid,
+                    command: command.clone(),
+                    commands: 1,
+                    counted: of.clone(),
+                }));
+                continue;
+            }
+            let mut counted = Counted::default();
+            members.iter().for_each(|(_, of)| counted.join(of));
+            groups.push(CommandGroup { uid, command, commands: members.len() as u64, counted });
+        }
+        groups
+    }
+
     /// The use of a key, if not too many keys are counted already.
     fn use_of(&mut self, key: &str, since_ms: u64) -> Option<&mut KeyUse> {
         if !self.keys.contains_key(key) {
@@ -277,7 +319,26 @@ impl Counts {
     }
 }
 
+/// With `#` in place of each run of digits.
+fn without_numbers(command: &str) -> String {
+    let mut text = String::with_capacity(command.len());
+    for character in command.chars() {
+        match character {
+            '0'..='9' if text.ends_with('#') => {}
+            '0'..='9' => text.push('#'),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
 impl Counted {
+    fn join(&mut self, other: &Self) {
+        self.waits.join(&other.waits);
+        self.holds.join(&other.holds);
+        self.refused += other.refused;
+    }
+
     fn add(&mut self, lengths: &Lengths<'_>) {
         match lengths.held_ms {
             Some(held_ms) => {

@@ -1,4 +1,4 @@
-//! How much was in use, over time.
+//! How much was in use, over time, and of how many slots.
 //!
 //! Time is divided into buckets that all have one width. Where there would be too many of them, they
 //! are joined into wider ones, so that a year takes no more room than an hour.
@@ -31,11 +31,14 @@ pub(crate) struct Timeline {
     /// What was in use in each bucket, in slots times milliseconds. The number of a bucket is its
     /// beginning divided by the width.
     used: BTreeMap<u64, u64>,
+    /// By the same numbers: when in the bucket it was last known how many slots there were, and how
+    /// many.
+    sizes: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self { width_ms: WIDTHS_MS[0], used: BTreeMap::new() }
+        Self { width_ms: WIDTHS_MS[0], used: BTreeMap::new(), sizes: BTreeMap::new() }
     }
 }
 
@@ -59,6 +62,13 @@ impl Timeline {
     pub(crate) fn reach(&mut self, at_ms: u64) {
         self.cover(at_ms, at_ms);
         self.used.entry(at_ms / self.width_ms).or_default();
+    }
+
+    /// Notes how many slots there were at a moment.
+    pub(crate) fn note_size(&mut self, at_ms: u64, size: u64) {
+        self.reach(at_ms);
+        let latest = self.sizes.entry(at_ms / self.width_ms).or_default();
+        *latest = (*latest).max((at_ms, size));
     }
 
     /// Joins buckets until there are few enough of them with these moments.
@@ -85,7 +95,12 @@ impl Timeline {
             let sum = joined.entry(number / factor).or_default();
             *sum = sum.saturating_add(used);
         }
-        (self.width_ms, self.used) = (wider, joined);
+        let mut sizes = BTreeMap::<u64, (u64, u64)>::new();
+        for (number, noted) in std::mem::take(&mut self.sizes) {
+            let latest = sizes.entry(number / factor).or_default();
+            *latest = (*latest).max(noted);
+        }
+        (self.width_ms, self.used, self.sizes) = (wider, joined, sizes);
     }
 
     /// How wide a bucket is, in milliseconds.
@@ -103,6 +118,23 @@ impl Timeline {
         let ends = self.used.first_key_value().zip(self.used.last_key_value());
         let Some(((first, _), (last, _))) = ends else { return Vec::new() };
         (*first..=*last).map(|number| self.used.get(&number).copied().unwrap_or(0)).collect()
+    }
+
+    /// How many slots there were in each bucket: those that were noted last, and before the first note
+    /// those of the first one. Empty without a note.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let ends = self.used.first_key_value().zip(self.used.last_key_value());
+        let (Some(((first, _), (last, _))), Some((_, noted))) =
+            (ends, self.sizes.first_key_value())
+        else {
+            return Vec::new();
+        };
+        let mut size = noted.1;
+        let each = (*first..=*last).map(|number| {
+            size = self.sizes.get(&number).map_or(size, |(_, size)| *size);
+            size
+        });
+        each.collect()
     }
 
     /// What was in use in all, in slots times milliseconds.
@@ -127,6 +159,22 @@ mod tests {
         timeline.reach(14_999);
         assert_eq!(timeline.buckets(), [1_000, 2_000, 1_001, 0, 0]);
         assert_eq!(timeline.sum(), 4_001);
+    }
+
+    #[test]
+    fn a_bucket_has_the_size_that_was_noted_last() {
+        let mut timeline = Timeline::default();
+        assert_eq!(timeline.sizes(), [0; 0]);
+        timeline.add(10_000, 15_000, 1);
+        assert_eq!(timeline.sizes(), [0; 0]);
+        // The latest note of a bucket counts, in whatever order they come.
+        for (at_ms, size) in [(13_500, 8), (11_900, 4), (11_100, 2), (13_400, 6)] {
+            timeline.note_size(at_ms, size);
+        }
+        assert_eq!(timeline.sizes(), [4, 4, 4, 8, 8]);
+        timeline.reach(10_000 + 3_600_000);
+        assert_eq!(timeline.width_ms(), 15_000);
+        assert_eq!(timeline.sizes(), vec![8; timeline.buckets().len()]);
     }
 
     #[test]

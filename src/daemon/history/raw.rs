@@ -39,7 +39,10 @@ impl Raw {
                 mode: item.ask.mode(),
                 count: counted.map_or(0, |(count, _)| count),
                 slots: self.slots.get(number),
-                size: counted.map_or(0, |(_, view)| view.unwrap_or(View::ONE).capacity()),
+                size: counted.map_or(0, |(_, view)| {
+                    let stated = view.unwrap_or(View::ONE).capacity();
+                    self.slots.size(number).unwrap_or(stated)
+                }),
             }
         });
         Fields {

@@ -1,30 +1,31 @@
 //! The slots that a request was granted, as they are remembered until it has ended.
 
-use crate::core::{GrantedItem, HoldState, Key, Request, SlotRange, Slots};
+use crate::core::{GrantedItem, HoldState, Key, Request, SlotRange, Slots, View};
 
 /// The slots of each item of a request. Slots that belong to another hold are none of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OwnSlots {
     #[default]
     None,
-    /// The only item has this slot. That is the usual request, and it takes no memory of its own.
-    One([SlotRange; 1]),
-    /// In the order of the items.
-    Each(Box<[Slots]>),
+    /// The only item has this slot of so many. That is the usual request, and it takes no memory of
+    /// its own.
+    One([SlotRange; 1], u64),
+    /// Of each item its slots, and of how many, in the order of the items.
+    Each(Box<[(Slots, u64)]>),
 }
 
 impl OwnSlots {
     /// The slots of a grant.
     pub(crate) fn of(items: &[GrantedItem]) -> Self {
         match items {
-            [GrantedItem { slots: Slots(ranges), shared: false, .. }] if matches!(ranges[..], [SlotRange(first, last)] if first == last) => {
-                Self::One([ranges[0]])
+            [GrantedItem { slots: Slots(ranges), shared: false, view, .. }] if matches!(ranges[..], [SlotRange(first, last)] if first == last) => {
+                Self::One([ranges[0]], capacity(*view))
             }
             items if items.iter().all(|item| item.shared || item.slots.is_empty()) => Self::None,
             items => {
                 let own = |item: &GrantedItem| match item.shared {
-                    true => Slots::default(),
-                    false => item.slots.clone(),
+                    true => (Slots::default(), capacity(item.view)),
+                    false => (item.slots.clone(), capacity(item.view)),
                 };
                 Self::Each(items.iter().map(own).collect())
             }
@@ -35,7 +36,7 @@ impl OwnSlots {
     pub(crate) fn of_hold(asked: &Request, hold: &HoldState) -> Self {
         let slots_of = |key: &Key| {
             let held = hold.items.iter().find(|item| item.key == *key && !item.shared);
-            held.map(|item| item.slots.clone()).unwrap_or_default()
+            held.map(|item| (item.slots.clone(), capacity(item.view))).unwrap_or_default()
         };
         Self::Each(asked.items.iter().map(|item| slots_of(&item.key)).collect())
     }
@@ -43,11 +44,26 @@ impl OwnSlots {
     /// The slots of the item with this number.
     pub(crate) fn get(&self, item: usize) -> &[SlotRange] {
         match self {
-            Self::One(slot) if item == 0 => slot,
-            Self::None | Self::One(_) => &[],
-            Self::Each(each) => each.get(item).map_or(&[], |slots| &slots.0),
+            Self::One(slot, _) if item == 0 => slot,
+            Self::None | Self::One(..) => &[],
+            Self::Each(each) => each.get(item).map_or(&[], |(slots, _)| &slots.0),
         }
     }
+
+    /// How many slots there were in all when the item with this number was granted; `None` if that is
+    /// not known.
+    pub(crate) fn size(&self, item: usize) -> Option<u64> {
+        let size = match self {
+            Self::One(_, size) if item == 0 => *size,
+            Self::None | Self::One(..) => 0,
+            Self::Each(each) => each.get(item).map_or(0, |(_, size)| *size),
+        };
+        Some(size).filter(|size| *size > 0)
+    }
+}
+
+fn capacity(view: Option<View>) -> u64 {
+    view.map_or(0, View::capacity)
 }
 
 #[cfg(test)]
@@ -56,7 +72,8 @@ mod tests {
 
     fn granted(ranges: &[(u64, u64)], shared: bool) -> GrantedItem {
         let ranges = ranges.iter().map(|(first, last)| SlotRange(*first, *last));
-        GrantedItem { acquired: 1, slots: Slots(ranges.collect()), shared, view: None }
+        let view = Some(View::Slots { slots: 4 });
+        GrantedItem { acquired: 1, slots: Slots(ranges.collect()), shared, view }
     }
 
     fn slots(of: &OwnSlots, item: usize) -> Vec<u64> {
@@ -66,7 +83,8 @@ mod tests {
     #[test]
     fn each_item_keeps_its_own_slots() {
         let one = OwnSlots::of(&[granted(&[(3, 3)], false)]);
-        assert_eq!(one, OwnSlots::One([SlotRange(3, 3)]));
+        assert_eq!(one, OwnSlots::One([SlotRange(3, 3)], 4));
+        assert_eq!((one.size(0), one.size(1)), (Some(4), None));
         assert_eq!((slots(&one, 0), slots(&one, 1)), (vec![3], vec![]));
         let several = OwnSlots::of(&[granted(&[], false), granted(&[(0, 1), (4, 4)], false)]);
         assert_eq!((slots(&several, 0), slots(&several, 1)), (vec![], vec![0, 1, 4]));

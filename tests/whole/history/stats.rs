@@ -80,6 +80,42 @@ fn use_and_slots_are_those_of_the_key_that_was_asked_about() {
 }
 
 #[test]
+fn a_job_array_is_a_few_lines_after_the_answer_and_fits_a_terminal() {
+    let world = World::with_daemon().on_one_host();
+    for n in 1..=8 {
+        let script = format!(": this is job number {n} of a long array of jobs with long arguments");
+        world.canal(["run", "-k", "a", "-j", "4", "--", "sh", "-c", &script]).end().code(0);
+    }
+    until_recorded(&world, &["a"], 8);
+    let found = world.canal(["stats", "a", "--json"]).end().code(0).json();
+    let commands = found["commands"].as_array().unwrap();
+    assert_eq!(commands.len(), 1, "{found}");
+    assert_eq!((&commands[0]["commands"], &commands[0]["count"]), (&json!(8), &json!(8)));
+    let pattern = "sh -c : this is job number # of a long array of jobs with long arguments";
+    assert_eq!(commands[0]["command"], pattern);
+    let shown = world.canal(["stats", "a"]).end().code(0).stdout;
+    assert!(shown.starts_with("a  8 grants, 0 never granted\n\nhow many slots? "), "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    let lines = shown.lines().filter(|line| line.contains("8 like sh -c : this is job")).count();
+    assert_eq!(lines, 2, "{shown}");
+}
+
+#[test]
+fn a_size_of_before_counts_for_its_time() {
+    let world = World::with_daemon().on_one_host();
+    world.canal(["resize", "r", "--slots", "2"]).end().code(0);
+    world.canal(["run", "-k", "r", "--", "sleep", "1.2"]).end().code(0);
+    until_recorded(&world, &["r"], 1);
+    world.canal(["resize", "r", "--slots", "8"]).end().code(0);
+    let found = world.canal(["stats", "r", "--json"]).end().code(0).json();
+    let sizes: Vec<u64> = serde_json::from_value(found["keys"][0]["sizes"].clone()).unwrap();
+    let (last, before) = sizes.split_last().unwrap();
+    assert!(*last == 8 && !before.is_empty() && before.iter().all(|it| *it == 2), "{found}");
+    let shown = world.canal(["stats", "r"]).end().code(0).stdout;
+    assert!(shown.contains("% of 2 to 8 slots on average"), "{shown}");
+}
+
+#[test]
 fn plots_are_drawn_as_the_locale_allows() {
     let world = World::with_daemon().on_one_host();
     for _ in 0..2 {

@@ -9,7 +9,7 @@ use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::wording::text::time;
 use crate::history::{
-    Bins, Counted, Counts, KeyUse, Present, Quantiles, Query, Running, SlotsTable,
+    Bins, CommandGroup, Counted, Counts, KeyUse, Present, Quantiles, Query, Running, SlotsTable,
 };
 use crate::protocol::{
     Failure, HistoryBin, HistoryCount, HistoryKeyUse, HistoryLengths, HistorySlots,
@@ -69,8 +69,8 @@ impl Server {
     /// What was counted; users and commands with the most records first.
     pub(crate) fn stats(&self, counts: &Counts) -> HistoryStats {
         let users = counts.users.iter().map(|(uid, of)| (Some(*uid), None, of));
-        let commands = counts.commands.iter();
-        let commands = commands.map(|((uid, command), of)| (Some(*uid), Some(command), of));
+        let groups = counts.command_groups();
+        let commands = groups.iter().map(|it| (Some(it.uid), Some(it), &it.counted));
         let (users, more_users) = most(users.collect());
         let (commands, more_commands) = most(commands.collect());
         let (keys, more_keys) = self.most_used(counts);
@@ -104,10 +104,21 @@ impl Server {
                 until: time(UnixMillis(counts.now_ms)),
                 bucket_ms: of.used.width_ms(),
                 used: of.used.buckets(),
+                sizes: sizes(of, stored),
             }
         });
         (shown.collect(), keys.len() > KEYS_SHOWN_MAX)
     }
+}
+
+/// How many slots a key had in each bucket. What is stored now counts for the last one, also if
+/// nothing was granted since.
+fn sizes(of: &KeyUse, stored: Option<u64>) -> Vec<u64> {
+    let mut sizes = of.used.sizes();
+    if let (Some(last), Some(stored)) = (sizes.last_mut(), stored.filter(|stored| *stored > 0)) {
+        *last = stored;
+    }
+    sizes
 }
 
 /// What a hold has of a key; nothing if it shares the slots of another hold.
@@ -118,8 +129,8 @@ fn running(key: &Key, hold: &HoldState) -> Option<Running> {
     Some(Running { key: key.to_string(), since_ms: hold.since.0, slots })
 }
 
-/// A group: its user, its command, what was counted.
-type Group<'a> = (Option<u32>, Option<&'a String>, &'a Counted);
+/// A group: its user, its commands, what was counted.
+type Group<'a> = (Option<u32>, Option<&'a CommandGroup>, &'a Counted);
 
 /// The groups with the most records, and whether there are more.
 fn most(mut groups: Vec<Group<'_>>) -> (Vec<HistoryCount>, bool) {
@@ -129,10 +140,11 @@ fn most(mut groups: Vec<Group<'_>>) -> (Vec<HistoryCount>, bool) {
     (shown, groups.len() > GROUPS_SHOWN_MAX)
 }
 
-fn count(uid: Option<u32>, command: Option<&String>, of: &Counted) -> HistoryCount {
+fn count(uid: Option<u32>, group: Option<&CommandGroup>, of: &Counted) -> HistoryCount {
     HistoryCount {
         uid,
-        command: command.cloned(),
+        command: group.map(|group| group.command.clone()),
+        commands: group.map(|group| group.commands).filter(|commands| *commands > 1),
         count: of.count(),
         refused: of.refused,
         waits: lengths(&of.waits.quantiles()),

@@ -151,6 +151,10 @@ pub struct HistoryCount {
     /// The command, if they are those of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// How many commands they are, if they differ only in numbers; `command` then has `#` in place of
+    /// each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands: Option<u64>,
     /// How many records there are.
     pub count: u64,
     /// How many of them were never granted.
@@ -204,6 +208,10 @@ pub struct HistoryKeyUse {
     pub bucket_ms: u64,
     /// What was in use in each bucket, in slots times milliseconds.
     pub used: Vec<u64>,
+    /// How many slots the key had in each bucket, as far as its grants tell: a size counts from the
+    /// first grant under it. Empty if none asked for slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<u64>,
 }
 
 /// How long requests would have waited with another number of slots, if they had come at the same

@@ -134,12 +134,12 @@ pub(super) fn use_over_time(
     let heights: Vec<usize> =
         series.columns.iter().map(|used| eighths(*used, series.top, LINES)).collect();
     let [left, below, corner] = glyphs.axes();
-    let mut lines = vec![said(key, &series)];
+    let mut lines = vec![said(&series)];
     for line in 0..LINES {
         let under = (LINES - 1 - line) * 8;
         let label = match line {
-            0 => level(series.top, key.size),
-            4 => level(series.top / 2.0, key.size),
+            0 => level(series.top, series.one_size()),
+            4 => level(series.top / 2.0, series.one_size()),
             _ => String::new(),
         };
         let cells = heights.iter().map(|height| glyphs.upward(height.saturating_sub(under).min(8)));
@@ -156,18 +156,20 @@ pub(super) fn use_over_time(
 }
 
 /// `in use: 43% of 3 slots on average; each column 2h`.
-pub(super) fn said(key: &HistoryKeyUse, series: &Series) -> String {
-    format!("in use: {} on average; each column {}", share(key, series), bound(series.column_ms))
+pub(super) fn said(series: &Series) -> String {
+    format!("in use: {} on average; each column {}", share(series), bound(series.column_ms))
 }
 
-/// `43% of 3 slots`; `1.3 slots` where nobody said how many there are.
-pub(super) fn share(key: &HistoryKeyUse, series: &Series) -> String {
-    match key.size {
-        Some(size) if size > 0 => {
-            let percent = (series.mean / size as f64 * 100.0).round();
-            let slots = if size == 1 { "slot" } else { "slots" };
-            format!("{percent}% of {size} {slots}")
+/// `43% of 3 slots`; `43% of 2 to 8 slots` if there were not always as many; `1.3 at once` where nobody
+/// said how many there are.
+pub(super) fn share(series: &Series) -> String {
+    let percent = series.share.map(|share| (share * 100.0).round());
+    match (percent, series.sizes) {
+        (Some(percent), Some((1, 1))) => format!("{percent}% of 1 slot"),
+        (Some(percent), Some((least, most))) if least < most => {
+            format!("{percent}% of {least} to {most} slots")
         }
+        (Some(percent), Some((size, _))) => format!("{percent}% of {size} slots"),
         _ => format!("{:.1} at once", series.mean),
     }
 }
@@ -193,7 +195,7 @@ pub(super) fn keys(keys: &[HistoryKeyUse], columns: usize, glyphs: Glyphs) -> Ve
         let fill = " ".repeat(wide - width(&name));
         let plot = series.columns.iter().map(|used| glyphs.upward(eighths(*used, series.top, 1)));
         let plot: String = plot.collect();
-        let share = share(key, &series);
+        let share = share(&series);
         lines.push(format!("  {name}{fill}  {share:<20}  {}", plot.trim_end()));
     }
     lines

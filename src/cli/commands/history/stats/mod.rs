@@ -27,10 +27,13 @@ use crate::cli::wording::time::Now;
 use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
 use crate::run::SUCCESS;
 
-/// How many users, commands and keys are shown to a person.
+/// How many users and keys are shown to a person.
 const SHOWN: usize = 10;
 
-/// The width of plots that no terminal shows.
+/// How many commands are shown to a person.
+const COMMANDS_SHOWN: usize = 3;
+
+/// The width of a report that no terminal shows.
 const COLUMNS_ASSUMED: usize = 80;
 
 /// What stands left of a line of a page.
@@ -56,11 +59,11 @@ pub(crate) fn run(args: &StatsArgs, global: &Global, _: Verbosity) -> Result<u8,
         let picture = svg::report(&found, about, &counts(&found, since), &Now::here());
         report_file::write(file, &picture, args.force)?;
     } else {
-        let columns = Screen::of_stdout().map(|screen| screen.columns);
+        let columns = Screen::of_stdout().map_or(COLUMNS_ASSUMED, |screen| screen.columns);
         let glyphs = if args.ascii { Glyphs::Ascii } else { locale() };
-        let mut page = page(&found, about, since);
-        draw(&mut page, &found, columns.unwrap_or(COLUMNS_ASSUMED), glyphs, &Now::here());
-        stdout::print_styled(&page.render(columns))?;
+        let mut page = page(&found, about, since, columns);
+        draw(&mut page, &found, columns, glyphs, &Now::here());
+        stdout::print_styled(&page.render(Some(columns)))?;
     }
     Ok(SUCCESS)
 }
@@ -79,10 +82,16 @@ fn counts(found: &HistoryStats, since: Option<Duration>) -> String {
     format!("{granted}{within}, {refused} never granted")
 }
 
-fn page(found: &HistoryStats, about: &str, since: Option<Duration>) -> Page {
+/// How many slots there should be, which is what most people ask, and then what was counted.
+fn page(found: &HistoryStats, about: &str, since: Option<Duration>, columns: usize) -> Page {
     let mut page = Page::default();
     let HistoryCount { count, refused, .. } = found.all;
     page.title(about.to_owned(), counts(found, since), BOLD);
+    if let Some(slots) = &found.slots {
+        let columns = columns.saturating_sub(INDENT);
+        part(&mut page, &chart::slots_said(slots), chart::slots(slots), columns);
+        page.title(String::new(), String::new(), PLAIN);
+    }
     if count > refused {
         page.cells(NAMES.map(str::to_owned), FAINT);
         rows(&mut page, &found.all, "everything");
@@ -92,12 +101,13 @@ fn page(found: &HistoryStats, about: &str, since: Option<Duration>) -> Page {
             rows(&mut page, user, &user_name::name(user.uid.unwrap_or(0)));
         }
     }
-    for of in found.commands.iter().filter(|it| it.count > it.refused).take(SHOWN) {
+    for of in found.commands.iter().filter(|it| it.count > it.refused).take(COMMANDS_SHOWN) {
         let command = command_line(of.command.as_deref().unwrap_or_default());
-        rows(&mut page, of, &command);
+        let like = of.commands.map(|count| format!("{count} like ")).unwrap_or_default();
+        rows(&mut page, of, &(like + &command));
     }
-    let shown = [found.users.len(), found.commands.len(), found.keys.len()];
-    if found.left_out || shown.iter().any(|count| *count > SHOWN) {
+    let is_cut = found.users.len().max(found.keys.len()) > SHOWN;
+    if found.left_out || is_cut || found.commands.len() > COMMANDS_SHOWN {
         let more = "more users, commands or keys are left out; --json shows more";
         page.note(more.to_owned(), FAINT);
     }
@@ -123,9 +133,6 @@ fn draw(page: &mut Page, found: &HistoryStats, columns: usize, glyphs: Glyphs, n
     if found.keys.len() > 1 {
         let keys = &found.keys[..found.keys.len().min(SHOWN)];
         part(page, "in use, by key", chart::keys(keys, columns, glyphs), columns);
-    }
-    if let Some(slots) = &found.slots {
-        part(page, &chart::slots_said(slots), chart::slots(slots), columns);
     }
 }
 
@@ -172,6 +179,7 @@ mod tests {
         HistoryCount {
             uid: command.map(|_| 0),
             command: command.map(str::to_owned),
+            commands: command.filter(|it| it.contains('#')).map(|_| 12),
             count,
             refused: 2,
             waits: lengths(100),
@@ -184,10 +192,10 @@ mod tests {
         let found = HistoryStats {
             all: of(12, None),
             users: vec![of(12, Some(""))],
-            commands: vec![of(7, Some("make  -j4"))],
+            commands: vec![of(7, Some("make  -j4")), of(12, Some("./job # of a long array"))],
             ..HistoryStats::default()
         };
-        let text = page(&found, "deploy", Some(Duration::from_secs(3600))).render(Some(80));
+        let text = page(&found, "deploy", Some(Duration::from_secs(3600)), 80).render(Some(80));
         assert_eq!(
             anstream::adapter::strip_str(&text).to_string(),
             "deploy  10 grants in 1h00m, 2 never granted\n         \
@@ -195,9 +203,11 @@ mod tests {
              waits  0.1s    10     0.2s  0.3s   3m12s  everything\n  \
              holds  20s     10     40s   1m00s  3m12s  everything\n  \
              waits  0.1s    5      0.2s  0.3s   3m12s  make -j4\n  \
-             holds  20s     5      40s   1m00s  3m12s  make -j4\n"
+             holds  20s     5      40s   1m00s  3m12s  make -j4\n  \
+             waits  0.1s    10     0.2s  0.3s   3m12s  12 like ./job # of a long array\n  \
+             holds  20s     10     40s   1m00s  3m12s  12 like ./job # of a long array\n"
         );
-        let none = page(&HistoryStats::default(), "all keys", None).render(None);
+        let none = page(&HistoryStats::default(), "all keys", None, 80).render(None);
         assert_eq!(
             anstream::adapter::strip_str(&none).to_string(),
             "all keys  0 grants, 0 never granted\n"
@@ -223,12 +233,16 @@ mod tests {
         let drawn = |found: &HistoryStats| {
             let mut page = Page::default();
             draw(&mut page, found, 40, Glyphs::Ascii, &at("2026-11-20T14:10:30Z"));
+            let first = super::page(found, "deploy", None, 40).render(Some(40));
+            let first = anstream::adapter::strip_str(&first).to_string();
+            let answer =
+                "deploy  0 grants, 0 never granted\n\nhow many slots? waits if all 3\nrequests";
+            assert!(found.slots.is_none() || first.starts_with(answer), "{first}");
             anstream::adapter::strip_str(&page.render(Some(40))).to_string()
         };
         let text = drawn(&found);
         assert!(text.starts_with("\nwaits\n  <= 10ms  3  ####"), "{text}");
         assert!(text.contains("\n\nin use: 45% of 2 slots on average"), "{text}");
-        assert!(text.contains("\n\nhow many slots? waits if all 3\nrequests had"), "{text}");
         assert!(!text.contains("holds"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         let two = HistoryStats { keys: vec![key_use(), key_use()], slots: None, ..found };

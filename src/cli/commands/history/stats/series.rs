@@ -16,6 +16,11 @@ pub(super) struct Series {
     pub(super) column_ms: u64,
     /// How many slots were in use on average over the whole time.
     pub(super) mean: f64,
+    /// Of how many slots: the least and the most that the key had meanwhile. `None` if nobody said how
+    /// many there are.
+    pub(super) sizes: Option<(u64, u64)>,
+    /// Which part of its slots was in use on average, of as many as it had at each time.
+    pub(super) share: Option<f64>,
     /// How many slots the whole height of a plot stands for.
     pub(super) top: f64,
 }
@@ -41,14 +46,38 @@ impl Series {
             })
             .collect();
         let highest = columns.iter().copied().fold(1.0, f64::max);
-        let top = match key.size {
+        let each = sizes(key);
+        let sizes = each.iter().min().copied().zip(each.iter().max().copied());
+        let top = match sizes {
             // Ends and grants of one moment overlap a little.
-            Some(size) if highest <= size as f64 * OVERLAP_MAX => size as f64,
+            Some((_, most)) if highest <= most as f64 * OVERLAP_MAX => most as f64,
             _ => highest.ceil(),
         };
         columns.iter_mut().for_each(|used| *used = used.min(top));
-        Some(Self { columns, column_ms, mean: key.used_ms as f64 / (until - from) as f64, top })
+        let capacity = (0_u64..).zip(&each).map(|(at, size)| {
+            let begins = begin.saturating_add(at.saturating_mul(width));
+            let ends = begins.saturating_add(width).min(until);
+            *size as f64 * ends.saturating_sub(begins.max(from)) as f64
+        });
+        let capacity = capacity.sum::<f64>();
+        let share = (capacity > 0.0).then(|| key.used_ms as f64 / capacity);
+        let mean = key.used_ms as f64 / (until - from) as f64;
+        Some(Self { columns, column_ms, mean, sizes, share, top })
     }
+
+    /// How many slots the key had, if that was the same all the time.
+    pub(super) fn one_size(&self) -> Option<u64> {
+        self.sizes.filter(|(least, most)| least == most).map(|(size, _)| size)
+    }
+}
+
+/// How many slots the key had in each bucket; empty if nobody said how many there are.
+fn sizes(key: &HistoryKeyUse) -> Vec<u64> {
+    if key.sizes.len() == key.used.len() && key.sizes.iter().all(|size| *size > 0) {
+        return key.sizes.clone();
+    }
+    let one = key.size.filter(|size| *size > 0);
+    one.map(|size| vec![size; key.used.len()]).unwrap_or_default()
 }
 
 fn millis(time: &str) -> Option<u64> {
@@ -71,6 +100,7 @@ pub(super) mod tests {
             from: "2026-11-20T14:00:30Z".to_owned(),
             until: "2026-11-20T14:10:30Z".to_owned(),
             bucket_ms: minute,
+            sizes: Vec::new(),
             used: vec![
                 minute,
                 2 * minute,
@@ -112,6 +142,28 @@ pub(super) mod tests {
         assert_eq!((inexact.top, inexact.columns), (2.0, vec![2.0, 2.0]));
         let large = HistoryKeyUse { size: Some(9), ..key_use() };
         assert_eq!(Series::of(&large, 80).unwrap().top, 9.0);
+    }
+
+    #[test]
+    fn the_share_is_of_the_slots_that_there_were_at_the_time() {
+        let minute = 60_000;
+        // Two slots in the first half, all in use, and eight in the other half, one in use.
+        let grown = HistoryKeyUse {
+            size: Some(8),
+            used_ms: 15 * minute,
+            from: "2026-11-20T14:00:00Z".to_owned(),
+            until: "2026-11-20T14:10:00Z".to_owned(),
+            used: [[2 * minute; 5], [minute; 5]].concat(),
+            sizes: [[2; 5], [8; 5]].concat(),
+            ..key_use()
+        };
+        let series = Series::of(&grown, 80).unwrap();
+        assert_eq!((series.sizes, series.one_size()), (Some((2, 8)), None));
+        assert_eq!((series.share, series.top), (Some(15.0 / 50.0), 8.0));
+        let one = Series::of(&key_use(), 80).unwrap();
+        assert_eq!((one.one_size(), one.share), (Some(2), Some(0.45)));
+        let unknown = Series::of(&HistoryKeyUse { size: None, ..key_use() }, 80).unwrap();
+        assert_eq!((unknown.sizes, unknown.share), (None, None));
     }
 
     #[test]

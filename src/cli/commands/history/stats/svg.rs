@@ -135,14 +135,14 @@ impl Picture {
 
     fn use_over_time(&mut self, key: &HistoryKeyUse, now: &Now) {
         let Some(series) = Series::of(key, COLUMNS_MAX) else { return };
-        self.part(&said(key, &series));
+        self.part(&said(&series));
         let (x, top) = (MARGIN + 50, self.y + 16);
         let bottom = top + PLOT_HEIGHT;
         for part in 0..=4 {
             let y = top + PLOT_HEIGHT * part / 4;
             let slots = series.top * f64::from(4 - part) / 4.0;
             self.line((x, y), (x + PLOT_WIDTH, y), "grid");
-            self.text_at(x - 8, y + 4, "faint end", &level(slots, key.size));
+            self.text_at(x - 8, y + 4, "faint end", &level(slots, series.one_size()));
         }
         self.columns(&series, (x, top), (PLOT_WIDTH, PLOT_HEIGHT));
         self.line((x, bottom), (x + PLOT_WIDTH, bottom), "axis");
@@ -159,7 +159,7 @@ impl Picture {
             let Some(series) = Series::of(key, COLUMNS_MAX) else { continue };
             self.y += 30;
             self.text(MARGIN, "", &cut(&key.key, 28));
-            self.text(MARGIN + 210, "faint", &share(key, &series));
+            self.text(MARGIN + 210, "faint", &share(&series));
             let x = MARGIN + 360;
             let width = WIDTH - MARGIN - x;
             self.columns(&series, (x, self.y - 18), (width, 22));
