@@ -10,6 +10,7 @@ use super::output::stderr::Verbosity;
 use super::user_name;
 use super::wording::separation::{self, Connected};
 use super::wording::time::Now;
+use crate::cli::wording::machine_daemon;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::{MachineUid, uid_of_machine};
@@ -118,12 +119,10 @@ pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
 pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
         ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
-            Rule::Shared => {
-                "the daemon of this machine is not started on demand: \
-                 `systemctl enable --now canal.socket`"
-            }
+            Rule::Shared => machine_daemon::not_on_demand(),
             Rule::Given | Rule::PerUser => {
                 "without --no-start one is started; `canal daemon` runs one in the foreground"
+                    .to_owned()
             }
         }),
         _ => failed(error),

@@ -7,6 +7,7 @@ pub(super) mod deadlock;
 pub(super) mod estimate;
 pub(super) mod hold_lost;
 pub(super) mod lease_lost;
+pub(super) mod machine_daemon;
 pub(super) mod not_acquired;
 pub(super) mod over_nodes;
 pub(super) mod participant;

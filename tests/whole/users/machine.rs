@@ -30,6 +30,32 @@ fn tried(ended: &Ended) -> Vec<(&str, &str, &str)> {
 }
 
 #[test]
+fn hints_name_what_starts_services_on_this_machine() {
+    let world = World::new();
+    let script = r#"
+        mkdir -m 755 /run/canal
+        try canal run -n -k x -- true
+        try canal status --no-start
+        try canal doctor
+        chmod 711 /run/canal
+        mkdir -p /run/systemd/system
+        try canal status --no-start
+        try canal doctor
+    "#;
+    let Some(ended) = privately(&world, &format!("{INSTALLED}{script}")) else { return };
+    let tried = tried(&ended);
+    let said = |at: usize| tried[at].2;
+    for without in 0..3 {
+        let said = said(without);
+        let names_canal = said.contains("`mkdir -p -m 755 /run/canal && canal daemon &`, as root");
+        assert!(names_canal && !said.contains("systemctl"), "{ended:?}");
+    }
+    for with in 3..5 {
+        assert!(said(with).contains("`systemctl enable --now canal.socket`"), "{ended:?}");
+    }
+}
+
+#[test]
 fn a_user_whose_own_daemon_holds_locks_is_refused_by_the_daemon_of_the_machine() {
     let world = World::new();
     let script = r#"

@@ -3,6 +3,7 @@
 use super::finding::Finding;
 use crate::cli::commands::config::changed;
 use crate::cli::connect;
+use crate::cli::wording::machine_daemon;
 use crate::client::{Client, ClientError, Start};
 use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
@@ -41,11 +42,9 @@ pub(super) fn unasked(place: &Place) -> Vec<Finding> {
 
 fn none(place: &Place) -> Finding {
     match place.rule {
-        Rule::Shared => Finding::problem(
-            "daemon",
-            "no daemon runs",
-            "the daemon of this machine is not started on demand: `systemctl enable --now canal.socket`",
-        ),
+        Rule::Shared => {
+            Finding::problem("daemon", "no daemon runs", machine_daemon::not_on_demand())
+        }
         Rule::Given | Rule::PerUser => {
             Finding::note("daemon", "no daemon runs; the next command starts one")
         }

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use nix::unistd::geteuid;
 
 use super::finding::Finding;
+use crate::cli::wording::machine_daemon;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, open_private};
 
@@ -60,7 +61,7 @@ fn shared(place: &Place) -> (Finding, bool) {
             (Finding::problem("directory", problem, format!("chmod o-w {dir}")), false)
         }
         Err(error) => {
-            let hint = "the daemon of this machine makes it: `systemctl enable --now canal.socket`";
+            let hint = format!("the daemon of this machine makes it: {}", machine_daemon::start());
             (Finding::problem("directory", format!("{dir}: {error}"), hint), false)
         }
     }

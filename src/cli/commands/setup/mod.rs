@@ -8,7 +8,6 @@ mod files;
 mod plan;
 
 use std::io::{self, BufRead, IsTerminal};
-use std::path::Path;
 use std::process::Command;
 
 use nix::unistd::geteuid;
@@ -17,6 +16,7 @@ use crate::cli::arguments::definition::SetupArgs;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stdout;
+use crate::cli::wording::machine_daemon;
 use crate::client::{Client, Start};
 use crate::protocol::StatusQuery;
 use crate::protocol::place::{Place, Rule};
@@ -24,14 +24,11 @@ use crate::protocol::user_namespace::MachineUid;
 use crate::run::SUCCESS;
 use plan::{Plan, Step};
 
-/// Where systemd tells that it runs this machine (sd_booted(3)).
-const SYSTEMD: &str = "/run/systemd/system";
-
 /// The directory whose existence sends all clients to the daemon of the machine.
 const SHARED_DIR: &str = "/run/canal";
 
 pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {
-    if !Path::new(SYSTEMD).is_dir() {
+    if !machine_daemon::is_systemd() {
         return Err(no_systemd());
     }
     let plan = Plan::make()?;
@@ -59,8 +56,8 @@ fn unchanged(why: &str) -> Failed {
 fn no_systemd() -> Failed {
     unchanged("this machine is not run by systemd, so that canal cannot make a service").hint(
         format!(
-            "at each boot, as root and before anything uses canal: `mkdir -m 755 {SHARED_DIR} && \
-         canal daemon &` (docs/packaging.md has more)"
+            "at each boot, as root and before anything uses canal: {} (docs/packaging.md has more)",
+            machine_daemon::WITHOUT_SYSTEMD
         ),
     )
 }
