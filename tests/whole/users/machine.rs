@@ -56,6 +56,30 @@ fn hints_name_what_starts_services_on_this_machine() {
 }
 
 #[test]
+fn what_is_left_of_a_users_own_daemon_is_no_reason_for_another_table() {
+    let world = World::new();
+    let script = r#"
+        alice canal run -k q -- true
+        install_it
+        try canal doctor
+        try env CANAL_SOCKET=/tmp/other/canal.sock canal doctor
+        alice canal --socket /tmp/canal-12345/canal.sock daemon --stop
+        try canal doctor
+    "#;
+    let Some(ended) = privately(&world, &format!("{INSTALLED}{script}")) else { return };
+    let tried = tried(&ended);
+    let others = |at: usize| {
+        let lines = tried[at].2.lines().skip_while(|line| !line.contains("  others  "));
+        lines.take(2).collect::<String>()
+    };
+    let left = " still has a daemon at /tmp/canal-12345/canal.sock, beside that of this machine: ";
+    assert!(others(0).starts_with("note ") && others(0).contains(left), "{ended:?}");
+    assert!(others(1).contains("leave out --socket and CANAL_SOCKET to share it"), "{ended:?}");
+    assert_eq!(others(2), "", "{ended:?}");
+    assert!(!ended.stdout.contains("canal setup"), "{ended:?}");
+}
+
+#[test]
 fn a_user_whose_own_daemon_holds_locks_is_refused_by_the_daemon_of_the_machine() {
     let world = World::new();
     let script = r#"

@@ -21,11 +21,18 @@ pub(super) fn look(place: &Place) -> Vec<Finding> {
         return found.iter().flat_map(|it| separation(it, sudo)).collect();
     }
     let own = uid_of_machine(geteuid().as_raw());
+    let is_shared = Path::new("/run/canal").is_dir();
     let users = daemon::users_with_daemons().into_iter();
     let mut findings: Vec<Finding> = users
-        .map(|uid| if uid == own { own_elsewhere(uid) } else { other_user(uid, sudo) })
+        .filter_map(|uid| match uid == own {
+            _ if place.rule == Rule::Shared => Some(left_over(uid)),
+            true => Some(own_elsewhere(uid)),
+            // What is left of it matters to those who share the table.
+            false if is_shared => None,
+            false => Some(other_user(uid, sudo)),
+        })
         .collect();
-    if place.rule == Rule::Given && Path::new("/run/canal").is_dir() {
+    if place.rule == Rule::Given && is_shared {
         findings.push(Finding::advice(
             "others",
             "users share the daemon of /run/canal; your socket is another one",
@@ -40,6 +47,18 @@ fn separation(separation: &Separation, sudo: Option<u32>) -> Vec<Finding> {
         Separation::OtherUsers(uids) => uids.iter().map(|uid| other_user(*uid, sudo)).collect(),
         other => vec![Finding::advice("others", about(other), format!("{SHARE}{ONE_TABLE}"))],
     }
+}
+
+/// A daemon of the time before this machine had one for all users. The clients of its user have it
+/// end, or refuse to use the other one while it holds something, so that no lock is in two tables.
+fn left_over(uid: u32) -> Finding {
+    let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
+    let message = format!(
+        "{who} still has a daemon at {}, beside that of this machine: {who}'s next command ends it, \
+         or is refused while it holds a lock",
+        socket.display()
+    );
+    Finding::note("others", message)
 }
 
 fn own_elsewhere(uid: u32) -> Finding {
