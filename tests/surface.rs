@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -258,4 +259,25 @@ fn what_a_start_executes_is_listed_by_names_that_are_in_the_program() {
     let said =
         [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
     assert!(output.status.success(), "{}", said.concat());
+}
+
+#[test]
+fn a_package_is_built_for_this_machine_alone_unless_others_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    // No target is installed, so that nothing is built.
+    let rustc = folder.path().join("rustc");
+    fs::write(&rustc, "#!/bin/sh\necho /nonexistent\n").unwrap();
+    fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let missing = |words: &[&str]| {
+        let mut build = Command::new(root().join("packaging/build"));
+        let output = build.args(words).env("PATH", &path).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let targets = |text: &str| text.matches("rustup target add").count();
+    let here = missing(&["tar"]);
+    assert!(here.contains(&format!("add {}-unknown-linux-musl", std::env::consts::ARCH)), "{here}");
+    assert_eq!(targets(&here), 1, "{here}");
+    assert_eq!(targets(&missing(&["tar", "x86_64", "aarch64"])), 2);
 }
