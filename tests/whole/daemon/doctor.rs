@@ -49,6 +49,9 @@ fn edits_that_are_not_in_force_and_broken_ones_are_problems() {
     assert!(found[0].1.contains("line 2: unknown field `slotts`"), "{found:?}");
     let shown = world.canal(["doctor"]).end().code(1).stdout;
     assert!(shown.contains("PROBLEM  configuration  "), "{shown}");
+    assert_eq!(shown.matches("PROBLEM").count(), 1, "one line is one problem: {shown}");
+    let shown = world.canal(["doctor", "--engine", "etcd://127.0.0.1:1"]).end().code(1).stdout;
+    assert_eq!(shown.matches("PROBLEM").count(), 1, "also beside an engine: {shown}");
     assert!(shown.contains("hint: mend it: no daemon starts with it\n"), "{shown}");
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::finding::Finding;
+use super::finding::{Finding, Level};
 use crate::cli::arguments::duration::short;
 use crate::cli::failed::Failed;
 use crate::daemon::{self, Identity, Inspection, Outage, SeenEngine, TableSize, Transport};
@@ -19,13 +19,16 @@ const MIB: u64 = 1024 * 1024;
 const HOSTS_NAMED: usize = 8;
 
 /// Looks at the engine with this address, else at the one that `CANAL_ENGINE` or the configuration
-/// names.
-pub(super) fn look(place: &Place, url: Option<&str>) -> Vec<Finding> {
+/// names. What is wrong with the configuration as a whole was `found` already.
+pub(super) fn look(place: &Place, url: Option<&str>, found: &[Finding]) -> Vec<Finding> {
     match daemon::look_at_engine(place, url) {
         Ok(None) => Vec::new(),
         Ok(Some(engine)) => about(&engine),
         Err(error) => {
             let Failed { message, hint, .. } = Failed::from(error);
+            if found.iter().any(|it| it.level == Level::Problem && it.message.contains(&message)) {
+                return Vec::new();
+            }
             let hint = hint.unwrap_or_else(|| "no daemon starts with it: mend it".to_owned());
             vec![Finding::problem("engine", message, hint)]
         }

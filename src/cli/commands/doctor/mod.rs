@@ -48,7 +48,8 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global, _: Verbosity) -> Result<u8
     // A daemon that runs says itself how its engine is.
     let is_asked_for = args.engine.is_some() || std::env::var_os("CANAL_ENGINE").is_some();
     if daemon.is_none() || is_asked_for {
-        findings.extend(engine::look(&place, args.engine.as_deref()));
+        let seen = engine::look(&place, args.engine.as_deref(), &findings);
+        findings.extend(seen);
     }
     findings.extend(others::look(&place));
     findings.extend(clock::look(daemon.as_ref()));
