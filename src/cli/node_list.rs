@@ -71,15 +71,21 @@ fn known(place: &Place) -> Result<KnownNodes, Failed> {
         );
     }
     let mut known = KnownNodes::default();
+    let (mut read, mut missing) = (Vec::new(), Vec::new());
     for paths in paths {
         let configured = daemon::configured_nodes(&paths)?;
-        if let Some(file) = configured.file {
-            known.source = file.display().to_string();
+        match configured.file {
+            Some(file) => read.push(file.display().to_string()),
+            None => missing.extend(paths.iter().map(|path| path.display().to_string())),
         }
         for (name, node) in configured.nodes {
             known.nodes.insert(name, KnownNode { address: node.address, canal: node.canal });
         }
         known.groups.extend(configured.groups);
     }
+    known.source = match read.is_empty() {
+        true => format!("{} (not there yet)", missing.join(" or ")),
+        false => read.join(" and "),
+    };
     Ok(known)
 }

@@ -12,7 +12,7 @@ const SIMILAR: f64 = 0.7;
 /// The names that may stand in a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownNodes {
-    /// Where they are written, for messages; empty if there is no such file.
+    /// Where they are written, or would be, for messages.
     pub source: String,
     /// The nodes by their name.
     pub nodes: BTreeMap<String, KnownNode>,
@@ -186,12 +186,14 @@ impl KnownNodes {
             return Ok(Node { name: address.to_string(), address, canal: None });
         }
         let hint = match nearest(text, self.nodes.keys()) {
-            Some(near) => format!("did you mean {near}?"),
-            None if self.groups.contains_key(text) => format!("a group begins with @: @{text}"),
+            Some(near) => format!("did you mean {near}? It is in [nodes] of {}", self.source),
+            None if self.groups.contains_key(text) => {
+                format!("a group begins with @: @{text} is in [node_groups] of {}", self.source)
+            }
             None => format!(
                 "[nodes] of {} gives names, as in {text} = \"ssh:{text}\"; or give the address: \
                  ssh:{text}",
-                self.place()
+                self.source
             ),
         };
         Err(ListError::UnknownNode { name: text.to_owned(), hint })
@@ -202,14 +204,12 @@ impl KnownNodes {
             return Ok(members);
         }
         let hint = match nearest(name, self.groups.keys()) {
-            Some(near) => format!("did you mean @{near}?"),
-            None => format!("[node_groups] of {} gives names to groups", self.place()),
+            Some(near) => {
+                format!("did you mean @{near}? It is in [node_groups] of {}", self.source)
+            }
+            None => format!("[node_groups] of {} gives names to groups", self.source),
         };
         Err(ListError::UnknownGroup { name: name.to_owned(), hint })
-    }
-
-    fn place(&self) -> &str {
-        if self.source.is_empty() { "canal.toml" } else { &self.source }
     }
 }
 
@@ -279,10 +279,22 @@ mod tests {
             (&[""][..], "the list of nodes is empty", "a list looks like"),
             (&["web1,"], "`web1,` has nothing before or after a comma", "a list looks like"),
             (&[",web1"], "`,web1` has nothing before or after a comma", "a list looks like"),
-            (&["wbe1"], "unknown node `wbe1`", "did you mean web1?"),
+            (
+                &["wbe1"],
+                "unknown node `wbe1`",
+                "did you mean web1? It is in [nodes] of /etc/canal/canal.toml",
+            ),
             (&["db"], "unknown node `db`", "[nodes] of /etc/canal/canal.toml gives names"),
-            (&["web"], "unknown node `web`", "did you mean web1?"),
-            (&["@webb"], "unknown group `@webb`", "did you mean @web?"),
+            (
+                &["web"],
+                "unknown node `web`",
+                "did you mean web1? It is in [nodes] of /etc/canal/canal.toml",
+            ),
+            (
+                &["@webb"],
+                "unknown group `@webb`",
+                "did you mean @web? It is in [node_groups] of /etc/canal/canal.toml",
+            ),
             (&["@db"], "unknown group `@db`", "[node_groups] of"),
             (&["web1,web1"], "web1 is named twice", "name it once"),
             (&["@web", "web1"], "web1 is named twice (once by @web)", "name it once"),
