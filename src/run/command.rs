@@ -22,7 +22,7 @@ pub struct Command {
 /// Why a command was not run. Its text begins with the command.
 #[derive(Debug)]
 pub struct NotRun {
-    /// As it was called.
+    /// The file that was found, or the command as it was called where none was.
     pub command: OsString,
     /// [`OwnCode::NotFound`] or [`OwnCode::NotExecutable`].
     pub code: OwnCode,
@@ -39,8 +39,8 @@ impl Command {
         let name = argv.first().cloned().unwrap_or_default();
         match lookup(&name) {
             Lookup::Found(file) => Ok(Self { file, argv }),
-            Lookup::NotExecutable(_, error) => {
-                Err(NotRun { command: name, code: OwnCode::NotExecutable, error })
+            Lookup::NotExecutable(file, error) => {
+                Err(NotRun { command: file.into(), code: OwnCode::NotExecutable, error })
             }
             Lookup::NotFound => Err(NotRun {
                 command: name,
@@ -54,16 +54,19 @@ impl Command {
 impl NotRun {
     /// What a failed exec means.
     pub(super) fn after_exec(command: &Command, error: io::Error) -> Self {
-        let (code, error) = match error.raw_os_error() {
+        let file = || command.file.clone().into_os_string();
+        let (command, code, error) = match error.raw_os_error() {
             Some(libc::ENOENT) if command.file.exists() => {
                 // So does every shell: 127, though the file itself is there.
                 let text = "its interpreter was not found";
-                (OwnCode::NotFound, io::Error::new(io::ErrorKind::NotFound, text))
+                (file(), OwnCode::NotFound, io::Error::new(io::ErrorKind::NotFound, text))
             }
-            Some(libc::ENOENT) => (OwnCode::NotFound, error),
-            _ => (OwnCode::NotExecutable, error),
+            Some(libc::ENOENT) => {
+                (command.argv.first().cloned().unwrap_or_default(), OwnCode::NotFound, error)
+            }
+            _ => (file(), OwnCode::NotExecutable, error),
         };
-        Self { command: command.argv.first().cloned().unwrap_or_default(), code, error }
+        Self { command, code, error }
     }
 }
 
@@ -102,12 +105,15 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::ENOENT);
         let not_run = NotRun::after_exec(&command, error);
         assert_eq!(not_run.code, OwnCode::NotFound);
-        assert_eq!(not_run.to_string(), "x: cannot be executed: its interpreter was not found");
+        assert_eq!(
+            not_run.to_string(),
+            "/dev/null: cannot be executed: its interpreter was not found"
+        );
     }
 
     #[test]
     fn the_words_begin_with_the_command() {
         assert_eq!(failed(libc::ENOENT).to_string(), "x: command not found");
-        assert!(failed(libc::EACCES).to_string().starts_with("x: cannot be executed: "));
+        assert!(failed(libc::EACCES).to_string().starts_with("/x: cannot be executed: "));
     }
 }

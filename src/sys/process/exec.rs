@@ -29,7 +29,8 @@ pub enum Lookup {
     NotFound,
 }
 
-/// Finds a command as execvp(3) does: a name without `/` along PATH of our environment.
+/// Finds a command as a shell does: a name without `/` along PATH of our environment. A folder that cannot be searched
+/// holds no command, as in bash; execvp(3) would report it as a command that cannot be executed.
 #[must_use]
 pub fn lookup(command: &OsStr) -> Lookup {
     lookup_along(command, std::env::var_os("PATH").as_deref())
@@ -52,10 +53,10 @@ fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
     for folder in path.as_bytes().split(|&byte| byte == b':') {
         match file.check(folder, command.as_bytes()) {
             Ok(()) => return Lookup::Found(file.path()),
-            Err(Errno::EACCES) => {
+            Err(Errno::EACCES) if file.exists() => {
                 denied.get_or_insert_with(|| file.path());
             }
-            Err(Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::ENODEV)
+            Err(Errno::EACCES | Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::ENODEV)
             | Err(Errno::ETIMEDOUT) => {}
             Err(error) => return Lookup::NotExecutable(file.path(), error.into()),
         }
@@ -90,6 +91,10 @@ impl Candidate {
             return access(file, AccessFlags::X_OK);
         }
         faccessat(AT_FDCWD, file, AccessFlags::X_OK, AtFlags::AT_EACCESS)
+    }
+
+    fn exists(&self) -> bool {
+        CStr::from_bytes_with_nul(&self.0).is_ok_and(|file| nix::sys::stat::stat(file).is_ok())
     }
 
     fn path(&self) -> PathBuf {
