@@ -47,6 +47,9 @@ mod duration_text;
 #[cfg(test)]
 #[path = "../tests/engine_contract/mod.rs"]
 mod engine_contract;
+#[cfg(test)]
+#[path = "../tests/fixtures/isolation.rs"]
+mod isolation;
 mod safe_text;
 
 pub use api::{

@@ -1,5 +1,8 @@
 //! What the command line shows of a daemon that runs.
 
+#[path = "fixtures/isolation.rs"]
+mod isolation;
+
 use assert_cmd::Command;
 use assert_cmd::cargo::cargo_bin_cmd;
 use tempfile::TempDir;

@@ -1,6 +1,9 @@
 //! What the command line shows of read and write locks, sessions and deadlocks.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
+#[path = "fixtures/isolation.rs"]
+mod isolation;
+
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,13 +25,12 @@ impl Place {
     fn sh(&self, script: &str) -> Command {
         let canal = assert_cmd::cargo::cargo_bin!("canal");
         let mut sh = Command::new("timeout");
-        // Scripts find canal by its name, and inherit no variable of a canal around the test.
+        // Scripts find canal by its name.
         let path =
             format!("{}:{}", canal.parent().unwrap().display(), std::env::var("PATH").unwrap());
         sh.arg(BOUND.as_secs().to_string()).args(["sh", "-c", script]).env("PATH", path);
         sh.env("CANAL_SOCKET", self.0.path().join("s")).env("CANAL_SEPARATE", "yes");
         sh.current_dir(self.0.path());
-        sh.env_remove("CANAL_SESSION").env_remove("CANAL_FRAME");
         sh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         sh
     }

@@ -1,5 +1,8 @@
 //! What the command line takes and refuses, before it calls a daemon.
 
+#[path = "fixtures/isolation.rs"]
+mod isolation;
+
 use assert_cmd::cargo::cargo_bin_cmd;
 use assert_cmd::{Command, assert::Assert};
 use tempfile::TempDir;
@@ -11,7 +14,6 @@ use bound::BOUND;
 /// canal with a socket where no daemon runs and none is started.
 fn canal(dir: &TempDir, args: &[&str]) -> Assert {
     let mut canal: Command = cargo_bin_cmd!("canal");
-    canal.env_remove("CANAL_SOCKET").env_remove("CANAL_LOG");
     canal.arg("--no-start").arg("--socket").arg(dir.path().join("s")).args(args);
     canal.timeout(BOUND);
     canal.assert()

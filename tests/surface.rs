@@ -2,6 +2,9 @@
 //! the command line, and the sources keep the house rules.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
+#[path = "fixtures/isolation.rs"]
+mod isolation;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -129,8 +132,7 @@ fn the_man_pages_are_those_that_the_program_writes() {
 #[test]
 fn man_pages_have_no_errors() {
     if Command::new("mandoc").arg("-T").arg("lint").arg("/dev/null").output().is_err() {
-        eprintln!("skipped: mandoc is not installed");
-        return;
+        return isolation::skipped("mandoc is not installed: errors in the man pages");
     }
     for (name, _) in canal::cli::man_pages() {
         let page = root().join("man").join(&name);

@@ -1,5 +1,8 @@
 //! The completion scripts, each run by its own shell.
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test says so by failing")]
+#![expect(clippy::unwrap_used, reason = "a test says so by failing")]
+
+#[path = "fixtures/isolation.rs"]
+mod isolation;
 
 use std::fs;
 use std::path::Path;
@@ -30,11 +33,11 @@ struct Shell {
 }
 
 impl Shell {
-    /// `None` if the shell (or what it needs) is not installed; says so on stderr.
+    /// `None` if the shell, or what it needs, is not installed: then the test is skipped.
     fn new(name: &'static str, needs: Option<&str>) -> Option<Self> {
         let there = Command::new(name).arg("-c").arg("exit 0").output().is_ok();
         if !there || needs.is_some_and(|file| !Path::new(file).exists()) {
-            eprintln!("skipped: {name} or {needs:?} is not installed");
+            isolation::skipped(&format!("{name} or {needs:?} is not installed"));
             return None;
         }
         let dir = TempDir::new().unwrap();

@@ -2,6 +2,9 @@
 //! stand in an order, and no folder has more files than a reader can take in at a glance.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
+#[path = "fixtures/isolation.rs"]
+mod isolation;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::Hash;

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that fails shows what the daemon said")]
 
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 #[path = "../fixtures/wire/mod.rs"]
 mod wire;
 

@@ -1,12 +1,13 @@
 //! The engine of etcd against real servers.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
-#![expect(clippy::print_stderr, reason = "what is skipped is said")]
 
 #[path = "../engine_contract/mod.rs"]
 mod engine_contract;
 #[expect(dead_code, reason = "the tests of hosts use the rest")]
 #[path = "../fixtures/etcd_server/mod.rs"]
 mod etcd_server;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 
 mod auth;
 mod cluster;

@@ -11,6 +11,8 @@ mod backend;
 #[expect(dead_code, reason = "its other tests use the rest")]
 #[path = "../fixtures/etcd_server/mod.rs"]
 mod etcd_server;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 #[expect(dead_code, reason = "its other tests use the rest")]
 #[path = "../fixtures/postgres_server.rs"]
 mod postgres_server;

@@ -4,6 +4,8 @@
 mod daemons;
 mod errors;
 mod guards;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 mod lost;
 mod processes;
 mod scene;

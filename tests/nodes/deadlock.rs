@@ -24,8 +24,9 @@ fn on(node: &str, key: &str, command: &str) -> String {
 /// A command that takes a key at a node, says so, and asks for another one within it when `go` is there.
 fn nested(nodes: &Nodes, number: usize, outer: (&str, &str), inner: &str) -> Proc {
     let script = format!("touch held{number}; until [ -e go ]; do sleep 0.05; done; {inner}");
-    let command = format!("sh -c \"{script}\"");
-    let run = nodes.here.sh(&on(outer.0, outer.1, &command)).spawn();
+    let command = format!("sh -c '{script}'");
+    let run = nodes.here.sh(&on(outer.0, outer.1, &command));
+    let run = run.env("SECOND", nodes.nodes[1].socket()).spawn();
     wait_until("it holds its first lock", || {
         nodes.here.path("work").join(format!("held{number}")).exists()
     });
@@ -82,9 +83,9 @@ fn a_ring_through_a_plain_lock_of_one_node_is_found() {
     let nodes = nodes();
     let one = nested(&nodes, 1, ("a", "x"), &on("b", "y", "true"));
     let [a, b, _] = &nodes.nodes;
-    let inner = on(&format!("unix:{}", a.socket().display()), "x", "true");
-    let script = format!("touch held2; {inner}");
-    let plain = b.sh(&format!("canal run -k y -- sh -c \"{script}\"")).spawn();
+    let script = format!("touch held2; {}", on(r#""unix:$THERE""#, "x", "true"));
+    let plain = b.sh(&format!("canal run -k y -- sh -c '{script}'"));
+    let plain = plain.env("THERE", a.socket()).spawn();
     wait_until("it holds the plain lock", || b.path("work").join("held2").exists());
     go(&nodes);
     let refused = plain.end().code(75);
@@ -96,9 +97,8 @@ fn a_ring_through_a_plain_lock_of_one_node_is_found() {
 #[test]
 fn a_ring_in_which_a_plain_run_waits_is_found() {
     let nodes = nodes();
-    let b = nodes.nodes[1].socket();
-    let plain = format!("canal --socket {} run -k y -- true", b.display());
-    let one = nested(&nodes, 1, ("a", "x"), &plain);
+    let plain = r#"canal --socket "$SECOND" run -k y -- true"#;
+    let one = nested(&nodes, 1, ("a", "x"), plain);
     let two = nested(&nodes, 2, ("b", "y"), &on("a", "x", "true"));
     go(&nodes);
     tells(&two.end().code(75), 2, &["a", "b"]);
@@ -113,8 +113,9 @@ fn of_a_ring_at_two_daemons_the_younger_is_refused(inner: &str) {
     let [a, b, _] = &nodes.nodes;
     let start = |here: &World, there: &World, outer, wanted| {
         let script = format!("touch held; until [ -e go ]; do sleep 0.05; done; {inner} {wanted}");
-        let there = format!("unix:{}", there.socket().display());
-        let run = here.sh(&on(&there, outer, &format!("sh -c '{script}'"))).spawn();
+        let run = here.sh(&on(r#""unix:$THERE""#, outer, &format!("sh -c '{script}'")));
+        let run = run.env("THERE", there.socket()).env("PROGRAM", std::env::current_exe().unwrap());
+        let run = run.spawn();
         wait_until("it holds its first lock", || here.path("work").join("held").exists());
         run
     };
@@ -171,12 +172,10 @@ fn a_program_that_uses_the_library() {
 
 #[test]
 fn of_a_ring_in_which_programs_wait_the_younger_is_refused() {
-    let program = std::env::current_exe().unwrap();
-    let program = program.display();
-    of_a_ring_at_two_daemons_the_younger_is_refused(&format!(
-        "uses() {{ export LIBRARY_KEY=$1; exec {program} --exact --ignored --nocapture \
-         deadlock::a_program_that_uses_the_library; }}; uses"
-    ));
+    of_a_ring_at_two_daemons_the_younger_is_refused(
+        "uses() { export LIBRARY_KEY=$1; exec \"$PROGRAM\" --exact --ignored --nocapture \
+         deadlock::a_program_that_uses_the_library; }; uses",
+    );
 }
 
 /// The id of each node decides which is asked first.

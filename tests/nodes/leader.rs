@@ -1,6 +1,7 @@
 //! `canal leader --on`: who leads is what enough nodes say of one request.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -18,18 +19,21 @@ impl Breakable {
         let nodes = Nodes::new();
         let bin = nodes.here.path("bin");
         fs::create_dir_all(&bin).unwrap();
-        let mut script = "#!/bin/sh\nfor word; do case $word in\n".to_owned();
+        std::os::unix::fs::symlink(canal(), bin.join("program")).unwrap();
         for (name, node) in NAMES.iter().zip(&nodes.nodes) {
-            script += &format!(
-                "web-{name})\n  [ -e {down} ] && {{ echo 'ssh: connect: Connection refused' >&2; exit 255; }}\n  \
-                 exec {canal} --socket {socket} bridge;;\n",
-                down = nodes.here.path(&format!("down-{name}")).display(),
-                canal = canal().display(),
-                socket = node.socket().display(),
-            );
+            fs::write(bin.join(format!("socket-{name}")), node.socket().as_os_str().as_bytes())
+                .unwrap();
         }
-        script += "esac; done\nexit 255\n";
-        executable(bin.join("ssh"), &script);
+        let script = r#"#!/bin/sh
+            bin=${0%/*}
+            for word; do case $word in web-*)
+                name=${word#web-}
+                [ -e "$bin/../down-$name" ] && { echo 'ssh: connect: Connection refused' >&2; exit 255; }
+                exec "$bin/program" --socket "$(cat "$bin/socket-$name")" bridge;;
+            esac; done
+            exit 255
+            "#;
+        executable(bin.join("ssh"), script);
         Self(nodes)
     }
 

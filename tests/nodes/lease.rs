@@ -456,7 +456,7 @@ fn a_handle_is_of_use_elsewhere_only_to_those_who_reach_the_nodes() {
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o700)).unwrap();
     std::os::unix::fs::chown(place.path(), Some(65_533), Some(65_533)).unwrap();
-    let refused = Command::new(canal())
+    let refused = Command::new(crate::isolation::for_every_user(canal()))
         .arg("release")
         .env("CANAL_HANDLE", &lease.handle)
         .env("CANAL_SOCKET", place.path().join("canal.sock"))

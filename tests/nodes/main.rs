@@ -6,6 +6,8 @@
 
 #[path = "../whole/backend.rs"]
 mod backend;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 #[expect(dead_code, reason = "the whole program's tests use the rest")]
 #[path = "../fixtures/world/mod.rs"]
 mod world;

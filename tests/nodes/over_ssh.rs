@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -142,7 +141,7 @@ fn the_jump_hosts_and_shared_connections_of_the_user_are_used_and_none_is_made()
     let socket = nodes.here.path("ssh/master");
     let path = socket.display();
     let shared = format!(
-        "Host web3\n    ControlMaster auto\n    ControlPersist 60\n    ControlPath {path}\n"
+        "Host web3\n    ControlMaster auto\n    ControlPersist 60\n    ControlPath \"{path}\"\n"
     );
     ssh.configure(&shared);
     quick("ssh:web3");
@@ -172,8 +171,8 @@ fn the_jump_hosts_and_shared_connections_of_the_user_are_used_and_none_is_made()
 fn a_restricted_key_is_good_for_leases_under_its_keys_and_for_nothing_else() {
     let nodes = Nodes::new();
     let Some(ssh) = Ssh::new(&nodes.here, "a restricted key") else { return };
-    let restriction =
-        format!("command=\"{} bridge --leases --keys deploy/\",restrict ", canal().display());
+    // The server's PATH leads to it.
+    let restriction = "command=\"canal bridge --leases --keys deploy/\",restrict ".to_owned();
     let server = Server { restriction, ..Ssh::server("web1", &nodes.nodes[0]) };
     let _server = ssh.serve(&server);
     for key in ["deploy/web", "deploy"] {
@@ -310,24 +309,25 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
     // Within the folder of this world, so that what runs there ends with it.
     let (program, theirs) = (nodes.here.path("canal"), nodes.here.path("theirs"));
     fs::set_permissions(nodes.here.path(""), fs::Permissions::from_mode(0o711)).unwrap();
-    fs::hard_link(canal(), &program).or_else(|_| fs::copy(canal(), &program).map(drop)).unwrap();
+    fs::copy(canal(), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(&theirs).unwrap();
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(theirs.join("canal.toml"), "[nodes]\nlongest_ttl = \"10s\"\n").unwrap();
     for path in [theirs.join("canal.toml"), theirs.clone()] {
         chown(&path, Some(Uid::from_raw(STRANGER)), Some(Gid::from_raw(STRANGER))).unwrap();
     }
-    let as_them = |socket: &Path| {
+    let as_them = |socket: &str| {
         format!(
-            "command=\"cd / && CANAL_SOCKET={} exec setpriv --reuid {STRANGER} --regid {STRANGER} \
-             --clear-groups {} bridge\",restrict ",
-            socket.display(),
-            program.display()
+            "command=\"cd / && CANAL_SOCKET=${socket} exec setpriv --reuid {STRANGER} --regid {STRANGER} \
+             --clear-groups \\\"$PROGRAM\\\" bridge\",restrict "
         )
     };
-    let own = Ssh::server("web1", &nodes.nodes[0]);
+    let mut own = Ssh::server("web1", &nodes.nodes[0]);
     let socket = theirs.join("canal.sock");
-    let _server = ssh.serve(&Server { restriction: as_them(&socket), ..own });
+    own.environment.push(("PROGRAM", program.into()));
+    own.environment.push(("THEIRS", socket.into()));
+    let _server = ssh.serve(&Server { restriction: as_them("THEIRS"), ..own });
     let again = || run(&nodes, &ssh, "ssh:web1", &["-w", "100s", "-k", "x", "--", "true"]).end();
     // Its state is new: it grants after 10 s.
     let first = again().code(0);
@@ -343,7 +343,7 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
     let before = format!("before the daemon of uid {STRANGER}");
     failed(&nodes, again(), "ssh:web1 is another daemon than before: now the daemon of ", &before);
     // And to a daemon whose folder is another user's.
-    ssh.authorize("web1", &as_them(&nodes.nodes[0].socket()));
+    ssh.authorize("web1", &as_them("CANAL_SOCKET"));
     let ended = run(&nodes, &ssh, "ssh:web1", &["-n", "-k", "x", "--", "true"]).end();
     failed(&nodes, ended, "canal: ssh:web1: ", "");
 }

@@ -2,6 +2,7 @@
 //! whatever is killed.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -387,14 +388,12 @@ fn stand_in(nodes: &Nodes, script: &str) -> String {
 fn nodes_are_reached_over_ssh() {
     let nodes = Nodes::new();
     let [a, b, _] = &nodes.nodes;
-    let path = stand_in(
-        &nodes,
-        &format!(
-            "case $host in web1) s={};; web2) s={};; esac\nCANAL_SOCKET=$s exec sh -c \"$command\"",
-            a.socket().display(),
-            b.socket().display()
-        ),
-    );
+    let path =
+        stand_in(&nodes, r#"CANAL_SOCKET=$(cat "${0%/*}/socket-of-$host") exec sh -c "$command""#);
+    for (host, node) in [("web1", a), ("web2", b)] {
+        let file = nodes.here.path("bin").join(format!("socket-of-{host}"));
+        fs::write(file, node.socket().as_os_str().as_bytes()).unwrap();
+    }
     let words = ["run", "--on", "ssh:web1,ssh:u@web2:2222", "--ttl", "10s", "-k", "x", "--", "env"];
     let env = nodes.here.canal(words).env("PATH", &path).end().code(0).stdout;
     let names = env.lines().find_map(|line| line.strip_prefix("CANAL_NODES=")).unwrap();

@@ -7,8 +7,10 @@
 
 #[path = "../whole/backend.rs"]
 mod backend;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 mod leader;
-#[path = "../fixtures/namespace.rs"]
+#[path = "../fixtures/world/namespace.rs"]
 mod namespace;
 mod page;
 mod stand_ins;

@@ -73,12 +73,11 @@ fn processes_left_behind_by_a_command_that_ended_by_itself_live_on() {
 fn a_daemon_that_the_command_started_on_demand_is_spared() {
     let fake = Fake::sure(LONG, LONG);
     let place = tempfile::TempDir::new().unwrap();
-    let (canal, place) = (env!("CARGO_BIN_EXE_canal"), place.path().display());
-    let script = format!(
-        "{canal} --socket {place}/canal.sock status >/dev/null; cat {place}/lock >>pids; \
-         while :; do sleep 0.01; done"
-    );
-    let running = fake.spawn(&[], &script);
+    let script = r#""$PROGRAM" --socket "$PLACE/canal.sock" status >/dev/null; cat "$PLACE/lock" >>pids
+        while :; do sleep 0.01; done"#;
+    let mut run = fake.canal(&[], script);
+    run.env("PROGRAM", env!("CARGO_BIN_EXE_canal")).env("PLACE", place.path());
+    let running = Running(run.spawn().unwrap());
     let daemon = fake.line("pids");
     fake.shared().writer.as_mut().unwrap().lost(Why::Gone);
     assert_eq!(running.code(), Some(122));

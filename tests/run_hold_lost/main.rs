@@ -10,6 +10,8 @@ mod ending;
 mod executable;
 #[path = "../fixtures/fake_daemon.rs"]
 mod fake_daemon;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 mod messages;
 mod starting;
 

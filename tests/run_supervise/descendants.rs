@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bound::BOUND;
-use crate::scene::{CANAL, Running, code, lives, words};
+use crate::scene::{CANAL, Running, lives, scene, words};
 use crate::wait_until;
 
 pub(crate) fn without_with_children_the_supervisor_does_not_wait_for_them() {
@@ -46,12 +46,13 @@ pub(crate) fn max_run_applies_to_descendants() {
     let is_killed_late = |max_ms: u64| {
         let dir = tempfile::TempDir::new().unwrap();
         let ready = dir.path().join("ready");
-        let body = format!("trap \"\" TERM; >{}; while :; do sleep 0.05; done", ready.display());
+        let body = r#"trap "" TERM; >"$READY"; while :; do sleep 0.05; done"#;
         let script = format!("(setsid sh -c '{body}' >/dev/null 2>&1 &)");
         let max_run = max_ms.to_string();
         let options = ["--with-children", "--max-run", &max_run, "--kill-after", "200"];
         let before = Instant::now();
-        assert_eq!(code(&options, &script), Some(124));
+        let status = scene(&options, &script).env("READY", &ready).status().unwrap();
+        assert_eq!(status.code(), Some(124));
         assert!(!ready.exists() || before.elapsed() >= Duration::from_millis(max_ms + 200));
         assert!(before.elapsed() < BOUND);
         ready.exists()
@@ -61,9 +62,10 @@ pub(crate) fn max_run_applies_to_descendants() {
 
 pub(crate) fn the_supervisor_does_not_wait_for_a_daemon_started_on_demand() {
     let dir = tempfile::TempDir::new().unwrap();
-    let dir = dir.path().display();
-    let script = format!("{CANAL} --socket {dir}/canal.sock status >&2; cat {dir}/lock");
-    let (running, daemon) = Running::start(&["--with-children"], &script);
+    let script = r#""$PROGRAM" --socket "$PWD/canal.sock" status >&2; cat lock"#;
+    let mut supervisor = scene(&["--with-children"], script);
+    supervisor.current_dir(dir.path()).env("PROGRAM", CANAL);
+    let (running, daemon) = Running::of(supervisor);
     assert_eq!(running.finish().status.code(), Some(0));
     assert!(lives(&daemon));
     end(&daemon);
@@ -74,10 +76,10 @@ pub(crate) fn max_run_applies_to_a_process_that_only_calls_itself_a_daemon() {
     symlink("/bin/sh", dir.path().join("canal")).unwrap();
     let body = "trap '' TERM; exec >&-; while :; do sleep 0.05; done";
     std::fs::write(dir.path().join("daemon"), body).unwrap();
-    let start = "(setsid ./canal daemon --on-demand 2>/dev/null &)";
-    let script = format!("cd {}; {start}", dir.path().display());
+    let script = "(setsid ./canal daemon --on-demand 2>/dev/null &)";
     let options = ["--with-children", "--max-run", "300", "--kill-after", "200"];
-    assert_eq!(code(&options, &script), Some(124));
+    let status = scene(&options, script).current_dir(dir.path()).status().unwrap();
+    assert_eq!(status.code(), Some(124));
 }
 
 fn parent(pid: &str) -> String {

@@ -10,6 +10,8 @@
 )]
 
 mod descendants;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 mod max_run;
 mod scene;
 mod signals;
@@ -21,10 +23,10 @@ mod bound;
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use bound::BOUND;
-use nix::sys::signal::Signal;
 
 type Test = (&'static str, fn());
 
@@ -83,30 +85,46 @@ fn play_or_test(arguments: Vec<String>) -> u8 {
     if arguments.first().is_some_and(|first| first == "--scene") {
         return scene::play(&arguments[1..]);
     }
-    // Otherwise the scenes would ignore them too, if nohup or a script in the background started
-    // the tests.
-    for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
-        canal::sys::signals::set_default(signal).unwrap();
-    }
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let chosen: Vec<Test> = TESTS
-        .iter()
-        .copied()
-        .filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter.as_str())))
-        .collect();
+    let filters = filters(&arguments);
+    let is_chosen = |name: &str| filters.is_empty() || filters.iter().any(|it| name.contains(it));
+    let chosen: Vec<Test> = TESTS.iter().copied().filter(|(name, _)| is_chosen(name)).collect();
     println!("\nrunning {} tests", chosen.len());
-    let threads: Vec<_> = chosen
-        .into_iter()
-        .map(|(name, test)| (name, std::thread::spawn(move || catch_unwind(test).is_ok())))
-        .collect();
-    let mut failed = 0;
-    for (name, thread) in threads {
-        let passed = thread.join().unwrap_or(false);
-        failed += u32::from(!passed);
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+    let (ended, ends) = channel();
+    for (name, test) in chosen.iter().copied() {
+        let ended = ended.clone();
+        std::thread::spawn(move || ended.send((name, catch_unwind(test).is_ok())));
     }
-    println!("\n{failed} failed");
+    // One that hangs fails when its time is over. What it started ends with this program.
+    let deadline = Instant::now() + 2 * BOUND;
+    let mut waits_for: Vec<_> = chosen.iter().map(|(name, _)| *name).collect();
+    let mut failed = 0;
+    while !waits_for.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok((name, passes)) = ends.recv_timeout(left) else { break };
+        println!("test {name} ... {}", if passes { "ok" } else { "FAILED" });
+        waits_for.retain(|it| *it != name);
+        failed += usize::from(!passes);
+    }
+    waits_for.iter().for_each(|name| println!("test {name} ... FAILED: it does not end"));
+    failed += waits_for.len();
+    println!("\ntest result: {} passed; {failed} failed", chosen.len() - failed);
     u8::from(failed > 0)
+}
+
+/// The arguments that are parts of names, as the usual harness takes them.
+fn filters(arguments: &[String]) -> Vec<&str> {
+    const TAKE_A_VALUE: [&str; 5] =
+        ["--color", "--format", "--logfile", "--skip", "--test-threads"];
+    let mut filters = Vec::new();
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        if TAKE_A_VALUE.contains(&word.as_str()) {
+            words.next();
+        } else if !word.starts_with('-') {
+            filters.push(word.as_str());
+        }
+    }
+    filters
 }
 
 /// Waits until `is_so`, for [`BOUND`] at most.

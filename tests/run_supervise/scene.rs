@@ -157,7 +157,12 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a scene and waits until its command has written a line, which is returned.
     pub(crate) fn start(options: &[&str], script: &str) -> (Self, String) {
-        let mut child = scene(options, script).stdout(Stdio::piped()).spawn().unwrap();
+        Self::of(scene(options, script))
+    }
+
+    /// The same for a scene that was made elsewhere.
+    pub(crate) fn of(mut scene: Command) -> (Self, String) {
+        let mut child = scene.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut byte = [0];
         let output = child.stdout.as_mut().unwrap();

@@ -56,9 +56,8 @@ pub(crate) fn the_command_gets_its_signals_as_the_caller_set_them() {
 pub(crate) fn descriptors_that_the_command_closes_are_closed() {
     let dir = tempfile::TempDir::new().unwrap();
     let gate = dir.path().join("gate");
-    let script =
-        format!("exec >&-; while ! [ -e {} ]; do sleep 0.01; done; exit 5", gate.display());
-    let mut child = scene(&[], &script).stdout(Stdio::piped()).spawn().unwrap();
+    let script = r#"exec >&-; while ! [ -e "$GATE" ]; do sleep 0.01; done; exit 5"#;
+    let mut child = scene(&[], script).env("GATE", &gate).stdout(Stdio::piped()).spawn().unwrap();
     let mut text = String::new();
     // The pipe ends although the command and its parent go on.
     child.stdout.as_mut().unwrap().read_to_string(&mut text).unwrap();

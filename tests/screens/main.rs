@@ -5,6 +5,8 @@
 
 #[path = "../whole/backend.rs"]
 mod backend;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 #[expect(dead_code, reason = "the whole program's tests use the rest")]
 #[path = "../fixtures/terminal.rs"]
 mod terminal;

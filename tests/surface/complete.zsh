@@ -21,7 +21,7 @@ compprefuncs=(begun) comppostfuncs=(ended)
 print @READY
 END
 zpty shell 'TERM=dumb zsh -f -i'
-zpty -w shell "source $init"
+zpty -w shell "source ${(q)init}"
 while zpty -r shell line && [[ $line != @READY* ]]; do :; done
 zpty -w -n shell "$1"$'\t'
 while zpty -r shell line && [[ $line != *@BEGUN* ]]; do :; done
@@ -30,4 +30,4 @@ while zpty -r shell line && [[ $line != *@ENDED* ]]; do
   [[ $line == '<'*'>' ]] && print -r -- ${${line#<}%>}
 done
 zpty -d shell
-rm -f $init
+rm -f -- $init

@@ -7,6 +7,8 @@
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod backend;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 mod jobserver;
 mod journal;
 mod users;

@@ -4,7 +4,7 @@
 mod expected_text;
 #[path = "../fixtures/lease.rs"]
 mod lease;
-#[path = "../fixtures/namespace.rs"]
+#[path = "../fixtures/world/namespace.rs"]
 mod namespace;
 #[path = "../fixtures/own_postgres.rs"]
 mod own_postgres;

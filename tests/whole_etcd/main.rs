@@ -6,6 +6,8 @@ mod backend;
 #[expect(dead_code, reason = "its other tests use the rest")]
 #[path = "../fixtures/etcd_server/mod.rs"]
 mod etcd_server;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 
 #[path = "../whole_engines/list.rs"]
 mod list;

@@ -4,6 +4,8 @@
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod backend;
+#[path = "../fixtures/isolation.rs"]
+mod isolation;
 #[expect(dead_code, reason = "its other tests use the rest")]
 #[path = "../fixtures/postgres_server.rs"]
 mod postgres_server;

@@ -49,9 +49,14 @@ impl Process {
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
         bind(socket.as_raw_fd(), &UnixAddr::new(&scratch.place.socket).unwrap()).unwrap();
         let ready = scratch.dir.path().join("ready");
-        let script = format!("echo >{}; {script}", ready.display());
+        let script = format!(r#"echo >"$READY"; {script}"#);
         let stdin: OwnedFd = socket.try_clone().unwrap();
-        let child = rerun::command(SCENE, "").env(SCRIPT, script).stdin(stdin).spawn().unwrap();
+        let child = rerun::command(SCENE, "")
+            .env(SCRIPT, script)
+            .env("READY", &ready)
+            .stdin(stdin)
+            .spawn()
+            .unwrap();
         wait_for_lines(&ready, 1);
         let process = Self { child, listener: socket.into() };
         process.until(does);

@@ -7,6 +7,10 @@ use super::*;
 use crate::client::Options;
 use crate::sys::rerun::{BOUND, wait_for_lines, wait_until};
 
+/// The folder of the program that [`starting`] writes, as a shell in it says it.
+const SCRATCH: &str = "${0%/*}";
+const UNTIL_LISTENING: &str = r#"while ! [ -S "${0%/*}/canal.sock" ]; do sleep 0.01; done"#;
+
 fn starting(scratch: &Scratch, script: &str) -> Options {
     let program: PathBuf = scratch.dir.path().join("program");
     // Written by another process: a fork of another test would keep a descriptor of ours open for
@@ -53,11 +57,7 @@ fn of_many_clients_at_once_one_starts_the_daemon_and_all_are_connected() {
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
     // It is up when the test listens in its place.
-    let script = format!(
-        "echo \"$@\" >> {}; while ! [ -S {} ]; do sleep 0.01; done",
-        starts.display(),
-        scratch.place.socket.display()
-    );
+    let script = format!(r#"echo "$@" >>"{SCRATCH}/starts"; {UNTIL_LISTENING}"#);
     // However slow the machine is, no client takes the start for stuck.
     let options = Options { answer: BOUND, ..starting(&scratch, &script) };
     let clients: Vec<_> = (0..CLIENTS)
@@ -84,7 +84,7 @@ fn a_daemon_that_does_not_listen_is_tried_again_until_one_does() {
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
     // As one that lost against a daemon whose socket somebody removed.
-    let options = starting(&scratch, &format!("echo >> {}", starts.display()));
+    let options = starting(&scratch, &format!(r#"echo >>"{SCRATCH}/starts""#));
     let client = std::thread::spawn({
         let place = scratch.place.clone();
         move || Client::connect(&place, options).map(drop)
@@ -98,7 +98,7 @@ fn a_daemon_that_does_not_listen_is_tried_again_until_one_does() {
 fn a_starter_that_dies_leaves_the_start_to_the_next() {
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
-    let options = starting(&scratch, &format!("echo >> {}; echo no >&3", starts.display()));
+    let options = starting(&scratch, &format!(r#"echo >>"{SCRATCH}/starts"; echo no >&3"#));
     let lock = std::fs::File::create(scratch.dir.path().join("start.lock")).unwrap();
     fs2::FileExt::try_lock_exclusive(&lock).unwrap();
     let client = std::thread::spawn({
@@ -119,11 +119,7 @@ fn a_starter_that_dies_leaves_the_start_to_the_next() {
 fn a_stopped_starter_does_not_keep_others_from_starting() {
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
-    let script = format!(
-        "echo >> {}; while ! [ -S {} ]; do sleep 0.01; done",
-        starts.display(),
-        scratch.place.socket.display()
-    );
+    let script = format!(r#"echo >>"{SCRATCH}/starts"; {UNTIL_LISTENING}"#);
     let options = Options { answer: Duration::from_secs(1), ..starting(&scratch, &script) };
     let lock = std::fs::File::create(scratch.dir.path().join("start.lock")).unwrap();
     fs2::FileExt::try_lock_exclusive(&lock).unwrap();

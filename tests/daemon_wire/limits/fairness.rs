@@ -16,6 +16,7 @@ use canal::sys::process::{RunState, run_state};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::isolation::for_every_user;
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Peer, call, mutex};
 
@@ -43,7 +44,7 @@ struct Other {
 
 impl Other {
     fn start(daemon: &Daemon, uid: u32, role: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = Command::new(for_every_user(&std::env::current_exe().unwrap()));
         command.args(["--ignored", "--exact", "--nocapture", "limits::fairness::as_another_user"]);
         command.env(ROLE, role).env("TEST_FAIR_SOCKET", daemon.socket()).uid(uid).gid(uid);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -80,7 +81,7 @@ impl Drop for Other {
 /// A daemon that other users can reach; `None` if this user cannot become another one.
 fn shared() -> Option<Daemon> {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can ask as other users");
+        crate::isolation::skipped("only root can ask as other users");
         return None;
     }
     let daemon = Daemon::start();

@@ -246,8 +246,7 @@ fn without_a_free_descriptor_the_daemon_sleeps_and_serves_its_clients() {
         command.status().is_ok_and(|status| status.success())
     };
     if !limit("3") {
-        eprintln!("skipped: `prlimit` is not installed");
-        return;
+        return crate::isolation::skipped("`prlimit` is not installed");
     }
     let mut newcomer = daemon.connect();
     newcomer.send("Status", json!({}));

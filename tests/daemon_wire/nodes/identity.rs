@@ -68,8 +68,7 @@ fn a_daemon_whose_state_lies_in_memory_is_no_node() {
     if nix::sys::statfs::statfs("/dev/shm")
         .is_ok_and(|it| it.filesystem_type() != nix::sys::statfs::TMPFS_MAGIC)
     {
-        println!("skipped: /dev/shm is not in memory");
-        return;
+        return crate::isolation::skipped("/dev/shm is not in memory");
     }
     let folder = tempfile::Builder::new().prefix("canal-").tempdir_in("/dev/shm").unwrap();
     let socket = folder.path().join("canal.sock");

@@ -61,10 +61,8 @@ fn under_sudo_the_script_owns_it() {
         return;
     }
     // sudo drops CANAL_SOCKET and may change PATH.
-    let canal = crate::world::canal().display();
-    let acquire =
-        format!("sudo -n {canal} --socket \"$CANAL_SOCKET\" acquire --json --pid $$ -k x >answer");
-    held_by_the_script("sh", &acquire);
+    let acquire = r#"sudo -n "$(command -v canal)" --socket "$CANAL_SOCKET" acquire --json --pid $$ -k x >answer"#;
+    held_by_the_script("sh", acquire);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! they do.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 use crate::hooks::{KEEP, hook, lose_a_lease, pids, told, until_told, world_with};
 use crate::world::process::{alive, wait_until};
@@ -129,10 +130,10 @@ fn a_program_that_cannot_be_started_is_a_note_and_nothing_more() {
 #[test]
 fn a_program_may_call_canal() {
     let world = world_with(|world| {
-        let (canal, socket) = (canal().display(), world.socket());
-        let socket = socket.display();
+        let words = [canal().as_os_str(), world.socket().as_os_str()].map(OsStrExt::as_bytes).join(&b"\n"[..]);
+        fs::write(world.path("call.words"), words).unwrap();
         let script = format!(
-            "canal() {{ {canal} --socket {socket} \"$@\"; }}\n\
+            "canal() {{ \"$(sed 1q \"$0.words\")\" --socket \"$(sed 1d \"$0.words\")\" \"$@\"; }}\n\
              canal status --json >\"$0.status\" && canal run -k of-hook -- true && {KEEP}"
         );
         hook(world, "call", &["lost-lease"], "", &script)

@@ -71,6 +71,35 @@ fn a_missing_program_is_not_found() {
     assert!(matches!(lookup, Lookup::NotFound), "{lookup:?}");
 }
 
+/// An ordinary user may keep root's PATH, after `su` without `-`. For root, every folder can be searched.
+#[test]
+fn a_folder_that_cannot_be_searched_holds_no_command() {
+    const AS_ANOTHER_USER: &str = "sys::process::exec::tests::looks_as_another_user";
+    let (top, _) = folders();
+    fs::set_permissions(top.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(top.path().join("two"), fs::Permissions::from_mode(0o600)).unwrap();
+    let status = rerun::command(AS_ANOTHER_USER, "").env("FOLDERS", top.path()).status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+#[ignore = "a scene of the test above"]
+fn looks_as_another_user() {
+    if !rerun::plays("sys::process::exec::tests::looks_as_another_user") {
+        return;
+    }
+    if geteuid().is_root() {
+        nix::unistd::setuid(nix::unistd::Uid::from_raw(12345)).unwrap();
+    }
+    let top = PathBuf::from(std::env::var_os("FOLDERS").unwrap());
+    let (one, two) = (top.join("one"), top.join("two"));
+    let along = |folders: &[&Path]| std::env::join_paths(folders).unwrap();
+    let lookup = lookup_along(OsStr::new("x"), Some(&along(&[&two])));
+    assert!(matches!(lookup, Lookup::NotFound), "{lookup:?}");
+    let lookup = lookup_along(OsStr::new("x"), Some(&along(&[&two, &one])));
+    assert_eq!(refused(lookup), (one.join("x"), libc::EACCES));
+}
+
 #[test]
 fn a_name_with_a_slash_is_taken_as_it_is() {
     let (top, path) = folders();
@@ -137,6 +166,7 @@ fn becomes() {
             set.push(c"CANAL_SLOT=7".into());
             set.push(c"CANAL_KEY=twice".into());
             set.push(entry(OsStr::new("CANAL_TEST_SCENE"), OsStr::new(BECOMES)).unwrap());
+            set.push(c"TEST_APART=yes".into());
             set.push(c"WHAT=cat".into());
             set.push(c"FILE=/bin/cat".into());
             let argv = ["x", "--ignored", "--exact", "--nocapture", BECOMES].map(OsString::from);
@@ -163,7 +193,8 @@ fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
     // The second START belongs to the inner scene.
     let start = shown.windows(6).position(|window| window == b"START\n").unwrap();
     let expected = b"B\x07=2\0A=1\0NOTHING\0=odd\0\0A=again\0BYTES\xff=\xfe\0\
-        CANAL_TEST_SCENE=sys::process::exec::tests::becomes\0WHAT=cat\0FILE=/bin/cat\0CANAL_KEY=new\0";
+        CANAL_TEST_SCENE=sys::process::exec::tests::becomes\0TEST_APART=yes\0WHAT=cat\0\
+        FILE=/bin/cat\0CANAL_KEY=new\0";
     let shown = &shown[start + 6..];
     assert_eq!(shown, expected, "{}", shown.escape_ascii());
 }
