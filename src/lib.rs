@@ -51,6 +51,7 @@ mod engine_contract;
 #[path = "../tests/fixtures/isolation.rs"]
 mod isolation;
 mod safe_text;
+mod shell_word;
 
 pub use api::{
     Client, Endpoint, Error, ErrorKind, GrantedKey, Guard, Lock, Lost, LostReason, Mode, OnLost,

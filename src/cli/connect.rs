@@ -16,6 +16,7 @@ use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::{MachineUid, uid_of_machine};
 use crate::protocol::{ErrorName, StatusQuery, Tag};
 use crate::run::{Fate, OwnCode, environment};
+use crate::shell_word;
 use crate::sys::terminal::drawn_line;
 
 /// Where the daemon is, and whether one may be started.
@@ -147,7 +148,7 @@ pub(crate) fn failed(error: ClientError) -> Failed {
         }
         ClientError::Silent { pid, state } => silent(pid, state),
         ClientError::HeldAtOwnDaemon { ref socket, .. } => {
-            let socket = socket.display().to_string();
+            let socket = shell_word::of_path(socket);
             Failed::new(error.to_string()).hint(format!(
                 "wait until they end (`canal status --socket {socket}`), or give them up: \
                  `canal daemon --stop --socket {socket}`"

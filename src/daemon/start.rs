@@ -51,6 +51,7 @@ use crate::daemon::wording::text::time;
 use crate::log::journal::{NoRoom, OpenError};
 use crate::protocol::DaemonInfo;
 use crate::protocol::place::{Place, Rule};
+use crate::shell_word;
 use crate::sys::process::{FIRST_PID_NAMESPACE, Origin, may_look_into_others};
 use crate::sys::{clock, detach, fds, peer, signals};
 
@@ -164,7 +165,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
 /// Adds what to do, where something can be done.
 fn not_claimed(error: ClaimError) -> anyhow::Error {
     let ClaimError::OtherSocket { theirs, .. } = &error else { return error.into() };
-    let theirs = theirs.display();
+    let theirs = shell_word::of_path(theirs);
     let hint = format!("`--socket {theirs}` names it; another socket needs a directory of its own");
     Unusable { what: error.to_string(), hint: hint.into() }.into()
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use crate::daemon::config::ConfigError;
 use crate::daemon::processes::owner_identity::NOBODY;
 use crate::protocol::user_namespace::uid_of_machine;
+use crate::shell_word;
 
 /// The mode bits that let other users write.
 pub(crate) const OTHERS_WRITE: u32 = 0o022;
@@ -36,7 +37,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     }
     let mode = found.mode() & 0o7777;
     if mode & OTHERS_WRITE != 0 {
-        let path = path.display();
+        let path = shell_word::of_path(path);
         return Err(refused(format!(
             "can be written by others (mode {mode:04o}): `chmod go-w {path}` ends that"
         )));

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::daemon::config::file::{OTHERS_WRITE, is_root};
+use crate::shell_word;
 
 /// Checks the program of a hook that a daemon of the user `daemon` runs as `user`. Links are followed:
 /// what they lead to is checked.
@@ -26,7 +27,7 @@ pub(crate) fn check(path: &Path, daemon: u32, user: u32) -> Result<(), String> {
         return Err(format!("it belongs to uid {owner}, and must belong to {}", may.join(" or ")));
     }
     if mode & OTHERS_WRITE != 0 {
-        let path = path.display();
+        let path = shell_word::of_path(path);
         return Err(format!(
             "it can be written by others (mode {mode:04o}): `chmod go-w {path}` ends that"
         ));

@@ -27,6 +27,7 @@ use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;
 use crate::log::state::{self, Durable, Leases, NodeRecord, StateFile};
 use crate::protocol::place::Place;
+use crate::shell_word;
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Found, Origin};
@@ -182,9 +183,10 @@ fn paused_keys(table: &Table) -> Vec<Key> {
 fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
     let opened = LeaseLog::open(dir).map_err(|error| match &error {
         OpenError::Damaged { path, .. } | OpenError::Newer { path, .. } => {
-            let path = path.display();
+            let aside = shell_word::quoted(&format!("{}.damaged", path.display()));
+            let path = shell_word::of_path(path);
             let hint = format!(
-                "`mv {path} {path}.damaged` leaves it out: leases of before the machine was \
+                "`mv {path} {aside}` leaves it out: leases of before the machine was \
                  started are lost by that, those since then are in the journal too"
             );
             Unusable { what: error.to_string(), hint: hint.into() }.into()

@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 
 use crate::protocol::node_address::SshHost;
+use crate::shell_word;
 
 /// How long ssh may take to connect, in seconds.
 const CONNECT_S: u32 = 10;
@@ -45,17 +46,8 @@ pub fn arguments(host: &SshHost, canal: Option<&str>) -> Vec<OsString> {
         arguments.extend(["-l".into(), user.into()]);
     }
     arguments.extend(["--".into(), host.host.clone().into()]);
-    arguments.push(format!("{} bridge", quoted(canal.unwrap_or("canal"))).into());
+    arguments.push(format!("{} bridge", shell_word::quoted(canal.unwrap_or("canal"))).into());
     arguments
-}
-
-/// A word for the shell over there.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
-    if word.chars().all(is_plain) && !word.starts_with('-') {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

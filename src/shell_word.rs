@@ -1,0 +1,17 @@
+//! Words of a command line that a person may copy from a hint, or that a shell elsewhere reads.
+
+use std::path::Path;
+
+/// The word, in single quotes where a shell would read more than one plain word.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
+    if word.chars().all(is_plain) && !word.is_empty() && !word.starts_with('-') {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// A path as such a word.
+pub(crate) fn of_path(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}
