@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::core::HostId;
-use crate::log::engine::{Identity, Sign};
+use crate::log::engine::{Claimant, Identity, Sign};
 
 /// The incarnations with this host's label that had not ended when it registered.
 #[derive(Debug, Default)]
@@ -20,14 +20,17 @@ pub(in crate::host) struct Others {
 }
 
 impl Others {
+    /// `lost` tells whether this daemon gave up the incarnation with a nonce. `boots` are the boots
+    /// in which daemons of this place are known to have run.
     pub(in crate::host) fn sort(
         us: &Identity,
-        lost: impl Fn(HostId) -> bool,
-        all: Vec<(HostId, Identity)>,
+        lost: impl Fn(u128) -> bool,
+        boots: &[String],
+        all: Vec<Claimant>,
     ) -> Self {
         let mut others = Self::default();
-        for (host, who) in all {
-            if lost(host) || is_of_earlier_boot(&who, us) {
+        for Claimant { host, nonce, identity: who } in all {
+            if lost(nonce) || is_of_earlier_boot(&who, us, boots) {
                 others.dead.push(host);
             } else if who == *us {
                 others.ours.push(host);
@@ -39,12 +42,13 @@ impl Others {
     }
 }
 
-/// Whether nothing of `who` can be left, because the machine has rebooted since.
-fn is_of_earlier_boot(who: &Identity, us: &Identity) -> bool {
-    let named = !us.machine.is_empty() && !us.boot.is_empty() && !who.boot.is_empty();
+/// Whether nothing of `who` can be left, because the machine has rebooted since. Only this place's
+/// own record of that boot shows it: machines and containers that were made from one image have the
+/// same machine id, the same folders and often the same name, and each has a boot of its own.
+fn is_of_earlier_boot(who: &Identity, us: &Identity, boots: &[String]) -> bool {
     let same_place =
         (&who.label, &who.machine, who.uid, &who.dir) == (&us.label, &us.machine, us.uid, &us.dir);
-    named && same_place && who.boot != us.boot
+    same_place && who.boot != us.boot && boots.contains(&who.boot)
 }
 
 /// Describes an identity for people.

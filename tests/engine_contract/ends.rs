@@ -18,7 +18,7 @@ pub(crate) fn an_ended_incarnation_can_neither_append_nor_renew(log: &impl Log) 
     assert_eq!(head, position, "nothing comes after the end");
     assert_eq!(hosts.iter().map(|alive| alive.host).collect::<Vec<_>>(), [new.host]);
     let mut next = Peer::new(log, "web");
-    let others: Vec<HostId> = next.register().2.iter().map(|(host, _)| *host).collect();
+    let others: Vec<HostId> = next.register().2.iter().map(|other| other.host).collect();
     assert_eq!(others, [new.host]);
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn hosts_of_the_same_label_are_reported_with_their_identity(log: &imp
     assert_eq!(old.register().2, []);
     assert_eq!(far.register().2, []);
     let mut new = Peer::new(log, "web");
-    assert_eq!(new.register().2, [(old.host, old.identity())]);
+    assert_eq!(new.register().2, [old.claimant()]);
 }
 
 pub(crate) fn an_incarnation_withdrawn_before_its_first_append_is_gone_at_once(log: &impl Log) {
@@ -52,7 +52,7 @@ pub(crate) fn an_incarnation_withdrawn_before_its_first_append_is_gone_at_once(l
     assert!(new.renew().is_some(), "what it appended counts");
     withdraw(&mut old);
     let mut third = Peer::new(log, "web");
-    assert_eq!(third.register().2, [(new.host, new.identity())]);
+    assert_eq!(third.register().2, [new.claimant()]);
 }
 
 pub(crate) fn all_hosts_see_the_same_epoch(log: &impl Log) {

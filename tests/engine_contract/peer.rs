@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use canal::core::HostId;
 use canal::log::engine::{
-    Alive, Answer, Append, Call, Ends, Engine, Era, Evidence, Hash, Identity, Placed, Position,
-    Read, Stored,
+    Alive, Answer, Append, Call, Claimant, Ends, Engine, Era, Evidence, Hash, Identity, Placed,
+    Position, Read, Stored,
 };
 use sha2::{Digest, Sha256};
 
@@ -190,9 +190,14 @@ impl Peer {
         }
     }
 
+    /// The peer's incarnation, as another one of its label sees it.
+    pub(crate) fn claimant(&self) -> Claimant {
+        Claimant { host: self.host, nonce: self.nonce, identity: self.identity() }
+    }
+
     /// Registers with the peer's nonce; returns the incarnation, the epoch and the other hosts of
     /// the same label.
-    pub(crate) fn register(&mut self) -> (HostId, u128, Vec<(HostId, Identity)>) {
+    pub(crate) fn register(&mut self) -> (HostId, u128, Vec<Claimant>) {
         let (identity, nonce) = (self.identity(), self.nonce);
         self.call(Call::Register { identity, nonce, ttl_ms: TTL_MS, asked_at: 17 });
         let told = self.until("Registered", |answer| match answer {

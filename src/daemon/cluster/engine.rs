@@ -202,7 +202,7 @@ impl Chosen {
         engine.call(Call::Withdraw { host });
         // If the withdrawal fails, the incarnation ends after its TTL. It never had the label.
         let _ = self.answer(&mut *engine);
-        match holder_of_label(&identity, others.iter().map(|(_, who)| who)) {
+        match holder_of_label(&identity, others.iter().map(|other| &other.identity)) {
             None => Ok(()),
             Some(who) => {
                 let label = &self.label;

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-use crate::core::{Change, Snapshot, Table, Token, UnixMillis};
+use crate::core::{Change, HostId, Snapshot, Table, Token, UnixMillis};
 use crate::host::{Deadlines, Event, Health, Known, Mark, Member, Memory, Now, Ticket};
 use crate::log::engine::{Answer, Engine};
 use crate::sys::clock;
@@ -98,6 +98,16 @@ impl EngineDriver {
     /// Gives the member what earlier daemons of this place recorded.
     pub(crate) fn remember(&mut self, memory: Memory) {
         self.member.remember(memory);
+    }
+
+    /// Gives the member the boots in which daemons of this place have been members.
+    pub(crate) fn remember_boots(&mut self, boots: Vec<String>) {
+        self.member.remember_boots(boots);
+    }
+
+    /// The host that has our name, if that keeps us from joining.
+    pub(crate) fn label_taken_by(&self) -> Option<HostId> {
+        self.member.label_taken_by()
     }
 
     /// Identifies the history of the log, once it is known.

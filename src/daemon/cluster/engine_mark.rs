@@ -31,7 +31,14 @@ struct Noted {
     /// Whether the address came from the configuration. If so, a daemon that a client starts later
     /// accepts the engine that the configuration then names.
     configured: bool,
+    /// The boots of this machine in which daemons of this place have been members, the last one
+    /// last.
+    #[serde(default)]
+    boots: Vec<String>,
 }
+
+/// How many boots are remembered.
+const BOOTS_MAX: usize = 8;
 
 /// The file, written and ready to be renamed.
 #[derive(Debug)]
@@ -43,23 +50,32 @@ pub(crate) struct EngineMark {
 
 impl EngineMark {
     /// Writes the file under another name, so that only a rename is left to do when this host
-    /// becomes a member.
+    /// becomes a member in this boot. Returns the earlier boots in which daemons of this place were
+    /// members, too.
     ///
     /// # Errors
     /// The state directory cannot be written, and for a user's own daemon the socket's directory
     /// cannot be written either.
-    pub(crate) fn prepare(place: &Place, chosen: &Chosen) -> anyhow::Result<Self> {
-        let noted = Noted { engine: chosen.name.clone(), configured: chosen.configured };
+    pub(crate) fn prepare(
+        place: &Place,
+        chosen: &Chosen,
+        boot: &str,
+    ) -> anyhow::Result<(Self, Vec<String>)> {
+        let earlier = earlier_boots(place, boot);
+        let mut boots = earlier.clone();
+        boots.push(boot.to_owned());
+        boots.drain(..boots.len().saturating_sub(BOOTS_MAX));
+        let noted = Noted { engine: chosen.name.clone(), configured: chosen.configured, boots };
         let [state_dir, beside] = directories(place);
         let unusable = match prepare_in(&state_dir, &noted) {
-            Ok(mark) => return Ok(mark),
+            Ok(mark) => return Ok((mark, earlier)),
             Err(error) => error,
         };
         let failed = |error| Err(error).with_context(|| state_dir.display().to_string());
         if !place.is_users_own() {
             return failed(unusable);
         }
-        prepare_in(&beside, &noted).or_else(|_| failed(unusable))
+        prepare_in(&beside, &noted).map(|mark| (mark, earlier)).or_else(|_| failed(unusable))
     }
 
     /// Puts the file in place, because this host is now a member.
@@ -145,8 +161,19 @@ fn directories(place: &Place) -> [PathBuf; 2] {
     [place.stores().state_dir.clone(), place.dir.clone()]
 }
 
+fn earlier_boots(place: &Place, boot: &str) -> Vec<String> {
+    let noted = directories(place).into_iter().filter_map(|dir| read(&dir.join(NAME)).ok()?);
+    let mut boots = Vec::new();
+    for known in noted.flat_map(|noted| noted.boots) {
+        if known != boot && !boots.contains(&known) {
+            boots.push(known);
+        }
+    }
+    boots
+}
+
 fn read(path: &Path) -> io::Result<Option<Noted>> {
-    let unnamed = || Noted { engine: "an engine".to_owned(), configured: true };
+    let unnamed = || Noted { engine: "an engine".to_owned(), configured: true, boots: Vec::new() };
     match fs::read(path) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| unnamed()))),
         Err(error) => match error.kind() {
@@ -215,7 +242,7 @@ mod tests {
         let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
         let plain = options(&place, false);
         let with = chosen(&plain, "etcd://me:secret@one/x", true);
-        let mut mark = EngineMark::prepare(&place, &with).unwrap();
+        let (mut mark, _) = EngineMark::prepare(&place, &with, "boot").unwrap();
         assert_eq!(refused(&plain, None), None, "it never joined");
         mark.set().unwrap();
         mark.set().unwrap();
@@ -225,7 +252,7 @@ mod tests {
         assert_eq!(refused(&plain, Some(&with)), None);
         assert_eq!(refused(&plain, Some(&chosen(&plain, "etcd://two/x", true))), None);
         // The next member writes its own mark.
-        EngineMark::prepare(&place, &with).unwrap().set().unwrap();
+        EngineMark::prepare(&place, &with, "boot").unwrap().0.set().unwrap();
         assert_eq!(refused(&options(&place, true), None), None);
         assert_eq!(refused(&plain, None), None, "it was given up");
     }
@@ -236,7 +263,7 @@ mod tests {
         let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
         let plain = options(&place, false);
         let named = chosen(&plain, "etcd://one/x", false);
-        EngineMark::prepare(&place, &named).unwrap().set().unwrap();
+        EngineMark::prepare(&place, &named, "boot").unwrap().0.set().unwrap();
         assert_eq!(refused(&plain, Some(&chosen(&plain, "etcd://one/x", true))), None);
         let other = chosen(&plain, "etcd://two/x", true);
         let (what, hint) = refused(&plain, Some(&other)).unwrap();
@@ -247,6 +274,22 @@ mod tests {
         assert!(hint.contains("`canal daemon` changes"), "{hint}");
         let operator = Options { on_demand: false, ..plain };
         assert_eq!(refused(&operator, Some(&other)), None);
+    }
+
+    #[test]
+    fn the_boots_in_which_a_daemon_was_a_member_are_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
+        let with = chosen(&options(&place, false), "etcd://one/x", true);
+        let prepare = |boot: &str| EngineMark::prepare(&place, &with, boot).unwrap();
+        assert!(prepare("never a member").1.is_empty());
+        for number in 0..BOOTS_MAX + 2 {
+            prepare(&format!("boot {number}")).0.set().unwrap();
+        }
+        let last = format!("boot {}", BOOTS_MAX + 1);
+        let (_, earlier) = prepare("now");
+        assert_eq!((earlier.len(), earlier.last()), (BOOTS_MAX, Some(&last)));
+        assert!(!prepare(&last).1.contains(&last), "the present boot is no earlier one");
     }
 
     #[test]

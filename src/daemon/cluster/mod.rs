@@ -84,8 +84,9 @@ impl Cluster {
         driver: EngineDriver,
     ) -> anyhow::Result<Self> {
         let place = &options.place;
-        let mark = EngineMark::prepare(place, chosen).context("the engine cannot be noted")?;
         let origin = Origin::read()?;
+        let (mark, boots) = EngineMark::prepare(place, chosen, &origin.boot_id)
+            .context("the engine cannot be noted")?;
         let holder_record = HolderRecord::open(&place.dir, origin, options.discard_journal)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
         let tokens = ToldTokens::open(place, &chosen.name)
@@ -93,6 +94,7 @@ impl Cluster {
             .context("the tokens that were told here are not known")?;
         let status = EngineStatus::new(chosen, config, options.on_demand);
         let mut cluster = Self::new(driver, status, holder_record, tokens);
+        cluster.driver.remember_boots(boots);
         cluster.mark = Some(mark);
         cluster.watcher = Watcher::of(options);
         Ok(cluster)

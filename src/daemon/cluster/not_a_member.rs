@@ -1,14 +1,26 @@
 //! What a client is told while this host cannot serve it, and whether a person has to act.
 
+use crate::core::Table;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_status::OngoingOutage;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::unusable::Unusable;
 use crate::daemon::wording::text::time;
+use crate::duration_text::stated_ms;
 use crate::log::engine::Outage;
 use crate::protocol::{ErrorName, Failure};
+use crate::sys::clock;
 
 impl Cluster {
+    /// Adds since when the host that has our name is a member, if that is the reason.
+    pub(crate) fn dated(&self, outage: Outage, table: &Table) -> Outage {
+        let by = self.driver.label_taken_by().and_then(|id| table.host(id));
+        let Some(by) = by else { return outage };
+        let age = stated_ms(clock::unix_ms().saturating_sub(by.since.0));
+        let why = format!("{}, a member since {} ({age})", outage.why, time(by.since));
+        Outage { why, ..outage }
+    }
+
     /// Ends a daemon that runs in the foreground, if the record of holders is empty: a person sees
     /// the error and can start the daemon again.
     pub(crate) fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use crate::host::label::{Others, described};
 use crate::host::settings::too_short;
 use crate::host::writer::entry;
 use crate::host::{Event, Member, Standing};
-use crate::log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Sign};
+use crate::log::engine::{Call, Claimant, Ends, Evidence, Outage, Position, Sign};
 
 /// What this host knows of an incarnation with its label.
 enum Claim {
@@ -24,7 +24,7 @@ impl Member {
         (host, ttl_ms): (HostId, u64),
         asked_at: u64,
         epoch: u128,
-        others: Vec<(HostId, Identity)>,
+        others: Vec<Claimant>,
     ) {
         let asked = self.standing == Standing::Registering && asked_at >= self.registering_ms;
         if !asked {
@@ -40,12 +40,10 @@ impl Member {
                 return;
             }
         };
-        let others = others.into_iter().filter(|(other, _)| *other != host).collect();
+        let others = others.into_iter().filter(|other| other.host != host).collect();
         let mut renew = Timer::default();
         renew.set(self.now.boot_ms);
         self.register.clear();
-        // The engine may give out a number again after the log lost entries.
-        self.lost.remove(&host);
         self.incarnation = Some(Incarnation {
             host,
             epoch,
@@ -54,7 +52,12 @@ impl Member {
             renewed_ms: None,
             renew,
             head: Position(0),
-            others: Others::sort(&self.identity, |host| self.lost.contains(&host), others),
+            others: Others::sort(
+                &self.identity,
+                |nonce| self.lost.contains(&nonce),
+                &self.boots,
+                others,
+            ),
             loading: None,
             confirming: None,
             reconnected_ms: None,
@@ -85,8 +88,8 @@ impl Member {
             match self.claim(incarnation, *host, *first) {
                 Claim::Gone(evidence) => gone.push((*host, evidence)),
                 Claim::Lives => {
-                    let who = who.clone();
-                    return self.refuse_label(&who);
+                    let (host, who) = (*host, who.clone());
+                    return self.refuse_label(host, &who);
                 }
                 Claim::Unknown => {}
             }
@@ -155,10 +158,11 @@ impl Member {
         self.incarnation.as_ref().is_some_and(|incarnation| !incarnation.others.foreign.is_empty())
     }
 
-    fn refuse_label(&mut self, who: &str) {
+    fn refuse_label(&mut self, host: HostId, who: &str) {
         let why = format!("another host has the name `{}`: {who}", self.identity.label);
         let hint = "give this host another name with --host".to_owned();
         self.hinder(Outage::refused(why, Some(hint)));
+        self.label_taken_by = Some(host);
     }
 
     /// Appends the first batch.

@@ -44,7 +44,7 @@ impl Member {
         if self.takes_part() {
             self.events.push_back(Event::Lost { host: incarnation.host, why });
         }
-        self.lost.insert(incarnation.host);
+        self.lost.insert(encoding::nonce(self.nonce, self.attempt));
         self.begin_anew();
         // Not more often than renewals, if incarnations are lost one after the other.
         let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
@@ -54,6 +54,7 @@ impl Member {
     /// The incarnation cannot become a member as things are, or cannot stay one. Requests another
     /// one, waiting longer each time.
     pub(in crate::host) fn hinder(&mut self, obstacle: Outage) {
+        self.label_taken_by = None;
         self.tell_withdrawn();
         let unused = self
             .incarnation
@@ -114,6 +115,7 @@ impl Member {
     /// Clears the obstacle.
     pub(in crate::host) fn overcome(&mut self) {
         self.obstacle = None;
+        self.label_taken_by = None;
         self.setbacks = 0;
     }
 

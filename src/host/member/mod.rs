@@ -55,8 +55,13 @@ pub struct Member {
     pub(in crate::host) writer: Writer,
     pub(in crate::host) failure_detector: FailureDetector,
     pub(in crate::host) snapshot_keeper: SnapshotKeeper,
-    /// Incarnations that this host has given up.
-    pub(in crate::host) lost: BTreeSet<HostId>,
+    /// The incarnation that has this host's label, if that is the obstacle.
+    label_taken_by: Option<HostId>,
+    /// The nonces of the incarnations that this host has given up. Their numbers may be those of
+    /// other hosts after the engine has lost history.
+    pub(in crate::host) lost: BTreeSet<u128>,
+    /// The boots of this machine in which daemons of this place have been members.
+    boots: Vec<String>,
     pub(in crate::host) deadlines: Deadlines,
     /// Whether this host's own end is in flight, because it leaves.
     pub(in crate::host) leaving: bool,
@@ -92,12 +97,25 @@ impl Member {
             writer: Writer::default(),
             failure_detector: FailureDetector::default(),
             snapshot_keeper: SnapshotKeeper::default(),
+            label_taken_by: None,
             lost: BTreeSet::new(),
+            boots: Vec::new(),
             deadlines: Deadlines::default(),
             leaving: false,
             memory: Memory::default(),
             recovering: None,
         }
+    }
+
+    /// Takes over from the records of this place in which boots its daemons have been members.
+    pub fn remember_boots(&mut self, boots: Vec<String>) {
+        self.boots = boots;
+    }
+
+    /// The incarnation that has this host's label, if that keeps this host from joining.
+    #[must_use]
+    pub fn label_taken_by(&self) -> Option<HostId> {
+        self.label_taken_by
     }
 
     /// Begins to join. Call it once.

@@ -3,6 +3,7 @@
 use crate::core::{Change, HostId};
 use crate::host::tests::direct::{Direct, TTL_MS, at, identity, server, settings};
 use crate::host::{Deadlines, Event, LostWhy, Settings, Standing};
+use crate::log::engine::simulated::Server;
 use crate::log::engine::{Answer, Call, Identity, Outage};
 
 fn is_hindered(event: &Event) -> bool {
@@ -284,10 +285,61 @@ fn rule_08_a_machine_that_was_started_anew_ends_its_old_incarnation_at_once() {
     old.settle(&mut server, 1);
     let booted = Identity { boot: "the next boot".to_owned(), ..identity("host1") };
     let mut new = Direct::new(3, settings(), booted);
+    new.member.remember_boots(vec!["this boot".to_owned()]);
     new.settle(&mut server, 5);
     assert!(server.hosts[&HostId(1)].ended);
     assert_eq!(new.table.held(), 0, "its locks are free long before its TTL is over");
     assert!(new.saw(|event| matches!(event, Event::Joined { adopted: None, .. })));
+}
+
+/// Lets both hosts live for two TTL; the first must stay a member, and the other is refused.
+#[track_caller]
+fn the_first_stays(server: &mut Server, first: &mut Direct, other: &mut Direct, from_ms: u64) {
+    first.events.clear();
+    for now_ms in (from_ms..from_ms + 2 * TTL_MS).step_by(50) {
+        first.settle(server, now_ms);
+        other.settle(server, now_ms);
+        assert_eq!(other.member.host(), None, "{:?}", other.events);
+    }
+    assert!(!first.saw(|event| matches!(event, Event::Lost { .. })), "{:?}", first.events);
+    assert!(first.member.host().is_some(), "{:?}", first.member.health());
+    assert_eq!(other.member.label_taken_by(), first.member.host());
+}
+
+#[test]
+fn rule_08_a_copy_of_a_machine_in_a_boot_of_its_own_never_ends_the_live_original() {
+    let mut server = server();
+    let mut first = Direct::joined(1, &mut server, 0);
+    let copied = Identity { boot: "the boot of the copy".to_owned(), ..identity("host1") };
+    let mut copy = Direct::new(2, settings(), copied.clone());
+    the_first_stays(&mut server, &mut first, &mut copy, 0);
+    // Another machine may have had that name in an earlier boot of the copy.
+    let mut copy = Direct::new(3, settings(), copied);
+    copy.member.remember_boots(vec!["an earlier boot of the copy".to_owned()]);
+    the_first_stays(&mut server, &mut first, &mut copy, 2 * TTL_MS);
+}
+
+#[test]
+fn rule_09_a_number_that_was_given_out_again_after_a_loss_evicts_nobody() {
+    let mut before = server();
+    let mut first = Direct::joined(1, &mut before, 0);
+    let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
+    let mut other = Direct::new(2, settings(), elsewhere);
+    // It is refused its name again and again, each time as another incarnation.
+    the_first_stays(&mut before, &mut first, &mut other, 0);
+    let mut after = server();
+    Direct::joined(5, &mut after, 0);
+    let now_ms = 3 * TTL_MS;
+    for host in [&mut first, &mut other] {
+        host.tell(now_ms, Answer::Away(Outage::unreachable("restored")));
+        host.tell(now_ms, Answer::Back);
+        host.settle(&mut after, now_ms);
+        host.settle(&mut after, now_ms + TTL_MS / 6);
+    }
+    let number = first.member.host().unwrap();
+    let given_up = 2..=4;
+    assert!(given_up.contains(&number.0), "{number:?} was no number of the other one");
+    the_first_stays(&mut after, &mut first, &mut other, now_ms + TTL_MS / 3);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::batch::{Placed, Stored};
 use super::call::Ends;
-use super::identity::{Era, Identity};
+use super::identity::{Claimant, Era};
 use super::outage::Outage;
 use super::position::Position;
 use crate::core::HostId;
@@ -20,8 +20,8 @@ pub enum Answer {
         asked_at: u64,
         /// Which history the log has; another one after the log was made anew.
         epoch: u128,
-        /// Incarnations of the same label that have not ended, with their identities.
-        others: Vec<(HostId, Identity)>,
+        /// Incarnations of the same label that have not ended.
+        others: Vec<Claimant>,
     },
     /// To `Withdraw`: it is gone, or has appended something.
     Withdrawn {

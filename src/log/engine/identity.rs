@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::core::HostId;
+
 /// A life of the engine. Another one begins whenever the engine may have lost what it had
 /// acknowledged: it was started anew, a standby was promoted, a backup was restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,4 +29,15 @@ pub struct Identity {
     pub uid: u32,
     /// The directory of its socket.
     pub dir: String,
+}
+
+/// An incarnation that has not ended, with the label of one that registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimant {
+    /// Its number. After the engine has lost history, another incarnation may get the same one.
+    pub host: HostId,
+    /// The nonce that it registered with, which is its own in every history.
+    pub nonce: u128,
+    /// Which daemon it belongs to.
+    pub identity: Identity,
 }

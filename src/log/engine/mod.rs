@@ -34,7 +34,7 @@ use std::task::{Context, Poll};
 pub use answer::{Alive, Answer, Sign};
 pub use batch::{Batch, Placed, Read, Stored};
 pub use call::{Append, Call, Ends, Evidence};
-pub use identity::{Era, Identity};
+pub use identity::{Claimant, Era, Identity};
 pub use inspection::{Inspection, Remark, ServerClock, ServerVersion, TableSize, Transport};
 pub use open::{inspect, open};
 pub use outage::Outage;

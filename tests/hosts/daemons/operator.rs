@@ -118,6 +118,9 @@ fn a_host_waits_for_a_taken_name_and_does_not_keep_its_owner_out() {
     for refused in [in_front, behind] {
         let refused = refused.end().code(125);
         assert!(refused.stderr.contains("another host has the name `a`"), "{refused:?}");
+        let folder = a.world.runtime().display().to_string();
+        assert!(refused.stderr.contains(&folder), "{refused:?}");
+        assert!(refused.stderr.contains(", a member since "), "{refused:?}");
     }
     // The owner's daemon is killed, and the next one takes over at once.
     let pid = a.world.daemon_pid();

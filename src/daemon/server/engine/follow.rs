@@ -107,6 +107,7 @@ impl Server {
                 self.due.changed = true;
             }
             Event::Hindered(outage) => {
+                let outage = cluster.dated(outage, &self.ledger.table);
                 cluster.end_if_seen(&outage)?;
                 tracing::error!(hint = outage.hint, "cannot take part: {}", outage.why);
                 cluster.note_hindered(outage);

@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::core::HostId;
 use crate::log::engine::{
-    Alive, Answer, Append, Call, Era, Evidence, Hash, Identity, Placed, Position, Read, Sign,
-    Stored,
+    Alive, Answer, Append, Call, Claimant, Era, Evidence, Hash, Identity, Placed, Position, Read,
+    Sign, Stored,
 };
 
 /// How it knows who lives.
@@ -282,7 +282,12 @@ impl Server {
         });
         let same = |other: &Incarnation| !other.ended && other.identity.label == identity.label;
         let others = self.hosts.iter().filter(|(other, known)| **other != host && same(known));
-        let others = others.map(|(other, known)| (*other, known.identity.clone())).collect();
+        let others = others.map(|(other, known)| Claimant {
+            host: *other,
+            nonce: known.nonce,
+            identity: known.identity.clone(),
+        });
+        let others = others.collect();
         Answer::Registered { host, ttl_ms, asked_at, epoch: self.epoch, others }
     }
 

@@ -14,7 +14,7 @@ use crate::log::engine::etcd::connection::transaction::{
 };
 use crate::log::engine::etcd::layout::{Keys, Meta, Name, State, decode, encode};
 use crate::log::engine::etcd::shared::{OwnIncarnation, Shared};
-use crate::log::engine::{Answer, FORMAT, Identity};
+use crate::log::engine::{Answer, Claimant, FORMAT, Identity};
 
 /// How often others may come first.
 const TRIES: usize = 100;
@@ -214,7 +214,13 @@ fn registered(
     let others = seen.names.iter().filter(|(other, name)| {
         *other != host && name.identity.label == registration.identity.label
     });
-    let others = others.map(|(other, name)| (*other, name.identity.clone())).collect();
+    let others = others.map(|(other, name)| Claimant {
+        host: *other,
+        // One that cannot be read is nobody's.
+        nonce: u128::from_str_radix(&name.nonce, 16).unwrap_or_default(),
+        identity: name.identity.clone(),
+    });
+    let others = others.collect();
     Ok(Answer::Registered { host, ttl_ms, asked_at: registration.asked_at, epoch, others })
 }
 

@@ -6,7 +6,7 @@ use crate::core::HostId;
 use crate::log::engine::postgres::error::PostgresError;
 use crate::log::engine::postgres::session::connection::Session;
 use crate::log::engine::postgres::session::number::{signed, unsigned};
-use crate::log::engine::{Alive, Answer, Identity, Position, Sign};
+use crate::log::engine::{Alive, Answer, Claimant, Identity, Position, Sign};
 
 impl Session {
     /// Takes an incarnation for `nonce`, unless it has one.
@@ -56,13 +56,9 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         Ok(Answer::Registered { host: HostId(host), ttl_ms, asked_at, epoch, others })
     }
 
-    async fn others(
-        &self,
-        label: &str,
-        host: i64,
-    ) -> Result<Vec<(HostId, Identity)>, PostgresError> {
+    async fn others(&self, label: &str, host: i64) -> Result<Vec<Claimant>, PostgresError> {
         let query = format!(
-            r#"SELECT host, identity FROM "{}".hosts
+            r#"SELECT host, identity, nonce FROM "{}".hosts
 WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
             self.schema
         );
@@ -71,11 +67,14 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
         let rows = self.client.query_typed(&query, &parameters).await?;
         let mut others = Vec::with_capacity(rows.len());
         for row in rows {
-            let (host, told): (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
+            let (host, told, nonce): (i64, &str, &[u8]) =
+                (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            // One that cannot be read is nobody's.
+            let nonce = <[u8; 16]>::try_from(nonce).map_or(0, u128::from_be_bytes);
             let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
                 PostgresError::Away(format!("incarnation {host} cannot be read: {why}"))
             })?;
-            others.push((HostId(unsigned(host)), identity));
+            others.push(Claimant { host: HostId(unsigned(host)), nonce, identity });
         }
         Ok(others)
     }
