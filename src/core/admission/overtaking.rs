@@ -1,13 +1,15 @@
 //! Which waiters precede a request. The bypass of blockers that wait for the request's own session
 //! ([`crate::core::deadlock`]) is not considered here.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::admit::Admission;
 use crate::core::index::grant_order::{self, Class, Rank, Tier};
 use crate::core::index::lock::Lock;
-use crate::core::{FrameId, Item, Key, Mode, Request, RequestId, Rules, Table};
+use crate::core::model::InvalidOutcome;
+use crate::core::{Entry, FrameId, Granted, Item, Key, Mode, Request, RequestId, Rules, Table};
 
 impl Table {
     /// The waiters that precede a request.
@@ -19,6 +21,48 @@ impl Table {
     ) -> BTreeSet<RequestId> {
         let items = asked.items.iter().enumerate();
         items.flat_map(|(item, _)| self.predecessors_of_item(asked, item, lineage, rank)).collect()
+    }
+
+    /// The waiters that a grant passes: those that arrived before its request, compete with it for
+    /// an item and do not precede it. A waiter that precedes it waits for its own session, and so
+    /// does a competitor for what its lineage covers.
+    pub(in crate::core) fn passed_by(
+        &self,
+        entry: &Entry,
+        granted: &Granted,
+    ) -> Result<BTreeSet<RequestId>, InvalidOutcome> {
+        let mut passed = BTreeSet::new();
+        if self.waiters.is_empty() || self.rules != Rules::Current {
+            return Ok(passed);
+        }
+        let id = granted.request;
+        let (asked, rank) = match self.waiters.get(&id) {
+            Some(waiter) => (Cow::Borrowed(&*waiter.request), self.rank(waiter)),
+            None => {
+                let asked = self.sized(self.asked(entry, id)?);
+                let arrival = grant_order::arrival(self.rules, id);
+                let rank = Rank::ordinary(asked.priority, arrival);
+                (asked, rank)
+            }
+        };
+        let lineage = self.lineage(granted.frame, self.live_parent(&asked));
+        let items = std::iter::zip(&asked.items, &granted.items);
+        for (item, _) in items.filter(|(_, given)| !given.shared) {
+            let (key, mode) = (&item.key, item.ask.mode());
+            let request = |arrival| grant_order::request_at(self.rules, arrival);
+            if let Some(lock) = self.tree.lock(key).filter(|_| mode == Mode::Counted) {
+                passed.extend(lock.queue.arrived_before(rank.arrival).map(request));
+            }
+            let mut behind = self.tree.arrived_before_and_behind(key, mode, rank).peekable();
+            if behind.peek().is_some() && !self.lineage_covers(key, mode, &lineage) {
+                passed.extend(behind.map(|rank| request(rank.arrival)));
+            }
+        }
+        if granted.bypassed_blockers {
+            let ahead = self.predecessors(&asked, &lineage, rank);
+            passed.retain(|waiter| !ahead.contains(waiter));
+        }
+        Ok(passed)
     }
 
     /// The last waiter that precedes one item of a request. Waiters are served in order, so this

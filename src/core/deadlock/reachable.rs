@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::core::index::grant_order::{self, Rank};
-use crate::core::{FrameId, Key, Mode, RequestId, Snapshot, StoredView, Table, Token, WaiterState};
+use crate::core::{FrameId, Key, Mode, RequestId, Snapshot, StoredView, Table, Token};
 
 /// The sessions and keys that some requests can wait for.
 #[derive(Debug, Default)]
@@ -130,10 +130,6 @@ impl Table {
         let keys: BTreeSet<&Key> = reachable.keys.values().copied().chain(held).collect();
         let view = |key: &Key| Some(StoredView { key: key.clone(), view: self.stored(key)? });
         let paused = keys.iter().filter(|key| self.is_paused(key));
-        let not_overtaken = |waiter: &WaiterState| WaiterState {
-            overtaken: vec![0; waiter.request.items.len()],
-            ..waiter.clone()
-        };
         let snapshot = Snapshot {
             revision: self.revision,
             next_token: self.next_token,
@@ -142,7 +138,7 @@ impl Table {
             paused: paused.map(|key| (*key).clone()).collect(),
             frames: frames.iter().filter_map(of).map(|frame| frame.state.clone()).collect(),
             holds: holds.into_values().cloned().collect(),
-            waiters: waiters.into_values().map(not_overtaken).collect(),
+            waiters: waiters.into_values().cloned().collect(),
             past_leases: Vec::new(),
             hosts: Vec::new(),
             era: 0,

@@ -3,8 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::arrival_queue::{Arrival, ArrivalQueue};
 use crate::core::{RequestId, Rules};
+
+/// A waiter's position in the order of arrival. The smallest is served first.
+pub(in crate::core) type Arrival = u64;
 
 /// What a waiter wants of a key. Either all waiters of a class fit or none does.
 ///
@@ -47,7 +49,7 @@ impl Rank {
 /// The waiters for slots of one key. Inactive waiters (suspended or parked) are not in it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Queue {
-    classes: BTreeMap<Class, BTreeMap<Reverse<i32>, ArrivalQueue>>,
+    classes: BTreeMap<Class, BTreeMap<Reverse<i32>, BTreeSet<Arrival>>>,
     barriers: BTreeMap<RequestId, Class>,
 }
 
@@ -68,16 +70,16 @@ pub(in crate::core) fn request_at(rules: Rules, arrival: Arrival) -> RequestId {
 }
 
 impl Queue {
-    pub(in crate::core) fn insert(&mut self, class: Class, rank: Rank, overtaken: u32) {
+    pub(in crate::core) fn insert(&mut self, class: Class, rank: Rank) {
         let arrivals = self.classes.entry(class).or_default().entry(rank.priority).or_default();
-        arrivals.insert(rank.arrival, overtaken);
+        arrivals.insert(rank.arrival);
     }
 
     /// Removes a waiter from any position; logarithmic.
     pub(in crate::core) fn remove(&mut self, class: Class, rank: Rank) -> bool {
         let Some(by_priority) = self.classes.get_mut(&class) else { return false };
         let Some(arrivals) = by_priority.get_mut(&rank.priority) else { return false };
-        let removed = arrivals.remove(rank.arrival);
+        let removed = arrivals.remove(&rank.arrival);
         if arrivals.is_empty() {
             by_priority.remove(&rank.priority);
             if by_priority.is_empty() {
@@ -95,13 +97,6 @@ impl Queue {
         self.barriers.remove(&request).is_some()
     }
 
-    pub(in crate::core) fn overtaken(&self, class: Class, rank: Rank) -> u32 {
-        self.classes
-            .get(&class)
-            .and_then(|by_priority| by_priority.get(&rank.priority))
-            .map_or(0, |arrivals| arrivals.count(rank.arrival))
-    }
-
     /// The barriers, in the order of service.
     pub(in crate::core) fn barriers(&self) -> impl Iterator<Item = (RequestId, Class)> + '_ {
         self.barriers.iter().map(|(request, class)| (*request, *class))
@@ -111,7 +106,7 @@ impl Queue {
     pub(in crate::core) fn firsts(&self) -> impl Iterator<Item = (Class, Rank)> + '_ {
         self.classes.iter().filter_map(|(class, by_priority)| {
             let (priority, arrivals) = by_priority.first_key_value()?;
-            Some((*class, Rank::ordinary(priority.0, arrivals.first()?)))
+            Some((*class, Rank::ordinary(priority.0, *arrivals.first()?)))
         })
     }
 
@@ -120,7 +115,7 @@ impl Queue {
         let mut by_priority = self.classes.get(&class)?.range(..=rank.priority).rev();
         by_priority.find_map(|(priority, arrivals)| {
             let end = if *priority == rank.priority { rank.arrival } else { Arrival::MAX };
-            Some(Rank::ordinary(priority.0, arrivals.last_before(end)?))
+            Some(Rank::ordinary(priority.0, *arrivals.range(..end).next_back()?))
         })
     }
 
@@ -131,9 +126,9 @@ impl Queue {
 
     /// Whether a waiter is behind this rank.
     pub(in crate::core) fn has_behind(&self, rank: Rank) -> bool {
-        let last = |by_priority: &BTreeMap<Reverse<i32>, ArrivalQueue>| {
+        let last = |by_priority: &BTreeMap<Reverse<i32>, BTreeSet<Arrival>>| {
             let (priority, arrivals) = by_priority.last_key_value()?;
-            Some(Rank::ordinary(priority.0, arrivals.arrivals().next_back()?))
+            Some(Rank::ordinary(priority.0, *arrivals.last()?))
         };
         self.classes.values().filter_map(last).any(|last| last > rank)
     }
@@ -144,28 +139,20 @@ impl Queue {
         let mut ranks = Vec::new();
         for (class, by_priority) in &self.classes {
             for (priority, arrivals) in by_priority {
-                let rank = |arrival| Rank::ordinary(priority.0, arrival);
-                ranks.extend(arrivals.arrivals().map(|arrival| (rank(arrival), *class)));
+                let rank = |arrival: &Arrival| Rank::ordinary(priority.0, *arrival);
+                ranks.extend(arrivals.iter().map(|arrival| (rank(arrival), *class)));
             }
         }
         ranks.sort_unstable();
         ranks
     }
 
-    /// Counts one overtaking for every waiter that arrived before `arrival`.
-    pub(in crate::core) fn overtake(&mut self, arrival: Arrival) {
-        for arrivals in self.classes.values_mut().flat_map(BTreeMap::values_mut) {
-            arrivals.overtake_before(arrival);
-        }
-    }
-
-    /// The first waiter that was overtaken `max` times or more.
-    pub(in crate::core) fn first_exhausted(&self, max: u32) -> Option<Arrival> {
-        let by_priority = self.classes.values().flat_map(BTreeMap::values);
-        let enough: BTreeSet<Arrival> = by_priority
-            .filter(|arrivals| arrivals.first_count() >= max)
-            .filter_map(ArrivalQueue::first)
-            .collect();
-        enough.first().copied()
+    /// The waiters that arrived before `arrival` and are not barriers.
+    pub(in crate::core) fn arrived_before(
+        &self,
+        arrival: Arrival,
+    ) -> impl Iterator<Item = Arrival> + '_ {
+        let queues = self.classes.values().flat_map(BTreeMap::values);
+        queues.flat_map(move |arrivals| arrivals.range(..arrival)).copied()
     }
 }

@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::grant_order::Rank;
+use super::grant_order::{Arrival, Rank};
 use super::lock::Lock;
 use super::node::{Node, Sums};
 use crate::core::{Key, Mode, RequestId, Token};
@@ -303,6 +303,27 @@ impl KeyTree {
         let below = self.node(key).into_iter().map(|node| &node.below);
         let waits = above.chain(below).flat_map(|sums| [&sums.waits.reads, &sums.waits.writes]);
         waits.flat_map(|waits| waits.keys().copied())
+    }
+
+    /// The competitors for an item of `key` that arrived before a request of this rank and are
+    /// served after it. Looks at each priority once, whatever the number of waiters that came later.
+    pub(in crate::core) fn arrived_before_and_behind<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+        rank: Rank,
+    ) -> impl Iterator<Item = Rank> + 'a {
+        self.competing(key, mode).flat_map(move |waits| {
+            let next_priority = |of: &Rank| {
+                let last = Bound::Excluded(Rank { arrival: Arrival::MAX, ..*of });
+                waits.range((last, Bound::Unbounded)).next().map(|(rank, _)| *rank)
+            };
+            let firsts = std::iter::successors(next_priority(&rank), next_priority);
+            firsts.flat_map(move |first| {
+                let from = Rank { arrival: 0, ..first };
+                waits.range(from..Rank { arrival: rank.arrival, ..first }).map(|(rank, _)| *rank)
+            })
+        })
     }
 
     /// The last competitor for an item of `key` in the order of service.

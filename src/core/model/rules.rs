@@ -20,8 +20,8 @@ impl Rules {
     #[must_use]
     pub fn version(self) -> u32 {
         match self {
-            Self::Current => 3,
-            Self::NewestFirst => 1_000_003,
+            Self::Current => 4,
+            Self::NewestFirst => 1_000_004,
         }
     }
 }

@@ -50,9 +50,8 @@ pub struct Snapshot {
     pub recovery: Option<Recovery>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 /// A stored view: it applies to every request for slots of its key.
@@ -105,6 +104,10 @@ pub struct HoldState {
     pub provisional: bool,
     /// Whether the owner's process has ended and only its descendants keep the hold.
     pub orphaned: bool,
+    /// How many later requests were granted before it: the request keeps the count if the grant is
+    /// taken back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub passed: u32,
     /// What is held, in the order of the request; items given back are missing.
     pub items: Vec<HeldItem>,
 }
@@ -146,9 +149,7 @@ pub struct WaiterState {
     pub status: WaiterStatus,
     /// Whether it precedes all others.
     pub barrier: bool,
-    /// How often it was overtaken, for each item. Filled in by [`crate::core::Table::snapshot`] only.
-    pub overtaken: Vec<u32>,
-    /// How often it was overtaken by requests whose reads or writes conflict with its items.
+    /// How many later requests were granted before it though it competes with them.
     #[serde(default)]
     pub passed: u32,
     /// Whether it came while one of its keys was paused. Whether it can ever fit is decided when

@@ -1,14 +1,11 @@
 //! Holds: grants add them, releases take items from them.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, btree_map};
-use std::ops::Bound;
+use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 
 use super::frames::with_parent;
 use super::table::Frame;
-use crate::core::index::arrival_queue::Arrival;
-use crate::core::index::grant_order::{self, Rank};
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
 use crate::core::{
@@ -36,10 +33,11 @@ impl Table {
         self.open_frame(granted.frame, &asked)?;
         let asked = with_parent(asked, self.parent_of(granted.frame));
         let waited = self.waiters.contains_key(&id);
+        let mut passed = 0;
         if waited {
             // The hold takes over the waiter's use of its locks.
             self.use_locks(&asked);
-            self.remove_waiter(id)?;
+            passed = self.remove_waiter(id)?.passed;
         }
         let items: Vec<HeldItem> = std::iter::zip(&asked.items, &granted.items)
             .map(|(item, given)| HeldItem {
@@ -60,9 +58,6 @@ impl Table {
                 lock.use_by(&asked.items[at].ask);
             }
         })?;
-        if !granted.bypassed_blockers {
-            self.count_overtaken(id, asked.priority, &items);
-        }
         self.add_hold(HoldState {
             token: granted.token,
             request: id,
@@ -71,6 +66,7 @@ impl Table {
             asked_at,
             provisional: asked.provisional,
             orphaned: false,
+            passed,
             asked: Arc::clone(&asked),
             items,
         })?;
@@ -132,48 +128,6 @@ impl Table {
         self.holds.insert(token, Arc::new(hold));
         self.count_in_session(frame, 1, 0);
         Ok(())
-    }
-
-    fn count_overtaken(&mut self, request: RequestId, priority: i32, items: &[HeldItem]) {
-        if self.rules != crate::core::Rules::Current || self.waiters.is_empty() {
-            return;
-        }
-        let arrival = grant_order::arrival(self.rules, request);
-        let mut overtaken = BTreeSet::new();
-        for item in items.iter().filter(|item| !item.shared) {
-            if item.mode == Mode::Counted
-                && let Some(lock) = self.tree.lock_mut(&item.key)
-            {
-                lock.queue.overtake(arrival);
-            }
-            overtaken.extend(self.overtaken_around(&item.key, item.mode, priority, arrival));
-        }
-        for rank in overtaken {
-            let id = grant_order::request_at(self.rules, rank.arrival);
-            let Some(waiter) = self.waiters.get_mut(&id) else { continue };
-            waiter.passed += 1;
-            if waiter.passed >= self.bypass_max {
-                self.bypass_exhausted.insert(id);
-            }
-        }
-    }
-
-    /// The waiters that arrived earlier and compete by reads and writes, but have a lower priority.
-    /// No other waiter is behind a request that arrived later.
-    fn overtaken_around(
-        &self,
-        key: &Key,
-        mode: Mode,
-        priority: i32,
-        arrival: Arrival,
-    ) -> BTreeSet<Rank> {
-        let equals = Rank::ordinary(priority, Arrival::MAX);
-        if self.tree.last_competing(key, mode).is_none_or(|last| last < equals) {
-            return BTreeSet::new();
-        }
-        let mut behind = self.tree.waiting(key, mode, Bound::Excluded(equals), Bound::Unbounded);
-        behind.retain(|rank| rank.arrival < arrival);
-        behind
     }
 
     pub(in crate::core) fn give_back(
@@ -254,9 +208,8 @@ impl Table {
             frame: hold.frame,
             since: hold.asked_at,
             status: WaiterStatus::Suspended,
-            barrier: false,
-            overtaken: vec![0; hold.asked.items.len()],
-            passed: 0,
+            barrier: hold.passed >= self.bypass_max,
+            passed: hold.passed,
             size_unchecked: false,
             request: hold.asked.clone(),
         })

@@ -76,7 +76,6 @@ impl Table {
     fn change_setting(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
         let waiters = self.served(key);
         for id in &waiters {
-            self.save_overtaken(*id);
             self.dequeue(*id);
         }
         self.tree.change_lock(key, change);
@@ -211,7 +210,6 @@ impl Table {
         let changed = waiters.filter(|waiter| self.must_rest(waiter) != self.is_inactive(waiter));
         let changed: Vec<RequestId> = changed.map(|waiter| waiter.id).collect();
         for id in changed {
-            self.save_overtaken(id);
             self.dequeue(id);
             self.enqueue(id);
         }

@@ -28,7 +28,7 @@ impl Table {
     pub(in crate::core) fn enqueue(&mut self, request: RequestId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
         let (rank, inactive) = (self.rank(waiter), self.must_rest(waiter));
-        for (index, item) in waiter.request.items.iter().enumerate() {
+        for item in &waiter.request.items {
             if inactive {
                 self.tree.add_inactive(&item.key, request);
                 continue;
@@ -40,8 +40,7 @@ impl Table {
             if waiter.barrier {
                 lock.queue.insert_barrier(request, class);
             } else {
-                let overtaken = waiter.overtaken.get(index).copied().unwrap_or(0);
-                lock.queue.insert(class, rank, overtaken);
+                lock.queue.insert(class, rank);
             }
         }
     }
@@ -65,22 +64,6 @@ impl Table {
                 lock.queue.remove(class, rank);
             }
         }
-    }
-
-    /// How often a waiter was overtaken, for each item.
-    pub(in crate::core) fn overtaken(&self, waiter: &WaiterState) -> Vec<u32> {
-        if self.is_inactive(waiter) || waiter.barrier {
-            let mut overtaken = waiter.overtaken.clone();
-            overtaken.resize(waiter.request.items.len(), 0);
-            return overtaken;
-        }
-        let rank = self.rank(waiter);
-        let count = |key: &Key, ask: &Ask| {
-            let lock = self.tree.lock(key)?;
-            Some(lock.queue.overtaken(class(lock, ask)?, rank))
-        };
-        let items = waiter.request.items.iter();
-        items.map(|item| count(&item.key, &item.ask).unwrap_or(0)).collect()
     }
 
     /// The class of each item of a waiter, with its key.

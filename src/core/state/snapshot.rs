@@ -2,7 +2,7 @@
 
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
-use crate::core::{Diverged, Key, Rules, Snapshot, StoredView, Table, WaiterState};
+use crate::core::{Diverged, Key, Rules, Snapshot, StoredView, Table};
 
 impl Table {
     /// The table as plain data.
@@ -13,10 +13,6 @@ impl Table {
             lock.stored.map(|view| StoredView { key: key.clone(), view })
         };
         let paused = |(key, lock): (&Key, &Lock)| lock.paused.then(|| key.clone());
-        let waiter = |waiter: &WaiterState| WaiterState {
-            overtaken: self.overtaken(waiter),
-            ..waiter.clone()
-        };
         Snapshot {
             revision: self.revision,
             next_token: self.next_token,
@@ -26,7 +22,7 @@ impl Table {
             hosts: self.hosts().cloned().collect(),
             frames: self.frames().cloned().collect(),
             holds: self.holds().cloned().collect(),
-            waiters: self.waiters().map(waiter).collect(),
+            waiters: self.waiters().cloned().collect(),
             past_leases: self.past_leases.iter().cloned().collect(),
             era: self.era,
             longest_ttl_ms: self.longest_ttl_ms,

@@ -26,7 +26,7 @@ pub struct Table {
     /// The requests over nodes that hold or wait.
     pub(in crate::core) over_nodes: BTreeSet<RequestId>,
     pub(in crate::core) tree: KeyTree,
-    /// Waiters that reads and writes have overtaken `bypass_max` times, until they become barriers.
+    /// Waiters that were passed `bypass_max` times, until they become barriers.
     pub(in crate::core) bypass_exhausted: BTreeSet<RequestId>,
     pub(in crate::core) sessions: BTreeMap<FrameId, Session>,
     /// Sessions that both hold and wait (Coffman's hold-and-wait condition). Only these can be part

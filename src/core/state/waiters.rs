@@ -1,8 +1,9 @@
 //! Waiters: they are queued, leave, and change their status.
 
-use super::frames::with_parent;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::frames::with_parent;
 use crate::core::model::InvalidOutcome;
 use crate::core::{
     Change, Entry, FrameId, Request, RequestId, Table, WaiterState, WaiterStatus, room_of,
@@ -26,7 +27,6 @@ impl Table {
             since: entry.at,
             status: WaiterStatus::Active,
             barrier: false,
-            overtaken: Vec::new(),
             passed: 0,
             size_unchecked,
         })
@@ -46,11 +46,8 @@ impl Table {
     /// Adds a waiter whose frame exists and whose locks count it.
     pub(in crate::core) fn add_waiter(
         &mut self,
-        mut waiter: WaiterState,
+        waiter: WaiterState,
     ) -> Result<(), InvalidOutcome> {
-        if waiter.overtaken.iter().all(|count| *count == 0) {
-            waiter.overtaken = Vec::new();
-        }
         let (id, frame) = (waiter.id, waiter.frame);
         let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
         owner.waiters.insert(id);
@@ -88,7 +85,6 @@ impl Table {
     }
 
     pub(in crate::core) fn raise_barrier(&mut self, id: RequestId) -> Result<(), InvalidOutcome> {
-        self.save_overtaken(id);
         self.dequeue(id);
         let waiter =
             self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
@@ -97,12 +93,14 @@ impl Table {
         Ok(())
     }
 
-    /// Stores how often a waiter was overtaken, while it is out of the queues.
-    pub(in crate::core) fn save_overtaken(&mut self, id: RequestId) {
-        let Some(waiter) = self.waiters.get(&id) else { return };
-        let overtaken = self.overtaken(waiter);
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.overtaken = overtaken;
+    /// Counts a grant that passed some waiters.
+    pub(in crate::core) fn count_pass(&mut self, passed: BTreeSet<RequestId>) {
+        for id in passed {
+            let Some(waiter) = self.waiters.get_mut(&id) else { continue };
+            waiter.passed += 1;
+            if waiter.passed >= self.bypass_max {
+                self.bypass_exhausted.insert(id);
+            }
         }
     }
 
@@ -112,7 +110,6 @@ impl Table {
         if waiter.status == status || useless {
             return;
         }
-        self.save_overtaken(id);
         self.dequeue(id);
         if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.status = status;

@@ -41,8 +41,7 @@ impl Table {
         let (frame, rank) = (waiter.frame, self.rank(waiter));
         let admission = self.admission_by_bypass(&waiter.request, &lineage, frame, rank);
         let Some(Admission::Grant { items, .. }) = admission else { return false };
-        let asked = waiter.request.clone();
-        self.grant_waiter(transition, request, (frame, asked), items, true);
+        self.grant_waiter(transition, request, frame, items, true);
         true
     }
 

@@ -18,7 +18,12 @@ impl Table {
     ) -> Result<(), InvalidOutcome> {
         match outcome {
             Outcome::Queued { request, frame } => self.queue_up(entry, *request, *frame),
-            Outcome::Granted(granted) => self.grant(entry, granted),
+            Outcome::Granted(granted) => {
+                let passed = self.passed_by(entry, granted)?;
+                self.grant(entry, granted)?;
+                self.count_pass(passed);
+                Ok(())
+            }
             Outcome::Refused { request, .. } => {
                 if self.waiters.contains_key(request) {
                     self.remove_waiter(*request)?;

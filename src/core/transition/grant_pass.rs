@@ -1,15 +1,13 @@
 //! The grant pass: grants to waiters what has become free.
 
-use std::sync::Arc;
-
 use super::worklist::Transition;
 use crate::core::admission::admit::Admission;
 use crate::core::index::grant_order::{self, Rank};
 use crate::core::index::lock::Lock;
 use crate::core::state::locks::Misfit;
 use crate::core::{
-    FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, Request, RequestId, Table,
-    WaiterState, WaiterStatus,
+    FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, RequestId, Table, WaiterState,
+    WaiterStatus,
 };
 
 impl Table {
@@ -158,8 +156,8 @@ impl Table {
         let Admission::Grant { items, bypassed_blockers } = self.admission_of(waiter) else {
             return false;
         };
-        let granted = (waiter.frame, waiter.request.clone());
-        self.grant_waiter(transition, request, granted, items, bypassed_blockers);
+        let frame = waiter.frame;
+        self.grant_waiter(transition, request, frame, items, bypassed_blockers);
         true
     }
 
@@ -167,7 +165,7 @@ impl Table {
         &mut self,
         transition: &mut Transition<'_>,
         request: RequestId,
-        (frame, asked): (FrameId, Arc<Request>),
+        frame: FrameId,
         items: Vec<GrantedItem>,
         bypassed_blockers: bool,
     ) {
@@ -176,7 +174,7 @@ impl Table {
             transition,
             Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers }),
         );
-        self.raise_barriers(transition, &asked);
+        self.raise_barriers(transition);
     }
 
     pub(in crate::core) fn admission_of(&self, waiter: &WaiterState) -> Admission {
@@ -225,46 +223,19 @@ impl Table {
         }
     }
 
-    /// Turns the competitors of a request that were overtaken too often into barriers.
-    pub(in crate::core) fn raise_barriers(
-        &mut self,
-        transition: &mut Transition<'_>,
-        asked: &Request,
-    ) {
+    /// Turns the waiters that were passed too often into barriers.
+    pub(in crate::core) fn raise_barriers(&mut self, transition: &mut Transition<'_>) {
         while let Some(request) = self.bypass_exhausted.pop_first() {
-            if self.waiters.get(&request).is_some_and(|waiter| !waiter.barrier) {
-                self.commit(transition, Outcome::Barrier { request });
-            }
-        }
-        if self.waiters.is_empty() {
-            return;
-        }
-        for item in &asked.items {
-            self.raise_barriers_of(transition, &item.key);
+            self.commit(transition, Outcome::Barrier { request });
         }
     }
 
+    /// The same after the policy has changed.
     pub(in crate::core) fn raise_barriers_everywhere(&mut self, transition: &mut Transition<'_>) {
-        let keys: Vec<Key> = self.tree.locks().map(|(key, _)| key.clone()).collect();
-        for key in keys {
-            self.raise_barriers_of(transition, &key);
-        }
-        let bypass_exhausted =
-            |waiter: &&WaiterState| !waiter.barrier && waiter.passed >= self.bypass_max;
-        let bypass_exhausted: Vec<RequestId> =
-            self.waiters().filter(bypass_exhausted).map(|waiter| waiter.id).collect();
-        for request in bypass_exhausted {
-            self.commit(transition, Outcome::Barrier { request });
-        }
-    }
-
-    fn raise_barriers_of(&mut self, transition: &mut Transition<'_>, key: &Key) {
-        let max = self.bypass_max;
-        let overtaken =
-            |table: &Self| table.tree.lock(key).and_then(|lock| lock.queue.first_exhausted(max));
-        while let Some(arrival) = overtaken(self) {
-            let request = grant_order::request_at(self.rules, arrival);
-            self.commit(transition, Outcome::Barrier { request });
-        }
+        let waiters = self.waiters.values();
+        let exhausted =
+            waiters.filter(|waiter| !waiter.barrier && waiter.passed >= self.bypass_max);
+        self.bypass_exhausted = exhausted.map(|waiter| waiter.id).collect();
+        self.raise_barriers(transition);
     }
 }

@@ -25,7 +25,7 @@ impl Table {
         let is_granted = matches!(outcome, Outcome::Granted(_));
         self.commit(transition, outcome);
         if is_granted {
-            self.raise_barriers(transition, &sized);
+            self.raise_barriers(transition);
         }
     }
 

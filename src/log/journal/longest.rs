@@ -106,6 +106,7 @@ pub(super) fn hold() -> HoldState {
         asked_at: NOW,
         provisional: false,
         orphaned: false,
+        passed: u32::MAX,
         items: Vec::new(),
     }
 }
@@ -129,7 +130,6 @@ pub(super) fn waiter() -> WaiterState {
         since: NOW,
         status: WaiterStatus::Suspended,
         barrier: false,
-        overtaken: Vec::new(),
         passed: u32::MAX,
         size_unchecked: true,
     }

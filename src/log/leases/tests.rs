@@ -62,6 +62,7 @@ fn lease(token: u64) -> HeldLease {
             asked_at: UnixMillis(token),
             provisional: false,
             orphaned: false,
+            passed: 0,
             items: vec![item],
         },
     }

@@ -1,6 +1,6 @@
 //! The order of service.
 
-use crate::core::tests::world::{World, apply_unchecked, by, granted, grants, key};
+use crate::core::tests::world::{Wish, World, apply_unchecked, by, granted, grants, key};
 use crate::core::*;
 
 fn two(count: u64) -> Option<View> {
@@ -99,6 +99,128 @@ fn priority_starves_no_waiter() {
     assert_eq!(served.iter().position(|id| *id == patient), Some(5));
 }
 
+/// How many requests pass a waiter. Process 1 holds what it waits for; `pass` lets the process of
+/// the second number ask for it, ends the holder of the first, and does what could lose the count.
+fn passes(world: &mut World, waiter: RequestId, pass: impl Fn(&mut World, u32, u32)) -> usize {
+    let pids: Vec<u32> = [1].into_iter().chain((10..100).step_by(10)).collect();
+    let mut rounds = pids.windows(2);
+    let granted = rounds.position(|pair| {
+        pass(world, pair[0], pair[1]);
+        !world.waits(waiter)
+    });
+    granted.expect("the waiter is passed without end")
+}
+
+#[test]
+fn a_resize_of_another_key_keeps_the_count_of_bypasses() {
+    let mut world = World::new();
+    world.apply(Change::Policy { bypass_max: 3 });
+    let three = Some(View::Slots { slots: 3 });
+    world.resize("b", three);
+    world.take(by(1).slots("s", 1));
+    world.wait(by(9).slots("s", 1).item("b", 3, None));
+    let waiter = world.wait(by(2).slots("s", 1).item("b", 1, None));
+    let passed = passes(&mut world, waiter, |world, holder, pid| {
+        // The earlier waiter is parked, and comes back after the grant.
+        world.resize("b", Some(View::Slots { slots: 2 }));
+        world.wait(by(pid).slots("s", 1).priority(5));
+        world.die(holder);
+        world.resize("b", three);
+    });
+    assert_eq!(passed, 3);
+}
+
+#[test]
+fn a_pause_a_stop_and_a_snapshot_keep_the_count_of_bypasses() {
+    let mut world = World::new();
+    world.apply(Change::Policy { bypass_max: 3 });
+    world.take(by(1).slots("s", 1));
+    let waiter = world.wait(by(2).slots("s", 1).bare("b"));
+    let passed = passes(&mut world, waiter, |world, holder, pid| {
+        world.pause("b", true);
+        world.apply(Change::Suspend { request: waiter });
+        world.pause("b", false);
+        world.apply(Change::Resume { request: waiter });
+        world.table = Table::restore(&world.table.snapshot(), Rules::Current).unwrap();
+        world.wait(by(pid).slots("s", 1).priority(5));
+        world.die(holder);
+    });
+    assert_eq!(passed, 3);
+}
+
+#[test]
+fn a_later_request_that_is_a_barrier_because_of_another_key_counts_in_every_mode() {
+    let modes: [fn(Wish) -> Wish; 3] =
+        [|wish| wish.slots("a", 1), |wish| wish.write("a"), |wish| wish.write("a/b").read("c")];
+    for mode in modes {
+        let mut world = World::new();
+        world.apply(Change::Policy { bypass_max: 2 });
+        world.take(mode(by(1)));
+        let waiter = world.wait(mode(by(2)));
+        let passed = passes(&mut world, waiter, |world, holder, pid| {
+            let second = format!("second/{pid}");
+            world.take(by(pid + 1).slots(&second, 1));
+            world.wait(mode(by(pid)).slots(&second, 1));
+            for passing in [pid + 2, pid + 3] {
+                world.wait(by(passing).slots(&second, 1).priority(5));
+                world.die(passing - 1);
+            }
+            world.die(pid + 3);
+            world.die(holder);
+        });
+        assert_eq!(passed, 2);
+    }
+}
+
+#[test]
+fn bypasses_at_several_keys_add_up_and_one_grant_counts_once() {
+    let mut world = World::new();
+    world.apply(Change::Policy { bypass_max: 4 });
+    world.take(by(1).slots("a", 1).write("b"));
+    let waiter = world.wait(by(2).slots("a", 1).write("b"));
+    let later: [fn(Wish) -> Wish; 3] =
+        [|wish| wish.slots("a", 1), |wish| wish.read("b"), |wish| wish.slots("a", 1).write("b/c")];
+    for (pid, wish) in (3..).zip(later) {
+        world.wait(wish(by(pid)).priority(1));
+    }
+    world.die(1);
+    assert_eq!(world.table.waiter(waiter).unwrap().passed, 2);
+    world.die(3);
+    world.die(4);
+    assert_eq!(world.table.waiter(waiter).unwrap().passed, 3);
+}
+
+/// Only the waiter that waits for the holder's session is passed without a count.
+#[test]
+fn a_bypass_of_own_blockers_counts_for_the_others_that_it_passes() {
+    let mut world = World::new();
+    world.apply(Change::Policy { bypass_max: 2 });
+    world.take(by(9).slots("b", 1));
+    let patient = world.wait(by(3).slots("b", 1));
+    world.take(by(1).slots("a", 1));
+    let blocked = world.wait(by(2).slots("a", 1).slots("b", 1).priority(9));
+    let asked = world.wait(by(1).slots("b", 1).priority(5));
+    assert_eq!(world.die(9), [asked]);
+    let count = |request| world.table.waiter(request).unwrap().passed;
+    assert_eq!((count(patient), count(blocked)), (1, 0));
+}
+
+#[test]
+fn a_grant_that_is_taken_back_leaves_the_waiter_its_count() {
+    let mut world = World::new();
+    world.apply(Change::Policy { bypass_max: 1 });
+    world.take(by(1).slots("k", 1));
+    let waiter = world.wait(by(2).slots("k", 1));
+    let first = world.wait(by(3).slots("k", 1).priority(5));
+    assert_eq!(world.die(1), [first]);
+    assert_eq!(world.die(3), [waiter]);
+    world.apply(Change::Suspend { request: waiter });
+    world.take(by(4).slots("k", 1));
+    world.apply(Change::Resume { request: waiter });
+    world.wait(by(5).slots("k", 1).priority(5));
+    assert_eq!(world.die(4), [waiter]);
+}
+
 #[test]
 fn all_items_are_taken_at_once_and_nothing_while_waiting() {
     let mut world = World::new();
@@ -118,8 +240,7 @@ fn a_waiter_for_a_session_does_not_block_that_session() {
     world.take(by(1).slots("a", 1));
     let x = world.wait(by(2).slots("a", 1).slots("b", 1));
     assert!(world.take(by(1).slots("b", 1)).bypassed_blockers);
-    let waiters = world.table.snapshot().waiters;
-    assert_eq!(waiters.iter().find(|waiter| waiter.id == x).unwrap().overtaken, [0, 0]);
+    assert_eq!(world.table.waiter(x).unwrap().passed, 0);
     // S holds 1 of 2 slots, X wants 2, S asks its second.
     let mut world = World::new();
     world.take(by(1).item("k", 1, two(2)));

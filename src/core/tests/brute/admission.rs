@@ -174,6 +174,27 @@ fn bars_for_slots(
     !excepted
 }
 
+/// The waiters that the grant of a request passes: those that take part, came before it, compete
+/// with it for an item and do not precede it.
+pub(super) fn passed(state: &Snapshot, asker: &Asker<'_>) -> BTreeSet<RequestId> {
+    let competes = |item: &Item, other: &Item| {
+        let (mode, other_mode) = (item.ask.mode(), other.ask.mode());
+        let slots = (mode, other_mode) == (Mode::Counted, Mode::Counted) && item.key == other.key;
+        let by_mode = conflict(&item.key, mode, &other.key, other_mode);
+        !shares(state, asker, item) && (slots || by_mode && !covers(state, asker, item))
+    };
+    let passed = state.waiters.iter().filter(|waiter| {
+        let mut items = asker.asked.items.iter();
+        let competes =
+            items.any(|item| waiter.request.items.iter().any(|other| competes(item, other)));
+        competes
+            && waiter.id < asker.id
+            && takes_part(state, waiter)
+            && !precedes(state, waiter, asker)
+    });
+    passed.map(|waiter| waiter.id).collect()
+}
+
 /// Whether no hold outside the lineage conflicts.
 fn is_unheld(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
     let lineage = lineage(state, asker);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::admission::{
-    Never, admissible, applied, conflict, free, never, own_deadlock, precedes, takes_part,
+    Never, admissible, applied, conflict, free, never, own_deadlock, passed, precedes, takes_part,
 };
 use super::deadlock::{deadlocked, forget, ids, in_the_way, is_on_a_cycle, waiting_in_vain};
 use super::{Asker, lineage, root};
@@ -94,12 +94,37 @@ pub(in crate::core::tests) fn check_decisions(
 ) -> Table {
     let mut replay = before.clone();
     replay.revision = Revision(before.revision().0 + 1);
+    let mut counts = bypasses(before);
     replay.mark(entry);
     for outcome in outcomes {
-        check_outcome(&replay, entry, outcome);
+        for request in check_outcome(&replay, entry, outcome) {
+            assert!(!replay.waiter(request).unwrap().barrier, "{request} is passed as a barrier");
+            *counts.entry(request).or_default() += 1;
+        }
         replay.carry_out(entry, outcome).unwrap();
+        for (request, count) in bypasses(&replay) {
+            let expected = counts.get(&request).copied().unwrap_or(0);
+            assert_eq!(count, expected, "{request} {outcome:?} {}", brief(&replay.snapshot()));
+        }
     }
     replay
+}
+
+/// How often each request was passed, whether it waits or was granted.
+fn bypasses(table: &Table) -> BTreeMap<RequestId, u32> {
+    let waiting = table.waiters().map(|waiter| (waiter.id, waiter.passed));
+    waiting.chain(table.holds().map(|hold| (hold.request, hold.passed))).collect()
+}
+
+/// The part of the check that is cheap: no request loses what was counted of its bypasses, and each
+/// grant adds one at most.
+pub(in crate::core::tests) fn check_bypasses(before: &Table, outcomes: &[Outcome], after: &Table) {
+    let grants = outcomes.iter().filter(|it| matches!(it, Outcome::Granted(_))).count() as u32;
+    let (before, after) = (bypasses(before), bypasses(after));
+    for (request, count) in &after {
+        let was = before.get(request).copied().unwrap_or(0);
+        assert!((was..=was + grants).contains(count), "{request}: {was}, then {count}");
+    }
 }
 
 /// A request has the sizes that it was given when it was applied. What a hold states for others is
@@ -185,7 +210,8 @@ fn check_last_words(entry: &Entry, outcomes: &[Outcome], after: &Table) {
     }
 }
 
-fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
+/// Checks an outcome, and returns the waiters that it passes.
+fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<RequestId> {
     let state = table.snapshot();
     let newcomer = match &entry.change {
         Change::Request(asked) => Some(applied(&state, asked)),
@@ -219,6 +245,7 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
             );
             assert!(granted.token >= state.next_token);
             assert_eq!(state.recovery, None, "a grant in a recovery");
+            return if rules { passed(&state, &asker) } else { BTreeSet::new() };
         }
         Outcome::Queued { request, .. } => {
             let asker = new(*request);
@@ -271,8 +298,12 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
             };
             assert!(own_deadlock(&state, &asker), "{}", brief(&state));
         }
+        Outcome::Barrier { request } => {
+            assert!(waiting(*request).unwrap().passed >= state.bypass_max, "{}", brief(&state));
+        }
         _ => {}
     }
+    BTreeSet::new()
 }
 
 /// Of the requests on a cycle whose refusal lets another go that is on a cycle, a victim is that of
@@ -349,10 +380,7 @@ fn check_state(state: &Snapshot, rules: Rules) {
             waiter.id,
             brief(state)
         );
-        assert!(
-            waiter.barrier || waiter.overtaken.iter().all(|n| *n < state.bypass_max),
-            "{waiter:?}"
-        );
+        assert!(waiter.barrier || waiter.passed < state.bypass_max, "{waiter:?}");
     }
 }
 
@@ -408,13 +436,13 @@ fn brief(state: &Snapshot) -> String {
             Ask::Write => format!("write {}", item.key),
         });
         format!(
-            "{} f{} {:?} barrier {} prio {} overtaken {:?} wants {:?}",
+            "{} f{} {:?} barrier {} prio {} passed {} wants {:?}",
             waiter.id,
             waiter.frame,
             waiter.status,
             waiter.barrier,
             waiter.request.priority,
-            waiter.overtaken,
+            waiter.passed,
             items.collect::<Vec<_>>()
         )
     });

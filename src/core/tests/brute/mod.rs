@@ -6,7 +6,7 @@ mod deadlock;
 
 use crate::core::*;
 
-pub(super) use check::{check_decisions, check_step};
+pub(super) use check::{check_bypasses, check_decisions, check_step};
 pub(super) use deadlock::waiting_in_vain;
 
 /// A request with its frame, whether it waits already or not.

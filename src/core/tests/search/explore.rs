@@ -23,6 +23,8 @@ struct Scope {
     pids: &'static [u32],
     keys: &'static [&'static str],
     asks: &'static [Ask],
+    /// How many items a request has at most.
+    items: usize,
     /// How many holds and requests a frame has at most.
     requests: usize,
     /// How many entries deep, if not to the end.
@@ -36,6 +38,11 @@ struct Scope {
     pauses: bool,
     /// Whether requests that may not wait are made, too.
     tries: bool,
+    /// Whether waiters are stopped and go on.
+    stops: bool,
+    bypass_max: u32,
+    /// The requests that are made before the search begins.
+    start: fn() -> Vec<Wish>,
 }
 
 /// Three sessions that do whatever they can do with three keys.
@@ -43,6 +50,7 @@ const ALL: Scope = Scope {
     pids: &[1, 2, 3],
     keys: &KEYS,
     asks: &[READ, WRITE, ONE_OF_TWO],
+    items: 1,
     requests: 2,
     depth: None,
     nested: false,
@@ -50,6 +58,9 @@ const ALL: Scope = Scope {
     stored: &[],
     pauses: false,
     tries: false,
+    stops: false,
+    bypass_max: BYPASS_MAX_DEFAULT,
+    start: Vec::new,
 };
 
 const fn slots(count: u64, of: u64) -> Ask {
@@ -89,6 +100,40 @@ const BUCKETS: Scope = Scope {
     ..SIZES
 };
 
+/// A waiter for two keys, and one that passes it again and again by priority or by a larger view,
+/// while an operator resizes (so that the waiter is parked), pauses and resumes both keys and the
+/// waiter is stopped and goes on.
+const BYPASS: Scope = Scope {
+    keys: &["a", "b"],
+    asks: &[WRITE, slots(1, 3)],
+    items: 2,
+    requests: 1,
+    priorities: &[0, 1],
+    stored: &[None, Some(View::Slots { slots: 1 })],
+    pauses: true,
+    stops: true,
+    bypass_max: 2,
+    start: || {
+        let two = Some(View::Slots { slots: 2 });
+        vec![by(1).item("a", 1, two).read("b"), by(2).item("a", 2, two).write("b")]
+    },
+    ..ALL
+};
+
+/// The second waiter of `a` becomes a barrier at `b`, and so passes the first one.
+const BARRIER: Scope = Scope {
+    pids: &[1, 2, 3, 4, 5],
+    items: 1,
+    stored: &[],
+    pauses: false,
+    bypass_max: 1,
+    start: || {
+        let waiters = [by(2).write("a"), by(4).write("a").slots("b", 1)];
+        [by(1).write("a"), by(3).slots("b", 1)].into_iter().chain(waiters).collect()
+    },
+    ..BYPASS
+};
+
 /// What exploring saw.
 #[derive(Debug, Default)]
 struct Seen {
@@ -104,6 +149,9 @@ struct Seen {
     late: usize,
     /// Holds that inherited slots.
     heirs: usize,
+    /// Waiters that were passed, and those that became barriers.
+    passed: usize,
+    barriers: usize,
 }
 
 impl Seen {
@@ -116,10 +164,15 @@ impl Seen {
         self.own_deadlocks += other.own_deadlocks;
         self.late += other.late;
         self.heirs += other.heirs;
+        self.passed += other.passed;
+        self.barriers += other.barriers;
     }
 
     fn note(&mut self, before: &Table, outcomes: &[Outcome], after: &Table) {
+        let count = |table: &Table| table.waiters().map(|waiter| waiter.passed).sum::<u32>();
+        self.passed += usize::from(count(after) > count(before));
         for outcome in outcomes {
+            self.barriers += usize::from(matches!(outcome, Outcome::Barrier { .. }));
             let Outcome::Refused { request, why } = outcome else { continue };
             match why {
                 Refusal::Paused { .. } => self.paused += 1,
@@ -145,14 +198,17 @@ impl Seen {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Normal {
     frames: Vec<(u32, Option<usize>, bool, Vec<Held>)>,
-    waiters: Vec<(usize, Key, Wanted, i32, bool, bool)>,
+    waiters: Vec<(usize, Vec<Wanted>, i32, Standing)>,
     keys: Vec<(Key, Option<View>, bool)>,
 }
 
 /// Key, mode, whether it is shared, how many slots, and the view that counts and the stated one.
 type Held = (Key, Mode, bool, u64, Option<View>, Option<View>);
-/// Mode, how many slots, and the own view and the stated one.
-type Wanted = (Mode, u64, Option<View>, Option<View>);
+/// Key, mode, how many slots, and the own view and the stated one.
+type Wanted = (Key, Mode, u64, Option<View>, Option<View>);
+/// How often a waiter was passed, whether it is a barrier, whether it is stopped, and whether its
+/// size is unchecked.
+type Standing = (u32, bool, bool, bool);
 
 fn pid(frame: &FrameState) -> u32 {
     let Owner::Process(process) = frame.owner else { panic!("there are only processes") };
@@ -173,12 +229,15 @@ fn normal(table: &Table, scope: Scope) -> Normal {
         (who, frame.parent.map(|parent| ids[&parent]), frame.ended, holds)
     });
     let waiters = table.waiters().map(|waiter| {
-        let Item { key, ask } = &waiter.request.items[0];
-        let (count, own) = ask.counted().unwrap_or((0, None));
-        let wanted = (ask.mode(), count, own, ask.stated());
-        let WaiterState { barrier, size_unchecked, .. } = *waiter;
-        let frame = ids[&waiter.frame];
-        (frame, key.clone(), wanted, waiter.request.priority, barrier, size_unchecked)
+        let wanted = |Item { key, ask }: &Item| {
+            let (count, own) = ask.counted().unwrap_or((0, None));
+            (key.clone(), ask.mode(), count, own, ask.stated())
+        };
+        let WaiterState { passed, barrier, size_unchecked, .. } = *waiter;
+        let stopped = waiter.status != WaiterStatus::Active;
+        let items = waiter.request.items.iter().map(wanted).collect();
+        let standing = (passed, barrier, stopped, size_unchecked);
+        (ids[&waiter.frame], items, waiter.request.priority, standing)
     });
     let keys = table.keys(None).map(|key| (key.clone(), table.stored(key), table.is_paused(key)));
     Normal { frames: frames.collect(), waiters: waiters.collect(), keys: keys.collect() }
@@ -213,6 +272,13 @@ fn changes(table: &Table, scope: Scope) -> Vec<Change> {
             table.waiters_in(frame).map(|waiter| Change::Withdraw { request: waiter.id, why }),
         );
     }
+    changes.extend(table.waiters().filter(|_| scope.stops).map(|waiter| {
+        let request = waiter.id;
+        match waiter.status {
+            WaiterStatus::Active => Change::Suspend { request },
+            _ => Change::Resume { request },
+        }
+    }));
     for key in scope.keys.iter().map(|name| key(name)) {
         let other = scope.stored.iter().filter(|view| **view != table.stored(&key));
         changes.extend(other.map(|view| Change::Resize { key: key.clone(), view: *view }));
@@ -228,20 +294,29 @@ fn asks(table: &Table, pid: u32, scope: Scope) -> impl Iterator<Item = Change> {
     let encloses = scope.nested && pid == 2;
     let parent = table.frame_of(HostId(0), &owner(1)).filter(|_| encloses);
     let tag = Tag(u128::from(table.revision().0) + 1);
-    let items = scope
-        .keys
-        .iter()
-        .flat_map(|name| scope.asks.iter().map(|ask| Item { key: key(name), ask: ask.clone() }));
     let waits = [Some(Wait::Yes { until: None }), scope.tries.then_some(Wait::No)];
-    items.flat_map(move |item| {
+    lists(scope).into_iter().flat_map(move |items| {
         let how = scope.priorities.iter().flat_map(move |priority| {
             waits.into_iter().flatten().map(move |wait| (*priority, wait))
         });
         how.map(move |(priority, wait)| {
-            let items = vec![item.clone()];
+            let items = items.clone();
             Wish { items, parent, priority, wait, ..by(pid) }.change(tag)
         })
     })
+}
+
+/// All lists of items, each key once.
+fn lists(scope: Scope) -> Vec<Vec<Item>> {
+    let mut lists = vec![Vec::new()];
+    for name in scope.keys {
+        let longer = lists.iter().filter(|list| list.len() < scope.items).flat_map(|list| {
+            let item = |ask: &Ask| Item { key: key(name), ask: ask.clone() };
+            scope.asks.iter().map(move |ask| [&list[..], &[item(ask)]].concat())
+        });
+        lists.extend(longer.collect::<Vec<_>>());
+    }
+    lists.split_off(1)
 }
 
 /// The victims of an entry, in order.
@@ -314,6 +389,7 @@ fn step(
         let outcomes = apply_unchecked(&mut after, change.clone());
         seen.steps += 1;
         seen.note(table, &outcomes, &after);
+        brute::check_bypasses(table, &outcomes, &after);
         let refused = |outcome: &Outcome| matches!(outcome, Outcome::Refused { .. });
         let state = normal(&after, scope);
         let is_new = !known.contains(&state) && !new.contains_key(&state);
@@ -337,7 +413,11 @@ fn step(
 
 /// Breadth first, each level in parts beside each other.
 fn explore(name: &str, scope: Scope) -> Seen {
-    let start = Table::new(Rules::Current);
+    let mut start = Table::new(Rules::Current);
+    apply_unchecked(&mut start, Change::Policy { bypass_max: scope.bypass_max });
+    for (wish, tag) in (scope.start)().into_iter().zip(1..) {
+        apply_unchecked(&mut start, wish.change(Tag(u128::MAX - tag)));
+    }
     let mut known = BTreeSet::from([normal(&start, scope)]);
     let mut level = vec![start];
     let mut all = Seen::default();
@@ -428,6 +508,14 @@ fn a_nested_run_and_another_session_with_every_size() {
 }
 
 #[test]
+fn a_waiter_of_several_keys_keeps_count_of_those_that_pass_it() {
+    let seen = explore("bypass", Scope { depth: Some(4), ..BYPASS });
+    assert!(seen.passed > 100 && seen.barriers > 0, "{seen:?}");
+    let seen = explore("barrier", Scope { depth: Some(4), ..BARRIER });
+    assert!(seen.passed > 100 && seen.barriers > 100, "{seen:?}");
+}
+
+#[test]
 #[ignore = "minutes; cargo test --release --lib explore -- --ignored --nocapture"]
 fn larger_worlds() {
     explore("all, slots", Scope { asks: &[READ, WRITE, MUTEX], depth: Some(5), ..ALL });
@@ -442,4 +530,6 @@ fn larger_worlds() {
     let scope = Scope { keys: &["a", "b"], pids: &[1, 2], requests: 2, ..SIZES };
     explore("sizes, two keys", Scope { depth: Some(5), ..scope });
     explore("buckets", Scope { depth: Some(6), ..BUCKETS });
+    explore("bypass", Scope { depth: Some(6), ..BYPASS });
+    explore("barrier", Scope { depth: Some(6), ..BARRIER });
 }
