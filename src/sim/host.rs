@@ -185,7 +185,7 @@ impl Host {
     /// What hinders the daemon from taking part over an engine.
     pub(super) fn obstacle(&self) -> Option<String> {
         let server = self.daemon.as_ref()?;
-        let ask = || on(self.machine.clone(), || server.status_of((), 0));
+        let ask = || on(self.machine.clone(), || server.status_of(0, (), 0));
         let status = self.machine.spare_daemon(ask);
         status.engine?.why
     }

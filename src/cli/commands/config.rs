@@ -42,6 +42,9 @@ fn page(found: &Configuration, now: &Now) -> String {
         format!("{}  {}  {source}", padded(name, widths[0]), padded(value, widths[1]))
     };
     lines.extend(shown.iter().map(row));
+    if found.withheld {
+        lines.push("root and the user who runs the daemon see all settings".to_owned());
+    }
     if let Some(broken) = &found.broken {
         lines.push(format!("not in force, because the file cannot be used as it is now: {broken}"));
     }
@@ -86,6 +89,16 @@ pub(crate) fn changed(change: &SettingChange) -> String {
 mod tests {
     use super::*;
     use crate::cli::wording::time::tests::at;
+
+    #[test]
+    fn what_is_withheld_is_said() {
+        let found = serde_json::from_value(serde_json::json!({
+            "file": null, "candidates": ["/a"], "read": "2026-11-20T14:02:11Z", "settings": [],
+            "withheld": true,
+        }));
+        let page = page(&found.unwrap(), &at("2026-11-20T14:05:23Z"));
+        assert!(page.ends_with("\nroot and the user who runs the daemon see all settings\n"));
+    }
 
     #[test]
     fn a_page_has_a_line_for_each_setting_and_says_what_is_not_in_force() {

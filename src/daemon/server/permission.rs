@@ -12,6 +12,11 @@ use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
 
 impl Server {
+    /// Whether a user runs this daemon, or is root: who may read and change its configuration.
+    pub(crate) fn is_operator(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.about.uid
+    }
+
     /// Whether a peer may ask for this, with this priority.
     pub(crate) fn may_hold(
         &self,

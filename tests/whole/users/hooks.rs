@@ -67,3 +67,42 @@ fn a_user_with_many_events_does_not_keep_another_one_from_being_heard() {
     // a minute's.
     assert!(facts.len() < 30, "{}", facts.len());
 }
+
+/// The file may be one that a user cannot read: hooks have tokens in their arguments.
+#[test]
+fn users_see_of_the_configuration_only_what_binds_them() {
+    let world = World::new();
+    let script = r#"
+        printf '%s\n' '[limits]' 'waiters_per_user = 77' '[keys.db]' 'slots = 5' '[[permission]]' \
+            'keys = "deploy"' 'groups = ["mail"]' 'may = ["hold"]' '[[hooks]]' 'on = ["lost-lease"]' 'user = "teller"' \
+            'run = ["/mnt/SECRET-tell", "https://hook.example/SECRET"]' >/etc/canal/canal.toml
+        chmod 600 /etc/canal/canal.toml
+        printf '#!/bin/sh\nexit 3\n' >/mnt/SECRET-tell
+        chmod 755 /mnt/SECRET-tell
+        canal daemon --reload >/dev/null 2>&1
+        canal acquire --ttl 1 x >/dev/null
+        until_true sh -c 'canal status -v | grep -q SECRET-tell'
+        one canal config
+        for args in 'config --json' 'status -v' 'status --json' doctor metrics 'daemon --reload' 'history --json' \
+            'status --ended' 'run -k deploy true' 'status -vv --graph'; do
+            echo "== $args"
+            one canal $args 2>&1 | grep SECRET
+        done
+        echo == log
+        grep example /mnt/log
+        canal config | grep -c hook.example
+        printf 'run = [SECRET' >>/etc/canal/canal.toml
+        one canal config 2>&1 | grep SECRET
+        one canal daemon --reload 2>&1 | grep SECRET
+        one canal doctor 2>&1 | grep SECRET
+        true
+    "#;
+    let Some(ended) = privately(&world, &format!("{SHARED}{script}")) else { return };
+    let out = &ended.stdout;
+    for shown in ["limits.waiters_per_user  ", "77", "keys.db", "permission[0]", "see all settings"]
+    {
+        assert!(out.contains(shown), "{shown}: {ended:?}");
+    }
+    assert!(!out.contains("SECRET") && !out.contains("hooks"), "{ended:?}");
+    assert!(out.ends_with("== log\n1\n"), "{ended:?}");
+}

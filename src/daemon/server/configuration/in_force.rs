@@ -118,6 +118,13 @@ pub(crate) fn needs_restart(name: &str) -> bool {
     ["engine.", "socket.", "history.", "metrics."].iter().any(|table| name.starts_with(table))
 }
 
+/// Whether a setting binds every user, and so is no secret of the file: a size, a permission or a limit.
+/// Hooks have tokens in their arguments, engines and nodes have addresses.
+pub(crate) fn binds_everybody(name: &str) -> bool {
+    let tables = ["keys.", "limits.", "permission", "policy."];
+    tables.iter().any(|table| name.starts_with(table)) || name == "nodes.longest_ttl"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

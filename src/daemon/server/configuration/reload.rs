@@ -10,7 +10,7 @@ use crate::daemon::config::reading::{self, Asker, Read};
 use crate::daemon::config::written::changes;
 use crate::daemon::logging;
 use crate::daemon::server::Server;
-use crate::daemon::server::configuration::in_force::needs_restart;
+use crate::daemon::server::configuration::in_force::{binds_everybody, needs_restart};
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::store::disk_full::disk_full;
 use crate::daemon::wording::refusal::used_as;
@@ -22,7 +22,7 @@ impl Server {
     /// Reads the configuration again, for a client.
     pub(crate) fn reload(&mut self, id: ConnId, peer: Credentials) -> Result<Step, Failure> {
         let owner = self.about.uid;
-        if peer.uid != owner && peer.uid != 0 {
+        if !self.is_operator(peer.uid) {
             let message = format!("uid {} may not change the configuration in force", peer.uid);
             return Err(Failure::new(ErrorName::Denied, message)
                 .hint(format!("only root and uid {owner}, which runs the daemon, may")));
@@ -120,10 +120,15 @@ impl Server {
             })
             .collect();
         for SettingChange { name, before, now, restart } in &changed {
-            let not_stated = "not stated";
+            // More people read a log than the file.
+            let shown = |value: &'_ Option<String>| match value {
+                None => "not stated".to_owned(),
+                Some(value) if binds_everybody(name) => value.clone(),
+                Some(_) => "stated".to_owned(),
+            };
             tracing::info!(
-                before = before.as_deref().unwrap_or(not_stated),
-                now = now.as_deref().unwrap_or(not_stated),
+                before = shown(before),
+                now = shown(now),
                 "{name} {}",
                 if *restart { "is changed after a restart" } else { "is changed" }
             );

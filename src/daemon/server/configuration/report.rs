@@ -7,7 +7,7 @@ use crate::daemon::config::reading::{Asker, Read};
 use crate::daemon::config::written::{changes, name_of_key};
 use crate::daemon::logging;
 use crate::daemon::server::Server;
-use crate::daemon::server::configuration::in_force::{Override, needs_restart};
+use crate::daemon::server::configuration::in_force::{Override, binds_everybody, needs_restart};
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::wording::text::time;
 use crate::duration_text::stated;
@@ -16,9 +16,10 @@ use crate::protocol::{Configuration, SettingChange, SettingInfo, SettingSource};
 use crate::sys::peer::Credentials;
 
 impl Server {
-    /// Says what is in force. Root and the daemon's user are also told what the file says by now.
+    /// Says what is in force, and what the file says by now. Others than root and the daemon's user see
+    /// only what binds them: the file may be one that they cannot read.
     pub(crate) fn configuration(&mut self, id: ConnId, peer: Credentials) -> Step {
-        if peer.uid != 0 && peer.uid != self.about.uid {
+        if !self.is_operator(peer.uid) {
             return self.show_configuration(None);
         }
         match self.read_configuration(Asker::Show(id)) {
@@ -27,7 +28,7 @@ impl Server {
         }
     }
 
-    /// What is in force, and how it differs from what was read now.
+    /// What is in force, and how it differs from what was read now; without that, what binds everybody.
     pub(crate) fn show_configuration(&self, read: Option<&Read>) -> Step {
         let in_force = &self.in_force;
         let (mut pending, mut broken) = (Vec::new(), None);
@@ -45,14 +46,18 @@ impl Server {
                 Err(why) => broken = Some(why.clone()),
             }
         }
+        let withheld = read.is_none();
+        let mut settings = self.settings();
+        settings.retain(|setting| !withheld || binds_everybody(&setting.name));
         let shown = |path: &std::path::PathBuf| path.display().to_string();
         Step::reply(&Configuration {
             file: in_force.config.path.as_ref().map(shown),
             candidates: in_force.paths.iter().map(shown).collect(),
             read: time(in_force.read_at),
-            settings: self.settings(),
+            settings,
             pending,
             broken,
+            withheld,
         })
     }
 

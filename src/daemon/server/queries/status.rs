@@ -13,12 +13,15 @@ use crate::sys::peer::Credentials;
 
 impl Server {
     /// Builds a status. `left_out` is the number of keys that `keys` does not contain.
-    pub(crate) fn status_of<K>(&self, keys: K, left_out: u64) -> Status<K> {
+    pub(crate) fn status_of<K>(&self, viewer: u32, keys: K, left_out: u64) -> Status<K> {
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
         daemon.notes.extend(self.history.notes());
-        daemon.notes.extend(self.hooks.notes());
-        daemon.notes.extend(self.exporter.as_ref().and_then(|exporter| exporter.note()));
+        // They name programs and addresses, which only the configuration does otherwise.
+        if self.is_operator(viewer) {
+            daemon.notes.extend(self.hooks.notes());
+            daemon.notes.extend(self.exporter.as_ref().and_then(|exporter| exporter.note()));
+        }
         let cluster = self.cluster.as_ref();
         Status {
             daemon,
@@ -45,7 +48,7 @@ impl Server {
         if let Some(max) = query.names_max {
             let max = usize::try_from(max).unwrap_or(usize::MAX).min(NAMES_MAX);
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
-            return Ok(Step::reply(&self.status_of(keys, 0)));
+            return Ok(Step::reply(&self.status_of(peer.uid, keys, 0)));
         }
         if self.ledger.table.waiting() > 0 {
             self.history.learn();
@@ -90,6 +93,6 @@ impl Server {
             return Some(Vec::new());
         }
         let (shown, left_out) = self.shown(viewer).keys(selection);
-        written(&self.status_of(shown, left_out), continues)
+        written(&self.status_of(viewer, shown, left_out), continues)
     }
 }

@@ -8,7 +8,7 @@ use crate::sys::peer::Credentials;
 impl Server {
     pub(crate) fn stop(&mut self, peer: Credentials) -> Result<Step, Failure> {
         let owner = self.about.uid;
-        if peer.uid != owner && peer.uid != 0 {
+        if !self.is_operator(peer.uid) {
             let message = format!("uid {} may not stop the daemon here", peer.uid);
             return Err(Failure::new(ErrorName::Denied, message)
                 .hint(format!("only root and uid {owner}, which runs the daemon, may")));

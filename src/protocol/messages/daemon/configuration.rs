@@ -55,6 +55,10 @@ pub struct Configuration {
     /// Why the file cannot be used as it is now. Only root and the daemon's user are told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
+    /// Whether settings are left out, because the caller is neither root nor the daemon's user: all but
+    /// sizes, permissions and limits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub withheld: bool,
 }
 
 /// A setting in force.
