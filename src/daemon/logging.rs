@@ -26,6 +26,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::daemon::limits::LOG_BYTES_MAX;
+use crate::safe_text::sanitize;
 
 /// How many bytes are written at once: a pipe that is writable takes this many without blocking
 /// (PIPE_BUF).
@@ -218,7 +219,10 @@ impl Lines {
         if self.lost > 0 {
             text.extend_from_slice(self.what_was_lost().as_bytes());
         }
-        text.extend_from_slice(line);
+        // An entry is one line, whatever a client has put into it.
+        let words = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
+        text.extend_from_slice(sanitize(&words).as_bytes());
+        text.push(b'\n');
         match self.target.write(&text) {
             Ok(()) => (self.lost, self.torn) = (0, false),
             Err(written) => {

@@ -10,13 +10,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::id::Text;
+use crate::safe_text::is_unsafe;
 
 /// The most bytes a key may have.
 pub const KEY_BYTES_MAX: usize = 1024;
 
 /// The name of a lock: a UTF-8 path of non-empty components, `a/b/c`.
 ///
-/// At most [`KEY_BYTES_MAX`] bytes, no control characters, no leading or trailing `/`.
+/// At most [`KEY_BYTES_MAX`] bytes, no control characters, none that does not show or changes the
+/// direction of writing, no white space but the blank, no leading or trailing `/`.
 /// Cloning is cheap, and so is comparing: keys are ordered as their texts are.
 #[derive(Clone)]
 pub struct Key {
@@ -37,6 +39,11 @@ pub enum KeyError {
     /// A control character, such as a newline or a tab.
     #[error("a key cannot contain control characters, this one has U+{0:04X} at byte {1}")]
     Control(u32, usize),
+    /// A character that does not show, or shows as a blank: two keys could look alike.
+    #[error(
+        "a key cannot contain characters that do not show, this one has U+{0:04X} at byte {1}: leave it out"
+    )]
+    Invisible(u32, usize),
     /// It begins with `/`; carries the key to use instead, if there is one.
     #[error("a key does not begin with `/`{}", .0.as_ref().map(|k| format!("; use `{k}`")).unwrap_or_default())]
     Leading(Option<String>),
@@ -140,6 +147,10 @@ fn check(text: &str) -> Result<(), KeyError> {
     }
     if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
         return Err(KeyError::Control(u32::from(c), at));
+    }
+    let hides = |c: char| is_unsafe(c) || c.is_whitespace() && c != ' ';
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| hides(*c)) {
+        return Err(KeyError::Invisible(u32::from(c), at));
     }
     let trimmed = text.trim_matches('/');
     if text.starts_with('/') {
@@ -253,6 +264,12 @@ mod tests {
         assert_eq!(error("a/"), "a key does not end with `/`; use `a`");
         assert_eq!(error("a//b"), "a key has no empty component; `//` is at byte 1");
         assert!(error("a\nb").contains("U+000A at byte 1"));
+        for c in "\u{ad}\u{200b}\u{202e}\u{2028}\u{feff}\u{a0}\u{3000}\u{e0041}".chars() {
+            let fault =
+                format!("do not show, this one has U+{:04X} at byte 4: leave", u32::from(c));
+            assert!(error(&format!("é/x{c}y")).contains(&fault), "{fault}");
+        }
+        assert!(Key::new("Größe/漢字 ✓").is_ok());
         assert!(error(&"x".repeat(KEY_BYTES_MAX + 1)).contains("this one has 1025"));
         assert!(Key::new(&"x".repeat(KEY_BYTES_MAX)).is_ok());
     }

@@ -6,7 +6,7 @@ use crate::core::{Ask, Command, Item, Key, View};
 use crate::daemon::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use crate::daemon::wording::reason::count;
 use crate::protocol::{ErrorName, Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
-use crate::safe_text::one_line;
+use crate::safe_text::{is_unsafe, one_line, sanitize};
 
 /// The items of a request.
 ///
@@ -156,12 +156,11 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     Ok((key, setting))
 }
 
-/// A command as it is shown: not too long, and without characters that could move a terminal's
-/// cursor.
+/// A command as it is shown: not too long, and without characters that could steer a terminal.
 pub(crate) fn command(mut text: String) -> Command {
     let is_visible = |byte: u8| matches!(byte, b' '..=b'~');
     // Nearly all commands are visible ASCII, and bytes are checked faster than characters.
-    let is_clean = text.bytes().all(is_visible) || !text.chars().any(char::is_control);
+    let is_clean = text.bytes().all(is_visible) || !text.chars().any(is_unsafe);
     if text.len() <= COMMAND_BYTES_MAX && is_clean {
         text.shrink_to_fit();
         return Command(text);
@@ -170,8 +169,7 @@ pub(crate) fn command(mut text: String) -> Command {
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let mut shown: String =
-        text[..end].chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let mut shown = sanitize(&text[..end]);
     if end < text.len() {
         shown.push('…');
     }

@@ -25,6 +25,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use super::pidfd::Pidfd;
+use crate::safe_text::sanitize;
 use stat::Stat;
 
 /// How many bytes of a command line are read at most.
@@ -146,7 +147,7 @@ pub fn state_letter(pid: u32) -> Option<char> {
 #[must_use]
 pub fn name(pid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(printable(name.strip_suffix(b"\n").unwrap_or(&name)))
+    Some(sanitize(&String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name))))
 }
 
 /// The command line, its arguments joined by blanks (control characters are replaced by `?`). If
@@ -167,7 +168,7 @@ pub fn command_line(pid: u32) -> Option<String> {
             *byte = b' ';
         }
     }
-    Some(printable(&line))
+    Some(sanitize(&String::from_utf8_lossy(&line)))
 }
 
 /// The first words of the command line, byte for byte, as far as they are within its first
@@ -220,18 +221,6 @@ pub fn zombie_status(pidfd: &Pidfd) -> Option<i32> {
 /// setting survives exec, and children do not inherit it.
 pub fn become_subreaper() -> std::io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
-}
-
-/// Replaces characters that could move a terminal's cursor or change the order of the text around
-/// them.
-fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    text.chars().map(|c| if disturbs(c) { '?' } else { c }).collect()
-}
-
-fn disturbs(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

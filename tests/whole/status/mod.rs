@@ -1,6 +1,7 @@
 //! What `canal status` shows.
 
 mod choices;
+mod hostile;
 mod kills;
 mod locks;
 mod notes;

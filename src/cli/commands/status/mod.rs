@@ -152,7 +152,7 @@ impl Report<'_> {
         match screen {
             Some(screen) if !self.args.json && moves_cursor() => {
                 let page = self.page(status, Some(screen), now);
-                stdout::print(&redrawn(&stdout::styled(&on_screen(&page, screen))))
+                stdout::draw(&redrawn(&stdout::styled(&on_screen(&page, screen))))
             }
             _ if self.args.json => stdout::print_styled(&self.text(status, screen, now)?),
             _ => stdout::print_styled(&format!("{}\n", self.text(status, screen, now)?)),

@@ -2,7 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 
-use crate::cli::output::sanitize::{cut, fold, width};
+use crate::cli::output::sanitize::{cut, fold, sanitize, width};
 
 /// How many columns a row has; the last column takes the rest of the line.
 pub(in crate::cli::commands) const COLUMNS: usize = 7;
@@ -131,8 +131,9 @@ impl Page {
         for (at, (row, style)) in self.rows.iter().enumerate() {
             let group = self.groups.partition_point(|begin| *begin <= at).checked_sub(1);
             for line in row.lines(&widths, columns) {
-                let line = line.trim_end();
-                let text = columns.map_or_else(|| line.to_owned(), |columns| cut(line, columns));
+                // Whatever of it a daemon sent: a style of its own would pass for one of ours.
+                let line = sanitize(line.trim_end());
+                let text = columns.map_or_else(|| line.clone(), |columns| cut(&line, columns));
                 lines.push(Line { group, style: *style, text });
             }
         }
