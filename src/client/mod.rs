@@ -26,9 +26,11 @@ pub use error::ClientError;
 pub use options::{Options, Start};
 pub(crate) use start_daemon::program::find as find_program;
 pub use start_daemon::program::{OWN, is_on_demand_daemon};
+pub(crate) use start_daemon::starts::last_line_of_log;
 
 use connection::stream::Connection;
 use start_daemon::open;
+use start_daemon::starts::Starts;
 
 /// A connection to the daemon of a place.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub struct Client {
     connection: Option<Connection>,
     /// Whether it started the daemon when it connected first.
     has_started_daemon: bool,
+    starts: Starts,
     /// What is told of each call and answer.
     trace: Option<fn(&str)>,
 }
@@ -68,9 +71,11 @@ impl Client {
     /// None runs and none may or can be started, or its directory cannot be trusted.
     pub fn connect(place: &Place, options: impl Into<Options>) -> Result<Self, ClientError> {
         let options = options.into();
-        let opened = open::connect_first(place, &options)?;
+        let mut starts = Starts::default();
+        let opened = open::connect_first(place, &options, &mut starts)?;
         let (connection, has_started_daemon) = (Some(opened.connection), opened.has_started);
-        Ok(Self { place: place.clone(), options, connection, has_started_daemon, trace: None })
+        let (place, trace) = (place.clone(), None);
+        Ok(Self { place, options, connection, has_started_daemon, starts, trace })
     }
 
     /// Has `say` called with a line for people for each call that is sent from now on, and for each
@@ -98,7 +103,7 @@ impl Client {
             Some(connection) => Ok(connection),
             None => {
                 self.trace(|| "connecting again".to_owned());
-                open::connect_again(&self.place, &self.options)
+                open::connect_again(&self.place, &self.options, &mut self.starts)
             }
         }
     }

@@ -19,6 +19,9 @@ use crate::daemon::net::events::Source;
 use crate::daemon::server::Server;
 use crate::sys::clock;
 
+/// What a daemon that ends in order logs last.
+pub(crate) const LAST_LINE: &str = "the daemon ends; what is held stays held";
+
 /// Does turns until the daemon is told to end, or cannot go on.
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {
     server.conns.await_source(Source::Signals, signals)?;
@@ -58,7 +61,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     server.hooks.close();
     server.history.close();
     server.exporter = None;
-    tracing::info!("the daemon ends; what is held stays held");
+    tracing::info!("{LAST_LINE}");
     Ok(())
 }
 

@@ -54,6 +54,7 @@ use crate::protocol::place::Place;
 pub use crate::daemon::cluster::engine::SeenEngine;
 pub use crate::daemon::cluster::watcher::watch;
 pub use crate::daemon::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
+pub(crate) use crate::daemon::event_loop::LAST_LINE;
 pub use crate::daemon::hooks::guard::guard as guard_hook;
 pub use crate::daemon::hooks::look::SeenHook;
 pub use crate::daemon::options::Options;

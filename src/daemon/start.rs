@@ -74,7 +74,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             worked
         }
         // Another daemon runs already, which is all that the client needs.
-        Ok(None) => Ok(()),
+        Ok(None) => {
+            readiness.gave_way();
+            Ok(())
+        }
         Err(error) => {
             let error = with_hint(error);
             readiness.failed(&error);
@@ -164,9 +167,14 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
 
 /// Adds what to do, where something can be done.
 fn not_claimed(error: ClaimError) -> anyhow::Error {
-    let ClaimError::OtherSocket { theirs, .. } = &error else { return error.into() };
-    let theirs = shell_word::of_path(theirs);
-    let hint = format!("`--socket {theirs}` names it; another socket needs a directory of its own");
+    let hint = match &error {
+        ClaimError::OtherSocket { theirs, .. } => {
+            let theirs = shell_word::of_path(theirs);
+            format!("`--socket {theirs}` names it; another socket needs a directory of its own")
+        }
+        ClaimError::Lock { .. } => "--socket or CANAL_SOCKET names another place".to_owned(),
+        _ => return error.into(),
+    };
     Unusable { what: error.to_string(), hint: hint.into() }.into()
 }
 
@@ -359,6 +367,13 @@ impl Readiness {
 
     fn done(self) {
         drop(self);
+    }
+
+    /// Says that another daemon runs.
+    fn gave_way(self) {
+        if let Some(fd) = self.0 {
+            let _ = writeln!(std::fs::File::from(fd), "{}", detach::GAVE_WAY);
+        }
     }
 
     /// Says why the daemon cannot start. The client prints this as its own message.

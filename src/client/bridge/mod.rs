@@ -29,6 +29,7 @@ use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Connection, Replies, parameters};
 use crate::client::error::Broken;
 use crate::client::start_daemon::open;
+use crate::client::start_daemon::starts::Starts;
 use crate::client::{ClientError, Options};
 use traffic::{Passing, Traffic};
 
@@ -106,9 +107,11 @@ fn attach(
     keys: Option<&[String]>,
     again: bool,
 ) -> Result<OwnedFd, BridgeError> {
+    // A daemon that dies while it owes an answer ends the bridge, so each attachment counts by itself.
+    let starts = &mut Starts::default();
     let mut connection = match again {
-        false => open::connect_first(place, options)?.connection,
-        true => open::connect_again(place, options)?,
+        false => open::connect_first(place, options, starts)?.connection,
+        true => open::connect_again(place, options, starts)?,
     };
     if let Some(keys) = keys {
         restrict(&mut connection, options, keys)?;

@@ -130,6 +130,7 @@ impl Client {
                 Err(Broken::Disconnected(_)) => {}
             }
             if answered {
+                self.starts.daemon_answered();
                 pauses = Backoff::new();
             }
             pauses.pause();
@@ -164,6 +165,7 @@ impl Client {
             format!("{ACQUIRE}: {}", Broken::explained(&acquired, granted))
         });
         if matches!(acquired, Ok(_) | Err(Broken::Failed(ClientError::Failure(_)))) {
+            self.starts.daemon_answered();
             self.connection = Some(connection);
         }
         acquired

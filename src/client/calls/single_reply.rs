@@ -105,7 +105,10 @@ impl Client {
             .send(method, input, Replies::One, owner, limits)
             .and_then(|()| connection.reply(limits));
         let output = match answer {
-            Ok(reply) => parameters(reply),
+            Ok(reply) => {
+                self.starts.daemon_answered();
+                parameters(reply)
+            }
             Err(broken) => {
                 let failed = Err(broken);
                 self.trace(|| format!("{method}: {}", Broken::explained(&failed, done)));

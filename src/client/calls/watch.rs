@@ -195,6 +195,7 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         let mut connection = client.take_connection()?;
         connection.send(self.method, &self.query, Replies::More, None, limits)?;
         let reply = connection.reply(limits)?;
+        client.starts.daemon_answered();
         self.connection = Some(connection);
         Ok(reply)
     }

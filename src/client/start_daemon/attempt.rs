@@ -17,10 +17,11 @@ use std::time::Duration;
 use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::detach;
-use crate::sys::detach::Started;
+use crate::sys::detach::{GAVE_WAY, Started};
 use crate::sys::process::Activity;
 
 use super::program;
+use super::starts::{Starts, log_of};
 use crate::client::connection::knock::{knock, pid_in, recorded_pid};
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
@@ -68,28 +69,41 @@ pub(crate) fn attempt(
     place: &Place,
     options: &Options,
     waited: Duration,
+    starts: &mut Starts,
 ) -> Result<Attempt, ClientError> {
     let path = lock_path(place, options.answer, waited);
     let lock = open_lock(&path)
         .map_err(|error| ClientError::Place(format!("{}: {error}", path.display())))?;
-    if fs2::FileExt::try_lock_exclusive(&lock).is_err() {
-        return Ok(Attempt::Left(path));
+    match fs2::FileExt::try_lock_exclusive(&lock) {
+        Ok(()) => {}
+        Err(error) if error.kind() == fs2::lock_contended_error().kind() => {
+            return Ok(Attempt::Left(path));
+        }
+        Err(error) => {
+            return Err(ClientError::Place(format!("{}: flock(2): {error}", path.display())));
+        }
     }
     // The holder of the lock before this client may have started a daemon since the first attempt.
     if let Some(connection) = knock(place, options)? {
         return Ok(Attempt::Connected(connection));
     }
     let program = program::find(options.program.as_deref())?;
-    let log = place.dir.join("daemon.log");
+    let log = log_of(place);
+    starts.begin(place)?;
     let limits = Limits { idle: UP_MAX, ..Limits::from(options) };
     let reported = detach::start(&program, &argv(place), &environment(), Some(&log))
-        .and_then(|started| report_of(started, limits, &lock))
+        .and_then(|mut started| {
+            let reported = report_of(&mut started, limits, &lock);
+            starts.is_process(started.into_process());
+            reported
+        })
         .map_err(|error| {
             ClientError::Start(format!("cannot start {}: {error}", program.display()))
         })?;
-    let reported = reported.trim();
-    if !reported.is_empty() {
-        return Err(ClientError::Start(reported.to_owned()));
+    match reported.trim() {
+        "" => {}
+        GAVE_WAY => starts.gave_way(),
+        error => return Err(ClientError::Start(error.to_owned())),
     }
     if let Some(connection) = knock(place, options)? {
         return Ok(Attempt::Up(connection));
@@ -100,7 +114,7 @@ pub(crate) fn attempt(
 
 /// Waits for the report of a daemon that was started. If that takes long, the lock names the daemon,
 /// so that clients that wait for the lock know what they wait for.
-fn report_of(mut started: Started, limits: Limits, lock: &File) -> io::Result<String> {
+fn report_of(started: &mut Started, limits: Limits, lock: &File) -> io::Result<String> {
     let mut owed = Owed::new(limits);
     let mut named = false;
     loop {
@@ -116,7 +130,9 @@ fn report_of(mut started: Started, limits: Limits, lock: &File) -> io::Result<St
             // A full disk is no reason not to start.
             named = lock.write_all_at(format!("{pid}\n").as_bytes(), 0).is_ok();
         }
-        if owed.grow(patience, || activity(started.pid())) {
+        // A process without a pid has not run yet: it waits for a processor.
+        let doing = || started.pid().map_or(Activity::Busy, |pid| activity(Some(pid)));
+        if owed.grow(patience, doing) {
             let pid = started.pid().map_or_else(String::new, |pid| format!("pid {pid} "));
             let time = stated(Duration::from_secs(owed.silent().as_secs()));
             let text = format!("{pid}is not up after {time}");
@@ -219,8 +235,8 @@ mod tests {
     fn bring_up(script: &str, lock: &Path) -> io::Result<String> {
         let limits = Limits::of(Duration::from_millis(100), BOUND);
         let argv = ["sh", "-c", script].map(OsString::from);
-        let started = detach::start(Path::new("/bin/sh"), &argv, &[], None)?;
-        report_of(started, limits, &open_lock(lock)?)
+        let mut started = detach::start(Path::new("/bin/sh"), &argv, &[], None)?;
+        report_of(&mut started, limits, &open_lock(lock)?)
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Starting a daemon where none runs.
 //!
-//! Invariant: of the clients that find no daemon, one starts it and the others wait.
+//! Invariant: of the clients that find no daemon, one starts it and the others wait. No client starts
+//! daemons without an end.
 
 pub(super) mod attempt;
 pub(super) mod open;
 pub(super) mod program;
+pub(super) mod starts;

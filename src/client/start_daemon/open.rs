@@ -16,6 +16,7 @@ use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, is_closed_to_others, is_private, make_private, open_private};
 
 use super::attempt::{self, Attempt, UP_MAX};
+use super::starts::Starts;
 use crate::client::connection::knock::knock;
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::Connection;
@@ -36,39 +37,57 @@ pub(crate) struct Opened {
 }
 
 /// Connects for the first time.
-pub(crate) fn connect_first(place: &Place, options: &Options) -> Result<Opened, ClientError> {
+pub(crate) fn connect_first(
+    place: &Place,
+    options: &Options,
+    starts: &mut Starts,
+) -> Result<Opened, ClientError> {
     // A daemon that is started by others may be starting again.
     let wait = if place.rule == Rule::Shared { options.answer } else { Duration::ZERO };
-    connect_within(place, options, wait)
+    connect_within(place, options, wait, starts)
 }
 
 /// Connects again, after a daemon that was there went away.
-pub(crate) fn connect_again(place: &Place, options: &Options) -> Result<Connection, ClientError> {
-    connect_within(place, options, options.answer).map(|opened| opened.connection)
+pub(crate) fn connect_again(
+    place: &Place,
+    options: &Options,
+    starts: &mut Starts,
+) -> Result<Connection, ClientError> {
+    connect_within(place, options, options.answer, starts).map(|opened| opened.connection)
 }
 
-fn connect_within(place: &Place, options: &Options, wait: Duration) -> Result<Opened, ClientError> {
+fn connect_within(
+    place: &Place,
+    options: &Options,
+    wait: Duration,
+    starts: &mut Starts,
+) -> Result<Opened, ClientError> {
     match look_in(place, options)? {
         Some(connection) => Ok(Opened { connection, has_started: false }),
-        None => wait_for_one(place, options, wait),
+        None => wait_for_one(place, options, wait, starts),
     }
 }
 
 /// Starts a daemon if it may, and connects as soon as one listens.
-fn wait_for_one(place: &Place, options: &Options, wait: Duration) -> Result<Opened, ClientError> {
-    let starts = options.start == Start::IfNeeded && place.rule != Rule::Shared;
-    if !starts && wait.is_zero() {
+fn wait_for_one(
+    place: &Place,
+    options: &Options,
+    wait: Duration,
+    starts: &mut Starts,
+) -> Result<Opened, ClientError> {
+    let may_start = options.start == Start::IfNeeded && place.rule != Rule::Shared;
+    if !may_start && wait.is_zero() {
         return Err(ClientError::NoDaemon(place.socket.clone()));
     }
-    let idle = if starts { UP_MAX } else { wait };
+    let idle = if may_start { UP_MAX } else { wait };
     let mut owed = Owed::new(Limits { idle, ..Limits::from(options) });
     let begun = Instant::now();
     let mut pause = PAUSE_MIN;
     let (mut left, mut has_started) = (None, false);
     loop {
         let round = Instant::now();
-        if starts && check_dir(place, true)? == Dir::Ready {
-            match attempt::attempt(place, options, begun.elapsed())? {
+        if may_start && check_dir(place, true)? == Dir::Ready {
+            match attempt::attempt(place, options, begun.elapsed(), starts)? {
                 Attempt::Connected(connection) => return Ok(Opened { connection, has_started }),
                 Attempt::Up(connection) => return Ok(Opened { connection, has_started: true }),
                 Attempt::Started => (left, has_started) = (None, true),
@@ -79,7 +98,7 @@ fn wait_for_one(place: &Place, options: &Options, wait: Duration) -> Result<Open
         let pause_of_own = pause + pause * (std::process::id() % 8) / 8;
         let waited = round.elapsed() + pause_of_own;
         if owed.grow(waited, || attempt::activity_of_coming(place, left.as_deref())) {
-            return Err(match starts {
+            return Err(match may_start {
                 true => never_up(place, owed.silent(), left.as_deref()),
                 false => ClientError::NoDaemon(place.socket.clone()),
             });

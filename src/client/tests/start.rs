@@ -84,14 +84,40 @@ fn a_daemon_that_does_not_listen_is_tried_again_until_one_does() {
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
     // As one that lost against a daemon whose socket somebody removed.
-    let options = starting(&scratch, &format!(r#"echo >>"{SCRATCH}/starts""#));
+    let script = format!(r#"echo >>"{SCRATCH}/starts"; echo gave way >&3"#);
+    let options = starting(&scratch, &script);
     let client = std::thread::spawn({
         let place = scratch.place.clone();
         move || Client::connect(&place, options).map(drop)
     });
-    wait_for_lines(&starts, 2);
+    // That is no failure, however often it happens.
+    wait_for_lines(&starts, 5);
     let _listener = scratch.listen();
     client.join().unwrap().unwrap();
+}
+
+#[test]
+fn daemons_that_die_at_once_are_started_three_times_and_the_last_one_is_quoted() {
+    let scratch = Scratch::new();
+    let starts = scratch.dir.path().join("program.starts");
+    let count = r#"wc -l <"$0.starts" | sed 's/^/no luck in attempt /' >&2"#;
+    let script = format!(r#"echo >>"$0.starts"; {count}; echo hint: luck >&2; exit 3"#);
+    let options = starting(&scratch, &script);
+    let error = Client::connect(&scratch.place, options).unwrap_err();
+    assert_eq!(std::fs::read_to_string(&starts).unwrap().lines().count(), 3);
+    let ClientError::Start(text) = error else { panic!("{error:?}") };
+    let log = scratch.dir.path().join("daemon.log");
+    assert!(text.contains(&format!("{}: no luck in attempt 3\nhint: ", log.display())), "{text}");
+}
+
+#[test]
+fn a_line_of_an_earlier_daemon_is_not_taken_for_the_reason() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.dir.path().join("daemon.log"), "all is well\n").unwrap();
+    let options = starting(&scratch, "exit 3");
+    let error = Client::connect(&scratch.place, options).unwrap_err();
+    let ClientError::Start(text) = error else { panic!("{error:?}") };
+    assert!(!text.contains("all is well") && text.contains("wrote nothing in"), "{text}");
 }
 
 #[test]

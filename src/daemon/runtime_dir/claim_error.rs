@@ -37,6 +37,14 @@ pub(crate) enum ClaimError {
         /// The error of the call.
         error: io::Error,
     },
+    /// The file system, or a filter of system calls, gives no lock.
+    #[error("{path}: flock(2): {error}")]
+    Lock {
+        /// The file or directory that was to be locked.
+        path: PathBuf,
+        /// The error of the call.
+        error: io::Error,
+    },
     /// The directory cannot be used.
     #[error("{0}")]
     Dir(#[from] crate::sys::dir::DirError),

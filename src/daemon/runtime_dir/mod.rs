@@ -71,7 +71,8 @@ impl Replacing {
         open_dir(place, uid)?;
         let failed = |error| ClaimError::Io { path: replace_path(place), error };
         let file = open_lock(&replace_path(place)).map_err(failed)?;
-        fs2::FileExt::lock_exclusive(&file).map_err(failed)?;
+        let not_locked = |error| ClaimError::Lock { path: replace_path(place), error };
+        fs2::FileExt::lock_exclusive(&file).map_err(not_locked)?;
         Ok(Self(Arc::new(file)))
     }
 
@@ -108,9 +109,9 @@ impl Claim {
 
     fn take(place: &Place, uid: u32, gives_way: bool) -> Result<Self, ClaimError> {
         let dir = open_dir(place, uid)?;
-        let dir_io = |error| ClaimError::Io { path: place.dir.clone(), error };
         // Several daemons may share the lock on the directory: it means "in use".
-        fs2::FileExt::try_lock_shared(&dir).map_err(dir_io)?;
+        let not_locked = |error| ClaimError::Lock { path: place.dir.clone(), error };
+        fs2::FileExt::try_lock_shared(&dir).map_err(not_locked)?;
         let lock = take_lock(place)?;
         // A replacement begins before the old daemon releases this lock, so this check cannot miss
         // it.
@@ -347,7 +348,7 @@ fn take_lock(place: &Place) -> Result<File, ClaimError> {
         let mut lock = open_lock(&path).map_err(failed)?;
         if let Err(error) = fs2::FileExt::try_lock_exclusive(&lock) {
             if error.kind() != fs2::lock_contended_error().kind() {
-                return Err(failed(error));
+                return Err(ClaimError::Lock { path, error });
             }
             let mut text = Vec::new();
             let _ = lock.read_to_end(&mut text);

@@ -21,10 +21,14 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
 use super::{fds, signals};
+use crate::sys::pidfd::Pidfd;
 use crate::sys::process::exec::{Prepared, entry};
 
 /// The descriptor on which the new process reports start-up errors.
 pub const REPORT_FD: i32 = 3;
+
+/// The report of a process that ends because another process does its work.
+pub const GAVE_WAY: &str = "gave way";
 
 /// How many bytes of a start-up error are read at most.
 const REPORT_MAX: u64 = 64 * 1024;
@@ -55,7 +59,8 @@ pub fn start(
     let (reader, writer) = fds::pipe()?;
     fork_twice(&plan, &writer)?;
     // Our write end is closed at the end of this function, or the reader would never see the end.
-    Ok(Started { pipe: reader.into(), bytes: Vec::new(), program: program.to_owned() })
+    let (pipe, program) = (reader.into(), program.to_owned());
+    Ok(Started { pipe, bytes: Vec::new(), program, process: None })
 }
 
 /// A process that [`start`] started and that has not said yet how its start went.
@@ -64,6 +69,7 @@ pub struct Started {
     pipe: io::PipeReader,
     bytes: Vec<u8>,
     program: PathBuf,
+    process: Option<Pidfd>,
 }
 
 impl Started {
@@ -82,7 +88,12 @@ impl Started {
             }
             match self.pipe.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(length) => self.bytes.extend_from_slice(&buffer[..length]),
+                Ok(length) => {
+                    self.bytes.extend_from_slice(&buffer[..length]);
+                    if self.process.is_none() {
+                        self.process = self.pid().and_then(|pid| Pidfd::open(pid).ok());
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -94,6 +105,13 @@ impl Started {
             }
         }
         Ok(Some(String::from_utf8_lossy(report).into_owned()))
+    }
+
+    /// The process, as far as it was known in time. Only for messages: if it ended at once, another
+    /// process may have got its pid.
+    #[must_use]
+    pub fn into_process(self) -> Option<Pidfd> {
+        self.process
     }
 
     /// The pid of the process; `None` as long as it is not known.

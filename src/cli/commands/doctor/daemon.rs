@@ -4,7 +4,7 @@ use super::finding::Finding;
 use crate::cli::commands::config::changed;
 use crate::cli::connect;
 use crate::cli::wording::machine_daemon;
-use crate::client::{Client, ClientError, Start};
+use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{
@@ -45,9 +45,16 @@ fn none(place: &Place) -> Finding {
         Rule::Shared => {
             Finding::problem("daemon", "no daemon runs", machine_daemon::not_on_demand())
         }
-        Rule::Given | Rule::PerUser => {
-            Finding::note("daemon", "no daemon runs; the next command starts one")
-        }
+        Rule::Given | Rule::PerUser => match last_line_of_log(place) {
+            Some(line) if !line.ends_with(daemon::LAST_LINE) => {
+                let message =
+                    format!("no daemon runs, and the last one did not end in order: {line}");
+                let hint =
+                    "the next command starts one; `canal daemon -v` runs one in the foreground";
+                Finding::advice("daemon", message, hint)
+            }
+            _ => Finding::note("daemon", "no daemon runs; the next command starts one"),
+        },
     }
 }
 

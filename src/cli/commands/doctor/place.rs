@@ -1,5 +1,8 @@
 //! The socket, why it is that one, and its directory.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
 use nix::unistd::geteuid;
@@ -29,10 +32,16 @@ fn directory(place: &Place) -> (Finding, bool) {
         return shared(place);
     }
     match open_private(&place.dir, geteuid().as_raw(), false) {
-        Ok(_) => {
-            let fine = format!("{dir} is yours, and nobody else can write it");
-            (Finding::fine("directory", fine), true)
-        }
+        Ok(opened) => match can_lock(opened) {
+            Ok(()) => {
+                let fine = format!("{dir} is yours, and nobody else can write it");
+                (Finding::fine("directory", fine), true)
+            }
+            Err(error) => {
+                let hint = "name a place on another file system with --socket or CANAL_SOCKET";
+                (Finding::problem("directory", format!("{dir}: flock(2): {error}"), hint), true)
+            }
+        },
         Err(DirError::Missing(_)) => {
             let note = format!("{dir} is not there yet: the first daemon makes it");
             (Finding::note("directory", note), true)
@@ -46,6 +55,11 @@ fn directory(place: &Place) -> (Finding, bool) {
             (Finding::problem("directory", error.to_string(), hint), false)
         }
     }
+}
+
+/// Whether the file system gives locks, without which no daemon starts.
+fn can_lock(dir: OwnedFd) -> io::Result<()> {
+    fs2::FileExt::try_lock_shared(&File::from(dir))
 }
 
 fn shared(place: &Place) -> (Finding, bool) {

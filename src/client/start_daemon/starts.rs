@@ -1,0 +1,115 @@
+//! The daemons that a client has started since one last answered it.
+//!
+//! Invariant: a client starts at most [`STARTS_MAX`] daemons in a row that do not answer it.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
+use nix::unistd::Pid;
+
+use crate::client::ClientError;
+use crate::protocol::place::Place;
+use crate::safe_text::one_line;
+use crate::sys::pidfd::Pidfd;
+
+/// One daemon may be killed by chance, and the one after it, too. The third death has a cause that a
+/// fourth daemon would meet as well.
+const STARTS_MAX: u32 = 3;
+
+/// How much of the end of a log is read.
+const LOG_BYTES_MAX: u64 = 16 * 1024;
+
+const HINT: &str =
+    "`canal doctor` looks for the reason; `canal daemon -v` runs the daemon in the foreground";
+
+/// The daemons that a client has started since one last answered it.
+#[derive(Debug, Default)]
+pub(crate) struct Starts {
+    count: u32,
+    /// The size of the log before the last start.
+    log_bytes: u64,
+    last: Option<Pidfd>,
+}
+
+impl Starts {
+    /// Counts a start that is about to be made.
+    ///
+    /// # Errors
+    /// [`STARTS_MAX`] daemons have died without an answer. The error says why the last one did.
+    pub(super) fn begin(&mut self, place: &Place) -> Result<(), ClientError> {
+        let log = log_of(place);
+        if self.count == STARTS_MAX {
+            return Err(ClientError::Start(self.why_they_died(&log)));
+        }
+        self.count += 1;
+        self.log_bytes = log.metadata().map_or(0, |found| found.len());
+        self.last = None;
+        Ok(())
+    }
+
+    /// The process of the start that was begun.
+    pub(super) fn is_process(&mut self, started: Option<Pidfd>) {
+        self.last = started;
+    }
+
+    /// The daemon that was started left the place to another daemon, which is no failure.
+    pub(super) fn gave_way(&mut self) {
+        self.count -= 1;
+    }
+
+    /// A daemon has answered this client.
+    pub(crate) fn daemon_answered(&mut self) {
+        *self = Self::default();
+    }
+
+    fn why_they_died(&self, log: &Path) -> String {
+        let how = self.last.as_ref().and_then(Pidfd::wait_status).and_then(ended);
+        let how = how.map(|how| format!(" ({how})")).unwrap_or_default();
+        let (count, path) = (STARTS_MAX, log.display());
+        let last = match last_line(log, self.log_bytes) {
+            Some(line) => format!("wrote last in {path}: {line}"),
+            None => format!("wrote nothing in {path}"),
+        };
+        format!(
+            "{count} daemons were started, and each died before it answered; the last one{how} {last}\nhint: {HINT}"
+        )
+    }
+}
+
+/// Where a daemon that a client starts writes its log.
+pub(super) fn log_of(place: &Place) -> PathBuf {
+    place.dir.join("daemon.log")
+}
+
+/// The last line in the log of the daemons that clients start at a place.
+pub(crate) fn last_line_of_log(place: &Place) -> Option<String> {
+    last_line(&log_of(place), 0)
+}
+
+/// The last line that a daemon wrote in a log after its first `from` bytes. The lines
+/// `hint:` and `note:` explain the line before them, so they do not count.
+fn last_line(log: &Path, from: u64) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    // A log that is shorter than before was begun again.
+    let from = if from > bytes { 0 } else { from };
+    file.seek(SeekFrom::Start(from.max(bytes.saturating_sub(LOG_BYTES_MAX)))).ok()?;
+    let mut text = Vec::new();
+    file.take(LOG_BYTES_MAX).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let mut lines = text.lines().map(one_line).rev();
+    lines
+        .find(|line| !line.is_empty() && !line.starts_with("hint: ") && !line.starts_with("note: "))
+}
+
+/// How a process ended, by its wait status.
+fn ended(status: i32) -> Option<String> {
+    match WaitStatus::from_raw(Pid::from_raw(0), status).ok()? {
+        WaitStatus::Exited(_, code) => Some(format!("exit code {code}")),
+        WaitStatus::Signaled(_, signal, _) => Some(format!("killed by {}", Signal::as_str(signal))),
+        _ => None,
+    }
+}
