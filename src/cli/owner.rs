@@ -6,7 +6,7 @@ use std::os::unix::process::parent_id;
 use nix::libc;
 
 use super::failed::Failed;
-use crate::sys::pidfd::Pidfd;
+use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::process;
 
 const HINT: &str = "--pid $$ names the process of the script";
@@ -81,7 +81,7 @@ fn open(pid: u32) -> Result<Pidfd, Failed> {
         Some(libc::EINVAL | libc::ENOENT) => {
             Failed::new(format!("{pid} is not a running process")).hint(HINT)
         }
-        Some(libc::ENOSYS) => Failed::new("this kernel has no pidfds: Linux 5.3 brought them"),
+        None => Failed::new(error.to_string()).hint(FORBIDDEN_HINT),
         _ => Failed::new(format!("process {pid}: {}", io::Error::other(error))),
     })
 }

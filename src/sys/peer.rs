@@ -95,7 +95,8 @@ pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<P
     }
     if allows(Feature::PeerPidfd) {
         match by_peer_pidfd(socket) {
-            Err(Errno::ENOPROTOOPT) => {}
+            // Old kernels lack it, and a filter of system calls may forbid it.
+            Err(Errno::ENOPROTOOPT | Errno::EPERM | Errno::EACCES | Errno::ENOSYS) => {}
             Err(error) => return Err(error.into()),
             Ok(found) => return Ok(found.map(Pidfd::from_kernel)),
         }

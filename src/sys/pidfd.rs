@@ -32,15 +32,18 @@ static PIDFS_DEVICE: AtomicU64 = AtomicU64::new(0);
 pub struct Pidfd(OwnedFd);
 
 impl Pidfd {
-    /// Opens the process that has this pid now. [`is_gone`] tells whether an error means that there
-    /// is no such process.
+    /// Opens the process that has this pid now.
+    ///
+    /// # Errors
+    /// [`is_gone`] tells whether there is no such process. `PermissionDenied` means that no process can be
+    /// opened: the kernel is too old, or a filter of system calls forbids it.
     pub fn open(pid: u32) -> io::Result<Self> {
         #[cfg(test)]
         if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.open(pid).map(Self);
         }
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::ESRCH)?;
-        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty()).map_err(|error| named(error.into()))?))
     }
 
     /// Takes over a descriptor that a client sent.
@@ -224,6 +227,20 @@ impl AsFd for Pidfd {
 impl From<Pidfd> for OwnedFd {
     fn from(pidfd: Pidfd) -> Self {
         pidfd.0
+    }
+}
+
+/// What to do about a `PermissionDenied` of [`Pidfd::open`].
+pub const FORBIDDEN_HINT: &str =
+    "canal needs Linux 5.3 or later, and a container whose seccomp profile allows pidfd_open(2)";
+
+/// Names the call in an error that stays however often it is tried: it is not about the process.
+fn named(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
+            io::Error::new(io::ErrorKind::PermissionDenied, format!("pidfd_open(2): {error}"))
+        }
+        _ => error,
     }
 }
 

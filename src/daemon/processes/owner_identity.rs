@@ -8,7 +8,7 @@ use crate::daemon::processes::owners::process_of;
 use crate::daemon::wording::refusal::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
-use crate::sys::pidfd::Pidfd;
+use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::process::{Origin, uid_of};
 
 /// The user id that the kernel shows for every user without an id in a user namespace.
@@ -37,6 +37,9 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> Result<
 pub(crate) fn cannot_watch(error: &io::Error) -> Failure {
     let message = format!("the daemon cannot watch the process that shall own the lock: {error}");
     match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            Failure::new(ErrorName::Denied, message).hint(FORBIDDEN_HINT)
+        }
         io::ErrorKind::Unsupported => Failure::new(ErrorName::Denied, message),
         _ => Failure::new(ErrorName::TooManyConnections, message).hint("try again later"),
     }

@@ -7,3 +7,4 @@ mod older_kernel;
 mod on_demand;
 mod rules;
 mod stop;
+mod unable;

@@ -1,7 +1,7 @@
 //! What the kernel has, what canal does without it, and the limits of this process.
 
 use super::finding::Finding;
-use crate::sys::pidfd::Pidfd;
+use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::{fds, peer};
 
 /// With fewer descriptors no daemon starts.
@@ -28,8 +28,8 @@ pub(super) fn look() -> Vec<Finding> {
         }
         Err(error) => vec![Finding::problem(
             "kernel",
-            format!("Linux {release} has no pidfds ({error})"),
-            "canal needs Linux 5.3 or later; in a container, one that permits pidfd_open(2)",
+            format!("Linux {release} gives no pidfds: {error}"),
+            FORBIDDEN_HINT,
         )],
     };
     if std::env::var_os("CANAL_KERNEL").is_some() {
