@@ -25,7 +25,7 @@ pub use calls::watch::{Next, Watch, Watched};
 pub use error::ClientError;
 pub use options::{Options, Start};
 pub(crate) use start_daemon::program::find as find_program;
-pub use start_daemon::program::{OWN, is_on_demand_daemon};
+pub use start_daemon::program::{OWN, is_on_demand_daemon, own_program};
 pub(crate) use start_daemon::starts::last_line_of_log;
 
 use connection::stream::Connection;

@@ -4,7 +4,7 @@
 //! process than the one for which it was opened.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,15 @@ const PIDFD_THREAD: i32 = libc::O_EXCL;
 
 /// The device number of pidfs, once it was found.
 static PIDFS_DEVICE: AtomicU64 = AtomicU64::new(0);
+
+/// A namespace of a process: the number of the request of ioctl(2) that opens it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sys) enum Namespace {
+    /// `PIDFD_GET_PID_NAMESPACE`.
+    Pid = 0xFF05,
+    /// `PIDFD_GET_TIME_NAMESPACE`.
+    Time = 0xFF07,
+}
 
 /// A descriptor that refers to the same process for its whole life (Linux 5.3).
 #[derive(Debug)]
@@ -197,6 +206,19 @@ impl Pidfd {
     /// outside our pid namespace, and ENOTTY or EINVAL on older kernels.
     fn info(&self) -> Result<libc::pidfd_info, Errno> {
         self.info_about(libc::PIDFD_INFO_PID | libc::PIDFD_INFO_CREDS)
+    }
+
+    /// The inode of a namespace of the process (Linux 6.11; tried where the kernel has
+    /// `PIDFD_GET_INFO`, without which a process has no pid here if /proc is missing).
+    pub(in crate::sys) fn namespace(&self, namespace: Namespace) -> io::Result<u64> {
+        if !allows(Feature::PidfdInfo) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // SAFETY: the call takes integers, and returns a descriptor that nothing else has.
+        let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), namespace as libc::Ioctl, 0) };
+        // SAFETY: as above.
+        let fd = unsafe { OwnedFd::from_raw_fd(Errno::result(fd)?) };
+        Ok(nix::sys::stat::fstat(&fd)?.st_ino)
     }
 
     fn info_about(&self, mask: u32) -> Result<libc::pidfd_info, Errno> {

@@ -5,6 +5,9 @@
 //! does not report what it found. So the loader calls a function here before `main`, which records
 //! this first.
 
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What was found at the very start.
@@ -14,6 +17,21 @@ pub struct Startup {
     pub sigpipe_ignored: bool,
     /// Whether descriptors 0, 1 and 2 were open.
     pub open: [bool; 3],
+}
+
+/// The path by which this program was executed, made absolute; `None` if the kernel does not tell.
+/// Unlike `/proc/self/exe` it needs no /proc. The file there may be another one by now.
+#[must_use]
+pub fn executed_as() -> Option<PathBuf> {
+    // SAFETY: the call takes an integer.
+    let address = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    let text: *const c_char = std::ptr::with_exposed_provenance(usize::try_from(address).ok()?);
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the kernel put a NUL-terminated string there, which stays as long as the process lives.
+    let path = unsafe { CStr::from_ptr(text) };
+    std::path::absolute(OsStr::from_bytes(path.to_bytes())).ok()
 }
 
 /// Bits 0 to 2: the descriptor was closed. Bit 3: SIGPIPE was ignored.

@@ -9,7 +9,7 @@ use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
-use crate::client::{Client, ClientError, OWN, Start};
+use crate::client::{Client, ClientError, Start, own_program};
 use crate::daemon::{self, Options};
 use crate::protocol::place::Place;
 use crate::protocol::{Reload, Reloaded, Stop};
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
         without_engine: args.no_engine,
         replaces: None,
         embedded: false,
-        watcher: Some(OWN.into()),
+        watcher: Some(own_program()),
     };
     if args.watcher {
         // The next client that needs the daemon reports the error.

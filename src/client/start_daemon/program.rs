@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::client::ClientError;
 use crate::sys::process;
 use crate::sys::process::exec::{Lookup, lookup};
+use crate::sys::startup;
 
 /// This program itself, as [`Options::program`](crate::client::Options::program), for a program
 /// that is canal whatever its file is called.
@@ -38,7 +39,15 @@ pub(crate) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
 
 /// The file of this program, or the file that has replaced it since.
 fn newest_of_own() -> PathBuf {
-    own_paths().find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(OWN))
+    own_paths().find(|path| path.exists()).unwrap_or_else(own_program)
+}
+
+/// This program, by a path that can be executed: [`OWN`], or without /proc the path by which it was
+/// executed itself.
+#[must_use]
+pub fn own_program() -> PathBuf {
+    let own = PathBuf::from(OWN);
+    if own.exists() { own } else { startup::executed_as().unwrap_or(own) }
 }
 
 /// Where the file of this program was when it was started.
@@ -127,6 +136,8 @@ mod tests {
     fn this_program_is_found_under_any_name() {
         let found = find(Some(Path::new(OWN))).unwrap();
         assert_eq!(found, std::env::current_exe().unwrap());
+        let executed = startup::executed_as().unwrap();
+        assert!(is_file(&executed, &std::fs::metadata(found).unwrap()), "{executed:?}");
         let said = Path::new("/some/canal-of-tests");
         assert_eq!(find(Some(said)).unwrap(), said);
     }

@@ -26,6 +26,11 @@ use crate::sys::process::Origin;
 const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine first, or leave \
                                that journal out with `canal daemon --discard-journal`";
 
+const NO_BOOT: &str = "other hosts must be able to tell this boot of the machine from an earlier one, and \
+                       /proc/sys/kernel/random/boot_id cannot be read";
+
+const NO_BOOT_HINT: &str = "mount /proc here, as a whole: `mount -t proc proc /proc`";
+
 /// Starts to take part in the table that an engine keeps.
 ///
 /// # Errors
@@ -38,6 +43,9 @@ pub(crate) fn begin(
     let origin = Origin::read()?;
     if options.discard_journal {
         previous_journal::open(place, &origin, true)?;
+    }
+    if origin.boot_id.is_empty() {
+        return Err(Unusable { what: NO_BOOT.to_owned(), hint: NO_BOOT_HINT.into() }.into());
     }
     refuse_living(place, &origin)?;
     let mut nonce = [0; 16];

@@ -17,6 +17,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
@@ -209,7 +210,11 @@ impl Claim {
         // Uses the path of the open directory, because this name may be longer than the socket's
         // name, whose length was checked.
         let name = format!("/proc/self/fd/{}/.canal.sock.new", self.dir.as_raw_fd());
-        bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?)?;
+        match bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?) {
+            // There is no /proc.
+            Err(Errno::ENOENT) => bind(fd.as_raw_fd(), &UnixAddr::new(made)?)?,
+            bound => bound?,
+        }
         Ok(fd)
     }
 

@@ -4,13 +4,17 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use crate::sys::pidfd::{Namespace, Pidfd};
+
 /// The number that the kernel gives the first pid namespace (PROC_PID_INIT_INO).
 pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// What makes pids comparable: the boot and the namespaces in which they were read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Origin {
-    /// `/proc/sys/kernel/random/boot_id`.
+    /// `/proc/sys/kernel/random/boot_id`. Empty where that cannot be read: it may be any boot.
     pub boot_id: String,
     /// The inode of the pid namespace.
     pub pid_namespace: u64,
@@ -22,21 +26,43 @@ impl Origin {
     /// Reads the origin of this process.
     ///
     /// # Errors
-    /// /proc is not mounted. The message names the file.
+    /// /proc is not mounted, and the kernel is older than 6.13. The message names the file.
     pub fn read() -> io::Result<Self> {
         #[cfg(test)]
         if let Some(kernel) = crate::sys::kernel::simulated::current() {
             return Ok(kernel.origin());
         }
-        let boot_id = named("/proc/sys/kernel/random/boot_id", |path| fs::read_to_string(path))?;
+        let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
         let inode = |path: &str| fs::metadata(path).map(|file| file.ino());
-        let pid_namespace = named("/proc/self/ns/pid", inode)?;
+        let by_kernel = |namespace| Pidfd::open(std::process::id())?.namespace(namespace);
+        let pid_namespace = match inode("/proc/self/ns/pid") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                by_kernel(Namespace::Pid).map_err(|_| error)
+            }
+            other => other,
+        };
+        let pid_namespace = named("/proc/self/ns/pid", |_| pid_namespace)?;
         // Linux 5.6, and only if it was configured.
         let time_namespace = match inode("/proc/self/ns/time") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                by_kernel(Namespace::Time).unwrap_or(0)
+            }
             other => named("/proc/self/ns/time", |_| other)?,
         };
         Ok(Self { boot_id: boot_id.trim_end().to_owned(), pid_namespace, time_namespace })
+    }
+
+    /// Whether both may be of one boot.
+    #[must_use]
+    pub fn may_share_boot(&self, other: &Self) -> bool {
+        self.boot_id == other.boot_id || self.boot_id.is_empty() || other.boot_id.is_empty()
+    }
+
+    /// Whether the numbers and start times of processes mean the same for both.
+    #[must_use]
+    pub fn shares_numbers(&self, other: &Self) -> bool {
+        let of = |origin: &Self| (origin.pid_namespace, origin.time_namespace);
+        self.may_share_boot(other) && of(self) == of(other)
     }
 
     /// Whether the process that has this pid here is the machine's own init, which never ends. The

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use crate::world::process::{Ended, installed_or_skip};
+use crate::world::process::{Ended, installed_or_skip, root_or_skip, skipped};
 use crate::world::{World, canal, journal_only};
 
 /// How many daemons have written in the log that they listen.
@@ -92,4 +92,43 @@ fn a_filter_that_forbids_pidfd_open_is_named_and_does_not_pass_by_itself() {
     let Some(ended) = under_filter(&world, &forbidden, &["doctor"]) else { return };
     let ended = ended.code(1);
     assert!(ended.stdout.contains("pidfd_open(2): Operation not permitted"), "{ended:?}");
+}
+
+#[test]
+fn without_proc_or_with_a_part_of_it_locks_work_and_the_doctor_says_what_is_missing() {
+    let what = "a daemon without /proc";
+    if journal_only("a daemon over an engine needs the boot id of /proc")
+        || !root_or_skip(what)
+        || !installed_or_skip("unshare", what)
+    {
+        return;
+    }
+    for (mount, missing) in [
+        ("mount -t tmpfs none /proc", "/proc is not mounted: canal works"),
+        ("mount -t proc -o subset=pid none /proc", "/proc/sys cannot be read"),
+    ] {
+        let world = World::new();
+        let script = format!(
+            "{mount} || exit 77
+            canal run -k x -- sh -c 'canal run --new-session -n -q -k x -- true; echo busy $?'
+            canal run -n -k x --max-run 60 -- true; echo free $?
+            canal acquire -k y --pid $$ && canal run -n -q -k y -- true; echo held $?
+            canal daemon --stop; canal run -n -q -k y -- true; echo still held $?
+            canal release y --pid $$; canal run -n -k y -- true; echo free $?
+            canal doctor | grep ' proc '; canal daemon --stop"
+        );
+        let ended = world.program("unshare", ["-m", "sh", "-c", &script]).end();
+        if ended.code == Some(77) {
+            return skipped("no other /proc can be mounted here");
+        }
+        let said = "busy 75\nfree 0\nheld 75\nstill held 75\nfree 0\n";
+        assert!(ended.stdout.starts_with(said), "{mount}: {ended:?}");
+        assert!(ended.stdout.contains(missing), "{mount}: {ended:?}");
+        let kernel = world.program("unshare", ["-m", "sh", "-c", &format!("{mount}; canal run -k x -- true")]);
+        let ended = kernel.env("CANAL_KERNEL", "6.12").end();
+        match missing.contains("mounted") {
+            true => assert!(ended.code(125).stderr.contains("/proc/self/ns/pid: "), "named"),
+            false => drop(ended.code(0)),
+        }
+    }
 }

@@ -1,11 +1,37 @@
 //! What the kernel has, what canal does without it, and the limits of this process.
 
+use std::path::Path;
+
 use super::finding::Finding;
 use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
+use crate::sys::process::Origin;
 use crate::sys::{fds, peer};
 
 /// With fewer descriptors no daemon starts.
 const DESCRIPTORS_MIN: u64 = 64;
+
+/// What is missing in /proc.
+fn proc() -> Option<Finding> {
+    const HINT: &str = "mount /proc here: `mount -t proc proc /proc`";
+    match Origin::read() {
+        Err(error) => {
+            let message = format!(
+                "/proc is not mounted ({error}), and before Linux 6.13 no daemon works without it"
+            );
+            Some(Finding::problem("proc", message, HINT))
+        }
+        Ok(_) if !Path::new("/proc/self").exists() => {
+            let message = "/proc is not mounted: canal works, and shows no command of a process that did not ask itself, \
+                           finds no descendants, and shares no locks over an engine";
+            Some(Finding::advice("proc", message, HINT))
+        }
+        Ok(origin) if origin.boot_id.is_empty() => {
+            let message = "/proc/sys cannot be read (the mount option subset=pid?): canal works, but not over an engine";
+            Some(Finding::advice("proc", message, HINT))
+        }
+        Ok(_) => None,
+    }
+}
 
 pub(super) fn look() -> Vec<Finding> {
     let release = nix::sys::utsname::uname().map_or_else(
@@ -32,6 +58,7 @@ pub(super) fn look() -> Vec<Finding> {
             FORBIDDEN_HINT,
         )],
     };
+    findings.extend(proc());
     if std::env::var_os("CANAL_KERNEL").is_some() {
         findings.push(Finding::note("kernel", "CANAL_KERNEL hides newer features from canal"));
     }

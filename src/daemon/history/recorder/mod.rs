@@ -194,7 +194,9 @@ impl History {
         let Some(recorder) = &mut self.0 else { return };
         let Some(files) = &recorder.files else { return };
         let left = Checkpoint::read(&files.dir).unwrap_or_default();
-        let is_of_this_boot = left.boot_id == files.boot_id;
+        // Without a boot id it may be any boot.
+        let is_of_this_boot =
+            left.boot_id == files.boot_id || left.boot_id.is_empty() || files.boot_id.is_empty();
         recorder.is_noted = !left.records.is_empty();
         let known_ms = unseen.known_ms.max(left.known_ms).min(clock::unix_ms());
         let mut records = unseen.records(known_ms, recorder.host.as_ref());
