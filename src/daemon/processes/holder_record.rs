@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use crate::core::Token;
+use crate::core::{ProcessId, Token};
 use crate::daemon::processes::descendants::Trace;
 use crate::daemon::processes::holder::{Holder, WatchId};
-use crate::daemon::processes::other_namespace;
+use crate::daemon::processes::other_namespace::{Standing, Visible};
 use crate::daemon::processes::owners::find;
 use crate::daemon::processes::proof::Proof;
 use crate::daemon::unusable::Unusable;
@@ -69,7 +69,8 @@ impl Recorded {
         watcher: WatchId,
     ) -> io::Result<Option<BTreeMap<Token, Holder>>> {
         let recorded = read(&std::fs::read(dir.join(NAME))?);
-        let is_its = recorded.by.as_ref() == Some(origin) && recorded.watcher == Some(watcher);
+        let is_its = recorded.by.as_ref().is_some_and(|by| by.shares_numbers(origin))
+            && recorded.watcher == Some(watcher);
         Ok(is_its.then_some(recorded.each))
     }
 }
@@ -254,8 +255,8 @@ pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
     Err(Unusable { what, hint: HOLDERS_HINT.into() }.into())
 }
 
-/// The content of a file, if its processes belong to this boot and this namespace. Empty if they
-/// are gone.
+/// The content of a file, if its processes belong to this boot, with the pids that they have here. Empty if
+/// they are gone.
 fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recorded> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -264,18 +265,46 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
     };
     let recorded = read(&bytes);
     match &recorded.by {
-        Some(by) if by == origin => return Ok(recorded),
-        Some(by) if by.boot_id == origin.boot_id => {
-            let told = recorded.each.into_iter();
-            match other_namespace::refuse_recorded(told, path, origin) {
-                Err(error) if discard => tracing::warn!("left out: {error}"),
-                other => other?,
+        Some(by) if by.shares_numbers(origin) => Ok(recorded),
+        Some(by) if by.may_share_boot(origin) => {
+            let visible = Visible::look(by, origin);
+            let (mut each, mut unseen) = (BTreeMap::new(), 0);
+            for (token, told) in recorded.each {
+                match visible.standing(told.process) {
+                    Standing::Lives(pid) => {
+                        let process = ProcessId { pid, ..told.process };
+                        each.insert(token, Holder { process, ..told });
+                    }
+                    Standing::Ended => {}
+                    Standing::Unknown => unseen += 1,
+                }
             }
+            match (unseen, discard) {
+                (0, _) => {}
+                (_, true) => tracing::warn!("left out: {}", unseen_in(path, unseen)),
+                (_, false) => {
+                    let what = unseen_in(path, unseen);
+                    return Err(Unusable { what, hint: UNSEEN_HINT.into() }.into());
+                }
+            }
+            Ok(Recorded { each, ..Recorded::default() })
         }
-        _ => {}
+        _ => Ok(Recorded::default()),
     }
-    Ok(Recorded::default())
 }
+
+fn unseen_in(path: &Path, count: usize) -> String {
+    let names = if count == 1 { "process" } else { "processes" };
+    format!(
+        "{} names {count} {names} of another pid or time namespace, which cannot be seen from here",
+        path.display()
+    )
+}
+
+/// Over an engine an unseen process cannot be kept: the daemon must be able to end it in time.
+const UNSEEN_HINT: &str = "run the daemon where they are (a container?), or give this one a place of its own with \
+                           --socket; if they are gone for certain, `canal daemon --discard-journal` leaves them \
+                           out";
 
 fn read(bytes: &[u8]) -> Recorded {
     let Recorded { mut by, mut each, mut watcher } = Recorded::default();
@@ -311,7 +340,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::core::{OnLost, ProcessId};
+    use crate::core::OnLost;
 
     fn told(pid: u32) -> Holder {
         let process = ProcessId { pid, started: 7, inode: u64::MAX };

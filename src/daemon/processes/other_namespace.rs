@@ -1,124 +1,152 @@
-//! Processes of another pid or time namespace of this boot.
+//! Processes that a daemon in another pid or time namespace of this boot recorded.
 //!
-//! The daemon cannot watch them. But from the first pid namespace, which sees the processes of all
-//! others, it can at least find out that none of them is left: a container was removed with
-//! everything that ran in it.
+//! Their pids and start times mean nothing here. The inode of a pidfd, though, identifies a process
+//! within the boot for every namespace, so what is visible here is found again by it.
 //!
-//! Invariant: a process counts as gone only if the daemon would have seen it.
+//! Invariant: a process counts as gone only if the daemon would have seen it. A record of a process
+//! that may live never names another process.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::core::{Owner, ProcessId, Table, Token};
-use crate::daemon::processes::children::Children;
-use crate::daemon::processes::holder::Holder;
-use crate::daemon::unusable::Unusable;
+use crate::core::{Diverged, Owner, ProcessId, Request, Rules, Table};
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{FIRST_PID_NAMESPACE, Origin, all};
 
-/// What became of processes of another namespace.
-#[derive(Debug, PartialEq, Eq)]
-enum Fate {
-    /// No process is left.
-    Gone,
-    /// These processes are left, with their pids in this namespace.
-    Live(BTreeSet<u32>),
-    /// They may be where the daemon cannot see them.
+/// No process ever has this pid: it is above the kernel's limit.
+const PID_OF_NONE: u32 = i32::MAX.cast_unsigned();
+
+/// What is known here of a recorded process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It lives, and has this pid here.
+    Lives(u32),
+    /// It has ended.
+    Ended,
+    /// It may be where the daemon cannot see it.
     Unknown,
 }
 
-/// Refuses to start while a process of another namespace holds anything by a journal's table, or
-/// may hold anything. `origin` is that of this process.
-///
-/// # Errors
-/// Such processes exist or may exist. The error says what to do about it.
-pub(crate) fn refuse_holders(table: &Table, dir: &Path, origin: &Origin) -> anyhow::Result<()> {
-    let processes: BTreeSet<ProcessId> = table
-        .holds()
-        .filter_map(|hold| match hold.asked.owner {
-            Owner::Process(process) => Some(process),
-            Owner::Lease(_) | Owner::Jobserver(_) => None,
-        })
-        .collect();
-    let fate = match fate(&processes, origin) {
-        Fate::Gone if has_writers(table, dir) => Fate::Unknown,
-        fate => fate,
-    };
-    refuse(&fate, processes.len(), &format!("the journal in {}", dir.display()))
+/// The processes that are visible here, to compare recorded ones with.
+#[derive(Debug)]
+pub(crate) struct Visible {
+    /// By the inode of the pidfd: the pid here, and whether the process lives.
+    by_inode: BTreeMap<u64, Standing>,
+    /// Whether a process of the namespace of the records would have been found.
+    sees_theirs: bool,
+    /// Whether any process of the machine would have been found.
+    sees_all: bool,
 }
 
-/// The same check for a record of holders, which a daemon with an engine keeps.
-pub(crate) fn refuse_recorded(
-    each: impl Iterator<Item = (Token, Holder)>,
-    path: &Path,
-    origin: &Origin,
-) -> anyhow::Result<()> {
-    let processes: BTreeSet<ProcessId> = each.map(|(_, told)| told.process).collect();
-    refuse(&fate(&processes, origin), processes.len(), &path.display().to_string())
-}
-
-/// Whether descendants of a holder still have, or may have, its FIFO open. A FIFO has no namespace.
-fn has_writers(table: &Table, dir: &Path) -> bool {
-    let mut children = Children::new(dir);
-    let mut holds = table.holds().filter(|hold| hold.asked.children);
-    holds.any(|hold| {
-        children.take_over(hold.token, hold.asked.tag).is_err() || children.has_writers(hold.token)
-    })
-}
-
-fn fate(processes: &BTreeSet<ProcessId>, origin: &Origin) -> Fate {
-    if processes.is_empty() {
-        return Fate::Gone;
-    }
-    // Two processes without an inode number cannot be told apart.
-    let inodes: BTreeSet<u64> =
-        processes.iter().map(|process| process.inode).filter(|inode| *inode != 0).collect();
-    let Ok(numbers) = all() else { return Fate::Unknown };
-    let mut live = BTreeSet::new();
-    for pid in numbers {
-        match Pidfd::open(pid) {
-            Ok(pidfd) if pidfd.inode() == 0 => return Fate::Unknown,
-            Ok(pidfd) if inodes.contains(&pidfd.inode()) && !pidfd.has_ended() => {
-                live.insert(pid);
+impl Visible {
+    /// Looks at all processes, for records of the namespaces of `theirs`.
+    pub(crate) fn look(theirs: &Origin, here: &Origin) -> Self {
+        let mut by_inode = BTreeMap::new();
+        let mut is_whole = true;
+        for pid in all().unwrap_or_else(|_| {
+            is_whole = false;
+            Vec::new()
+        }) {
+            match Pidfd::open(pid) {
+                // Without pidfs nothing identifies a process for several namespaces.
+                Ok(pidfd) if pidfd.inode() == 0 => is_whole = false,
+                Ok(pidfd) => {
+                    let standing =
+                        if pidfd.has_ended() { Standing::Ended } else { Standing::Lives(pid) };
+                    by_inode.insert(pidfd.inode(), standing);
+                }
+                Err(error) if is_gone(&error) => {}
+                Err(_) => is_whole = false,
             }
-            Ok(_) => {}
-            Err(error) if is_gone(&error) => {}
-            Err(_) => return Fate::Unknown,
+        }
+        let sees_theirs = is_whole && theirs.pid_namespace == here.pid_namespace;
+        let sees_all = is_whole && here.pid_namespace == FIRST_PID_NAMESPACE;
+        Self { by_inode, sees_theirs, sees_all }
+    }
+
+    /// What is known of a recorded process.
+    pub(crate) fn standing(&self, process: ProcessId) -> Standing {
+        // A process that had no pid for those who recorded it was not in their namespace.
+        let would_be_found = self.sees_all || (self.sees_theirs && process.pid != 0);
+        match self.by_inode.get(&process.inode) {
+            _ if process.inode == 0 => Standing::Unknown,
+            Some(standing) => *standing,
+            None if would_be_found => Standing::Ended,
+            None => Standing::Unknown,
         }
     }
-    let all_would_be_seen =
-        inodes.len() == processes.len() && origin.pid_namespace == FIRST_PID_NAMESPACE;
-    match all_would_be_seen {
-        _ if !live.is_empty() => Fate::Live(live),
-        true => Fate::Gone,
-        false => Fate::Unknown,
+
+    /// The process as a daemon here records it. One that may live and is not visible has no pid, so that
+    /// nothing that is looked up here is taken for it.
+    pub(crate) fn translate(&self, process: ProcessId) -> ProcessId {
+        let pid = match self.standing(process) {
+            Standing::Lives(pid) => pid,
+            Standing::Ended => PID_OF_NONE,
+            Standing::Unknown => 0,
+        };
+        ProcessId { pid, ..process }
     }
 }
 
-fn refuse(fate: &Fate, count: usize, by: &str) -> anyhow::Result<()> {
-    let (what, hint) = match fate {
-        Fate::Gone => return Ok(()),
-        Fate::Live(pids) => {
-            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            let what = format!(
-                "processes of another pid or time namespace hold locks by {by}: pid {} here",
-                pids.join(", ")
-            );
-            (what, "end them, or run the daemon where they are (a container?)")
-        }
-        Fate::Unknown => {
-            let names = if count == 1 { "process" } else { "processes" };
-            let what = format!(
-                "{by} names {count} {names} of another pid or time namespace, which cannot be \
-                 looked after from here"
-            );
-            let hint = "run the daemon where they are (a container?), or give this one a place of \
-                        its own with --socket; if they are gone for certain, `canal daemon \
-                        --discard-journal` leaves them out";
-            (what, hint)
+/// A table of another namespace, as a daemon here keeps it.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    pub(crate) table: Table,
+    /// The holders that may live where the daemon cannot see them: key and command of each.
+    pub(crate) unverified: Vec<String>,
+}
+
+/// Why a table of another namespace cannot be kept here.
+#[derive(Debug)]
+pub(crate) enum NotAdopted {
+    /// The table contradicts itself.
+    Diverged(Diverged),
+    /// Nothing but their pids identifies these holders: key and command of each.
+    Nameless(Vec<String>),
+}
+
+/// Translates the processes of a table that was recorded in other namespaces.
+pub(crate) fn adopt(table: &Table, rules: Rules, visible: &Visible) -> Result<Adopted, NotAdopted> {
+    let mut snapshot = table.snapshot();
+    let holders = |is: &dyn Fn(ProcessId) -> bool| -> Vec<String> {
+        let held = table.holds().filter(|hold| !hold.orphaned);
+        let named = held.filter_map(|hold| match hold.asked.owner {
+            Owner::Process(process) if is(process) => {
+                let keys: BTreeSet<&str> =
+                    hold.items.iter().map(|item| item.key.as_str()).collect();
+                let keys = keys.into_iter().collect::<Vec<_>>().join(" ");
+                Some(format!("{keys} ({})", hold.asked.command.0))
+            }
+            _ => None,
+        });
+        named.collect()
+    };
+    let nameless = holders(&|process| process.inode == 0);
+    if !nameless.is_empty() {
+        return Err(NotAdopted::Nameless(nameless));
+    }
+    let unverified = holders(&|process| visible.standing(process) == Standing::Unknown);
+    let owner = |owner: &mut Owner| {
+        if let Owner::Process(process) = owner {
+            *process = visible.translate(*process);
         }
     };
-    Err(Unusable { what, hint: hint.into() }.into())
+    let request = |request: &mut Arc<Request>| {
+        let request = Arc::make_mut(request);
+        owner(&mut request.owner);
+        request.asker = request.asker.map(|asker| visible.translate(asker));
+    };
+    for frame in &mut snapshot.frames {
+        owner(&mut frame.owner);
+    }
+    for hold in &mut snapshot.holds {
+        request(&mut hold.asked);
+    }
+    for waiter in &mut snapshot.waiters {
+        request(&mut waiter.request);
+    }
+    let table = Table::restore(&snapshot, rules).map_err(NotAdopted::Diverged)?;
+    Ok(Adopted { table, unverified })
 }
 
 #[cfg(test)]
@@ -126,10 +154,11 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
-    use crate::daemon::processes::owners::process_of;
+    use crate::daemon::processes::owners::{find, process_of};
+    use crate::sys::process::Found;
 
-    fn origin(pid_namespace: u64) -> Origin {
-        Origin { boot_id: "b".to_owned(), pid_namespace, time_namespace: 0 }
+    fn origin(pid_namespace: u64, time_namespace: u64) -> Origin {
+        Origin { boot_id: "b".to_owned(), pid_namespace, time_namespace }
     }
 
     /// A process that ends when its input is closed, and its identity as another namespace would
@@ -141,26 +170,33 @@ mod tests {
     }
 
     #[test]
-    fn a_live_process_of_another_namespace_is_found_under_its_pid_here() {
+    fn a_process_of_another_namespace_is_known_by_its_inode_and_gone_only_where_it_would_be_seen() {
         let (mut child, process) = process();
         if process.inode == 0 {
             return; // Without pidfs nothing distinguishes it from others.
         }
-        let processes = BTreeSet::from([process]);
-        let first = origin(FIRST_PID_NAMESPACE);
-        assert_eq!(fate(&processes, &first), Fate::Live(BTreeSet::from([child.id()])));
+        let below = origin(7, 1);
+        let first = origin(FIRST_PID_NAMESPACE, 1);
+        let seen = |here: &Origin| Visible::look(&below, here).standing(process);
+        for here in [&first, &origin(8, 1), &origin(7, 2)] {
+            assert_eq!(seen(here), Standing::Lives(child.id()), "{here:?}");
+        }
+        let translated = Visible::look(&below, &first).translate(process);
+        assert!(matches!(find(translated), Found::Same(_)), "{translated:?}");
+        let nameless = ProcessId { inode: 0, ..process };
+        assert_eq!(Visible::look(&below, &first).standing(nameless), Standing::Unknown);
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert_eq!(fate(&processes, &first), Fate::Gone);
-        assert_eq!(fate(&processes, &origin(7)), Fate::Unknown, "it may be where we do not look");
-        let nameless = BTreeSet::from([process, ProcessId { inode: 0, ..process }]);
-        assert_eq!(fate(&nameless, &first), Fate::Unknown);
-    }
-
-    #[test]
-    fn one_process_is_named_in_the_singular() {
-        let said = |count| refuse(&Fate::Unknown, count, "it").unwrap_err().to_string();
-        assert!(said(1).contains("names 1 process of"));
-        assert!(said(2).contains("names 2 processes of"));
+        assert_eq!(seen(&first), Standing::Ended);
+        assert_eq!(seen(&origin(7, 2)), Standing::Ended, "only the clock is another one");
+        assert_eq!(seen(&origin(8, 1)), Standing::Unknown, "it may be where we do not look");
+        let outside = ProcessId { pid: 0, ..process };
+        let seen_outside = |here: &Origin| Visible::look(&below, here).standing(outside);
+        assert_eq!(seen_outside(&origin(7, 2)), Standing::Unknown, "it was not in that namespace");
+        assert_eq!(seen_outside(&first), Standing::Ended);
+        let gone = Visible::look(&below, &first).translate(process);
+        assert!(matches!(find(gone), Found::Gone));
+        let unknown = Visible::look(&below, &origin(8, 1)).translate(process);
+        assert!(matches!(find(unknown), Found::Unknown(_)));
     }
 }

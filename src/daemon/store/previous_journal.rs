@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
-use crate::core::{Change, Outcome, Owner, Rules, Snapshot, Table, Token};
+use crate::core::{Change, Outcome, Owner, ProcessId, Rules, Snapshot, Table, Token};
 use crate::daemon::history::open::Unseen;
-use crate::daemon::processes::other_namespace;
+use crate::daemon::processes::other_namespace::{NotAdopted, Standing, Visible, adopt};
 use crate::daemon::processes::owners::find;
 use crate::daemon::unusable::Unusable;
 use crate::history::Ending;
@@ -28,6 +28,8 @@ pub(crate) struct PreviousJournal {
     pub(crate) goes_on: bool,
     /// Whether the journal has to be written anew before records are appended.
     pub(crate) begins_anew: bool,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
     /// What ended with it. Of a journal that the daemon continues: all that may have ended.
     pub(crate) unseen: Unseen,
 }
@@ -36,8 +38,8 @@ impl PreviousJournal {
     /// Reads the journal of the daemon in `dir`.
     ///
     /// # Errors
-    /// Processes of another namespace may hold something by it, or it contains other outcomes than
-    /// its rules decide.
+    /// Processes of another namespace may hold something by it that nothing identifies here, or it contains
+    /// other outcomes than its rules decide.
     pub(crate) fn read(
         opened: Opened,
         dir: &Path,
@@ -54,11 +56,12 @@ impl PreviousJournal {
                 next_token,
                 goes_on: false,
                 begins_anew: true,
+                notes: Vec::new(),
                 unseen: Unseen::default(),
             });
         };
         let known_ms = records.iter().map(|record| record.entry.at.0).max().unwrap_or(0);
-        if written_by.boot_id != origin.boot_id {
+        if !written_by.may_share_boot(origin) {
             let next_token = last_token(&snapshot, &records);
             tracing::info!("the machine was started anew: what was held before is void");
             let unseen = rebooted(&snapshot, &records, known_ms);
@@ -68,28 +71,19 @@ impl PreviousJournal {
                 next_token,
                 goes_on: false,
                 begins_anew: true,
+                notes: Vec::new(),
                 unseen,
             });
         }
         let same_rules = version == rules.version();
         let table = replay(&snapshot, &records, rules, same_rules)?;
-        if written_by != *origin {
-            // Leases belong to no process. The lease file contains them.
-            other_namespace::refuse_holders(&table, dir, origin)?;
-            tracing::info!(
-                "the journal is of another pid or time namespace, where nobody holds anything"
-            );
-            let next_token = table.next_token();
-            let unseen = Unseen::void(&table, &Ending::Ended, known_ms);
-            return Ok(Self {
-                journal,
-                table: fresh,
-                next_token,
-                goes_on: false,
-                begins_anew: true,
-                unseen,
-            });
-        }
+        // By the pids that the processes had.
+        let unseen = Unseen::of_table(&table, known_ms);
+        let mut notes = Vec::new();
+        let table = match written_by.shares_numbers(origin) {
+            true => table,
+            false => adopted(&table, rules, dir, &Visible::look(&written_by, origin), &mut notes)?,
+        };
         if !same_rules {
             tracing::info!(
                 version,
@@ -98,10 +92,49 @@ impl PreviousJournal {
             );
         }
         let next_token = table.next_token();
-        let unseen = Unseen::of_table(&table, known_ms);
-        Ok(Self { journal, table, next_token, goes_on: true, begins_anew: !same_rules, unseen })
+        let begins_anew = !same_rules || written_by != *origin;
+        Ok(Self { journal, table, next_token, goes_on: true, begins_anew, notes, unseen })
     }
 }
+
+/// The table of another pid or time namespace, with the processes as they are known here.
+fn adopted(
+    table: &Table,
+    rules: Rules,
+    dir: &Path,
+    visible: &Visible,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Table> {
+    match adopt(table, rules, visible) {
+        Ok(adopted) => {
+            tracing::info!(
+                unverified = adopted.unverified.len(),
+                "the journal is of another pid or time namespace, and its processes are known here"
+            );
+            if !adopted.unverified.is_empty() {
+                notes.push(format!("{UNVERIFIED}: {}", adopted.unverified.join(", ")));
+            }
+            Ok(adopted.table)
+        }
+        Err(NotAdopted::Diverged(error)) => Err(error.into()),
+        Err(NotAdopted::Nameless(holders)) => {
+            let what = format!(
+                "the journal in {} names processes of another pid or time namespace, and before Linux \
+                 6.9 nothing identifies them here: {}",
+                dir.display(),
+                holders.join(", ")
+            );
+            Err(Unusable { what, hint: NAMELESS_HINT.into() }.into())
+        }
+    }
+}
+
+const UNVERIFIED: &str = "it cannot be seen from this pid namespace whether these holders still live, so they keep \
+                          their locks until `canal release --force`";
+
+const NAMELESS_HINT: &str = "run the daemon where they are (a container?), or give this one a place of its own with \
+                             --socket; if they are gone for certain, `canal daemon --discard-journal` leaves them \
+                             out";
 
 /// Rebuilds the table from a snapshot and the records that follow it.
 fn replay(
@@ -173,7 +206,7 @@ pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Res
     match &error {
         // Records from before the last boot are void anyway. They were not synced, so a power cut
         // may have left any part of them.
-        OpenError::Damaged { origin: Some(by), .. } if by.boot_id != origin.boot_id => {
+        OpenError::Damaged { origin: Some(by), .. } if !by.may_share_boot(origin) => {
             tracing::warn!(%error, "left out: it is of an earlier start of the machine");
             discarded(place)
         }
@@ -191,26 +224,33 @@ fn discarded(place: &Place) -> anyhow::Result<Opened> {
     Ok(Journal::open(&place.dir)?)
 }
 
-/// The table of a journal, as far as it can be read. `None` if there is no journal of this origin.
-fn salvaged(place: &Place, origin: &Origin) -> Option<Table> {
-    let salvaged = salvage(&place.dir).filter(|salvaged| salvaged.origin == *origin)?;
+/// The table of a journal, as far as it can be read, and who of its processes has certainly ended. `None` if
+/// there is no journal of this boot.
+fn salvaged(place: &Place, origin: &Origin) -> Option<(Table, impl Fn(ProcessId) -> bool)> {
+    let salvaged = salvage(&place.dir).filter(|salvaged| salvaged.origin.may_share_boot(origin))?;
+    let foreign = !salvaged.origin.shares_numbers(origin);
+    let visible = foreign.then(|| Visible::look(&salvaged.origin, origin));
+    let has_ended = move |process| match &visible {
+        Some(visible) => visible.standing(process) == Standing::Ended,
+        None => matches!(find(process), Found::Gone),
+    };
     let mut table = Table::restore(&salvaged.snapshot, Rules::default()).ok()?;
     for record in &salvaged.records {
         if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
             break;
         }
     }
-    Some(table)
+    Some((table, has_ended))
 }
 
 /// How many frames hold something by a journal, except for frames whose process is certainly gone.
 /// Frames of leases count, and so do frames that have ended and whose descendants keep a hold.
 /// Changes nothing.
 pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
-    let Some(table) = salvaged(place, origin) else { return 0 };
+    let Some((table, has_ended)) = salvaged(place, origin) else { return 0 };
     let holding = table.frames().filter(|frame| table.holds_in(frame.id).next().is_some());
     let lives = |owner: &Owner| match owner {
-        Owner::Process(process) => !matches!(find(*process), Found::Gone),
+        Owner::Process(process) => !has_ended(*process),
         Owner::Lease(_) => true,
         // The hold of its build counts.
         Owner::Jobserver(_) => false,
@@ -220,10 +260,10 @@ pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
 
 /// Logs which processes lose their locks and may still run when the journal is left out.
 fn name_the_losers(place: &Place, origin: &Origin) {
-    let Some(table) = salvaged(place, origin) else { return };
+    let Some((table, has_ended)) = salvaged(place, origin) else { return };
     for hold in table.holds() {
         let Owner::Process(process) = &hold.asked.owner else { continue };
-        if matches!(find(*process), Found::Gone) {
+        if has_ended(*process) {
             continue;
         }
         let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();

@@ -78,6 +78,7 @@ pub(crate) fn recover(
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
     let mut old = PreviousJournal::read(opened, &place.dir, &origin, rules)?;
+    notes.append(&mut old.notes);
     let goes_on = old.goes_on;
     let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
     // The journal of this boot has all leases, and after a reboot the file of the leases has them.

@@ -4,12 +4,13 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink};
 
 use canal::sys::pidfd::Pidfd;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::namespace::privately;
 use crate::world::World;
 use crate::world::peer::Peer;
-use crate::world::process::{installed_or_skip, root_or_skip, wait_until};
+use crate::world::process::{installed_or_skip, root_or_skip, signal, wait_until};
 
 /// The JSON values in a text, one after the other.
 fn values(text: &str) -> Vec<Value> {
@@ -266,7 +267,7 @@ fn is_first() -> bool {
 }
 
 #[test]
-fn the_holds_of_a_pid_namespace_end_with_it() {
+fn the_holders_of_a_pid_namespace_are_taken_up_outside_it() {
     let what = "a daemon in a pid namespace of its own";
     if !root_or_skip(what) || !installed_or_skip("unshare", what) || !is_first() {
         return;
@@ -282,13 +283,59 @@ fn the_holds_of_a_pid_namespace_end_with_it() {
     let args = ["-p", "-f", "--mount-proc", "--kill-child", "sh", "-c", &script];
     let elsewhere = world.program("unshare", args).spawn();
     wait_until("it is held", || elsewhere.stdout().contains("held"));
-    let refused = world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(125);
-    assert!(refused.stderr.contains("hold locks by the journal"), "{refused:?}");
-    assert!(refused.stderr.contains(" here\nhint: "), "{refused:?}");
-    elsewhere.kill();
-    wait_until("all of them are gone", || {
+    // The daemon here sees the processes of the other namespace, and takes them up under their pids here.
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(0);
+    let key = world.key("x");
+    let holder = &key.holders[0];
+    assert_eq!(name_of(holder.pid), "sleep");
+    assert_eq!(holder.state.as_deref(), Some("running"));
+    signal(holder.pid.cast_signed(), Signal::SIGKILL);
+    wait_until("its lock is free", || {
         world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code == Some(0)
     });
+    elsewhere.kill();
+}
+
+fn name_of(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim().to_owned()
+}
+
+#[test]
+fn holders_that_a_daemon_cannot_see_keep_their_locks_and_bar_no_others() {
+    let what = "a daemon in a pid namespace of its own";
+    if !root_or_skip(what) || !installed_or_skip("unshare", what) || !is_first() {
+        return;
+    }
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let waiter = world.waiter("x", &[], &["echo", "on"]);
+    world.kill_daemon();
+    // Two daemons in a row in other namespaces: the second one reads what the first one wrote.
+    let script = r#"
+        canal run -n -k x -- true; echo "x $?"
+        canal run -n -k y -- true; echo "y $?"
+        canal status x --json | grep -o '"state":"unverified"'
+        canal status -v | grep -c 'it cannot be seen from this pid namespace .*: x (cat'
+        kill -9 "$(cat "$0")"
+    "#;
+    let lock = world.runtime().join("lock").display().to_string();
+    let inside = || {
+        let args = ["-p", "-f", "--mount-proc", "--kill-child", "sh", "-c", script, &lock];
+        world.program("unshare", args).end().stdout
+    };
+    waiter.stop();
+    let said = "x 75\ny 0\n\"state\":\"unverified\"\n";
+    assert_eq!(inside(), format!("{said}1\n"));
+    // The kernel may give the second namespace the number of the first one.
+    assert!(inside().starts_with(said));
+    waiter.signal(Signal::SIGCONT);
+    // A daemon here can see it again, and its end.
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    assert_eq!(world.key("x").holders[0].state.as_deref(), Some("running"));
+    holder.finish();
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+    world.until_idle();
 }
 
 #[test]
