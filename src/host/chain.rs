@@ -157,6 +157,11 @@ impl Chain {
         self.seats.get(&host).copied()
     }
 
+    /// The incarnations that have not ended.
+    pub(in crate::host) fn seated(&self) -> impl Iterator<Item = HostId> {
+        self.seats.keys().copied()
+    }
+
     /// Of the incarnations that have not ended, the one that joined first.
     pub(in crate::host) fn eldest(&self) -> Option<HostId> {
         self.seats.keys().next().copied()

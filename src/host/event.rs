@@ -1,5 +1,6 @@
 //! What a member tells its driver, the daemon.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::core::{Entry, HostId, Revision, Snapshot, UnixMillis};
@@ -84,6 +85,8 @@ pub enum Event {
     Away(Outage),
     /// The engine answers again.
     Back,
+    /// The engine takes nothing in although it answers, for this reason; `None`: it does again.
+    Full(Option<Outage>),
     /// The engine answers, but this host cannot take part as things are. It tries again by itself;
     /// [`Event::Unhindered`] or [`Event::Joined`] follows when it succeeds. Sent again if the
     /// reason changes. Commands run on while their deadlines allow: what is not renewed meanwhile
@@ -155,6 +158,9 @@ pub struct Health {
     pub head: Position,
     /// The incarnations that have not ended, as of the last renewal.
     pub hosts: Vec<Observed>,
+    /// When each of them was last known to live, in milliseconds of CLOCK_BOOTTIME; also while this
+    /// host is no member.
+    pub heard: BTreeMap<HostId, u64>,
 }
 
 /// What this host has observed of an incarnation.

@@ -14,6 +14,8 @@ pub(in crate::host) const SILENCE: u64 = 1100;
 #[derive(Debug, Default)]
 pub(in crate::host) struct FailureDetector {
     seen: BTreeMap<HostId, Observed>,
+    /// When each incarnation was last known to live. It is kept while this host is no member.
+    heard: BTreeMap<HostId, u64>,
 }
 
 impl FailureDetector {
@@ -39,6 +41,23 @@ impl FailureDetector {
             (alive.host, Observed { alive: *alive, since_ms })
         };
         self.seen = alive.iter().map(look).collect();
+        let before = std::mem::take(&mut self.heard);
+        let heard = |(host, seen): (&HostId, &Observed)| {
+            let heard_ms = match seen.alive.sign {
+                // The engine says at each look that it lives.
+                Sign::Watched => Some(now_ms),
+                Sign::Renewals(_) => Some(seen.since_ms),
+                Sign::Lapsed => before.get(host).copied(),
+            };
+            Some((*host, heard_ms?))
+        };
+        self.heard = self.seen.iter().filter_map(heard).collect();
+    }
+
+    /// When each incarnation was last known to live, in milliseconds of this host's
+    /// CLOCK_BOOTTIME.
+    pub(in crate::host) fn heard(&self) -> &BTreeMap<HostId, u64> {
+        &self.heard
     }
 
     /// Restarts the wait for a sign of an incarnation.
@@ -91,6 +110,23 @@ mod tests {
         assert_eq!(watch.evidence(HOST, 7_199), None, "it renewed");
         watch.look_anew(HOST, 7_000);
         assert_eq!(watch.evidence(HOST, 8_099), None);
+    }
+
+    #[test]
+    fn a_host_was_last_heard_when_it_renewed_or_when_the_engine_said_that_it_lives() {
+        let mut watch = FailureDetector::default();
+        watch.look(1_000, &alive(Sign::Watched));
+        watch.look(2_000, &alive(Sign::Watched));
+        assert_eq!(watch.heard().get(&HOST), Some(&2_000));
+        watch.look(3_000, &alive(Sign::Lapsed));
+        assert_eq!(watch.heard().get(&HOST), Some(&2_000));
+        watch.forget_all();
+        assert_eq!(watch.heard().get(&HOST), Some(&2_000), "it is still the last thing known");
+        watch.look(4_000, &alive(Sign::Renewals(1)));
+        watch.look(5_000, &alive(Sign::Renewals(1)));
+        assert_eq!(watch.heard().get(&HOST), Some(&4_000));
+        watch.look(6_000, &[]);
+        assert_eq!(watch.heard().get(&HOST), None, "it has ended");
     }
 
     #[test]

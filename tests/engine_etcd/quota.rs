@@ -2,7 +2,7 @@
 
 use canal::log::engine::{Answer, Call};
 
-use crate::conditions::{back, joined, nothing_comes, peer, unable};
+use crate::conditions::{away, back, joined, nothing_comes, peer};
 use crate::engine_contract::peer::Peer;
 use crate::etcd_server::{Etcd, installed, start_etcd_with, until};
 
@@ -44,9 +44,12 @@ fn a_full_etcd_still_renews_and_takes_the_batch_once_there_is_room() {
     for _ in 0..5 {
         one.ask(2, b"b", None);
     }
+    let is_full = |answer: &Answer| matches!(answer, Answer::Full(Some(it)) if it.hint.is_some());
+    one.until("Full", |answer| is_full(answer).then_some(()));
     nothing_comes(&mut one);
     assert!(one.renew().is_some());
     make_room(&server);
+    one.until("room again", |answer| matches!(answer, Answer::Full(None)).then_some(()));
     one.until("Appended", |answer| {
         matches!(answer, Answer::Appended { sequence: 2, .. }).then_some(())
     });
@@ -67,7 +70,7 @@ fn a_host_refused_by_a_full_etcd_registers_once_there_is_room() {
     fill(&server);
     let mut one = peer(&format!("etcd://{}", server.endpoint()), "one");
     ask_to_register(&mut one);
-    unable(&mut one);
+    away(&mut one);
     make_room(&server);
     loop {
         back(&mut one);
@@ -96,6 +99,12 @@ fn a_host_on_a_full_etcd_is_told_how_to_make_room() {
     fill(&server);
     let mut one = peer(&format!("etcd://{}", server.endpoint()), "one");
     ask_to_register(&mut one);
-    let (why, hint) = unable(&mut one);
+    let outage = one.until("Away", |answer| match answer {
+        Answer::Away(outage) => Some(outage.clone()),
+        _ => None,
+    });
+    // What waits goes on waiting: it is not refused.
+    assert!(!outage.refused, "{outage:?}");
+    let (why, hint) = (outage.why, outage.hint.unwrap_or_default());
     assert!(why.contains("full") && hint.contains("etcdctl alarm disarm"), "{why}; {hint}");
 }

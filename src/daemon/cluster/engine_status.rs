@@ -57,6 +57,8 @@ pub(crate) struct EngineStatus {
     pub(crate) appends: Histogram,
     /// Why this host cannot take part now although the engine answers.
     pub(crate) unable: Option<OngoingOutage>,
+    /// Why the engine takes nothing in now although it answers.
+    pub(crate) full: Option<OngoingOutage>,
     /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) began_ms: u64,
 }

@@ -38,7 +38,11 @@ impl Cluster {
                 ("unable", Some(why.clone()), hint.clone())
             }
             Some(OngoingOutage { why, hint, .. }) => ("away", Some(why.clone()), hint.clone()),
-            None if member => ("member", None, None),
+            None if member => {
+                let full = link.full.as_ref();
+                let hint = full.and_then(|full| full.hint.clone());
+                ("member", full.map(|full| full.why.clone()), hint)
+            }
             None => ("joining", self.what_for(&health.standing), None),
         };
         let stops = member.then(|| at(self.driver.deadlines().term_at));
@@ -78,11 +82,8 @@ impl Cluster {
     pub(crate) fn hosts_shown(&self, ledger: &Ledger) -> Vec<HostInfo> {
         let health = self.driver.health();
         let renewed = |id| {
-            if id == ledger.host {
-                return health.renewed_ms;
-            }
-            let seen = health.hosts.iter().find(|seen| seen.alive.host == id)?;
-            Some(seen.since_ms)
+            let own = health.renewed_ms.filter(|_| id == ledger.host);
+            own.or_else(|| health.heard.get(&id).copied())
         };
         let hosts = ledger.table.hosts().map(|host| HostInfo {
             host: host.label.clone(),

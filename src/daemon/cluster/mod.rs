@@ -168,6 +168,12 @@ impl Cluster {
         self.status.note_back();
     }
 
+    /// Notes that the engine takes nothing in although it answers, or does again.
+    pub(crate) fn note_full(&mut self, full: Option<Outage>) {
+        let before = self.status.full.take();
+        self.status.full = full.map(|outage| OngoingOutage::new(outage, before.as_ref()));
+    }
+
     /// Notes that this host cannot take part, although the engine can be reached.
     pub(crate) fn note_hindered(&mut self, outage: Outage) {
         let before = self.status.unable.as_ref();

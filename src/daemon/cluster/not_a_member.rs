@@ -36,7 +36,9 @@ impl Cluster {
 
     /// The failure for a client whose call needs a membership that this host does not have.
     pub(crate) fn not_a_member(&self, ledger: &Ledger) -> Failure {
-        if let Some(OngoingOutage { why, hint, since, .. }) = self.status.refusal() {
+        let advised = |outage: &&OngoingOutage| outage.hint.is_some();
+        let advised = self.status.away.as_ref().or(self.status.full.as_ref()).filter(advised);
+        if let Some(OngoingOutage { why, hint, since, .. }) = self.status.refusal().or(advised) {
             let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
             let failure = Failure::new(ErrorName::EngineAway, message);
             return match hint {

@@ -172,6 +172,7 @@ impl Member {
         self.recovering = None;
         self.writer = Writer::default();
         self.failure_detector.forget_all();
+        self.unknown_since.clear();
         self.snapshot_keeper.forget();
         self.forget_calls();
     }

@@ -8,7 +8,7 @@ mod lifecycle;
 mod recover;
 mod renew;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
 use crate::host::chain::{Chain, Known, Mark};
@@ -55,6 +55,10 @@ pub struct Member {
     pub(in crate::host) writer: Writer,
     pub(in crate::host) failure_detector: FailureDetector,
     pub(in crate::host) snapshot_keeper: SnapshotKeeper,
+    /// Since when the engine has no record of incarnations that have not ended.
+    unknown_since: BTreeMap<HostId, u64>,
+    /// The longest TTL that the table knows.
+    longest_ttl_ms: u64,
     /// The incarnation that has this host's label, if that is the obstacle.
     label_taken_by: Option<HostId>,
     /// The nonces of the incarnations that this host has given up. Their numbers may be those of
@@ -97,6 +101,8 @@ impl Member {
             writer: Writer::default(),
             failure_detector: FailureDetector::default(),
             snapshot_keeper: SnapshotKeeper::default(),
+            unknown_since: BTreeMap::new(),
+            longest_ttl_ms: 0,
             label_taken_by: None,
             lost: BTreeSet::new(),
             boots: Vec::new(),
@@ -155,7 +161,7 @@ impl Member {
         // First, so that a late answer is not treated as if it were in time.
         self.on_time();
         match &answer {
-            Answer::Away(_) | Answer::Back => {}
+            Answer::Away(_) | Answer::Back | Answer::Full(_) => {}
             _ => self.hear(),
         }
         match answer {
@@ -189,6 +195,7 @@ impl Member {
             Answer::Stored { position } => self.stored(position),
             Answer::Away(outage) => self.gone_away(outage),
             Answer::Back => self.come_back(),
+            Answer::Full(full) => self.events.push_back(Event::Full(full)),
         }
         self.on_time();
     }
@@ -249,6 +256,7 @@ impl Member {
             position: self.chain.as_ref().map_or(Position(0), |chain| chain.link().position),
             head: incarnation.map_or(Position(0), |incarnation| incarnation.head),
             hosts: self.failure_detector.seen().copied().collect(),
+            heard: self.failure_detector.heard().clone(),
         }
     }
 

@@ -29,6 +29,7 @@ impl Member {
     /// Passes the recovery of the table, and the longest TTL that the table knows. Call it after
     /// each [`crate::host::Event::Entry`] and [`crate::host::Event::Restore`] that changed them.
     pub fn recovers(&mut self, recovery: Option<&Recovery>, longest_ttl_ms: u64) {
+        self.longest_ttl_ms = longest_ttl_ms;
         let Some(from) = recovery.and_then(|recovery| recovery.ttl_from) else {
             self.recovering = None;
             return;

@@ -1,9 +1,10 @@
 //! Renewals, deadlines, and the repetition of calls.
 
 use crate::core::HostId;
+use crate::host::failure_detector::SILENCE;
 use crate::host::incarnation::Timer;
 use crate::host::{Event, LostWhy, Member, Standing};
-use crate::log::engine::{Alive, Append, Call, Ends, Outage, Position};
+use crate::log::engine::{Alive, Append, Call, Ends, Evidence, Outage, Position};
 
 impl Member {
     /// Does what is due, and gives up an incarnation that was not renewed in time.
@@ -175,7 +176,10 @@ impl Member {
         self.failure_detector.look(now_ms, alive);
         match self.standing {
             Standing::LabelInUse { .. } => self.decide_how_to_join(),
-            Standing::Member => self.end_the_gone(asked_ms),
+            Standing::Member => {
+                self.end_the_gone(asked_ms);
+                self.end_the_unknown(asked_ms, alive);
+            }
             _ => {}
         }
         self.store_due();
@@ -189,6 +193,33 @@ impl Member {
         for host in others.into_iter().filter(|host| Some(*host) != us) {
             if let Some(evidence) = self.failure_detector.evidence(host, asked_ms) {
                 self.end(Ends { host, evidence });
+            }
+        }
+    }
+
+    /// Ends the incarnations of the log that the engine has no record of: somebody emptied its table
+    /// of hosts. If such a host lives, it finds that out at its next renewal, and its commands have
+    /// ended when its TTL is over.
+    fn end_the_unknown(&mut self, asked_ms: u64, alive: &[Alive]) {
+        let us = self.host();
+        let Some((chain, incarnation)) = self.chain.as_ref().zip(self.incarnation.as_ref()) else {
+            return;
+        };
+        let has_read_all = incarnation.is_settled() && chain.link().position >= incarnation.head;
+        let is_unknown =
+            |host: &HostId| Some(*host) != us && alive.iter().all(|alive| alive.host != *host);
+        let unknown: Vec<HostId> = match has_read_all {
+            true => chain.seated().filter(is_unknown).collect(),
+            false => return,
+        };
+        self.unknown_since.retain(|host, _| unknown.contains(host));
+        let ttl_ms = self.longest_ttl_ms.max(incarnation.timing.ttl_ms);
+        let silent_ms = ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
+        let now_ms = self.now.boot_ms;
+        for host in unknown {
+            let since_ms = *self.unknown_since.entry(host).or_insert(now_ms);
+            if asked_ms >= since_ms.saturating_add(silent_ms) {
+                self.end(Ends { host, evidence: Evidence::Unknown });
             }
         }
     }

@@ -96,6 +96,9 @@ pub enum Answer {
     /// The engine is of no use for now. What was called may have been done or not. Said again if
     /// the reason becomes another one.
     Away(Outage),
+    /// The engine takes nothing in for this reason, although it can be reached: what was asked waits.
+    /// `None`: it takes in again what it is given.
+    Full(Option<Outage>),
     /// The engine can be reached again; whatever has no answer is to be called again.
     Back,
 }

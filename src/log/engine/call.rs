@@ -85,7 +85,7 @@ pub struct Ends {
     pub evidence: Evidence,
 }
 
-/// What permits to end an incarnation. None may have ended already.
+/// What permits to end an incarnation. None may have ended already as far as the engine knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// The engine itself knows that it did not renew in time.
@@ -95,6 +95,8 @@ pub enum Evidence {
         /// How many times.
         renewals: u64,
     },
+    /// The engine has no record of it, not even of its end: somebody removed it.
+    Unknown,
     /// The asker has its identity and takes its place, or is it itself, or comes from another boot
     /// of its machine.
     Own,

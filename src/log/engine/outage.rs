@@ -31,8 +31,9 @@ impl Outage {
         Self::refused("the configuration names another table now", Some(hint))
     }
 
-    /// Whether it differs from what was reported `before`; the wording of silence varies.
+    /// Whether it differs from what was reported `before`. A server that was silent at first may be
+    /// read-only next: people are told the reason that counts now.
     pub(in crate::log::engine) fn is_news(&self, before: Option<&Self>) -> bool {
-        before.is_none_or(|before| before != self && (before.refused || self.refused))
+        before != Some(self)
     }
 }

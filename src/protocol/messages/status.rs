@@ -72,7 +72,8 @@ pub struct EngineInfo {
     pub stops: Option<String>,
     /// Since when it cannot be reached.
     pub away_since: Option<String>,
-    /// Why it cannot be reached or used, or what the host waits for before it joins.
+    /// Why it cannot be reached or used, why it takes nothing in, or what the host waits for before
+    /// it joins.
     pub why: Option<String>,
     /// What to do about it.
     pub hint: Option<String>,

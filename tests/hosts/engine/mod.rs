@@ -2,6 +2,7 @@
 
 mod compacted;
 mod doctor;
+mod full;
 mod leader;
 mod lost_entries;
 mod outage;

@@ -4,11 +4,16 @@ use std::time::Duration;
 
 use crate::over_each_engine;
 use crate::shared_table::commands::{finish, lost, never_both, next, queue, start, start_for_now};
-use crate::shared_table::{Log, hosts, hosts_timed, mortal_hosts, until_idle};
+use crate::shared_table::{Host, Log, hosts, hosts_timed, mortal_hosts, until_idle};
+use crate::world::process::wait_until;
 use crate::world::record::Events;
 use crate::{etcd_server, postgres_server};
 
-over_each_engine!(until_shortly_before_commands_must_end);
+over_each_engine!(
+    until_shortly_before_commands_must_end,
+    what_was_lost_is_recorded_while_the_engine_is_away,
+    the_status_follows_the_renewals_of_other_hosts,
+);
 
 /// One command runs, others wait or come meanwhile: all of them go on.
 fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(bool)) {
@@ -49,9 +54,7 @@ fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
     assert_eq!(Events::of(&a.world).started(), ["1"]);
     for host in [&a, &b] {
         let said = || std::fs::read_to_string(host.world.runtime().join("daemon.log")).unwrap();
-        crate::world::process::wait_until("it gives up", || {
-            said().contains("everything that was held here is lost")
-        });
+        wait_until("it gives up", || said().contains("everything that was held here is lost"));
     }
     engine(true);
     other.end().code(0);
@@ -113,4 +116,71 @@ fn postgres_is_stopped_for_longer_than_the_ttl() {
     let Some(mut server) = postgres_server::start_postgres() else { return };
     let log = Log::in_postgres(&server);
     longer_than_the_ttl(&log, |up| if up { server.start() } else { server.halt() });
+}
+
+#[test]
+fn the_reason_that_is_shown_for_an_outage_is_the_present_one() {
+    let Some(mut server) = postgres_server::start_postgres() else { return };
+    let log = Log::in_postgres(&server);
+    let [a] = hosts(&log);
+    server.crash();
+    a.until("away");
+    server.configure("default_transaction_read_only = on");
+    server.start();
+    let why = || a.world.look().and_then(|status| status.engine?.why).unwrap_or_default();
+    wait_until("the reason is another one", || why().contains("read only"));
+    server.configure("default_transaction_read_only = off");
+    server.halt();
+    server.start();
+    a.until("member");
+}
+
+/// When a host has last known the other one to live.
+fn seen_of_other(host: &Host) -> Option<String> {
+    let status = host.world.look()?;
+    let label = status.engine.as_ref()?.host.clone();
+    status.hosts.into_iter().find(|it| it.host != label)?.renewed
+}
+
+/// What is lost counts as ended at once, and who was last heard when stays known.
+fn what_was_lost_is_recorded_while_the_engine_is_away(log: &Log) {
+    let [a, b] = mortal_hosts(log);
+    let holder = start(&a, "1");
+    wait_until("it has seen the other host", || seen_of_other(&a).is_some());
+    a.proxy.cut();
+    lost(holder, " was last reached ");
+    wait_until("the record says so", || {
+        a.world.canal(["history"]).end().code(0).stdout.contains("lost")
+    });
+    assert!(seen_of_other(&a).is_some(), "{:?}", a.world.look());
+    a.proxy.mend();
+    a.until("member");
+    until_idle(&[a, b]);
+}
+
+/// The status shows when the other host was last known to live.
+fn the_status_follows_the_renewals_of_other_hosts(log: &Log) {
+    let [a, b] = hosts(log);
+    let mut shown = None;
+    for _ in 0..3 {
+        wait_until("a later renewal is shown", || seen_of_other(&a) > shown);
+        shown = seen_of_other(&a);
+    }
+    drop(b);
+}
+
+/// Somebody empties the table of hosts while one of them is cut off for good.
+#[test]
+fn a_host_that_postgres_has_no_record_of_holds_nothing_forever() {
+    let Some(server) = postgres_server::start_postgres() else { return };
+    let log = Log::in_postgres(&server);
+    let [a, b] = mortal_hosts(&log);
+    let holder = start(&a, "1");
+    a.proxy.cut();
+    server.sql_in(log.name(), "TRUNCATE canal.hosts");
+    lost(holder, " was last reached ");
+    b.world.canal(["run", "-w", "60", "-k", "x", "--", "true"]).end().code(0);
+    a.proxy.mend();
+    a.until("member");
+    until_idle(&[a, b]);
 }

@@ -82,7 +82,8 @@ fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Styl
             let of = plural(hosts.len() as u64, "host", "hosts");
             let words = format!("host {host}, one of {of}");
             match silence(engine, now) {
-                None => return (words, NOTE),
+                None if engine.why.is_none() => return (words, NOTE),
+                None => format!("{words}{why}"),
                 Some(silence) => format!("{words}, no answer for {silence}{stops}"),
             }
         }
@@ -158,10 +159,19 @@ mod tests {
             renewed: None,
             stops: Some("2026-11-20T14:06:00Z".to_owned()),
             away_since: Some("2026-11-20T14:05:11Z".to_owned()),
-            why: Some("connection refused".to_owned()),
+            why: (state != "member").then(|| "connection refused".to_owned()),
             hint: None,
             recovery: None,
         }
+    }
+
+    #[test]
+    fn an_engine_that_takes_nothing_in_is_shown_with_the_reason() {
+        let now = at("2026-11-20T14:05:23Z");
+        let why = Some("etcd is full and takes nothing in".to_owned());
+        let (words, style) = standing(&EngineInfo { why, ..engine_in("member") }, &[], &now);
+        assert_eq!(words, "host alpha, one of 0 hosts: etcd is full and takes nothing in");
+        assert_eq!(style, WARNING);
     }
 
     #[test]

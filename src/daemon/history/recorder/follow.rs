@@ -184,6 +184,21 @@ impl Recorder {
         }
     }
 
+    /// All holds of processes of this host are lost. Requests that wait are asked for again, and
+    /// leases go to another host.
+    pub(super) fn lose(&mut self) {
+        let is_lost =
+            |open: &Open| open.granted.is_some() && matches!(open.asked.owner, Owner::Process(_));
+        let lost: Vec<RequestId> =
+            self.open.iter().filter(|(_, open)| is_lost(open)).map(|(id, _)| *id).collect();
+        for request in lost {
+            if let Some(open) = self.open.remove(&request) {
+                self.add(open, Ending::Lost);
+            }
+        }
+        self.is_changed = true;
+    }
+
     pub(super) fn follow(&mut self, table: &Table, here: HostId) {
         let lives = |id: &RequestId| table.waiter(*id).is_some() || table.hold_of(*id).is_some();
         let gone: Vec<RequestId> = self.open.keys().filter(|id| !lives(id)).copied().collect();

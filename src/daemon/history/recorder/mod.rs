@@ -180,6 +180,13 @@ impl History {
         }
     }
 
+    /// Notes that all holds of processes of this host are lost, as of now.
+    pub(crate) fn lose(&mut self) {
+        if let Some(recorder) = &mut self.0 {
+            recorder.lose();
+        }
+    }
+
     /// Takes over a table that replaces another one, or another part of it. What is not in it has
     /// ended unseen.
     pub(crate) fn follow(&mut self, table: &Table, here: HostId) {

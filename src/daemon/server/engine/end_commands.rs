@@ -36,6 +36,7 @@ impl Server {
         let watched = Watched { table: &self.ledger.table, owners: &self.owners };
         let now = clock::boottime_ms();
         cluster.lose_holds(why, watched, now);
+        self.history.lose();
         self.lose_membership();
         self.end_lost(now);
         self.due.changed = true;

@@ -106,6 +106,10 @@ impl Server {
                 cluster.note_back();
                 self.due.changed = true;
             }
+            Event::Full(full) => {
+                cluster.note_full(full);
+                self.due.changed = true;
+            }
             Event::Hindered(outage) => {
                 let outage = cluster.dated(outage, &self.ledger.table);
                 cluster.end_if_seen(&outage)?;

@@ -49,11 +49,17 @@ impl EngineState {
         let _ = self.answers.send(answer);
     }
 
-    /// Notes whether etcd accepts writes, and logs when that changes.
+    /// Notes whether etcd accepts writes. Logs and reports when that changes.
     pub(super) fn has_room(&self, has: bool) {
         match (self.full.swap(!has, Ordering::Relaxed), has) {
-            (false, false) => tracing::error!("{FULL}; {ROOM}"),
-            (true, true) => tracing::info!("etcd takes in again what it is given"),
+            (false, false) => {
+                tracing::error!("{FULL}; {ROOM}");
+                self.say(Answer::Full(Some(EtcdError::Full.into())));
+            }
+            (true, true) => {
+                tracing::info!("etcd takes in again what it is given");
+                self.say(Answer::Full(None));
+            }
             (true, false) | (false, true) => {}
         }
     }

@@ -99,7 +99,10 @@ impl From<Error> for PostgresError {
                 Self::Away("the server is a standby, or read only".to_owned())
             }
             "error connecting to server" => Self::Away(format!("cannot connect: {why}")),
-            _ => Self::Away(why),
+            _ => {
+                tracing::debug!("the connection is lost: {why}");
+                Self::Away("the connection to the server is lost".to_owned())
+            }
         }
     }
 }
@@ -116,7 +119,10 @@ fn innermost(error: &Error) -> String {
         words = inner.to_string();
         cause = inner.source();
     }
-    words
+    match words.find(" (os error") {
+        Some(at) => words[..at].to_lowercase(),
+        None => words,
+    }
 }
 
 fn of_server(said: &DbError) -> PostgresError {
@@ -167,7 +173,27 @@ fn of_server(said: &DbError) -> PostgresError {
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         return PostgresError::Refused(Refusal::bare(why));
     }
-    PostgresError::Away(why)
+    tracing::debug!("the server says: {why}");
+    PostgresError::Away(match in_plain_words(code) {
+        Some(plain) => plain.to_owned(),
+        None => format!("the server says: {why}"),
+    })
+}
+
+/// Why a server does not do what it is asked. Its own text is in its own language, and about
+/// statements that people have not written.
+fn in_plain_words(code: &SqlState) -> Option<&'static str> {
+    let plain = [
+        (SqlState::ADMIN_SHUTDOWN, "the server shuts down, or an administrator ended the session"),
+        (SqlState::CRASH_SHUTDOWN, "the server starts anew after a crash"),
+        (SqlState::CANNOT_CONNECT_NOW, "the server starts up or shuts down"),
+        (SqlState::TOO_MANY_CONNECTIONS, "the server takes no more connections (max_connections)"),
+        (SqlState::READ_ONLY_SQL_TRANSACTION, "the database is read-only"),
+        (SqlState::DISK_FULL, "the disk of the server is full"),
+        (SqlState::OUT_OF_MEMORY, "the server has no memory left"),
+        (SqlState::UNDEFINED_TABLE, "the tables of the log are gone"),
+    ];
+    plain.into_iter().find(|(known, _)| known == code).map(|(_, words)| words)
 }
 
 fn of_tls(error: &Error, why: &str) -> PostgresError {

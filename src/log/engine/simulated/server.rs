@@ -348,12 +348,14 @@ impl Server {
         }
         if let Some(ends) = ends {
             let other = self.hosts.get(&ends.host).filter(|other| !other.ended);
-            let holds = other.is_some_and(|other| match ends.evidence {
+            let is_unknown = !self.hosts.contains_key(&ends.host);
+            let holds = other.map_or(is_unknown, |other| match ends.evidence {
+                Evidence::Unknown => false,
                 Evidence::Lapsed => self.lapsed(other, now_ms),
                 Evidence::Silent { renewals } => other.renewals == renewals,
                 Evidence::Own => true,
             });
-            if !holds {
+            if !holds || is_unknown != (ends.evidence == Evidence::Unknown) {
                 return Answer::Overtaken { host, sequence, ends: Some(ends) };
             }
             if let Some(other) = self.hosts.get_mut(&ends.host) {

@@ -44,7 +44,10 @@ impl From<EtcdError> for Outage {
             EtcdError::OtherRevision => Self::unreachable("etcd compacts too early"),
             EtcdError::Token => Self::unreachable("etcd does not accept the token that it gave"),
             EtcdError::NoLease => Self::unreachable("a lease of etcd's ended early"),
-            EtcdError::Full => Self::refused(FULL, Some(ROOM.to_owned())),
+            // What was asked can wait: somebody makes room, or etcd does by itself.
+            EtcdError::Full => {
+                Self { why: FULL.to_owned(), hint: Some(ROOM.to_owned()), refused: false }
+            }
         }
     }
 }
@@ -89,12 +92,32 @@ impl From<Status> for EtcdError {
             ),
             _ => match status.source() {
                 Some(_) => lost(&status),
-                None if said.is_empty() => Self::Away(status.code().description().to_lowercase()),
-                None => Self::Away(format!("etcd says: {said}")),
+                None => Self::Away(in_plain_words(&said)),
             },
         }
     }
 }
+
+/// What etcd reports, or the library that speaks gRPC in its name.
+fn in_plain_words(said: &str) -> String {
+    let has = |words: &str| said.contains(words);
+    let plain = match said {
+        _ if has("no leader") => "etcd has no leader",
+        _ if has("leader changed") => "etcd changes its leader",
+        _ if has("timed out") || has("Timeout expired") || has("deadline") => SILENT,
+        _ if has("too many requests") => "etcd has too much to do",
+        _ if has("server stopped") || has("stopping") => "etcd shuts down",
+        "" => LOST,
+        // Of the library, not of etcd.
+        _ if has("h2 ") || has("http2") || has("grpc") || has("HTTP") || has("transport") => LOST,
+        _ => return format!("etcd says: {said}"),
+    };
+    tracing::debug!("{plain}: {said}");
+    plain.to_owned()
+}
+
+/// The message for an etcd that takes too long.
+pub(crate) const SILENT: &str = "etcd does not answer";
 
 /// How the message begins when the connection broke.
 pub(crate) const LOST: &str = "the connection to etcd is lost";
@@ -102,7 +125,11 @@ pub(crate) const LOST: &str = "the connection to etcd is lost";
 fn lost(status: &Status) -> EtcdError {
     let why = cause(status);
     // With TLS 1.3 a client learns after the handshake that its certificate is refused.
-    certificate(&why).unwrap_or_else(|| EtcdError::Away(format!("{LOST}: {why}")))
+    certificate(&why).unwrap_or_else(|| {
+        tracing::debug!("{LOST}: {why}");
+        let silent = why.contains("keep-alive") || why.contains("timed out");
+        EtcdError::Away(if silent { SILENT } else { LOST }.to_owned())
+    })
 }
 
 /// A certificate that does not fit and has to be replaced by a person.
@@ -146,6 +173,15 @@ mod tests {
         let token = "etcdserver: invalid auth token";
         assert_eq!(error(Code::Unauthenticated, token), EtcdError::Token);
         let leader = error(Code::Unavailable, "etcdserver: no leader");
-        assert_eq!(leader, EtcdError::Away("etcd says: no leader".into()));
+        assert_eq!(leader, EtcdError::Away("etcd has no leader".into()));
+        for (code, said, plain) in [
+            (Code::Unknown, "h2 protocol error: http2 error", LOST),
+            (Code::Unavailable, "", LOST),
+            (Code::Internal, "grpc-status header missing, mapped from HTTP status code 502", LOST),
+            (Code::Unavailable, "etcdserver: request timed out", SILENT),
+            (Code::Cancelled, "Timeout expired", SILENT),
+        ] {
+            assert_eq!(error(code, said), EtcdError::Away(plain.into()), "{said}");
+        }
     }
 }

@@ -67,7 +67,10 @@ fn conditions(shared: &Shared, append: &Append, own: &OwnIncarnation) -> Vec<Com
         version_is(keys.state(append.host), version),
     ];
     if let Some(Ends { host, evidence }) = append.ends {
-        conditions.push(is_there(keys.state(host)));
+        conditions.push(match evidence {
+            Evidence::Unknown => version_is(keys.state(host), 0),
+            _ => is_there(keys.state(host)),
+        });
         if evidence == Evidence::Lapsed {
             conditions.push(version_is(keys.host(host), 0));
         }

@@ -62,6 +62,9 @@ impl Session {
             None => "false".to_owned(),
             // The server itself does not judge whether a host lives.
             Some(Evidence::Lapsed) => "true".to_owned(),
+            Some(Evidence::Unknown) => {
+                format!(r#"EXISTS (SELECT FROM "{schema}".hosts WHERE host = {ends})"#)
+            }
             Some(Evidence::Own) => "NOT EXISTS (SELECT FROM other)".to_owned(),
             Some(Evidence::Silent { renewals }) => {
                 format!("NOT EXISTS (SELECT FROM other WHERE renewals = {renewals})")

@@ -1,0 +1,58 @@
+//! An etcd that has used up its quota while commands run and wait.
+
+use crate::etcd_server::{Etcd, installed, start_etcd_with, until};
+use crate::shared_table::commands::{finish, next, start_for_now};
+use crate::shared_table::{Log, hosts, until_idle};
+use crate::world::process::{alive, signal, wait_until};
+
+use nix::sys::signal::Signal;
+
+fn fill(server: &Etcd) {
+    let value = "x".repeat(100_000);
+    until("etcd is full", || {
+        while server.ctl(&["put", "filler", &value]).status.success() {}
+        server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
+    });
+}
+
+fn make_room(server: &Etcd) {
+    server.ctl_ok(&["compact", &server.revision().to_string()]);
+    server.ctl_ok(&["defrag"]);
+    server.ctl_ok(&["alarm", "disarm"]);
+}
+
+#[test]
+fn a_full_etcd_is_shown_and_a_daemon_killed_meanwhile_costs_no_waiter_its_place() {
+    if !installed() {
+        return;
+    }
+    let server = start_etcd_with(&["--quota-backend-bytes=4000000"]);
+    let log = Log::in_etcd(&server.endpoint(), None);
+    let [a] = hosts(&log);
+    let holder = start_for_now(&a, "1");
+    let waiter = next(&a, "2");
+    a.world.until_waiting("x", 1);
+    fill(&server);
+    let late = next(&a, "3");
+    let engine = || a.world.look().and_then(|status| status.engine);
+    let shows = || engine().and_then(|it| it.why).is_some_and(|why| why.contains("etcd is full"));
+    wait_until("the status shows it", shows);
+    assert!(engine().unwrap().hint.is_some_and(|hint| hint.contains("etcdctl alarm disarm")));
+    let refused = a.world.canal(["run", "-n", "-k", "y", "--", "echo", "ran"]).end().code(125);
+    assert!(refused.stderr.contains("etcd is full"), "{refused:?}");
+    let pid = a.world.daemon_pid();
+    signal(pid, Signal::SIGKILL);
+    wait_until("the daemon is dead", || !alive(pid));
+    wait_until("the next daemon shows it", || {
+        a.world.canal(["status"]).end();
+        shows()
+    });
+    make_room(&server);
+    a.until("member");
+    wait_until("nothing is full", || engine().is_some_and(|it| it.why.is_none()));
+    finish(&a, "1");
+    for command in [holder, waiter, late] {
+        command.end().code(0);
+    }
+    until_idle(&[a]);
+}
