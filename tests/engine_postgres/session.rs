@@ -40,6 +40,47 @@ fn a_waiting_host_sends_no_query() {
 }
 
 #[test]
+fn twenty_hosts_follow_without_a_query_and_an_append_costs_one_transaction() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let mut peers: Vec<Peer> = (0..20).map(|n| joined(&url, &format!("host{n}"))).collect();
+    let first = peers[0].append(b"first");
+    peers.iter_mut().for_each(|peer| peer.read_to(first));
+    // An append is one message, which is one transaction. All others do nothing at all.
+    let state = "string_agg(application_name || state || state_change, ',' ORDER BY application_name) \
+                 FILTER (WHERE application_name <> 'canal host0')";
+    let before = activity(server, &url, state);
+    let mut last = first;
+    for number in 0..10u8 {
+        last = peers[0].append(&[b'x', number]);
+    }
+    peers.iter_mut().for_each(|peer| peer.read_to(last));
+    assert_eq!(activity(server, &url, state), before);
+    let large = peers[0].append(&[b'y'; 10_000]);
+    peers.iter_mut().for_each(|peer| peer.read_to(large));
+    assert_ne!(activity(server, &url, state), before, "what is large is read");
+}
+
+#[test]
+fn what_other_users_notify_is_never_taken_for_a_batch() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap().split('?').next().unwrap();
+    let mut one = joined(&url, "one");
+    let mut two = joined(&url, "two");
+    let first = one.append(b"a");
+    let next = first.0 + 1;
+    let zeros = "0".repeat(32);
+    for payload in [format!("{next} 1 2 {zeros} 61 {zeros}{zeros}"), "x".to_owned()] {
+        server.sql_in(database, &format!("NOTIFY canal, '{payload}'"));
+    }
+    let second = one.append(b"b");
+    assert_eq!(second.0, next);
+    one.read_to(second);
+    two.read_to(second);
+}
+
+#[test]
 fn dangerous_server_defaults_are_overridden() {
     let Some(server) = start_postgres() else { return };
     let url = server.new_url();

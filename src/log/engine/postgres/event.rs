@@ -1,5 +1,6 @@
 //! What wakes the thread of the engine.
 
+use super::notification::Notification;
 use crate::log::engine::Call;
 
 /// What the thread wakes up for.
@@ -7,8 +8,8 @@ use crate::log::engine::Call;
 pub(super) enum WorkerEvent {
     /// The host asks.
     Call(Call),
-    /// The server says that batches were appended, up to this position.
-    Notified(u64),
+    /// The server says that a batch was appended.
+    Notified(Notification),
     /// The connection of that session ended.
     Ended(u64),
     /// The host needs the engine no more.

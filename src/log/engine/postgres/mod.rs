@@ -14,6 +14,7 @@ mod error;
 mod event;
 mod log;
 mod membership;
+mod notification;
 mod session;
 mod settings;
 mod worker;

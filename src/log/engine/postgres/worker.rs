@@ -152,9 +152,9 @@ impl Thread {
                         self.answer(answer);
                     }
                 }
-                Some(WorkerEvent::Notified(head)) => {
-                    if let Some(cursor) = &mut session.cursor {
-                        cursor.learn_head(head);
+                Some(WorkerEvent::Notified(notification)) => {
+                    if let Some(answer) = session.notified(&notification) {
+                        self.answer(answer);
                     }
                 }
                 Some(WorkerEvent::Ended(id)) if id == session.id => return Ok(End::Closed),

@@ -70,6 +70,7 @@ impl Session {
                 format!("NOT EXISTS (SELECT FROM other WHERE renewals = {renewals})")
             }
         };
+        let payload = self.seal.payload(append);
         let nonce = match self.nonces.get(&host) {
             Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
             None => String::new(),
@@ -96,7 +97,7 @@ judged AS MATERIALIZED (SELECT CASE
     WHEN {overtaken} THEN 'overtaken'
     ELSE 'append' END AS verdict),
 head AS (UPDATE "{schema}".head SET position = position + 1
-    WHERE (SELECT verdict FROM judged) = 'append' RETURNING position),
+    WHERE (SELECT verdict FROM judged) = 'append' RETURNING position, epoch),
 log AS (INSERT INTO "{schema}".log (position, host, sequence, body)
     SELECT head.position, {host}, {sequence}, batch.body FROM head, batch),
 hosts AS (UPDATE "{schema}".hosts AS h SET
@@ -105,7 +106,7 @@ hosts AS (UPDATE "{schema}".hosts AS h SET
     placed = CASE WHEN h.host = {host} THEN head.position ELSE h.placed END,
     ended = CASE WHEN h.host = {ends} THEN head.position ELSE h.ended END
     FROM head, batch WHERE h.host IN ({host}, {other})),
-told AS MATERIALIZED (SELECT pg_notify('{schema}', position::text) FROM head)
+told AS MATERIALIZED (SELECT pg_notify('{schema}', {payload}) FROM head)
 SELECT verdict, coalesce((SELECT position FROM head), (SELECT placed FROM me)),
     (SELECT sequence FROM me), (SELECT ended FROM me), (SELECT count(*) FROM told) IS NULL
 FROM judged"#

@@ -8,6 +8,7 @@ use tokio_postgres::{IsolationLevel, Row};
 
 use crate::core::HostId;
 use crate::log::engine::postgres::error::PostgresError;
+use crate::log::engine::postgres::notification::Notification;
 use crate::log::engine::postgres::session::connection::Session;
 use crate::log::engine::postgres::session::cursor::Cursor;
 use crate::log::engine::postgres::session::number::{signed, unsigned};
@@ -77,6 +78,22 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = $1"#,
             && row.try_get::<_, Option<i64>>(2)? == Some(signed(read.sequence))
             && row.try_get::<_, Option<&[u8]>>(3)? == Some(read.body.0.as_slice());
         Ok(if lies_there { None } else { Some(Answer::Rewritten) })
+    }
+
+    /// Learns that a batch was appended. Returns the batch if it is the next one and the notification
+    /// carries it. Otherwise it is read.
+    pub(crate) fn notified(&mut self, notification: &Notification) -> Option<Answer> {
+        let head = notification.head;
+        let cursor = self.cursor.as_mut()?;
+        if cursor.next_is(head)
+            && let Some(placed) = self.seal.open(notification)
+        {
+            cursor.read_to(head);
+            self.knows(head);
+            return Some(Answer::Batches(vec![placed]));
+        }
+        cursor.learn_head(head);
+        None
     }
 
     /// Reads on: the next batches, if there are any.

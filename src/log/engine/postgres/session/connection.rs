@@ -18,6 +18,7 @@ use super::cursor::Cursor;
 use super::era::{Observation, Witness};
 use crate::log::engine::postgres::error::{DIRECT, PostgresError, Refusal};
 use crate::log::engine::postgres::event::WorkerEvent;
+use crate::log::engine::postgres::notification::{Notification, Seal};
 use crate::log::engine::postgres::settings::url::Settings;
 use crate::log::engine::retry::RenewBy;
 
@@ -65,6 +66,8 @@ pub(crate) struct Session {
     pub(crate) nonces: BTreeMap<u64, u128>,
     /// What only this session knows.
     pub(crate) proof: String,
+    /// Seals the batches in notifications.
+    pub(crate) seal: Seal,
     /// Whether the server tells us its system identifier.
     pub(crate) tells_system: bool,
     /// What it showed of its era.
@@ -124,6 +127,7 @@ impl Session {
             cursor: None,
             nonces: BTreeMap::new(),
             proof,
+            seal: Seal::default(),
             tells_system: false,
             seen: Observation::default(),
             witness: None,
@@ -253,8 +257,8 @@ where
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notification(said))) => {
                 // Other users of the channel do no harm: this side reads, and finds nothing new.
-                let head = said.payload().parse().unwrap_or(u64::MAX);
-                let _ = wake.send(WorkerEvent::Notified(head));
+                let notification = Notification::read(said.payload());
+                let _ = wake.send(WorkerEvent::Notified(notification));
             }
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 tracing::debug!("the server says: {}", notice.message());

@@ -11,6 +11,7 @@ use super::connection::Session;
 use super::era::{Observation, SHOWN, SYSTEM};
 use crate::log::engine::FORMAT;
 use crate::log::engine::postgres::error::{PostgresError, Refusal};
+use crate::log::engine::postgres::notification::Seal;
 
 /// `position` is the last batch's; `fillfactor` leaves room for the next versions of rows that
 /// change all the time, so that they need no new entries in an index.
@@ -75,6 +76,9 @@ impl Session {
             made?;
         }
         self.seen = self.check_format().await?;
+        let epoch = format!("SELECT epoch FROM \"{}\".head", self.schema);
+        let row = self.client.query_typed_one(&epoch, &[]).await?;
+        self.seal = Seal::new(row.try_get(0)?, self.seen.table);
         Ok(())
     }
 

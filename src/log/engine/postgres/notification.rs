@@ -1,0 +1,192 @@
+//! Small batches travel in the notification of their append, so that a host that follows the log need
+//! not ask the server for each.
+//!
+//! Whoever may connect to the database may listen to a channel and notify on it, without any right to
+//! the tables. So a batch is sealed with a key that only those know who may read the tables, and the
+//! server adds a signature over its position.
+//!
+//! Invariant: a batch is taken from a notification only if it lies right after what was read. In any
+//! other case the notification only says how far the log reaches.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use crate::core::HostId;
+use crate::log::engine::{Append, Placed, Position};
+
+/// The largest body that is carried, in bytes. The server takes payloads of less than 8000 bytes, and
+/// a byte takes two digits.
+const BODY_MAX: usize = 3_700;
+
+/// The length of a check, which also begins the stream that hides the body.
+const CHECK: usize = 16;
+
+/// What seals batches: the epoch of the log, which is a random number in a table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seal {
+    epoch: Vec<u8>,
+    /// The oid of the table of the head: a dump that is loaded makes another one.
+    table: u32,
+}
+
+/// What a notification says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Notification {
+    /// How far the log reaches.
+    pub(crate) head: u64,
+    /// The rest of it: a sealed batch, or nothing.
+    sealed: String,
+}
+
+impl Notification {
+    /// One that cannot be read says that there is something to read.
+    pub(crate) fn read(payload: &str) -> Self {
+        let (head, sealed) = payload.split_once(' ').unwrap_or((payload, ""));
+        Self { head: head.parse().unwrap_or(u64::MAX), sealed: sealed.to_owned() }
+    }
+}
+
+impl Seal {
+    pub(crate) fn new(epoch: &[u8], table: u32) -> Self {
+        Self { epoch: epoch.to_vec(), table }
+    }
+
+    /// The SQL expression of a payload, where `position` and `epoch` are columns.
+    pub(crate) fn payload(&self, append: &Append) -> String {
+        if append.body.len() > BODY_MAX {
+            return "position::text".to_owned();
+        }
+        let check = self.check(append.host, append.sequence, &append.body);
+        let mut body = append.body.clone();
+        self.hide(&check, &mut body);
+        let (check, body) = (hex(&check), hex(&body));
+        let (host, sequence) = (append.host.0, append.sequence);
+        format!(
+            "position || ' {host} {sequence} {check} {body} ' || \
+             encode(sha256(epoch || int8send(position) || '\\x{check}'::bytea || epoch), 'hex')"
+        )
+    }
+
+    /// The batch that a notification carries, if it carries one and is genuine.
+    pub(crate) fn open(&self, notification: &Notification) -> Option<Placed> {
+        let words: Vec<&str> = notification.sealed.split(' ').collect();
+        let [host, sequence, check, body, signature] = words.as_slice() else { return None };
+        let (host, sequence) = (HostId(host.parse().ok()?), sequence.parse().ok()?);
+        let (check, mut body) = (bytes(check)?, bytes(body)?);
+        let signed = Sha256::new()
+            .chain_update(&self.epoch)
+            .chain_update(notification.head.to_be_bytes())
+            .chain_update(&check)
+            .chain_update(&self.epoch)
+            .finalize();
+        if bytes(signature)? != signed[..] {
+            return None;
+        }
+        self.hide(&check, &mut body);
+        let is_genuine = self.check(host, sequence, &body)[..] == check[..];
+        let position = Position(notification.head);
+        is_genuine.then_some(Placed { position, host, sequence, body })
+    }
+
+    fn check(&self, host: HostId, sequence: u64, body: &[u8]) -> [u8; CHECK] {
+        let digest = Sha256::new()
+            .chain_update(b"check")
+            .chain_update(&self.epoch)
+            .chain_update(self.table.to_be_bytes())
+            .chain_update(host.0.to_be_bytes())
+            .chain_update(sequence.to_be_bytes())
+            .chain_update(Sha256::digest(body))
+            .chain_update(&self.epoch)
+            .finalize();
+        std::array::from_fn(|at| digest[at])
+    }
+
+    /// Hides a body, or shows it again. The check is another one for each body, and so is the stream.
+    fn hide(&self, check: &[u8], body: &mut [u8]) {
+        for (number, block) in (0u64..).zip(body.chunks_mut(32)) {
+            let stream = Sha256::new()
+                .chain_update(b"stream")
+                .chain_update(&self.epoch)
+                .chain_update(check)
+                .chain_update(number.to_be_bytes())
+                .finalize();
+            block.iter_mut().zip(stream).for_each(|(byte, with)| *byte ^= with);
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let digits = hex.as_bytes();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    (digits.len().is_multiple_of(2)).then(|| digits.chunks(2).map(byte).collect())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seal() -> Seal {
+        Seal::new(b"0123456789abcdef", 7)
+    }
+
+    /// The payload that the server makes.
+    fn sent(seal: &Seal, position: u64, body: &[u8]) -> String {
+        let append = Append { host: HostId(3), sequence: 4, body: body.to_vec(), ends: None };
+        let sql = seal.payload(&append);
+        let Some(sealed) = sql.split('\'').nth(1) else { return position.to_string() };
+        let check = bytes(sealed.split(' ').nth(3).unwrap()).unwrap();
+        let signature = Sha256::new()
+            .chain_update(&seal.epoch)
+            .chain_update(position.to_be_bytes())
+            .chain_update(check)
+            .chain_update(&seal.epoch)
+            .finalize();
+        format!("{position}{sealed}{}", hex(&signature))
+    }
+
+    #[test]
+    fn a_small_batch_travels_in_its_notification_and_cannot_be_read_there() {
+        for body in [&b""[..], b"a", &[b'x'; BODY_MAX]] {
+            let payload = sent(&seal(), 9, body);
+            assert!(payload.len() < 8000, "{}", payload.len());
+            assert!(body.is_empty() || !payload.contains(&hex(body)));
+            let placed = seal().open(&Notification::read(&payload)).unwrap();
+            assert_eq!((placed.position, placed.host), (Position(9), HostId(3)));
+            assert_eq!((placed.sequence, placed.body.as_slice()), (4, body));
+        }
+    }
+
+    #[test]
+    fn a_large_batch_is_only_announced() {
+        let payload = sent(&seal(), 9, &[b'x'; BODY_MAX + 1]);
+        let notification = Notification::read(&payload);
+        assert_eq!((notification.head, seal().open(&notification)), (9, None));
+        assert_eq!(Notification::read("nonsense").head, u64::MAX);
+    }
+
+    #[test]
+    fn what_others_notify_is_no_batch() {
+        let genuine = sent(&seal(), 9, b"body");
+        let with_position = |position: &str| genuine.replacen('9', position, 1);
+        for forged in [
+            with_position("10"),
+            genuine.replacen(" 3 ", " 5 ", 1),
+            genuine.replacen(" 4 ", " 5 ", 1),
+            genuine[..genuine.len() - 1].to_owned(),
+            sent(&Seal::new(b"another", 7), 9, b"body"),
+            sent(&Seal::new(b"0123456789abcdef", 8), 9, b"body"),
+            "9 3 4".to_owned(),
+            "9 3 4 x y z".to_owned(),
+        ] {
+            assert_eq!(seal().open(&Notification::read(&forged)), None, "{forged}");
+        }
+    }
+}
