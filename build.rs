@@ -1,7 +1,6 @@
 //! How the program is linked.
 
 use std::env::var;
-use std::path::Path;
 use std::process::Command;
 
 fn main() {
@@ -10,19 +9,18 @@ fn main() {
     for_glibc();
 }
 
-/// Has the functions that a start executes laid side by side, in programs that are optimized.
+/// Makes the linker lay the functions that a start executes side by side, in the static program when it is optimized.
 /// `packaging/start-order` writes the list of them and explains it.
 fn start_order() {
     let folder = var("CARGO_MANIFEST_DIR").unwrap_or_default();
-    let libc = var("CARGO_CFG_TARGET_ENV").unwrap_or_default();
-    let list = format!("{folder}/packaging/start-order.{libc}.ld");
+    let list = format!("{folder}/packaging/start-order.musl.ld");
     println!("cargo::rerun-if-changed={list}");
     // Two linkers that read no such list and say so by failing.
     let others = ["mold", "gold"];
     let flags = var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     if var("PROFILE").as_deref() == Ok("release")
+        && var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("musl")
         && !others.iter().any(|other| flags.contains(other))
-        && Path::new(&list).exists()
     {
         println!("cargo::rustc-link-arg-bin=canal=-T{list}");
     }

@@ -255,15 +255,6 @@ fn sources_are_short_and_have_module_docs() {
 }
 
 #[test]
-fn what_a_start_executes_is_listed_by_names_that_are_in_the_program() {
-    let script = root().join("packaging/start-order");
-    let output = Command::new(script).args(["fits", env!("CARGO_BIN_EXE_canal")]).output().unwrap();
-    let said =
-        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-    assert!(output.status.success(), "{}", said.concat());
-}
-
-#[test]
 fn a_package_is_built_for_this_machine_alone_unless_others_are_named() {
     let folder = tempfile::tempdir().unwrap();
     // No target is installed, so that nothing is built.
