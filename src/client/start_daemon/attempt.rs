@@ -194,6 +194,7 @@ mod tests {
     use nix::sys::signal::Signal;
 
     use super::*;
+    use crate::client::Start;
     use crate::sys::pidfd::Pidfd;
     use crate::sys::rerun::{BOUND, wait_for_lines, wait_until};
 
@@ -221,6 +222,19 @@ mod tests {
         let expected = ["", "", ".1", ".2", ".4", ".4"].map(|end| format!("start.lock{end}"));
         assert_eq!(names, expected);
         lock_path(&place(Rule::Given), Duration::ZERO, Duration::from_secs(1));
+    }
+
+    /// Another client started it since this one found none.
+    #[test]
+    fn no_daemon_is_started_where_one_listens_by_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir_path = dir.path().to_owned();
+        let place = Place { socket: dir_path.join("s"), dir: dir_path, ..place(Rule::Given) };
+        let _daemon = std::os::unix::net::UnixListener::bind(&place.socket).unwrap();
+        let program = Some("/nonexistent/canal".into());
+        let options = Options { program, ..Options::from(Start::IfNeeded) };
+        let attempt = attempt(&place, &options, Duration::ZERO, &mut Starts::default());
+        assert!(matches!(attempt, Ok(Attempt::Connected(_))), "{:?}", attempt.err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(super) mod fuzz;
 pub(super) mod jobserver;
 pub(super) mod late;
+pub(super) mod other_users;
 pub(super) mod recovering;
 pub(super) mod reload;
 pub(super) mod turns;
@@ -20,6 +21,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::core::Rules;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::config::Config;
 use crate::daemon::config::socket_access::SocketAccess;
 use crate::daemon::runtime_dir::Claim;
@@ -29,6 +31,7 @@ use crate::daemon::server::configuration::in_force::{InForce, Overrides};
 use crate::daemon::store::recover::recover;
 use crate::protocol::place::Place;
 use crate::sys::fds;
+use crate::sys::peer::Credentials;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
 use crate::sys::rerun::wait_until;
@@ -74,6 +77,16 @@ impl World {
         let stream = UnixStream::connect(&self.place.socket).unwrap();
         stream.set_nonblocking(true).unwrap();
         Peer { stream, received: Vec::new(), fds: Vec::new() }
+    }
+
+    /// Connects a client of a user, who is in the group of the same number only.
+    fn connect_as(&mut self, uid: u32) -> (ConnId, Peer) {
+        let (ours, stream) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let peer = Credentials { pid: std::process::id(), uid, gid: uid };
+        let (id, _) = self.server.conns.open(ours.into(), peer, 0, None);
+        (id, Peer { stream, received: Vec::new(), fds: Vec::new() })
     }
 
     /// Does turns until there is nothing to do.

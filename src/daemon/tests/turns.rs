@@ -3,14 +3,17 @@
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::core::Token;
+use crate::core::{Owner, Tag, Token, Wait};
+use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::CALLS_PER_TURN;
+use crate::daemon::processes::owners::process_of;
 use crate::daemon::server::batch::Batch;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
@@ -384,6 +387,29 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     assert_eq!(said["reason"], "this host does not take part in the engine's table yet");
     world.server.turn().unwrap();
     assert_eq!(peer.reply(), None, "it is told once");
+}
+
+/// The request is deferred for longer than any test takes: only the death can end that.
+#[test]
+fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
+    let mut world = World::new();
+    let holder = world.hold(1, "a");
+    let owner = Holder::start();
+    let (id, mut peer) = world.connect_as(world.server.about.uid);
+    world.turn();
+    let mut request = world.server.ledger.table.holds().next().unwrap().asked.clone();
+    let asked = Arc::make_mut(&mut request);
+    (asked.tag, asked.wait) = (Tag(2), Wait::No);
+    asked.owner = Owner::Process(process_of(&owner.pidfd()).unwrap());
+    let until = Instant::now() + Duration::from_secs(3600);
+    let mut newcomer = PendingAcquire::again(id, request, false, Some(owner.pidfd()));
+    newcomer.deferred_until = Some(until);
+    let _ = world.server.wait_for_an_end(DeferredRequest { newcomer, until });
+    world.turn();
+    assert_eq!(peer.reply(), None);
+    holder.end();
+    world.turn();
+    granted(&peer.reply().expect("a reply"));
 }
 
 fn with_more(call: Vec<u8>) -> Vec<u8> {

@@ -42,7 +42,10 @@ pub(super) fn wipe(file: &File, zeros: &[u8], at: u64) -> io::Result<()> {
 pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
-    file.write_all_at(mark, 0)
+    file.write_all_at(mark, 0)?;
+    #[cfg(test)]
+    fault::after_mark(mark)?;
+    Ok(())
 }
 
 /// Gives a file another name, in place of what had it.
@@ -124,11 +127,14 @@ pub(crate) mod fault {
     use std::fs::File;
     use std::io;
 
+    use crate::log::journal::header::LIVE;
+
     thread_local! {
         /// How many bytes and steps may still be done.
         static BUDGET: Cell<Option<u64>> = const { Cell::new(None) };
         /// The longest file that can be allocated.
         static LENGTH_MAX: Cell<Option<u64>> = const { Cell::new(None) };
+        static MISREPORTED: Cell<bool> = const { Cell::new(false) };
         static DISK: Cell<Disk> = const { Cell::new(Disk { is_full: false, fails_after: None }) };
     }
 
@@ -148,6 +154,19 @@ pub(crate) mod fault {
         let done = work();
         *disk = DISK.take();
         done
+    }
+
+    /// Runs `work`; the first mark that takes a file into use is written, and reported as not written.
+    pub(in super::super) fn misreported_commit<T>(work: impl FnOnce() -> T) -> T {
+        MISREPORTED.set(true);
+        let done = work();
+        assert!(!MISREPORTED.take(), "no mark was written");
+        done
+    }
+
+    pub(super) fn after_mark(mark: &[u8]) -> io::Result<()> {
+        let misreported = *mark == LIVE && MISREPORTED.take();
+        if misreported { Err(failed()) } else { Ok(()) }
     }
 
     /// Runs `work` and stops it after `budget` bytes and steps; returns whether it was stopped.

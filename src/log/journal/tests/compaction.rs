@@ -99,6 +99,19 @@ fn a_compaction_that_fails_anywhere_leaves_the_journal_in_use() {
     });
 }
 
+/// The mark of the other file is in place, and the disk reports that it is not.
+#[test]
+fn a_compaction_whose_commit_fails_leaves_the_other_file_out_of_use() {
+    let dir = used();
+    let mut journal = open(dir.path()).journal;
+    let done = fault::misreported_commit(|| journal.compact(&snapshot(8), &origin(), 6, 0));
+    assert!(done.is_err());
+    journal.append_all(&records(9..10)).unwrap();
+    assert_eq!(content(&open(dir.path())), (5, 9));
+    journal.compact(&snapshot(9), &origin(), 6, 0).unwrap();
+    assert_eq!(content(&open(dir.path())), (9, 9));
+}
+
 #[test]
 fn the_first_compaction_killed_anywhere_leaves_a_new_journal_or_a_whole_one() {
     let dir = scratch();
