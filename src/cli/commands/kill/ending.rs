@@ -4,6 +4,7 @@
 //! the process that was shown, or was an orphan of its group. The process that was shown gets its
 //! first signal from the daemon, which sends none if that process no longer holds or waits.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -31,6 +32,8 @@ pub(in crate::cli) struct Ending<'a> {
     pub(super) target: &'a KillTarget,
     /// First the process itself; its number is 0 if it has none here. Empty if it cannot be known.
     tree: Vec<(u32, Pidfd)>,
+    /// Those that canal may not signal, which was reported.
+    refused: BTreeSet<u32>,
 }
 
 impl<'a> Ending<'a> {
@@ -47,7 +50,8 @@ impl<'a> Ending<'a> {
             Err(error) => return Err(connect::failed(error)),
         };
         let tree = process.and_then(|process| Some((process.pid()?, process)));
-        let mut ending = Self { target, tree: tree.into_iter().collect() };
+        let tree = tree.into_iter().collect();
+        let mut ending = Self { target, tree, refused: BTreeSet::new() };
         ending.look();
         Ok(ending)
     }
@@ -78,21 +82,45 @@ impl<'a> Ending<'a> {
         if !ends(signal) {
             return Ok(Vec::new());
         }
-        let refused = send(self.tree.iter().skip(1), signal);
+        let (_, refused) = self.send(1, signal);
         // A stopped process sees the signal only when it runs again.
-        send(self.tree.iter(), Signal::SIGCONT);
+        for (_, process) in &self.tree {
+            let _ = process.signal(Signal::SIGCONT);
+        }
         Ok(refused)
     }
 
-    /// Kills what is left. Returns what could not be killed.
-    pub(super) fn kill_left(&mut self) -> Vec<String> {
+    /// Kills what is left. Returns what was killed, and what could not be and was not reported yet.
+    pub(super) fn kill_left(&mut self) -> (Vec<Left>, Vec<String>) {
         self.look();
-        send(self.living(), Signal::SIGKILL)
+        self.send(0, Signal::SIGKILL)
     }
 
-    /// The processes that still run, as `pid 812 `make test``.
+    /// The processes that still run.
     pub(super) fn left(&self) -> Vec<Left> {
         self.living().map(|(pid, _)| Left::of(*pid)).collect()
+    }
+
+    /// Whether canal may not signal this one.
+    pub(super) fn is_refused(&self, left: &Left) -> bool {
+        self.refused.contains(&left.pid)
+    }
+
+    /// Signals the processes from the one with this number on. Returns what was signalled, and what
+    /// could not be and was not reported yet.
+    fn send(&mut self, first: usize, signal: Signal) -> (Vec<Left>, Vec<String>) {
+        let (mut sent, mut refused) = (Vec::new(), Vec::new());
+        for (pid, process) in self.tree.iter().skip(first).filter(|(_, it)| !it.has_ended()) {
+            match process.signal(signal) {
+                Ok(()) => sent.push(Left::of(*pid)),
+                Err(error) if is_gone(&error) => {}
+                Err(error) if self.refused.insert(*pid) => {
+                    refused.push(refusal(*pid, process, &error));
+                }
+                Err(_) => {}
+            }
+        }
+        (sent, refused)
     }
 
     fn living(&self) -> impl Iterator<Item = &(u32, Pidfd)> {
@@ -162,15 +190,6 @@ pub(super) fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
 pub(super) fn ends(signal: Signal) -> bool {
     use Signal::{SIGABRT, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
     matches!(signal, SIGTERM | SIGINT | SIGQUIT | SIGABRT | SIGKILL)
-}
-
-/// Signals these processes. Returns what could not be signalled.
-fn send<'p>(to: impl Iterator<Item = &'p (u32, Pidfd)>, signal: Signal) -> Vec<String> {
-    let refused = to.filter_map(|(pid, process)| match process.signal(signal) {
-        Err(error) if !is_gone(&error) => Some(refusal(*pid, process, &error)),
-        _ => None,
-    });
-    refused.collect()
 }
 
 fn refusal(pid: u32, process: &Pidfd, error: &io::Error) -> String {

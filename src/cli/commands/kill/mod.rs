@@ -117,30 +117,42 @@ fn wait_for(
         return Vec::new();
     }
     let time = stated(time.unwrap_or_default());
+    let mut since = format!("{time} after {}", name(signal));
     if kill_after.is_some() {
+        let mut is_any_killed = false;
         for ending in endings.iter_mut() {
-            for left in ending.left() {
-                verbosity.note(&format!("killing {}, {time} after {}", left.shown(), name(signal)));
+            let (killed, refused) = ending.kill_left();
+            for one in &killed {
+                verbosity.note(&format!("killed {}, {since}", one.shown()));
             }
-            ending.kill_left().iter().for_each(|line| verbosity.message(line));
+            refused.iter().for_each(|line| verbosity.message(line));
+            is_any_killed |= !killed.is_empty();
         }
-        if wait(endings, Some(WAIT)) {
+        if is_any_killed && wait(endings, Some(WAIT)) {
             return Vec::new();
         }
+        since = format!("{} after KILL", stated(WAIT));
     }
-    let left: Vec<Left> = endings.iter().flat_map(Ending::left).collect();
-    let (signal, time) = match kill_after {
-        None => (name(signal), time),
-        Some(_) => ("KILL", stated(WAIT)),
-    };
-    for one in &left {
-        verbosity.message(&format!("{} still runs, {time} after {signal}", one.shown()));
+    let mut all_left = Vec::new();
+    let mut is_deaf = false;
+    for ending in endings.iter() {
+        for left in ending.left() {
+            let shown = left.shown();
+            // canal has said why it cannot end that one.
+            if ending.is_refused(&left) {
+                verbosity.message(&format!("{shown} still runs"));
+            } else {
+                verbosity.message(&format!("{shown} still runs, {since}"));
+                is_deaf = true;
+            }
+            all_left.push(left);
+        }
     }
-    if signal != "KILL" {
-        verbosity
-            .hint("`--kill-after 10s` kills what does not end by then, `--signal KILL` at once");
+    if is_deaf && kill_after.is_none() && signal != Signal::SIGKILL {
+        let hint = "`--kill-after 10s` kills what does not end by then, `--signal KILL` at once";
+        verbosity.hint(hint);
     }
-    left
+    all_left
 }
 
 /// The command that asks nothing.
