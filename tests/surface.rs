@@ -238,6 +238,26 @@ fn uses_in_groups_and_in_code_are_found() {
     assert_eq!(found, BTreeSet::from(expected));
 }
 
+/// A preloaded library can replace what the C library says of users (fakeroot does).
+#[test]
+fn the_kernel_alone_says_who_the_user_is_and_who_owns_a_file() {
+    let mut found = Vec::new();
+    sources(&root().join("src"), &mut found);
+    for path in found {
+        let text = fs::read_to_string(&path).unwrap();
+        // Here the kernel says it of a peer.
+        let is_about_peers =
+            path.starts_with(root().join("src/sys/peer")) || path.ends_with("sys/peer.rs");
+        for line in text.lines().filter(|_| !is_about_peers) {
+            let asks = ["geteuid", "getuid", "getegid", "getgid", "getgroups"];
+            let is_wrong = line.contains(".uid()")
+                || asks.iter().any(|it| line.contains(&format!("libc::{it}")))
+                || line.contains("nix::unistd") && asks.iter().any(|it| line.contains(it));
+            assert!(!is_wrong, "{}: {line}: sys::process::user says that", path.display());
+        }
+    }
+}
+
 #[test]
 fn sources_are_short_and_have_module_docs() {
     let mut files = Vec::new();

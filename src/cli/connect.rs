@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nix::unistd::geteuid;
+use crate::sys::process::user::geteuid;
 
 use super::arguments::definition::Global;
 use super::failed::Failed;

@@ -41,7 +41,7 @@ pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<(), Cli
 
 /// Whether the directory is one that a daemon of this user would use.
 fn is_ours(own: &Place) -> bool {
-    is_private(&own.dir, nix::unistd::geteuid().as_raw())
+    is_private(&own.dir, crate::sys::process::user::geteuid().as_raw())
 }
 
 /// What is held and waited for on this machine, for a message: `nightly (pid 812), 2 more`. `None`

@@ -132,7 +132,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         // full disk, and does not end the daemon.
         signals::set_ignored(Signal::SIGXFSZ)?;
     }
-    let uid = nix::unistd::geteuid().as_raw();
+    let uid = crate::sys::process::user::geteuid().as_raw();
     let claimed = match options.on_demand {
         true => Claim::on_demand(place, uid),
         false => Claim::new(place, uid),
@@ -190,7 +190,7 @@ pub(crate) fn open(
     descriptors: u64,
 ) -> anyhow::Result<Server> {
     let place = &options.place;
-    let uid = nix::unistd::geteuid().as_raw();
+    let uid = crate::sys::process::user::geteuid().as_raw();
     let chosen = Chosen::of(options, config)?;
     if chosen.is_none() {
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;

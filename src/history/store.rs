@@ -7,8 +7,10 @@
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use crate::sys::process::user;
 
 use super::form::{self, Batch, Frames, MAGIC};
 
@@ -303,12 +305,12 @@ fn create_dir(dir: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let found = fs::symlink_metadata(dir)?;
-    if !found.is_dir() || found.uid() != nix::unistd::geteuid().as_raw() {
+    let found = user::lstat(dir)?;
+    if !user::is_dir(&found) || found.st_uid != user::geteuid().as_raw() {
         let what = "is no directory of this user";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
-    if found.mode() & 0o077 != 0 {
+    if found.st_mode & 0o077 != 0 {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
     }
     Ok(())
@@ -449,7 +451,7 @@ mod tests {
         let dir = dir.path().join("a/history");
         let mut store = open(&dir, WIDE);
         store.append(&some(1..2), 1).unwrap();
-        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        let mode = |path: &Path| user::stat(path).unwrap().st_mode & 0o777;
         assert_eq!((mode(&dir), mode(&dir.join("0000000000000001"))), (0o700, 0o600));
         fs::remove_dir_all(&dir).unwrap();
         store.append(&some(2..3), 2).unwrap();

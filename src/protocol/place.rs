@@ -6,11 +6,11 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use nix::unistd::{Uid, User, geteuid};
+use crate::sys::process::user::{geteuid, stat};
+use nix::unistd::{Uid, User};
 
 use super::user_namespace::{MachineUid, uid_of_machine};
 
@@ -206,7 +206,7 @@ fn own_home() -> Option<PathBuf> {
     if outside == uid {
         return passwd_home(uid);
     }
-    let is_ours = |home: &PathBuf| home.metadata().is_ok_and(|found| found.uid() == uid.as_raw());
+    let is_ours = |home: &PathBuf| stat(home).is_ok_and(|found| found.st_uid == uid.as_raw());
     [uid, outside].into_iter().filter_map(passwd_home).find(is_ours)
 }
 

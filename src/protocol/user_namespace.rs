@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use nix::unistd::geteuid;
+use crate::sys::process::user::geteuid;
 
 /// The number by which the machine knows a user.
 #[derive(Clone, Debug, PartialEq, Eq)]

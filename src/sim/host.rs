@@ -69,7 +69,7 @@ impl Host {
     pub(super) fn new(machine: Machine, folder: &Path, name: &str) -> Self {
         let dir = folder.join(name);
         fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
-        let uid = nix::unistd::geteuid().as_raw();
+        let uid = crate::sys::process::user::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
         Self {
             machine: Rc::new(machine),
@@ -247,7 +247,7 @@ fn start(place: &Place) -> anyhow::Result<Server> {
         embedded: true,
     };
     let config = Config::read(&place.stores().config)?;
-    let claim = Claim::new(place, nix::unistd::geteuid().as_raw())?;
+    let claim = Claim::new(place, crate::sys::process::user::geteuid().as_raw())?;
     open(&options, &config, claim, None, DESCRIPTORS)
 }
 

@@ -107,7 +107,7 @@ impl Machine {
             last_serial: 0,
             kill_after: None,
         };
-        let uid = nix::unistd::geteuid().as_raw();
+        let uid = crate::sys::process::user::geteuid().as_raw();
         Self { state: RefCell::new(state), base, number, rate, is_wrong_time, uid }
     }
 

@@ -6,8 +6,8 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 
+use super::process::user::stat;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, UnixAddr, bind, recv, send, socket,
 };
@@ -187,7 +187,7 @@ fn by_proc(name: &str) -> io::Result<Option<u32>> {
         let entry = entry?;
         let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
         if is_process && has_open(&entry.path().join("fd"), &link) {
-            return Ok(Some(entry.metadata()?.uid()));
+            return Ok(Some(stat(&entry.path())?.st_uid));
         }
     }
     Err(io::Error::new(io::ErrorKind::NotFound, "no process is seen that has the abstract name"))
@@ -233,7 +233,7 @@ mod tests {
         let name = name("taken");
         assert_user(&name, None);
         let taken = take(&name).unwrap();
-        assert_user(&name, Some(nix::unistd::geteuid().as_raw()));
+        assert_user(&name, Some(crate::sys::process::user::geteuid().as_raw()));
         assert_user(&name[..name.len() - 1], None);
         assert_eq!(take(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(taken);
@@ -245,7 +245,7 @@ mod tests {
     fn names_are_found_by_their_beginning() {
         let (one, two, other) = (name("begin-1"), name("begin-2"), name("elsewhere"));
         let _taken = [&one, &two, &other].map(|name| take(name).unwrap());
-        let own = nix::unistd::geteuid().as_raw();
+        let own = crate::sys::process::user::geteuid().as_raw();
         let mut found = all_with_prefix("canal-test-begin-").unwrap();
         found.retain(|(name, _)| name.ends_with(&std::process::id().to_string()));
         found.sort();
@@ -266,7 +266,7 @@ mod tests {
         let name = name("listening");
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
-        assert_user(&name, Some(nix::unistd::geteuid().as_raw()));
+        assert_user(&name, Some(crate::sys::process::user::geteuid().as_raw()));
     }
 
     #[test]

@@ -7,12 +7,15 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, lstat};
+use nix::sys::stat::{Mode, SFlag};
+use rustix::fs::Stat;
+
+use super::process::user::{fstat, is_dir, lstat};
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +77,7 @@ pub fn open_private(path: &Path, uid: u32, create: bool) -> Result<OwnedFd, DirE
     }
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let dir = open(path, flags, Mode::empty()).map_err(|error| not_opened(path, uid, error))?;
-    let stat = fstat(&dir).map_err(|error| DirError::Io(path.clone(), error.into()))?;
+    let stat = fstat(&dir).map_err(|error| DirError::Io(path.clone(), error))?;
     check_owner(path, &stat, uid)?;
     let mode = stat.st_mode & 0o7777;
     if mode & OTHERS_WRITE != 0 {
@@ -97,7 +100,7 @@ pub fn make_private(path: &Path, uid: u32) -> Result<(), DirError> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let Ok(dir) = open(path, flags, Mode::empty()) else { return Ok(()) };
     let failed = |error: io::Error| DirError::Io(path.clone(), error);
-    let stat = fstat(&dir).map_err(|error| failed(error.into()))?;
+    let stat = fstat(&dir).map_err(failed)?;
     if stat.st_uid != uid || stat.st_mode & 0o7777 == 0o700 {
         return Ok(());
     }
@@ -117,15 +120,15 @@ fn check_entries(path: &Path, opened: &Path, uid: u32) -> Result<(), DirError> {
     for entry in fs::read_dir(opened).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let named = || path.join(entry.file_name());
-        let found = match entry.metadata() {
+        let found = match lstat(&entry.path()) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(DirError::Io(named(), error)),
         };
-        if found.uid() != uid && found.uid() != 0 {
-            return Err(DirError::Planted(named(), found.uid()));
+        if found.st_uid != uid && found.st_uid != 0 {
+            return Err(DirError::Planted(named(), found.st_uid));
         }
-        if found.is_file() && found.nlink() > 1 {
+        if found.st_mode & libc::S_IFMT == libc::S_IFREG && found.st_nlink > 1 {
             return Err(DirError::Linked(named()));
         }
     }
@@ -140,10 +143,9 @@ pub fn is_private(path: &Path, uid: u32) -> bool {
     let bytes = path.as_os_str().as_bytes();
     let plain = !bytes.ends_with(b"/") && !bytes.ends_with(b"/.");
     plain
-        && with_c_str(path, lstat).is_ok_and(|stat| {
-            let is_dir = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits();
+        && lstat(path).is_ok_and(|stat| {
             let is_usable = stat.st_mode & (OTHERS_WRITE | 0o700) == 0o700;
-            is_dir && stat.st_uid == uid && is_usable
+            is_dir(&stat) && stat.st_uid == uid && is_usable
         })
 }
 
@@ -151,10 +153,7 @@ pub fn is_private(path: &Path, uid: u32) -> bool {
 /// system call.
 #[must_use]
 pub fn is_closed_to_others(path: &Path) -> bool {
-    with_c_str(path, lstat).is_ok_and(|stat| {
-        let is_dir = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits();
-        is_dir && stat.st_mode & Mode::S_IWOTH.bits() == 0
-    })
+    lstat(path).is_ok_and(|stat| is_dir(&stat) && stat.st_mode & Mode::S_IWOTH.bits() == 0)
 }
 
 /// Calls a function with a path as a C string. (nix reserves a kilobyte of stack for each path,
@@ -169,7 +168,7 @@ pub fn with_c_str<T>(
     call(&CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?)
 }
 
-fn check_owner(path: &Path, stat: &FileStat, uid: u32) -> Result<(), DirError> {
+fn check_owner(path: &Path, stat: &Stat, uid: u32) -> Result<(), DirError> {
     if stat.st_uid == uid {
         return Ok(());
     }

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::io;
 
+use crate::sys::process::user::getuid;
 use libc::c_int;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use nix::unistd::{Pid, Uid, User, getuid};
+use nix::unistd::{Pid, Uid, User};
 
 use super::pidfd::Pidfd;
 use super::process::uid_of;

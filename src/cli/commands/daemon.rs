@@ -62,7 +62,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
 
 /// Ends the daemon that runs, if the one of these options could take its place.
 fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
-    let (place, uid) = (&options.place, nix::unistd::geteuid().as_raw());
+    let (place, uid) = (&options.place, crate::sys::process::user::geteuid().as_raw());
     let replacing = daemon::replace(place, uid)?;
     if daemon::runs(place, uid) {
         daemon::check(options)?;

@@ -16,7 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use nix::unistd::geteuid;
+use crate::sys::process::user::geteuid;
 
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::user_name;

@@ -148,7 +148,7 @@ impl Pins {
                 Place::of_user(place.uid.get()).stores().state_dir.clone()
             }
         };
-        Self { dir, uid: nix::unistd::geteuid().as_raw() }
+        Self { dir, uid: crate::sys::process::user::geteuid().as_raw() }
     }
 
     /// What the address led to before; `None` if it was never met.
@@ -264,7 +264,7 @@ mod tests {
             socket: dir.join("s"),
             dir: dir.to_owned(),
             rule: Rule::Given,
-            uid: nix::unistd::geteuid().as_raw().into(),
+            uid: crate::sys::process::user::geteuid().as_raw().into(),
             stores: OnceLock::new(),
         };
         Pins::of(&place)

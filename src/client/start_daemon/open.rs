@@ -6,10 +6,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::sys::process::user::geteuid;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstat};
-use nix::unistd::geteuid;
 
 use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};

@@ -266,7 +266,7 @@ impl Chosen {
             machine: machine.trim().to_owned(),
             boot: origin.boot_id.clone(),
             pid_namespace: origin.pid_namespace,
-            uid: nix::unistd::geteuid().as_raw(),
+            uid: crate::sys::process::user::geteuid().as_raw(),
             dir: place.dir.display().to_string(),
         }
     }

@@ -4,13 +4,14 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::daemon::config::ConfigError;
 use crate::daemon::processes::owner_identity::NOBODY;
 use crate::protocol::user_namespace::uid_of_machine;
 use crate::shell_word;
+use crate::sys::process::user;
 
 /// The mode bits that let other users write.
 pub(crate) const OTHERS_WRITE: u32 = 0o022;
@@ -30,12 +31,13 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     if !found.is_file() {
         return Err(refused("is no regular file".to_owned()));
     }
-    let (owner, uid) = (found.uid(), nix::unistd::geteuid().as_raw());
+    let owned = user::fstat(&file).map_err(failed)?;
+    let (owner, uid) = (owned.st_uid, user::geteuid().as_raw());
     if owner != uid && !is_root(owner) {
         let may = if uid == 0 { "root".to_owned() } else { format!("root or uid {uid}") };
         return Err(refused(format!("belongs to uid {owner}, and must belong to {may}")));
     }
-    let mode = found.mode() & 0o7777;
+    let mode = owned.st_mode & 0o7777;
     if mode & OTHERS_WRITE != 0 {
         let path = shell_word::of_path(path);
         return Err(refused(format!(
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_file_of_another_user_is_refused() {
-        if !nix::unistd::geteuid().is_root() {
+        if !user::geteuid().is_root() {
             return; // Nobody else can give a file away.
         }
         let dir = tempfile::tempdir().unwrap();

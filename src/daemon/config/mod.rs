@@ -156,7 +156,7 @@ impl Config {
     /// As [`Self::read`]; or it contains what a daemon of this user must not do.
     pub(crate) fn read_for_daemon(paths: &[PathBuf]) -> Result<Self, ConfigError> {
         let config = Self::read(paths)?;
-        config.check_hooks(nix::unistd::geteuid().is_root())?;
+        config.check_hooks(crate::sys::process::user::geteuid().is_root())?;
         Ok(config)
     }
 

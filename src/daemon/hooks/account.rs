@@ -3,7 +3,8 @@
 use std::ffi::CString;
 use std::path::PathBuf;
 
-use nix::unistd::{Uid, User, geteuid, getgrouplist};
+use crate::sys::process::user::geteuid;
+use nix::unistd::{Uid, User, getgrouplist};
 
 use crate::sys::process::child::UserIds;
 

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::sys::process::user::geteuid;
 use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,7 +23,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Pid, geteuid, setsid};
+use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::hooks::account::Account;

@@ -3,11 +3,11 @@
 //! A program that another user can write would let that user act as the user of the hook. As with the
 //! configuration, the directories above the file are not looked at.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::daemon::config::file::{OTHERS_WRITE, is_root};
 use crate::shell_word;
+use crate::sys::process::user;
 
 /// Checks the program of a hook that a daemon of the user `daemon` runs as `user`. Links are followed:
 /// what they lead to is checked.
@@ -19,7 +19,8 @@ pub(crate) fn check(path: &Path, daemon: u32, user: u32) -> Result<(), String> {
     if !found.is_file() {
         return Err("it is no regular file".to_owned());
     }
-    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    let owned = user::stat(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let (owner, mode) = (owned.st_uid, owned.st_mode & 0o7777);
     if owner != daemon && owner != user && !is_root(owner) {
         let mut may = vec!["root".to_owned()];
         may.extend([daemon, user].iter().filter(|uid| **uid != 0).map(|uid| format!("uid {uid}")));
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_program_that_others_can_write_or_own_is_refused() {
-        let own = nix::unistd::geteuid().as_raw();
+        let own = user::geteuid().as_raw();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tell");
         let why = |mode| {
@@ -71,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_program_belongs_to_root_the_daemon_or_the_hooks_user() {
-        if !nix::unistd::geteuid().is_root() {
+        if !user::geteuid().is_root() {
             return; // Nobody else can give a file away.
         }
         let dir = tempfile::tempdir().unwrap();

@@ -28,7 +28,7 @@ impl InstanceGuard {
     /// the name contains its parent and its file name. The parent is given by device and inode
     /// number, because another mount namespace may have another directory under the same path.
     pub(crate) fn name(place: &Place) -> io::Result<String> {
-        Self::name_for(place, nix::unistd::geteuid().as_raw())
+        Self::name_for(place, crate::sys::process::user::geteuid().as_raw())
     }
 
     fn name_for(place: &Place, uid: u32) -> io::Result<String> {
@@ -51,7 +51,7 @@ impl InstanceGuard {
                 Err(error) => return Err(failed(error)),
             }
             match abstract_name::user_of(&name) {
-                Ok(Some(uid)) if uid == nix::unistd::geteuid().as_raw() => {
+                Ok(Some(uid)) if uid == crate::sys::process::user::geteuid().as_raw() => {
                     return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
                 }
                 Ok(Some(_)) => break,
@@ -97,7 +97,7 @@ mod tests {
         let place = place(dir.path());
         let guard = InstanceGuard::raise(&place).unwrap();
         assert!(matches!(InstanceGuard::raise(&place), Err(ClaimError::Running { .. })));
-        let own = nix::unistd::geteuid().as_raw();
+        let own = crate::sys::process::user::geteuid().as_raw();
         assert!(runs(&place, own));
         assert!(!runs(&place, own + 1));
         drop(guard);

@@ -433,7 +433,7 @@ mod tests {
     }
 
     fn uid() -> u32 {
-        nix::unistd::geteuid().as_raw()
+        crate::sys::process::user::geteuid().as_raw()
     }
 
     #[test]
@@ -465,7 +465,7 @@ mod tests {
     fn a_new_socket_has_the_mode_and_the_group_that_are_configured() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let gid = nix::unistd::getegid().as_raw();
+        let gid = crate::sys::process::user::getegid().as_raw();
         let group = SocketGroup { gid, called: "ours".to_owned() };
         let access = SocketAccess { group: Some(group), mode: Some(0o660) };
         let home = Claim::new(&place, uid()).unwrap().open(None, access).unwrap();

@@ -63,7 +63,7 @@ pub fn separations(place: &Place) -> Vec<Separation> {
     if !place.is_users_own() {
         return Vec::new();
     }
-    let own = nix::unistd::geteuid().as_raw();
+    let own = crate::sys::process::user::geteuid().as_raw();
     let above = place.dir.parent().unwrap_or(Path::new("/"));
     let found = daemons_of_users(above).unwrap_or_else(|error| {
         tracing::debug!(%error, "daemons of other users cannot be looked for");
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_guard_name_of_a_per_user_daemon_tells_its_uid_and_its_tmp() {
-        let place = Place::of_user(nix::unistd::geteuid().as_raw());
+        let place = Place::of_user(crate::sys::process::user::geteuid().as_raw());
         let name = InstanceGuard::name(&place).unwrap();
         let tmp = fs::metadata("/tmp").unwrap();
         assert_eq!(parts(&name), Some((place.uid.get(), tmp.dev(), tmp.ino())));

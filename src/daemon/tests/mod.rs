@@ -61,7 +61,7 @@ impl World {
 
     fn within(folder: tempfile::TempDir) -> Self {
         let dir = folder.path().join("run");
-        let uid = nix::unistd::geteuid().as_raw();
+        let uid = crate::sys::process::user::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
         let claim = claim(&place, uid);
         let config = Config::read(&[]).unwrap();

@@ -93,7 +93,7 @@ impl World {
     fn over_as(engine: &Fake, folder: tempfile::TempDir, nonce: u128) -> Self {
         let dir = folder.path().join("run");
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
-        let uid = nix::unistd::geteuid().as_raw();
+        let uid = crate::sys::process::user::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
         let claim = claim(&place, uid);
         let config = Config::read(&[]).unwrap();
@@ -224,7 +224,7 @@ fn the_next_daemon_notices_that_the_log_was_made_anew() {
     drop(world);
     let place = kept.path().join("run");
     std::fs::DirBuilder::new().mode(0o700).create(&place).unwrap();
-    let uid = nix::unistd::geteuid().as_raw();
+    let uid = crate::sys::process::user::geteuid().as_raw();
     let stores = Place::find(Some(&place.join("canal.sock")), uid).unwrap();
     std::fs::create_dir_all(&stores.stores().state_dir).unwrap();
     std::fs::write(stores.stores().state_dir.join("tokens"), text).unwrap();
@@ -243,7 +243,7 @@ fn request(host: HostId, tag: u128, key: &str) -> Request {
         host,
         owner: Owner::Process(own),
         parent: None,
-        uid: nix::unistd::geteuid().as_raw(),
+        uid: crate::sys::process::user::geteuid().as_raw(),
         command: Command::default(),
         note: None,
         items: vec![Item { key: Key::new(key).unwrap(), ask }],

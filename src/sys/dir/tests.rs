@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use super::*;
 
 fn own() -> u32 {
-    nix::unistd::geteuid().as_raw()
+    crate::sys::process::user::geteuid().as_raw()
 }
 
 fn mode(path: &Path) -> u32 {

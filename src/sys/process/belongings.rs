@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{fstat, stat};
 
+use super::user;
+
 /// The value of a variable in the environment that a process was started with. `None` if the
 /// variable is not set, or if the environment is not visible.
 #[must_use]
@@ -76,7 +78,7 @@ pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
         return None;
     }
     // The files below /proc/PID belong to root if the process is privileged in any way.
-    let shown_to = || stat(format!("/proc/{pid}").as_str()).ok().map(|it| it.st_uid);
+    let shown_to = || user::stat(Path::new(&format!("/proc/{pid}"))).ok().map(|it| it.st_uid);
     if uid.is_some() && shown_to() != uid {
         return None;
     }
@@ -179,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_folder_is_shown_to_the_user_of_the_process_only() {
-        let own = nix::unistd::geteuid().as_raw();
+        let own = user::geteuid().as_raw();
         let here = std::env::current_dir().unwrap();
         let pid = std::process::id();
         assert_eq!(folder(pid, Some(own)), Some(here.clone()));

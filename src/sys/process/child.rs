@@ -190,9 +190,10 @@ fn to_pid(text: &str) -> Option<Pid> {
 mod tests {
     use std::os::fd::AsFd;
 
+    use crate::sys::process::user::geteuid;
     use crate::sys::process::{RunState, run_state};
     use nix::sys::signal::{kill, killpg};
-    use nix::unistd::{geteuid, getpgid, getsid};
+    use nix::unistd::{getpgid, getsid};
 
     use super::*;
     use crate::sys::rerun;

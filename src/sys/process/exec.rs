@@ -8,9 +8,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::sys::process::user::{getegid, geteuid, getgid, getuid};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::unistd::{AccessFlags, access, faccessat, getegid, geteuid, getgid, getuid};
+use nix::unistd::{AccessFlags, access, faccessat};
 
 /// The search path if PATH is not set, as confstr(_CS_PATH) of glibc returns it.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";

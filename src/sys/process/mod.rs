@@ -12,6 +12,7 @@ mod freezer;
 mod identity;
 mod origin;
 mod stat;
+pub mod user;
 
 pub use ancestry::{Ancestor, add_descendants, add_orphans_of_group, ancestors};
 #[cfg(test)]

@@ -136,7 +136,7 @@ fn a_process_without_a_command_line_shows_its_name() {
 fn the_user_is_the_real_one_as_long_as_the_process_is_not_reaped() {
     let mut child = sleeper();
     let pidfd = Pidfd::open(child.id()).unwrap();
-    let own = nix::unistd::getuid().as_raw();
+    let own = user::getuid().as_raw();
     assert_eq!(uid_of(&pidfd), Some(own));
     assert_eq!(uid_by_status(&pidfd), Some(own));
     pidfd.signal(Signal::SIGKILL).unwrap();

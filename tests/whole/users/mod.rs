@@ -7,4 +7,5 @@ mod metrics;
 mod other_user;
 mod permissions;
 mod places;
+mod preloaded;
 mod separation;

@@ -1,6 +1,6 @@
 //! The hooks of the configuration: whether their programs could be run.
 
-use nix::unistd::geteuid;
+use crate::sys::process::user::geteuid;
 
 use super::finding::Finding;
 use crate::daemon::{self, SeenHook};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nix::unistd::geteuid;
+use crate::sys::process::user::geteuid;
 
 use super::finding::Finding;
 use crate::cli::user_name;

@@ -3,9 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 
-use nix::unistd::geteuid;
+use crate::sys::process::user::{geteuid, lstat};
 
 use super::finding::Finding;
 use crate::cli::wording::machine_daemon;
@@ -64,9 +63,9 @@ fn can_lock(dir: OwnedFd) -> io::Result<()> {
 
 fn shared(place: &Place) -> (Finding, bool) {
     let dir = place.dir.display();
-    match std::fs::symlink_metadata(&place.dir) {
-        Ok(found) if found.mode() & 0o002 == 0 => {
-            let (mode, uid) = (found.mode() & 0o7777, found.uid());
+    match lstat(&place.dir) {
+        Ok(found) if found.st_mode & 0o002 == 0 => {
+            let (mode, uid) = (found.st_mode & 0o7777, found.st_uid);
             let fine = format!("{dir} (mode {mode:04o}, uid {uid})");
             (Finding::fine("directory", fine), true)
         }

@@ -10,7 +10,7 @@ mod plan;
 use std::io::{self, BufRead, IsTerminal};
 use std::process::Command;
 
-use nix::unistd::geteuid;
+use crate::sys::process::user::geteuid;
 
 use crate::cli::arguments::definition::SetupArgs;
 use crate::cli::connect;

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::cli::failed::Failed;
 use crate::client::OWN;
+use crate::sys::process::user::lstat;
 
 /// The files that a package installs, too.
 const SOCKET: &str = include_str!("../../../../packaging/systemd/canal.socket");
@@ -131,9 +131,9 @@ fn program() -> Result<(String, Option<Step>), Failed> {
 /// Whether a program lies where every user can execute it and only root can change it.
 fn is_for_all(program: &Path) -> bool {
     let of_root = |path: &Path, needed: u32| {
-        fs::symlink_metadata(path).is_ok_and(|found| {
-            let mode = found.mode();
-            found.uid() == 0 && mode & 0o022 == 0 && mode & needed == needed
+        lstat(path).is_ok_and(|found| {
+            let mode = found.st_mode;
+            found.st_uid == 0 && mode & 0o022 == 0 && mode & needed == needed
         })
     };
     let is_hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];

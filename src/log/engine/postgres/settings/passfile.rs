@@ -4,10 +4,10 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use nix::unistd::{User, getuid};
+use crate::sys::process::user::{getuid, stat};
+use nix::unistd::User;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
@@ -74,8 +74,8 @@ pub(crate) fn home() -> Option<PathBuf> {
 
 fn read(path: PathBuf) -> Result<String, PassfileError> {
     let text = || -> io::Result<Option<String>> {
-        let meta = fs::metadata(&path)?;
-        if meta.mode() & 0o077 != 0 { Ok(None) } else { fs::read_to_string(&path).map(Some) }
+        let found = stat(&path)?;
+        if found.st_mode & 0o077 != 0 { Ok(None) } else { fs::read_to_string(&path).map(Some) }
     };
     match text() {
         Ok(Some(text)) => Ok(text),
