@@ -153,7 +153,7 @@ _canal() {
             [[ $cur == -* ]] || options=$verbs
             ;;
         run)
-            options="$lock $wait -c --max-run --kill-after --signal --with-children --jobserver --on-lost --on --require --ttl $everywhere"
+            options="$lock $wait --unattended -c --max-run --kill-after --signal --with-children --jobserver --on-lost --on --require --ttl $everywhere"
             if [[ $cur != -* ]]; then
                 # -c STRING is the whole command.
                 [[ $string ]] || _canal_command "$cword"

@@ -149,6 +149,7 @@ complete -c canal -n $at -l max-run -x -a '10s 1m 10m 1h infinity' -d 'End the c
 complete -c canal -n '__canal_at run kill' -l kill-after -x -a '10s 1m 10m 1h infinity' -d 'Kill it DUR after the signal'
 complete -c canal -n $at -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -d 'The signal by which --max-run ends it'
 complete -c canal -n $at -l with-children -d 'Keep the lock for processes that it started'
+complete -c canal -n $at -l unattended -d 'Wait although nobody can read the output'
 complete -c canal -n $at -l jobserver -d 'Have each job of make and cargo take a slot'
 complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__canal_command)'
 

@@ -123,6 +123,7 @@ impl From<ClientError> for Error {
             | ClientError::Start(_)
             | ClientError::Silent { .. }
             | ClientError::Gone
+            | ClientError::Abandoned
             | ClientError::HeldAtOwnDaemon { .. }
             | ClientError::Place(_) => ErrorKind::Unreachable,
             ClientError::UnknownError { .. } | ClientError::Protocol(_) => ErrorKind::Other,

@@ -4,7 +4,7 @@ use super::arguments::lock::LockArgs;
 use super::arguments::note::NoteArgs;
 use super::arguments::session;
 use super::arguments::session::SessionArgs;
-use super::arguments::wait::{ProgressArg, WaitArgs};
+use super::arguments::wait::{ProgressArg, Readers, WaitArgs};
 use super::connect::{self, Target};
 use super::failed::Failed;
 use super::lookout;
@@ -69,9 +69,13 @@ pub(crate) fn obtain(
     request: &Acquire,
     owner: Option<&Pidfd>,
     choice: ProgressArg,
+    readers: Readers,
     verbosity: Verbosity,
 ) -> Result<(Client, Acquired), NotAcquired> {
     let mut client = target.connect(verbosity).map_err(NotAcquired::Failed)?;
+    if readers == Readers::Needed {
+        client.give_up_unread();
+    }
     // Most do not wait: they need nothing to tell of it, nor room for that on the stack.
     let mut waiting: Option<Box<Waiting>> = None;
     let mut within = lookout::within(target, request);

@@ -142,6 +142,10 @@ pub(crate) fn failed(error: ClientError) -> Failed {
                 None => failed,
             }
         }
+        error @ ClientError::Abandoned => {
+            Failed::with_code(OwnCode::NotAcquired.number(), error.to_string())
+                .hint("`--unattended` goes on waiting")
+        }
         ClientError::Start(message) => started_badly(&message),
         ClientError::Place(message) => {
             Failed::new(message).hint("--socket or CANAL_SOCKET names another place")

@@ -35,6 +35,9 @@ pub enum ClientError {
         /// The state letter of /proc, `?` if unknown.
         state: char,
     },
+    /// Nobody can read any more what this process prints, and the request was given up for that.
+    #[error("gave up: nobody reads standard output and standard error any longer")]
+    Abandoned,
     /// The daemon went away before it answered a call that must not be sent twice.
     #[error("the daemon went away before it answered; `canal status` tells what it did")]
     Gone,

@@ -7,6 +7,7 @@
 
 use crate::protocol::place::Place;
 use crate::protocol::{Handle, Tag};
+use crate::sys::terminal::audience::Audience;
 
 pub mod bridge;
 mod calls;
@@ -44,6 +45,8 @@ pub struct Client {
     starts: Starts,
     /// What is told of each call and answer.
     trace: Option<fn(&str)>,
+    /// Those without whom a request that waits is given up.
+    audience: Option<Audience>,
 }
 
 /// A new random name for a request.
@@ -74,14 +77,20 @@ impl Client {
         let mut starts = Starts::default();
         let opened = open::connect_first(place, &options, &mut starts)?;
         let (connection, has_started_daemon) = (Some(opened.connection), opened.has_started);
-        let (place, trace) = (place.clone(), None);
-        Ok(Self { place, options, connection, has_started_daemon, starts, trace })
+        let (place, trace, audience) = (place.clone(), None, None);
+        Ok(Self { place, options, connection, has_started_daemon, starts, trace, audience })
     }
 
     /// Has `say` called with a line for people for each call that is sent from now on, and for each
     /// answer.
     pub fn trace_to(&mut self, say: fn(&str)) {
         self.trace = Some(say);
+    }
+
+    /// Has a request that waits given up once nobody can read standard output and standard error any
+    /// longer.
+    pub fn give_up_unread(&mut self) {
+        self.audience = Some(Audience::new());
     }
 
     fn trace(&self, line: impl FnOnce() -> String) {

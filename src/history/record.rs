@@ -72,6 +72,8 @@ pub(crate) enum Ending {
     Reboot,
     /// The client went away, or took the request back.
     Withdrawn,
+    /// Nobody read what the client printed any more, so it gave up.
+    Abandoned,
     /// The wait took longer than the client allowed.
     Timeout,
     /// The table refused it.
@@ -259,6 +261,7 @@ pub(super) mod tests {
             Ending::Lost,
             Ending::Reboot,
             Ending::Withdrawn,
+            Ending::Abandoned,
             Ending::Timeout,
             Ending::Refused { reason: Reason::Full, ring: Vec::new() },
         ];

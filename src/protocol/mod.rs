@@ -19,7 +19,7 @@ pub mod user_namespace;
 pub use crate::core::{Kind, Mode, NodeId, OnLost, Require, RunId, Tag};
 pub use interface::{INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE};
 pub use messages::acquire::{
-    Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SizeNote,
+    Abandon, Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SizeNote,
     SlotInfo, WireItem, WouldAcquire, WouldGrant,
 };
 pub use messages::daemon::configuration::{

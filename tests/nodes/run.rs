@@ -326,6 +326,21 @@ fn ctrl_c_while_it_waits_leaves_nothing() {
 }
 
 #[test]
+fn a_waiter_whose_output_nobody_can_read_any_longer_gives_up() {
+    let nodes = Nodes::new();
+    let (run, _) = nodes.start(&[]);
+    let ((out, stdout), (err, stderr)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let waiter = nodes.run(&["--", "true"]).stdout(stdout).stderr(stderr).spawn();
+    let waiting = || nodes.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
+    wait_until("it waits at the first node", || waiting() == 1);
+    drop((out, err));
+    waiter.end().code(75);
+    wait_until("it is withdrawn", || waiting() == 0);
+    run.finish().code(0);
+    nodes.until_free();
+}
+
+#[test]
 fn lists_and_options_that_cannot_be_used_are_one_line_with_a_hint() {
     let nodes = Nodes::new();
     let a = nodes.nodes[0].socket();

@@ -46,6 +46,15 @@ pub(crate) enum ProgressArg {
     None,
 }
 
+/// Whether a request waits on when nobody can read stdout and stderr any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// It is given up.
+    Needed,
+    /// It waits on.
+    NotNeeded,
+}
+
 impl WaitArgs {
     /// How long, as the wire has it: 0 is not at all, `None` is without end.
     pub(crate) fn wait_ms(&self) -> Option<u64> {

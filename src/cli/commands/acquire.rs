@@ -12,6 +12,7 @@ use crate::cli::acquisition;
 use crate::cli::acquisition::NotAcquired;
 use crate::cli::arguments::definition::{AcquireArgs, Global};
 use crate::cli::arguments::duration::{millis, stated};
+use crate::cli::arguments::wait::Readers;
 use crate::cli::commands::nodes;
 use crate::cli::connect;
 use crate::cli::connect::Target;
@@ -74,7 +75,8 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     };
     let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
     let choice = args.wait.progress.unwrap_or_default();
-    let obtained = acquisition::obtain(&target, &request, pidfd, choice, verbosity);
+    let obtained =
+        acquisition::obtain(&target, &request, pidfd, choice, Readers::NotNeeded, verbosity);
     let (mut client, mut acquired) = match obtained {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),

@@ -102,8 +102,14 @@ impl Job<'_> {
     /// Takes the lock and becomes the command; returns why it did not.
     fn start(&self, child_channel: Option<ChildChannel>) -> NotStarted {
         let choice = self.args.wait.progress.unwrap_or_default();
-        let obtained =
-            acquisition::obtain(&self.target, &self.request, None, choice, self.verbosity);
+        let obtained = acquisition::obtain(
+            &self.target,
+            &self.request,
+            None,
+            choice,
+            self.args.readers(),
+            self.verbosity,
+        );
         let (mut client, acquired) = match obtained {
             Ok(obtained) => obtained,
             Err(not_acquired) => return self.not_acquired(not_acquired),

@@ -7,17 +7,18 @@ use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::protocol::{Acquire, Failure, Grant, Progress, frame};
+use crate::protocol::{Abandon, Acquire, Failure, Grant, Progress, Tag, frame};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
+use crate::sys::terminal::audience::Audience;
 
 use super::deadline_page::Received;
 use super::single_reply::Backoff;
 use crate::client::connection::silence::{Limits, Silence};
 use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
 use crate::client::error::Broken;
-use crate::client::{Client, ClientError, own_daemon};
+use crate::client::{Client, ClientError, Options, Start, own_daemon};
 
 const ACQUIRE: &str = "Acquire";
 
@@ -100,7 +101,8 @@ impl Client {
     /// message for 5 s, or for that long after the wait is over, or if it is found stopped after 30
     /// s of silence. The 5 s are a minute for a daemon whose process is busy.
     /// [`ClientError::HeldAtOwnDaemon`] if this is the daemon of the machine, and locks that the
-    /// user's own daemon granted before are still held.
+    /// user's own daemon granted before are still held. [`ClientError::Abandoned`] after
+    /// [`Self::give_up_unread`].
     pub fn acquire(
         &mut self,
         request: &Acquire,
@@ -149,7 +151,8 @@ impl Client {
         let limits = Limits::from(&self.options);
         self.trace(|| format!("sending {ACQUIRE}, request {}", request.tag));
         let silence = Silence::new(limits, Instant::now());
-        let wait = Wait { until, silence, call_at: None };
+        let mut audience = self.audience.take();
+        let wait = Wait { until, silence, call_at: None, audience: audience.as_mut() };
         let trace = self.trace;
         let progress = &mut |word: Option<&Progress>| {
             if let (Some(say), Some(word)) = (trace, word) {
@@ -160,6 +163,11 @@ impl Client {
         let acquired = connection
             .send(ACQUIRE, request, Replies::More, owner, limits)
             .and_then(|()| wait.grant(&mut connection, progress));
+        self.audience = audience;
+        if matches!(acquired, Err(Broken::Failed(ClientError::Abandoned))) {
+            // Before the connection closes, which withdraws the request.
+            self.abandon(request.tag);
+        }
         self.trace(|| {
             let granted = |acquired: &Acquired| format!("granted, token {}", acquired.grant.token);
             format!("{ACQUIRE}: {}", Broken::explained(&acquired, granted))
@@ -169,6 +177,20 @@ impl Client {
             self.connection = Some(connection);
         }
         acquired
+    }
+
+    /// Tells the daemon, over another connection, why a request is about to be withdrawn. The daemon can
+    /// do without: the history then says only that it was withdrawn.
+    fn abandon(&self, tag: Tag) {
+        let options = Options { start: Start::Never, ..self.options.clone() };
+        if let Ok(mut other) = Self::connect(&self.place, options) {
+            let limits = Limits::from(&self.options);
+            let told =
+                other.call_once::<_, serde_json::Value>(limits, "Abandon", &Abandon { tag }, None);
+            self.trace(|| {
+                format!("Abandon: {}", Broken::explained(&told, |_| "answered".to_owned()))
+            });
+        }
     }
 }
 
@@ -182,21 +204,25 @@ fn waits(word: &Progress) -> String {
 }
 
 /// One wait for a grant on one connection.
-struct Wait {
+struct Wait<'a> {
     until: WaitDeadline,
     silence: Silence,
     /// When `progress` is called next if the daemon says nothing.
     call_at: Option<Instant>,
+    /// Without whom the wait is given up.
+    audience: Option<&'a mut Audience>,
 }
 
-impl Wait {
+impl Wait<'_> {
     fn grant(
         mut self,
         connection: &mut Connection,
         progress: OnProgress<'_>,
     ) -> Result<Acquired, Broken> {
         loop {
-            match connection.message_within(self.patience())? {
+            // A request that need not wait is served, whoever reads.
+            let audience = self.audience.as_deref().filter(|_| self.silence.answered());
+            match connection.message_before(self.patience(), audience)? {
                 Ok(message) => {
                     // Mostly it is granted at once.
                     if let Some(grant) = frame::parse_last_reply(&message) {
@@ -211,6 +237,9 @@ impl Wait {
                 Err(ReadStatus::Part) => self.silence.end_with_part(Instant::now()),
                 Err(ReadStatus::Nothing(waited)) => {
                     if self.silence.answered() {
+                        if self.audience.as_mut().is_some_and(|audience| audience.has_left()) {
+                            return Err(ClientError::Abandoned.into());
+                        }
                         self.call(None, progress)?;
                     }
                     self.check_silence(connection, waited)?;

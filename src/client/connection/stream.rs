@@ -17,6 +17,7 @@ use crate::protocol::message_size::REPLY_BYTES_MAX;
 use crate::protocol::{ErrorName, Failure, INTERFACE};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::Activity;
+use crate::sys::terminal::audience::Audience;
 use crate::sys::{fds, peer, process};
 
 use super::silence::{Limits, Owed, SLICE};
@@ -120,7 +121,7 @@ impl Connection {
                     owed = Owed::new(limits);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    let waited = self.wait(PollFlags::POLLOUT, owed.patience())?;
+                    let waited = self.wait(PollFlags::POLLOUT, owed.patience(), None)?;
                     if owed.grow(waited, || self.activity()) {
                         return Err(self.silent().into());
                     }
@@ -171,10 +172,19 @@ impl Connection {
         &mut self,
         patience: Duration,
     ) -> Result<Result<Vec<u8>, ReadStatus>, Broken> {
+        self.message_before(patience, None)
+    }
+
+    /// The same, but returns also when somebody of an audience leaves.
+    pub(crate) fn message_before(
+        &mut self,
+        patience: Duration,
+        audience: Option<&Audience>,
+    ) -> Result<Result<Vec<u8>, ReadStatus>, Broken> {
         if let Some(message) = self.decoded()? {
             return Ok(Ok(message));
         }
-        let waited = self.wait(PollFlags::POLLIN, patience)?;
+        let waited = self.wait(PollFlags::POLLIN, patience, audience)?;
         // Read even if poll saw nothing: what came meanwhile counts.
         if self.buffer.is_empty() {
             self.buffer.resize(READ_BYTES, 0);
@@ -242,13 +252,26 @@ impl Connection {
         Ok(self.decoder.next_message()?.map(<[u8]>::to_vec))
     }
 
-    /// Waits for an event, at most `patience`. Returns how long it waited if
-    /// nothing came.
-    fn wait(&self, event: PollFlags, patience: Duration) -> Result<Duration, Broken> {
+    /// Waits for an event, or until somebody of an audience leaves, at most `patience`. Returns how long
+    /// it waited if nothing came.
+    fn wait(
+        &self,
+        event: PollFlags,
+        patience: Duration,
+        audience: Option<&Audience>,
+    ) -> Result<Duration, Broken> {
         // Rounded up: a wait of 0 ms would spin.
         let timeout = patience.as_micros().div_ceil(1000);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(self.socket.as_fd(), event)], timeout) {
+        let socket = PollFd::new(self.socket.as_fd(), event);
+        let polled = match audience {
+            None => poll(&mut [socket], timeout),
+            Some(audience) => poll(
+                &mut std::iter::once(socket).chain(audience.polled()).collect::<Vec<_>>(),
+                timeout,
+            ),
+        };
+        match polled {
             Ok(0) => Ok(patience),
             Ok(_) | Err(Errno::EINTR) => Ok(Duration::ZERO),
             Err(error) => Err(std::io::Error::from(error).into()),

@@ -12,10 +12,10 @@ use crate::daemon::calls::pending_acquire::Patience;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
-    Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, ErrorName, Failure,
-    GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE,
-    Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WaitsNear, WhyQuery, WouldAcquire,
-    WouldKill,
+    Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, ErrorName,
+    Failure, GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery,
+    NODES_INTERFACE, Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WaitsNear,
+    WhyQuery, WouldAcquire, WouldKill,
 };
 use crate::sys::clock;
 
@@ -49,6 +49,7 @@ struct Incoming<'a> {
 /// What a client asks for.
 #[derive(Debug)]
 pub(crate) enum Asked {
+    Abandon(Abandon),
     Acquire(Box<Acquire>),
     Collect(Box<Collect>),
     Configuration,
@@ -120,7 +121,8 @@ impl Asked {
             | Self::WouldRelease(_) => true,
             // A daemon over an engine refuses them.
             Self::Collect(_) | Self::ConfirmAt(_) | Self::Report(_) => false,
-            Self::Configuration
+            Self::Abandon(_)
+            | Self::Configuration
             | Self::Description(_)
             | Self::EndedLeases(_)
             | Self::Graph(_)
@@ -238,6 +240,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
     let unknown = || ServiceError::unknown(method);
     let (interface, name) = method.rsplit_once('.').ok_or_else(unknown)?;
     match (interface, name) {
+        (INTERFACE, "Abandon") => typed(parameters).map(Asked::Abandon),
         (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
         (INTERFACE, "Configuration") => Ok(Asked::Configuration),
         (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),

@@ -45,6 +45,7 @@ impl On {
             | Ending::Killed(_)
             | Ending::Reboot
             | Ending::Withdrawn
+            | Ending::Abandoned
             | Ending::Timeout => None,
         }
     }

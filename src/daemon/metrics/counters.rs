@@ -193,6 +193,7 @@ fn refusal(ending: &Ending) -> usize {
         Ending::Timeout => 6,
         // Its client or its process is gone, or its host.
         Ending::Withdrawn
+        | Ending::Abandoned
         | Ending::Released
         | Ending::Ended
         | Ending::Exited(_)
@@ -216,6 +217,7 @@ fn loss(ending: &Ending) -> Option<usize> {
         | Ending::Killed(_)
         | Ending::Reboot
         | Ending::Withdrawn
+        | Ending::Abandoned
         | Ending::Timeout
         | Ending::Refused { .. } => None,
     }
@@ -286,6 +288,7 @@ pub(super) mod tests {
             (refused(Reason::Mismatch), "mismatch"),
             (Ending::Timeout, "timeout"),
             (Ending::Withdrawn, "withdrawn"),
+            (Ending::Abandoned, "withdrawn"),
             (Ending::Ended, "withdrawn"),
         ] {
             assert_eq!(REFUSALS[refusal(&ending)], name, "{ending:?}");

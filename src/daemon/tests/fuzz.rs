@@ -184,7 +184,8 @@ fn random_call(rng: &mut Rng) -> Vec<u8> {
         17 | 18 => ("io.canal.Lock.Status", status(rng)),
         19 => ("io.canal.Lock.Why", why(rng)),
         20 => (["io.canal.Lock.Graph", "io.canal.Lock.Metrics"][rng.usize(..2)], json!({})),
-        21 => match rng.u8(..3) {
+        21 => match rng.u8(..4) {
+            3 => ("io.canal.Lock.Abandon", json!({ "tag": tag(rng) })),
             0 => ("io.canal.Lock.DeadlinePage", json!({})),
             1 => ("io.canal.Lock.Configuration", json!({})),
             _ => ("io.canal.Lock.Reload", json!({})),

@@ -97,6 +97,7 @@ fn ending(ending: &Ending, out: &mut Vec<u8>) {
             }
         }
         Ending::Reboot => out.push(11),
+        Ending::Abandoned => out.push(12),
     }
 }
 
@@ -310,6 +311,7 @@ fn read_ending(reader: &mut Reader<'_>) -> Option<Ending> {
             Ending::Refused { reason, ring }
         }
         11 => Ending::Reboot,
+        12 => Ending::Abandoned,
         _ => return None,
     })
 }
@@ -396,6 +398,7 @@ pub(in crate::history) mod tests {
             Ending::Lost,
             Ending::Reboot,
             Ending::Withdrawn,
+            Ending::Abandoned,
             Ending::Timeout,
             Ending::Refused { reason: Reason::Mismatch, ring: Vec::new() },
             Ending::Refused { reason: Reason::Deadlock, ring },

@@ -297,6 +297,14 @@ pub struct Progress {
 /// How many holders a [`Progress`] or a refusal names at most.
 pub const HOLDERS_SHOWN_MAX: usize = 5;
 
+/// `Abandon`: nobody reads any more what the client of the waiting request with this tag prints, so that
+/// it is about to withdraw the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abandon {
+    /// The tag of the request.
+    pub tag: Tag,
+}
+
 /// `Confirm`: the client has told the owner of a provisional grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confirm {

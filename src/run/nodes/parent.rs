@@ -15,6 +15,7 @@ use crate::sys::deadline::{Deadline, Reader, Writer};
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::child::{Reap, children, ended, fork};
+use crate::sys::terminal::audience::Audience;
 
 use super::channel::{BeforeStart, End, Line, NotHeld, Received, ToCoordinator, ToParent, channel};
 use super::handover::{Handover, Left};
@@ -300,8 +301,9 @@ impl ChildEnd {
         Reader::open(self.page.try_clone()?, self.line.try_clone()?)
     }
 
-    /// The next word of the coordinator, if one comes within this time.
-    pub fn next(&self, within: Duration) -> Option<BeforeStart> {
+    /// The next word of the coordinator, if one comes within this time, and before somebody of an audience
+    /// leaves.
+    pub fn next(&self, within: Duration, audience: Option<&Audience>) -> Option<BeforeStart> {
         let until = Instant::now() + within;
         loop {
             if let Received::Message(word, _) = self.channel.receive() {
@@ -318,9 +320,14 @@ impl ChildEnd {
             if left.is_zero() {
                 return None;
             }
-            let mut polled = [PollFd::new(self.channel.as_fd(), PollFlags::POLLIN)];
+            let channel = PollFd::new(self.channel.as_fd(), PollFlags::POLLIN);
+            let others = audience.into_iter().flat_map(Audience::polled);
+            let mut polled: Vec<_> = std::iter::once(channel).chain(others).collect();
             let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
             let _ = poll(&mut polled, timeout);
+            if polled[1..].iter().any(|fd| fd.any() == Some(true)) {
+                return None;
+            }
         }
     }
 }

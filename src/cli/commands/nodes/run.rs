@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use crate::cli::arguments::definition::{Global, RunArgs};
 use crate::cli::arguments::nodes::ttl_ms;
-use crate::cli::arguments::wait::WaitArgs;
+use crate::cli::arguments::wait::{Readers, WaitArgs};
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::node_list::{listed, near};
@@ -17,7 +17,7 @@ use crate::cli::progress::Waiting;
 use crate::cli::wording::{deadlock, hold_lost, not_acquired, over_nodes};
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
-use crate::client::{OWN, is_on_demand_daemon};
+use crate::client::{ClientError, OWN, is_on_demand_daemon};
 use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::place::{Place, Rule};
@@ -32,6 +32,7 @@ use crate::run::{
     become_command_over_nodes, supervise,
 };
 use crate::sys::signals::SignalRefused;
+use crate::sys::terminal::audience::Audience;
 
 /// How long the child sleeps if its display does not change before.
 const SLEEP: Duration = Duration::from_secs(5);
@@ -69,6 +70,7 @@ pub(in crate::cli) fn run(
         lease,
         keys: &keys,
         wait: &args.wait,
+        readers: args.readers(),
         verbosity,
         command,
         items: &request.items,
@@ -140,6 +142,7 @@ struct Child<'a> {
     lease: Lease,
     keys: &'a [&'a str],
     wait: &'a WaitArgs,
+    readers: Readers,
     verbosity: Verbosity,
     command: &'a Command,
     items: &'a [WireItem],
@@ -185,9 +188,19 @@ impl Child<'_> {
 
     fn wait_for_start(&self, end: &ChildEnd) -> Result<Start, Failed> {
         let mut display = Display::new(self.wait, self.items, self.verbosity);
+        let mut audience = (self.readers == Readers::Needed).then(Audience::new);
         loop {
-            match end.next(display.sleep) {
-                None => display.update(None),
+            let watched = audience.as_ref().filter(|_| display.is_shown());
+            match end.next(display.sleep, watched) {
+                None => {
+                    let is_over = display.is_shown()
+                        && audience.as_mut().is_some_and(|audience| audience.has_left());
+                    if is_over {
+                        display.end();
+                        return Err(connect::failed(ClientError::Abandoned));
+                    }
+                    display.update(None);
+                }
                 Some(BeforeStart::Waits { name, progress }) => {
                     display.update(Some((name, progress)));
                 }
@@ -277,6 +290,11 @@ impl<'a> Display<'a> {
             .map(|item| WireItem { key: at(&item.key, name).into(), ..item.clone() });
         let choice = self.wait.progress.unwrap_or_default();
         Waiting::new(self.verbosity, choice, &items.collect::<Vec<_>>())
+    }
+
+    /// Whether the request waits, as far as that is known.
+    fn is_shown(&self) -> bool {
+        self.shown.is_some()
     }
 
     /// Takes it off the terminal.

@@ -109,6 +109,10 @@ impl Recorder {
     /// How a waiting request ended; `None` if it is asked for again.
     fn withdrawn(&mut self, cause: &Cause, request: RequestId) -> Option<Ending> {
         let timed_out = self.timed_out.remove(&request);
+        // The process of its client may have ended since.
+        if self.abandoned.remove(&request) {
+            return Some(Ending::Abandoned);
+        }
         match cause {
             Cause::End(_) => Some(Ending::Ended),
             Cause::Withdraw(Withdrawal::Timeout) => Some(Ending::Timeout),
@@ -122,7 +126,10 @@ impl Recorder {
     /// How a hold ended.
     fn released(&mut self, cause: &Cause, open: &Open, request: RequestId) -> Ending {
         let timed_out = self.timed_out.remove(&request);
+        let abandoned = self.abandoned.remove(&request);
         match cause {
+            // A grant that its client was not told.
+            Cause::End(_) | Cause::Withdraw(_) if abandoned => Ending::Abandoned,
             Cause::Forced(by) => Ending::Forced { by: *by },
             // The daemon releases what descendants kept when the last one has ended.
             Cause::Release if open.owner_ended => Ending::Ended,
@@ -139,7 +146,7 @@ impl Recorder {
 
     /// Makes a record of what ended now.
     fn add(&mut self, open: Open, ending: Ending) {
-        let is_untold = matches!(ending, Ending::Withdrawn | Ending::Timeout);
+        let is_untold = matches!(ending, Ending::Withdrawn | Ending::Abandoned | Ending::Timeout);
         let mut open = open;
         open.granted.take_if(|_| is_untold);
         let seen_until = match ending {
@@ -209,6 +216,7 @@ impl Recorder {
             }
         }
         self.timed_out.retain(|request| self.open.contains_key(request));
+        self.abandoned.retain(|request| self.open.contains_key(request));
         self.exits.forget_all();
         self.is_changed = true;
         for waiter in table.waiters().filter(|waiter| is_of(table, waiter.frame, here)) {

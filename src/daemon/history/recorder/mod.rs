@@ -55,6 +55,8 @@ struct Recorder {
     unseen: BTreeMap<FrameId, u64>,
     /// Waiters whose time is over. Over an engine their withdrawal does not say so.
     timed_out: BTreeSet<RequestId>,
+    /// Waiters whose clients have said that nobody reads what they print.
+    abandoned: BTreeSet<RequestId>,
     /// Connections that wait for an answer.
     asking: BTreeSet<ConnId>,
     /// What was granted and what ended, for `canal metrics`.
@@ -103,6 +105,7 @@ impl History {
             exits: Exits::default(),
             unseen: BTreeMap::new(),
             timed_out: BTreeSet::new(),
+            abandoned: BTreeSet::new(),
             asking: BTreeSet::new(),
             counters: Counters::since(clock::unix_ms()),
             queue: Arc::default(),
@@ -276,6 +279,13 @@ impl History {
     pub(crate) fn times_out(&mut self, request: RequestId) {
         if let Some(recorder) = &mut self.0 {
             recorder.timed_out.insert(request);
+        }
+    }
+
+    /// Notes that the client of a waiter gives it up, because nobody reads what it prints.
+    pub(crate) fn abandons(&mut self, request: RequestId) {
+        if let Some(recorder) = &mut self.0 {
+            recorder.abandoned.insert(request);
         }
     }
 

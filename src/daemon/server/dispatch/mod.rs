@@ -69,6 +69,7 @@ impl Server {
             Asked::Acquire(_) | Asked::Collect(_) if self.stopping || heard_end => {
                 Ok(Step::Wait(Waiting::new()))
             }
+            Asked::Abandon(abandon) => self.abandon(peer, &abandon),
             Asked::Acquire(acquire) => self.acquire(id, acquire, more, fds),
             Asked::Collect(collect) => self.collect(id, *collect, more),
             Asked::Configuration => Ok(self.configuration(id, peer)),

@@ -137,6 +137,7 @@ fn how(ending: &Ending) -> &'static str {
         Ending::Lost => "lost",
         Ending::Reboot => "reboot",
         Ending::Withdrawn => "withdrawn",
+        Ending::Abandoned => "abandoned",
         Ending::Timeout => "timeout",
         Ending::Refused { reason, .. } => match reason {
             Reason::Full => "full",

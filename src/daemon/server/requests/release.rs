@@ -13,7 +13,9 @@ use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::view::Shown;
 use crate::daemon::wording::text::{Text, pid_of};
-use crate::protocol::{Confirm, ErrorName, Failure, Handle, Release, Released, ReleasedHold};
+use crate::protocol::{
+    Abandon, Confirm, ErrorName, Failure, Handle, Release, Released, ReleasedHold,
+};
 use crate::sys::peer::Credentials;
 
 impl Server {
@@ -224,6 +226,21 @@ impl Server {
         self.waiters.claimed(request);
         self.conns.disown(request);
         Ok(Step::Propose(Change::Confirm { request }, Completion::Confirm { id, request }))
+    }
+
+    /// Notes why the client of a waiting request is about to close its connection.
+    pub(crate) fn abandon(
+        &mut self,
+        peer: Credentials,
+        abandon: &Abandon,
+    ) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let waiter = table.tagged(abandon.tag).and_then(|request| table.waiter(request));
+        let Some(waiter) = waiter.filter(|it| [0, it.request.uid].contains(&peer.uid)) else {
+            return Err(Failure::new(ErrorName::UnknownTag, "no request of this tag waits"));
+        };
+        self.history.abandons(waiter.id);
+        Ok(Step::reply(&Nothing {}))
     }
 
     /// A confirmation is in the table.

@@ -54,7 +54,7 @@ pub struct HistoryRecord {
     /// The same in milliseconds since 1970 UTC.
     #[serde(default)]
     pub ended_ms: u64,
-    /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `reboot`, `withdrawn`,
+    /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `reboot`, `withdrawn`, `abandoned`,
     /// `timeout`, `full`, `paused`, `max-waiting`, `deadlock`, `too-large` or `mismatch`.
     pub how: String,
     /// The exit status of the process, if it ended by itself and the kernel told it.
