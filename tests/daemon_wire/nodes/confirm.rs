@@ -5,6 +5,7 @@ use serde_json::json;
 use super::{
     COLLECT, CONFIRM_AT, LONG_MS, confirm, failed, forget_the_journal, hex, node, part, take, with,
 };
+use crate::wire::daemon::Daemon;
 use crate::wire::peer::{mutex, try_mutex};
 
 #[test]
@@ -155,4 +156,22 @@ fn a_part_is_confirmed_only_if_its_lease_is_durable() {
     take(&daemon, 2, "a");
     let stored = String::from_utf8_lossy(&std::fs::read(&leases).unwrap()).into_owned();
     assert!(stored.contains("\"key\":\"a\"") && stored.contains("\"over_nodes\""), "{stored}");
+}
+
+#[test]
+fn a_renewal_with_a_shorter_ttl_takes_nothing_from_what_others_were_promised() {
+    let mut daemon = node();
+    take(&daemon, 1, "a");
+    let renew = |daemon: &Daemon, ttl_ms: u64| {
+        let renewal = json!({ "handle": hex(1), "ttl_ms": ttl_ms });
+        daemon.connect().call("Renew", renewal)["lease"]["ttl_ms"].as_u64().unwrap()
+    };
+    let longer_ms = LONG_MS + 10_000;
+    for (asked_ms, kept_ms) in [(10_000, LONG_MS), (longer_ms, longer_ms), (LONG_MS, longer_ms)] {
+        assert_eq!(renew(&daemon, asked_ms), kept_ms, "the answer says the TTL in force");
+    }
+    daemon.kill();
+    daemon.run(|_| {});
+    let left_ms = daemon.key("a").unwrap().holders[0].lease.as_ref().unwrap().left_ms.unwrap();
+    assert!(left_ms > LONG_MS, "{left_ms}");
 }

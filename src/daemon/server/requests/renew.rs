@@ -68,9 +68,15 @@ impl Server {
                 self.check_ttl_over_nodes(ttl_ms)?;
             }
         }
+        let in_force = self.ttl_of_lease(lease);
+        // Whoever was promised more may count on it, and may not hear of this renewal.
+        let counts_on_more = |ttl_ms: u64| {
+            self.is_lease_over_nodes(lease) && in_force.is_some_and(|longer| ttl_ms < longer)
+        };
         // Over an engine, another host may have changed it meanwhile.
-        let is_new =
-            |ttl_ms: &u64| self.cluster.is_some() || self.ttl_of_lease(lease) != Some(*ttl_ms);
+        let is_new = |ttl_ms: &u64| {
+            (self.cluster.is_some() || in_force != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
+        };
         let ttl_ms = renew.ttl_ms.filter(is_new);
         self.ledger.admit_renewal(note.as_deref()).map_err(|error| disk_full(&error))?;
         let keeps_ttl = renew.ttl_ms.is_some();
