@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_batch_is_read_as_it_was_written() {
         let body = write_batch(Rules::Current, &batch());
-        assert!(body.starts_with(b"canal batch 1 3\n{"));
+        assert!(body.starts_with(b"canal batch 1 4\n{"));
         assert_eq!(read_batch(Rules::Current, &body), Ok(batch()));
     }
 
@@ -136,8 +136,8 @@ mod tests {
         let refused = read_batch(Rules::Current, &body).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "it was written by another version: `canal batch 1 1000003` where this one writes \
-             `canal batch 1 3`"
+            "it was written by another version: `canal batch 1 1000004` where this one writes \
+             `canal batch 1 4`"
         );
         let body = b"canal batch 2 2\nwhat nobody knows yet";
         assert!(matches!(read_batch(Rules::Current, body), Err(Unreadable::Version { .. })));

@@ -199,9 +199,10 @@ fn a_second_socket_in_a_folder_is_refused_at_once_with_the_true_reason() {
         args.extend(command);
         let ended = world.canal(args).end().code(125);
         let folder = world.runtime().display().to_string();
+        let word = if first.contains(' ') { format!("'{first}'") } else { first.clone() };
         let said = format!(
             "canal: the daemon of {folder} listens at {first} (pid {daemon}), and a directory has one \
-             daemon\nhint: `--socket {first}` names it; another socket needs a directory of its own\n"
+             daemon\nhint: `--socket {word}` names it; another socket needs a directory of its own\n"
         );
         assert_eq!(ended.stderr, said);
     }
