@@ -169,14 +169,17 @@ fn a_lease_that_nobody_renews_ends_everywhere() {
 }
 
 #[test]
-fn a_renewal_with_another_ttl_counts_at_each_node_and_for_each_later_renewal() {
+fn a_renewal_with_a_longer_ttl_counts_at_each_node_and_for_each_later_renewal() {
     let nodes = Nodes::ready();
-    let lease = nodes.long_lease(&[]);
+    let lease = nodes.lease(&[]);
     let ttls = || nodes.nodes.iter().map(|node| node.key("x").holders[0].lease.clone().unwrap());
     let renewed = nodes.with(&lease, "renew", &["--json", "--ttl", "10m"]).end().code(0).json();
     assert_eq!(renewed["lease"]["ttl_ms"], 600_000, "{renewed}");
     assert!(ttls().all(|lease| lease.ttl_ms == 600_000));
-    // The handle still says 1h, and does not count.
+    // Another process may count on the longer TTL.
+    let shorter = nodes.with(&lease, "renew", &["--json", "--ttl", "1m"]).end().code(0).json();
+    assert_eq!(shorter["lease"]["ttl_ms"], 600_000, "{shorter}");
+    // The handle still says 10s, and does not count.
     let later = nodes.with(&lease, "renew", &["--json"]).end().code(0).json();
     assert_eq!(later["lease"]["ttl_ms"], 600_000, "{later}");
     assert!(later["lease"]["left_ms"].as_u64().unwrap() < 600_000, "{later}");

@@ -225,13 +225,16 @@ fn a_host_joins_a_full_etcd_once_there_is_room() {
     });
     let log = Log::in_etcd(&server.endpoint(), None);
     let a = Host::new(&log, "a", "ttl = \"3s\"", None);
-    let refused = a.world.canal(["run", "-k", "x", "--", "echo", "ran"]).end().code(125);
+    // One that may wait does so; the other one is refused with the reason.
+    let waiter = a.world.canal(["run", "-k", "y", "--", "true"]).spawn();
+    let refused = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
     assert!(refused.stderr.contains("etcd is full"), "{refused:?}");
     assert!(refused.stderr.contains("hint: make room with"), "{refused:?}");
     server.ctl_ok(&["compact", &server.revision().to_string()]);
     server.ctl_ok(&["defrag"]);
     server.ctl_ok(&["alarm", "disarm"]);
     a.until("member");
+    waiter.end().code(0);
     a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
 }
 
