@@ -70,7 +70,8 @@ pub fn add_descendants(found: &mut Vec<(u32, Pidfd)>, spared: impl Fn(u32) -> bo
 
 /// Adds the orphans in the process group that `leader`, one of these processes, leads: members that
 /// init or a subreaper has adopted. The other members of a shell's pipeline are not orphans: they
-/// have the same parent as the leader, or descend from such a process.
+/// have the same parent as the leader, or descend from such a process. A canal that supervises the
+/// leader starts no pipeline, so it has adopted whatever else of the group is its child.
 pub fn add_orphans_of_group(
     found: &mut Vec<(u32, Pidfd)>,
     leader: u32,
@@ -82,10 +83,16 @@ pub fn add_orphans_of_group(
     if group(leader) != led || !leads() {
         return;
     }
-    let job = parent(leader);
+    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let is_canal =
+        |pid: &u32| program(&pid.to_string()).is_some_and(|it| Some(it) == program("self"));
+    let job = parent(leader).filter(|above| !is_canal(above));
     let is_orphan = |pid: u32| {
         let above = parent(pid);
-        group(pid) == led && above != job && above.is_some_and(|above| group(above) != led)
+        pid != leader
+            && group(pid) == led
+            && above != job
+            && above.is_some_and(|it| group(it) != led)
     };
     let mut orphans = Vec::new();
     for pid in super::visible().unwrap_or_default() {

@@ -42,7 +42,7 @@ fn options_describe_a_literal_key() {
 
 #[test]
 fn each_command_names_a_key_that_looks_like_a_size() {
-    let world = World::with_daemon();
+    let world = World::with_daemon().on_one_host();
     for text in TEXTS {
         let holder = world.holder(&["--key-literal", text]);
         for command in ["status", "history", "stats", "leader", "trace"] {
@@ -68,7 +68,7 @@ fn each_command_names_a_key_that_looks_like_a_size() {
 
 #[test]
 fn how_a_key_was_read_is_said_once_and_always_in_json() {
-    let world = World::with_daemon();
+    let world = World::with_daemon().on_one_host();
     let quiet = ["run", "-q", "-k", "quiet=2", "--", "true"];
     assert_eq!(world.canal(quiet).end().code(0).stderr, "");
     for (text, said) in [

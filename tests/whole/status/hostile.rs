@@ -80,7 +80,7 @@ fn serve(mut stream: UnixStream, fails: bool) {
 #[test]
 fn no_text_of_a_daemon_steers_the_terminal() {
     for fails in [false, true] {
-        let world = World::new();
+        let world = World::new().on_one_host();
         let listener = UnixListener::bind(world.socket()).unwrap();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
