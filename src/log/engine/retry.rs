@@ -13,6 +13,7 @@ use crate::sys::clock::boottime_ms;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// The shortest bound on one attempt: a server that is up answers within it.
+#[cfg(feature = "postgres")]
 const ATTEMPT_MIN: Duration = Duration::from_secs(1);
 
 /// When commands of this host are ended unless it renews before. The daemon sets it, and the thread
@@ -34,6 +35,7 @@ impl RenewBy {
     }
 
     /// The bound on one attempt instead of `usual`: there must be time for another one.
+    #[cfg(feature = "postgres")]
     pub(super) fn attempt(&self, usual: Duration) -> Duration {
         self.left().map_or(usual, |left| usual.min((left / 2).max(ATTEMPT_MIN)))
     }
