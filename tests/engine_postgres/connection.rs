@@ -116,7 +116,7 @@ fn a_server_that_restarts_has_kept_everything() {
     }
     assert_eq!(one.log.len(), 3);
     one.in_order();
-    // It is told again only that the reason is another one: lost at first, then unreachable.
+    // The engine reports again only because the reason differs: lost at first, then unreachable.
     let kept: Vec<_> = one.kept().collect();
     assert!(kept.iter().all(|answer| matches!(answer, Answer::Away(_))), "{kept:?}");
     assert!(kept.len() <= 4, "{kept:?}");

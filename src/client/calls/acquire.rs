@@ -220,7 +220,7 @@ impl Wait<'_> {
         progress: OnProgress<'_>,
     ) -> Result<Acquired, Broken> {
         loop {
-            // A request that need not wait is served, whoever reads.
+            // A request that need not wait is served even if nobody reads.
             let audience = self.audience.as_deref().filter(|_| self.silence.answered());
             match connection.message_before(self.patience(), audience)? {
                 Ok(message) => {

@@ -79,7 +79,7 @@ impl World {
         Peer { stream, received: Vec::new(), fds: Vec::new() }
     }
 
-    /// Connects a client of a user, who is in the group of the same number only.
+    /// Connects a client of a user whose only group has the same number.
     fn connect_as(&mut self, uid: u32) -> (ConnId, Peer) {
         let (ours, stream) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();

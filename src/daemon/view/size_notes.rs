@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::core::{Key, Request, SizeFound, Table, Token, View};
 use crate::protocol::{SizeNote, WireItem};
 
-/// How many notes are remembered. After that many others, a note is told again.
+/// How many notes are remembered. After that many others, a note is repeated.
 const TOLD_MAX: usize = 1024;
 
 /// A note's user and message, which names the key and the sizes.

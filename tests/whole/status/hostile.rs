@@ -1,4 +1,4 @@
-//! A daemon whose every text tries to steer the terminal of whoever asks it.
+//! A daemon whose every text tries to steer the terminal of its client.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
