@@ -185,7 +185,7 @@ fn of_server(said: &DbError) -> PostgresError {
 fn in_plain_words(code: &SqlState) -> Option<&'static str> {
     let plain = [
         (SqlState::ADMIN_SHUTDOWN, "the server shuts down, or an administrator ended the session"),
-        (SqlState::CRASH_SHUTDOWN, "the server starts anew after a crash"),
+        (SqlState::CRASH_SHUTDOWN, "the server is restarting after a crash"),
         (SqlState::CANNOT_CONNECT_NOW, "the server starts up or shuts down"),
         (SqlState::TOO_MANY_CONNECTIONS, "the server takes no more connections (max_connections)"),
         (SqlState::READ_ONLY_SQL_TRANSACTION, "the database is read-only"),
