@@ -111,8 +111,10 @@ impl<'a> Ending<'a> {
     fn send(&mut self, first: usize, signal: Signal) -> (Vec<Left>, Vec<String>) {
         let (mut sent, mut refused) = (Vec::new(), Vec::new());
         for (pid, process) in self.tree.iter().skip(first).filter(|(_, it)| !it.has_ended()) {
+            // A killed process may have no command line left to read.
+            let named = Left::of(*pid);
             match process.signal(signal) {
-                Ok(()) => sent.push(Left::of(*pid)),
+                Ok(()) => sent.push(named),
                 Err(error) if is_gone(&error) => {}
                 Err(error) if self.refused.insert(*pid) => {
                     refused.push(refusal(*pid, process, &error));
