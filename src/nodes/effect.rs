@@ -96,6 +96,8 @@ pub enum Outcome {
         refusal: Refusal,
         /// The reason, for people.
         why: String,
+        /// Other nodes, which do not answer.
+        silent: Vec<usize>,
     },
     /// It cannot be granted (125): these nodes cannot be used, or not reached in time, each with the
     /// reason. Nothing runs.

@@ -6,8 +6,11 @@ use crate::core::{NodeId, Require as Asked};
 /// The shortest TTL over nodes, in milliseconds. A shorter one leaves no time to reach a node again.
 pub const TTL_MIN_MS: u64 = 10_000;
 
-/// How long a node may be silent before it is passed over, in milliseconds.
+/// How long a node may be silent while it is needed, in milliseconds.
 const SILENCE_MS: Millis = 5_000;
+
+/// The same while enough others answer: then it is passed over.
+const PASS_OVER_MS: Millis = 1_000;
 
 /// A request over nodes, as its coordinator needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +98,8 @@ pub struct Timing {
     pub margin_ms: Millis,
     /// How long a node that should answer may be silent.
     pub silence_ms: Millis,
+    /// How long the node whose turn it is may be silent while enough others answer.
+    pub pass_over_ms: Millis,
     /// The same for a node that holds a lease of a running command.
     pub renewal_silence_ms: Millis,
 }
@@ -109,6 +114,7 @@ impl Timing {
             grace_ms: ttl_ms / 6,
             margin_ms: ttl_ms / 12,
             silence_ms: SILENCE_MS,
+            pass_over_ms: PASS_OVER_MS,
             renewal_silence_ms: SILENCE_MS.min(ttl_ms / 6),
         }
     }

@@ -295,6 +295,31 @@ fn a_majority_survives_the_loss_of(lost: usize) {
 }
 
 #[test]
+fn a_node_that_hangs_is_passed_over_while_enough_others_answer() {
+    let nodes = Nodes::new();
+    let daemon = nodes.nodes[0].daemon_pid();
+    signal(daemon, Signal::SIGSTOP);
+    let begun = Instant::now();
+    let never_met = nodes.run(&["-n", "--", "true"]).end().code(125);
+    assert!(never_met.stderr.contains("a was never met"), "{}", never_met.stderr);
+    assert!(begun.elapsed() < Duration::from_secs(20), "it waited for as long as without -n");
+    signal(daemon, Signal::SIGCONT);
+    nodes.run(&["--", "true"]).end().code(0);
+    for (node, name) in nodes.nodes.iter().zip(NAMES) {
+        let daemon = node.daemon_pid();
+        signal(daemon, Signal::SIGSTOP);
+        for how in ["-n", "-w4"] {
+            nodes.run(&[how, "--require", "majority", "--", "true"]).end().code(0);
+        }
+        let needed = nodes.run(&["-w3", "--", "true"]).end().code(75);
+        let expected = format!("the time to wait is over; {name} does not answer");
+        assert!(needed.stderr.contains(&expected), "{}", needed.stderr);
+        signal(daemon, Signal::SIGCONT);
+        nodes.until_free();
+    }
+}
+
+#[test]
 fn a_command_is_killed_before_its_lock_can_be_taken() {
     let nodes = Nodes::new();
     let (run, command) = nodes.start(&[]);

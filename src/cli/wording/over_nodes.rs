@@ -125,7 +125,7 @@ pub(crate) fn not_held(ending: &Ending) -> NotHeld {
     let name = |node: usize| ending.names.get(node).map_or("?", String::as_str);
     let hint = ending.hint.clone();
     match &ending.outcome {
-        Outcome::Refused { node, refusal, why } => NotHeld::Refused {
+        Outcome::Refused { node, refusal, why, silent } => NotHeld::Refused {
             reason: match refusal {
                 Refusal::Timeout => "timeout",
                 Refusal::Deadlock => "deadlock",
@@ -135,7 +135,7 @@ pub(crate) fn not_held(ending: &Ending) -> NotHeld {
             message: match node {
                 Some(node) => format!("{}: {why}", name(*node)),
                 None => why.clone(),
-            },
+            } + &silence_of(silent.iter().map(|node| name(*node))),
             hint,
             cycle: ending.cycle.clone(),
         },
@@ -149,6 +149,16 @@ pub(crate) fn not_held(ending: &Ending) -> NotHeld {
             NotHeld::Lost { message: format!("the lock was lost at {}", nodes.join(", ")) }
         }
         Outcome::GivenBack { .. } => NotHeld::GivenBack,
+    }
+}
+
+/// The end of a message, about nodes that did not answer.
+fn silence_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    match &names[..] {
+        [] => String::new(),
+        [name] => format!("; {name} does not answer"),
+        names => format!("; {} do not answer", names.join(", ")),
     }
 }
 
@@ -226,7 +236,8 @@ mod tests {
             cycle: Vec::new(),
         };
         let why = "deploy is full".to_owned();
-        let refused = Outcome::Refused { node: Some(0), refusal: Refusal::Full, why };
+        let (refusal, silent) = (Refusal::Full, Vec::new());
+        let refused = Outcome::Refused { node: Some(0), refusal, why, silent };
         let (reason, message) = ("full".to_owned(), "web1: deploy is full".to_owned());
         let (hint, cycle) = (None, Vec::new());
         let expected = NotHeld::Refused { reason, message, hint, cycle };
@@ -235,5 +246,13 @@ mod tests {
         let message = "web1: no such host; web3: permission denied".to_owned();
         let failed = NotHeld::Failed { message, hint: None };
         assert_eq!(not_held(&ending(Outcome::Failed { nodes })), failed);
+        let (refusal, why) = (Refusal::Timeout, "the time to wait is over".to_owned());
+        for (silent, end) in
+            [(vec![1], "; web2 does not answer"), (vec![0, 2], "; web1, web3 do not answer")]
+        {
+            let over = Outcome::Refused { node: None, refusal, why: why.clone(), silent };
+            let NotHeld::Refused { message, .. } = not_held(&ending(over)) else { unreachable!() };
+            assert_eq!(message, why.clone() + end);
+        }
     }
 }

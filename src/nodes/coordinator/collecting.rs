@@ -8,7 +8,7 @@ use super::node::Hold;
 use super::turn::Turn;
 use super::{Coordinator, Phase, Round};
 use crate::core::{CONFIRMED_TOKEN_MAX, Token};
-use crate::nodes::{Change, Effect, Outcome, Refusal, Require};
+use crate::nodes::{Change, Effect, Millis, Outcome, Refusal, Require, Timing};
 
 /// What became of the node whose turn it is.
 enum Step {
@@ -53,7 +53,24 @@ impl Coordinator {
             return Some(self.failed(turn));
         }
         let why = "the time to wait is over".to_owned();
-        Some(Outcome::Refused { node: None, refusal: Refusal::Timeout, why })
+        Some(self.refused(turn.now, None, Refusal::Timeout, why))
+    }
+
+    /// The outcome of a refusal: by a node, or by the request itself.
+    pub(super) fn refused(
+        &self,
+        now: Millis,
+        node: Option<usize>,
+        refusal: Refusal,
+        why: String,
+    ) -> Outcome {
+        let is_over = |since: Millis| now >= since.saturating_add(self.timing.pass_over_ms);
+        let is_silent = |at: &usize| match self.nodes[*at].hold {
+            Hold::Asked { since } | Hold::Releasing { since } => is_over(since),
+            _ => self.nodes[*at].link.silent_since().is_some_and(is_over),
+        };
+        let others = self.members.iter().copied().filter(|at| Some(*at) != node);
+        Outcome::Refused { node, refusal, why, silent: others.filter(is_silent).collect() }
     }
 
     /// The outcome if so many nodes can never grant it that too few are left.
@@ -94,7 +111,10 @@ impl Coordinator {
             }
             let Some(at) = self.members.get(round.at).copied() else { return false };
             match self.ask_in_turn(turn, at, round) {
-                Step::Stay => break,
+                Step::Stay => {
+                    self.ask_passed_over(turn, round);
+                    break;
+                }
                 Step::Next => round = Round { at: round.at + 1, since: turn.now },
                 Step::Ended => return true,
             }
@@ -135,9 +155,11 @@ impl Coordinator {
         if self.is_granted(at) || !self.may_answer(turn, at) {
             return Step::Next;
         }
-        let silence_ms = self.timing.silence_ms;
         let is_first = self.granted().next().is_none();
         let must_not_wait = self.plan.wait_ms == Some(0);
+        let Timing { silence_ms, pass_over_ms, .. } = self.timing;
+        let others_answer = self.answering_beyond(turn, round.at) >= self.need;
+        let silence_ms = if others_answer { pass_over_ms } else { silence_ms };
         match self.nodes[at].hold {
             Hold::Nothing if self.nodes[at].link.is_open() => {
                 self.ask(turn, at, must_not_wait && is_first, false);
@@ -150,13 +172,50 @@ impl Coordinator {
                 }
             }
             // Whoever has the first node has the lock, but for an owner that passed over that one.
-            Hold::Queued if must_not_wait && turn.is_past(round.since + silence_ms) => {
+            Hold::Queued if must_not_wait && turn.is_past(round.since + pass_over_ms) => {
                 let why = "another request holds it".to_owned();
-                let (node, refusal) = (Some(at), Refusal::Full);
-                self.end(turn, Outcome::Refused { node, refusal, why });
+                let outcome = self.refused(turn.now, Some(at), Refusal::Full, why);
+                self.end(turn, outcome);
                 Step::Ended
             }
+            Hold::Nothing if others_answer && !self.nodes[at].link.may_answer(turn, silence_ms) => {
+                Step::Next
+            }
             _ => Step::Stay,
+        }
+    }
+
+    /// How many nodes have granted their part, or answer and will have their turn after this one.
+    fn answering_beyond(&self, turn: &mut Turn, at: usize) -> usize {
+        let later = self.members.iter().skip(at + 1).filter(|at| {
+            !self.is_granted(**at) && self.nodes[**at].link.is_open() && self.may_answer(turn, **at)
+        });
+        self.granted().count() + later.count()
+    }
+
+    /// Asks nodes that were passed over and answer since. The request does not wait there: it may hold
+    /// later nodes.
+    fn ask_passed_over(&mut self, turn: &mut Turn, round: Round) {
+        for at in self.members.clone().into_iter().take(round.at) {
+            match self.nodes[at].hold {
+                Hold::Nothing if self.nodes[at].link.is_open() && self.may_answer(turn, at) => {
+                    self.ask(turn, at, true, false);
+                }
+                Hold::Asked { since } | Hold::Releasing { since } => {
+                    self.suspect(turn, at, since, self.timing.silence_ms);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the request was to wait at a node if that did not grant it at once.
+    pub(super) fn is_its_turn(&self, at: usize) -> bool {
+        match self.phase {
+            Phase::Collecting(round) if self.plan.require != Require::Any => {
+                self.members.get(round.at) == Some(&at)
+            }
+            _ => true,
         }
     }
 
@@ -202,7 +261,7 @@ impl Coordinator {
         let refused =
             self.members.iter().find_map(|at| Some((*at, self.nodes[*at].refused.clone()?)));
         Some(match refused {
-            Some((at, (refusal, why))) => Outcome::Refused { node: Some(at), refusal, why },
+            Some((at, (refusal, why))) => self.refused(turn.now, Some(at), refusal, why),
             None => self.failed(turn),
         })
     }

@@ -166,6 +166,7 @@ impl Coordinator {
         // A command that is being killed runs until it is dead.
         let runs = matches!(self.phase, Phase::Running | Phase::Lost);
         let ask_at = self.ask_spare_at(turn.now);
+        let is_its_turn = self.is_its_turn(at);
         let node = &mut self.nodes[at];
         if !matches!(node.hold, Hold::Asked { .. } | Hold::Queued) {
             return;
@@ -183,7 +184,11 @@ impl Coordinator {
             _ if runs => node.ask_at = ask_at,
             Refusal::Invalid => self.end(turn, Outcome::Failed { nodes: vec![(at, why)] }),
             _ if self.plan.require == Require::Any => node.refused = Some((refusal, why)),
-            _ => self.end(turn, Outcome::Refused { node: Some(at), refusal, why }),
+            _ if !is_its_turn => node.ask_at = turn.now + self.timing.silence_ms,
+            _ => {
+                let outcome = self.refused(turn.now, Some(at), refusal, why);
+                self.end(turn, outcome);
+            }
         }
     }
 
@@ -204,8 +209,8 @@ impl Coordinator {
 
     fn give_up(&mut self, turn: &mut Turn, why: String) {
         if self.waits() {
-            let (node, refusal) = (None, Refusal::Deadlock);
-            self.end(turn, Outcome::Refused { node, refusal, why });
+            let outcome = self.refused(turn.now, None, Refusal::Deadlock, why);
+            self.end(turn, outcome);
         }
     }
 

@@ -36,10 +36,13 @@ impl Coordinator {
 
     fn report_link(&mut self, turn: &mut Turn, at: usize) {
         let (held, need) = (self.held(), self.need);
-        let runs = matches!(self.phase, Phase::Running);
-        let silence_ms = match runs {
-            true => self.timing.renewal_silence_ms,
-            false => self.timing.silence_ms,
+        let silence_ms = match self.phase {
+            Phase::Running => self.timing.renewal_silence_ms,
+            // It was passed over, and the request waits at a later one.
+            Phase::Collecting(round) if self.waits() && self.members[..round.at].contains(&at) => {
+                self.timing.pass_over_ms
+            }
+            _ => self.timing.silence_ms,
         };
         let link = &self.nodes[at].link;
         let Some(since) = link.silent_since() else {

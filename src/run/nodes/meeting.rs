@@ -20,6 +20,9 @@ use super::request::NodesRequest;
 /// The longest sleep.
 const SLEEP_MS_MAX: u64 = 1000;
 
+/// How long nodes have to say who they are, if the request does not wait for longer.
+const MEET_MS: u64 = 5_000;
+
 /// A node whose id is known.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -199,6 +202,8 @@ fn ask_all(
     host: &mut dyn Host,
 ) -> Result<Vec<Pid>, MeetError> {
     let mut ending = Vec::new();
+    let meet_ms = request.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
+    let until = boottime_ms().saturating_add(meet_ms);
     for one in asked.iter_mut() {
         let opened = Link::open(&one.member.node, &request.here, &request.options);
         if let Err(failure) = opened.and_then(|link| one.member.connect(link)) {
@@ -209,6 +214,7 @@ fn ask_all(
     while asked.iter().any(|one| one.result.is_none()) {
         let waits = asked.iter().filter(|one| one.result.is_none());
         let patience = waits.map(|one| one.member.patience_ms()).min().unwrap_or(0);
+        let patience = patience.min(until.saturating_sub(boottime_ms()));
         let mut polled: Vec<PollFd<'_>> =
             asked.iter().flat_map(|one| one.member.polled()).chain(host.polled()).collect();
         let timeout = PollTimeout::try_from(patience.min(SLEEP_MS_MAX)).unwrap_or(PollTimeout::MAX);
@@ -230,6 +236,10 @@ fn ask_all(
                     }
                     _ => {}
                 }
+            }
+            if one.result.is_none() && boottime_ms() >= until {
+                ending.extend(one.member.close());
+                one.result = Some(Err(NodeFailure::passing("it does not answer")));
             }
         }
     }

@@ -202,15 +202,30 @@ fn any_keeps_its_places_elsewhere_if_a_confirmation_fails() {
 }
 
 #[test]
-fn a_silent_node_is_passed_over_after_5_s_while_enough_are_left() {
+fn a_silent_node_is_passed_over_after_1_s_if_enough_others_answer() {
     let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority)));
     scene.hear(Input::Tick);
     scene.hear(Input::Reached { node: 1 });
-    assert_eq!(scene.hear(Input::Reached { node: 2 }), [""; 0]);
-    assert_eq!(scene.pass(5_000), ["ask 1 #1"]);
-    // It is not asked in this round, which would go against the order.
-    assert_eq!(scene.hear(Input::Reached { node: 0 }), [""; 0]);
+    assert_eq!(scene.pass(4_000), [""; 0], "node 1 alone is not enough");
+    assert_eq!(scene.hear(Input::Reached { node: 2 }), ["ask 1 #1"]);
+    scene.hear(Input::Queued { node: 1 });
+    assert!(matches!(scene.said.as_slice(), [Change::Away { node: 0, .. }, Change::Held { .. }]));
+    // Waiting there, too, would go against the order.
+    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["ask 0 #1 now"]);
+    assert_eq!(scene.hear(refused(0, Refusal::Full)), [""; 0]);
+    assert_eq!(scene.pass(5_000), ["ask 0 #2 now"]);
+    assert_eq!(scene.hear(granted(0, 5)), [""; 0]);
+    assert_eq!(scene.hear(granted(1, 5)), ["confirm 0 #2 at 6", "confirm 1 #1 at 6"]);
+}
+
+#[test]
+fn a_node_that_does_not_answer_what_it_is_asked_is_passed_over_too() {
+    let (mut scene, done) = Scene::reached(plan(3, Require::Majority));
+    assert_eq!(done, ["ask 0 #1"]);
+    assert_eq!(scene.pass(1_000), ["ask 1 #1", "connect 0"]);
     assert_eq!(scene.hear(granted(1, 5)), ["ask 2 #1"]);
+    // Without node 2 too few are left: it has the usual time.
+    assert_eq!(scene.pass(4_999), [""; 0]);
     assert_eq!(scene.hear(granted(2, 5)), ["confirm 1 #1 at 6", "confirm 2 #1 at 6"]);
 }
 
@@ -262,9 +277,16 @@ fn whoever_has_the_first_node_has_the_lock() {
     let (mut scene, _) = Scene::reached(now(Require::All));
     assert_eq!(scene.hear(granted(0, 5)), ["ask 1 #1"]);
     assert_eq!(scene.hear(Input::Queued { node: 1 }), [""; 0]);
-    assert_eq!(scene.pass(4_999), [""; 0]);
+    assert_eq!(scene.pass(999), [""; 0]);
     let done = scene.pass(1);
     assert_eq!(done, ["cancel 1", "cancel 0", "refused Some(1) Full"]);
+
+    // Nor does a silent node keep it for long.
+    let mut scene = Scene::with(Coordinator::new(now(Require::Majority)));
+    scene.hear(Input::Tick);
+    (1..3).for_each(|node| drop(scene.hear(Input::Reached { node })));
+    assert_eq!(scene.pass(1_000), ["ask 1 #1 now"]);
+    assert_eq!(scene.hear(refused(1, Refusal::Full)), ["refused Some(1) Full, 0 is silent"]);
 }
 
 #[test]
@@ -295,7 +317,13 @@ fn the_time_to_wait_is_one_clock_over_all_nodes() {
     scene.hear(Input::Queued { node: 1 });
     assert_eq!(scene.pass(4_000), ["cancel 1", "cancel 0", "refused None Timeout"]);
 
-    // What keeps it is a node that does not answer: that is a failure.
+    // A node that does not answer is named.
+    let (mut scene, _) = Scene::reached(Plan { wait_ms: Some(4_000), ..plan(2, Require::All) });
+    scene.hear(granted(0, 5));
+    let done = scene.pass(4_000);
+    assert_eq!(done.last().map(String::as_str), Some("refused None Timeout, 1 is silent"));
+
+    // If it has been silent for long, that is a failure.
     let (mut scene, _) = Scene::reached(Plan { wait_ms: Some(10_000), ..plan(2, Require::All) });
     scene.hear(granted(0, 5));
     scene.hear(away(1));
@@ -390,7 +418,7 @@ fn only_those_that_answer_within_5_s_count_as_alive() {
 
 #[test]
 fn one_that_does_not_answer_any_more_does_not_count_as_alive_either() {
-    let (mut scene, done) = Scene::reached(plan(3, Require::MajorityAlive));
+    let (mut scene, done) = Scene::reached(plan(3, Require::AllAlive));
     assert_eq!(done, ["ask 0 #1"]);
     scene.hear(granted(0, 5));
     scene.hear(away(1));

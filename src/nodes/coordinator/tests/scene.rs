@@ -102,7 +102,10 @@ fn words(effect: &Effect) -> String {
 
 fn ending(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::Refused { node, refusal, .. } => format!("refused {node:?} {refusal:?}"),
+        Outcome::Refused { node, refusal, silent, .. } => {
+            let silent = silent.iter().map(|node| format!(", {node} is silent"));
+            format!("refused {node:?} {refusal:?}{}", silent.collect::<String>())
+        }
         Outcome::Failed { nodes } => {
             let nodes = nodes.iter().map(|(node, why)| format!("{node}: {why}"));
             format!("failed {}", nodes.collect::<Vec<_>>().join(", "))
