@@ -13,10 +13,12 @@ use crate::core::{Owner, Tag, Token, Wait};
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::CALLS_PER_TURN;
+use crate::daemon::net::connections::Disconnected;
 use crate::daemon::processes::owners::process_of;
 use crate::daemon::server::batch::Batch;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
+use crate::daemon::waiters::leases::LeaseNews;
 use crate::daemon::waiters::regrant::granted as granted_later;
 use crate::sys::rerun::wait_until;
 
@@ -410,6 +412,24 @@ fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
     holder.end();
     world.turn();
     granted(&peer.reply().expect("a reply"));
+}
+
+/// Another client has asked for the lease, and has not confirmed it.
+#[test]
+fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
+    let mut world = World::new();
+    let mut asker = world.connect();
+    let mut parameters = mutex(1, "a");
+    parameters["lease"] = json!({ "handle": hex(1), "ttl_ms": 600_000 });
+    granted(&world.call(&mut asker, "Acquire", &parameters));
+    let (id, _peer) = world.connect_as(world.server.about.uid);
+    let hold = world.server.ledger.table.holds().next().unwrap();
+    let (request, news) = (hold.request, LeaseNews::Granted(None));
+    let _ = world.server.wait_for_disk(id, request, news);
+    world.server.disconnect(Disconnected { id, unread: false });
+    assert_eq!(world.server.ledger.table.hold_of(request), None);
+    world.turn();
+    assert_eq!(asker.reply(), None);
 }
 
 fn with_more(call: Vec<u8>) -> Vec<u8> {
