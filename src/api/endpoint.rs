@@ -86,6 +86,11 @@ impl Endpoint {
     }
 
     pub(super) fn connect(&self) -> Result<Client, Error> {
-        Ok(Client::connect(&self.place()?, self.options())?)
+        self.connect_for(None)
+    }
+
+    /// The same for a request that waits so long.
+    pub(super) fn connect_for(&self, wait_ms: Option<u64>) -> Result<Client, Error> {
+        Ok(Client::connect(&self.place()?, self.options().of_wait(wait_ms))?)
     }
 }

@@ -267,7 +267,7 @@ impl Lock {
         if !self.new_session {
             request.under = EnclosingLeases::of_environment().at_socket(&place.socket);
         }
-        let mut client = self.endpoint.connect()?;
+        let mut client = self.endpoint.connect_for(request.wait_ms)?;
         let mut within = WaitWithin::new(&request, |_, tag| self.endpoint.look_out(&place, tag));
         let acquired = client.acquire(&request, None, &mut |progress| {
             if let Some(progress) = progress {

@@ -72,7 +72,8 @@ pub(crate) fn obtain(
     readers: Readers,
     verbosity: Verbosity,
 ) -> Result<(Client, Acquired), NotAcquired> {
-    let mut client = target.connect(verbosity).map_err(NotAcquired::Failed)?;
+    let client = target.connect_for(request.wait_ms, verbosity);
+    let mut client = client.map_err(NotAcquired::Failed)?;
     if readers == Readers::Needed {
         client.give_up_unread();
     }

@@ -42,10 +42,19 @@ impl Target {
     /// Connects, starting a daemon if need be and allowed, and says what keeps its locks apart from
     /// others.
     pub(crate) fn connect(&self, verbosity: Verbosity) -> Result<Client, Failed> {
+        self.connect_for(None, verbosity)
+    }
+
+    /// The same for a request that waits so long.
+    pub(crate) fn connect_for(
+        &self,
+        wait_ms: Option<u64>,
+        verbosity: Verbosity,
+    ) -> Result<Client, Failed> {
         if verbosity >= Verbosity::Detailed {
             verbosity.fine_detail(&asking(&self.place));
         }
-        let client = Client::connect(&self.place, self.options());
+        let client = Client::connect(&self.place, self.options().of_wait(wait_ms));
         let mut client = client.map_err(|error| no_client(error, &self.place))?;
         let connected = Connected {
             place: &self.place,

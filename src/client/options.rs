@@ -25,11 +25,27 @@ pub struct Options {
     pub answer: Duration,
     /// The same for a daemon that is busy: it executes, is ready to, or waits for the disk.
     pub answer_if_busy: Duration,
+    /// How long a daemon may take to come up while its process sleeps or is stopped.
+    pub up: Duration,
+}
+
+/// A daemon that comes up sleeps for moments, whatever it is started for.
+const UP_MIN: Duration = Duration::from_secs(2);
+const UP_MAX: Duration = Duration::from_secs(10);
+
+impl Options {
+    /// For a request that waits so long; `None` is without end. A daemon that hangs while it comes up is
+    /// not waited for much longer.
+    #[must_use]
+    pub fn of_wait(self, wait_ms: Option<u64>) -> Self {
+        let wait = wait_ms.map_or(UP_MAX, Duration::from_millis);
+        Self { up: wait.clamp(UP_MIN, UP_MAX), ..self }
+    }
 }
 
 impl From<Start> for Options {
     fn from(start: Start) -> Self {
         let (answer, answer_if_busy) = (Duration::from_secs(5), Duration::from_secs(60));
-        Self { start, program: None, answer, answer_if_busy }
+        Self { start, program: None, answer, answer_if_busy, up: UP_MAX }
     }
 }

@@ -27,9 +27,6 @@ use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
 use crate::client::{ClientError, Options};
 
-/// How long a daemon may take to come up. A busy one may take longer.
-pub(crate) const UP_MAX: Duration = Duration::from_secs(10);
-
 /// Where the daemon finds what it runs, whatever its starter's PATH is.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -90,7 +87,7 @@ pub(crate) fn attempt(
     let program = program::find(options.program.as_deref())?;
     let log = log_of(place);
     starts.begin(place)?;
-    let limits = Limits { idle: UP_MAX, ..Limits::from(options) };
+    let limits = Limits { idle: options.up, ..Limits::from(options) };
     let reported = detach::start(&program, &argv(place), &environment(), Some(&log))
         .and_then(|mut started| {
             let reported = report_of(&mut started, limits, &lock);

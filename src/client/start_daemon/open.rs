@@ -15,7 +15,7 @@ use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, is_closed_to_others, is_private, make_private, open_private};
 
-use super::attempt::{self, Attempt, UP_MAX};
+use super::attempt::{self, Attempt};
 use super::starts::Starts;
 use crate::client::connection::knock::knock;
 use crate::client::connection::silence::{Limits, Owed};
@@ -79,7 +79,7 @@ fn wait_for_one(
     if !may_start && wait.is_zero() {
         return Err(ClientError::NoDaemon(place.socket.clone()));
     }
-    let idle = if may_start { UP_MAX } else { wait };
+    let idle = if may_start { options.up } else { wait };
     let mut owed = Owed::new(Limits { idle, ..Limits::from(options) });
     let begun = Instant::now();
     let mut pause = PAUSE_MIN;

@@ -3,8 +3,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
+
 use super::*;
 use crate::client::Options;
+use crate::client::start_daemon::attempt::{Attempt, attempt};
+use crate::client::start_daemon::starts::Starts;
+use crate::sys::pidfd::Pidfd;
 use crate::sys::rerun::{BOUND, wait_for_lines, wait_until};
 
 /// The folder of the program that [`starting`] writes, as a shell in it says it.
@@ -160,4 +165,33 @@ fn a_stopped_starter_does_not_keep_others_from_starting() {
     for client in clients {
         client.join().unwrap().unwrap();
     }
+}
+
+#[test]
+fn a_daemon_that_has_come_up_is_connected_to_at_once() {
+    let scratch = Scratch::new();
+    let starts = scratch.dir.path().join("starts");
+    let script = format!(r#"echo >>"{SCRATCH}/starts"; {UNTIL_LISTENING}"#);
+    let options = Options { up: BOUND, ..starting(&scratch, &script) };
+    let place = scratch.place.clone();
+    let starter = std::thread::spawn(move || {
+        attempt(&place, &options, Duration::ZERO, &mut Starts::default())
+    });
+    wait_for_lines(&starts, 1);
+    let _listener = scratch.listen();
+    let attempt = starter.join().unwrap();
+    assert!(matches!(attempt, Ok(Attempt::Up(_))), "{attempt:?}");
+}
+
+#[test]
+fn a_daemon_that_hangs_as_it_comes_up_is_given_up_within_the_wait_of_the_request() {
+    let seconds = |wait_ms| Options::from(Start::IfNeeded).of_wait(wait_ms).up.as_secs();
+    assert_eq!([None, Some(0), Some(5_000), Some(60_000)].map(seconds), [10, 2, 5, 10]);
+    let scratch = Scratch::new();
+    let options = starting(&scratch, r#"echo $$ >"${0%/*}/pid"; exec sleep 600"#);
+    let options = Options { up: Duration::from_millis(100), ..options };
+    let error = Client::connect(&scratch.place, options).unwrap_err();
+    assert!(error.to_string().contains("is not up after"), "{error}");
+    let pid = wait_for_lines(&scratch.dir.path().join("pid"), 1);
+    Pidfd::open(pid.trim().parse().unwrap()).unwrap().signal(Signal::SIGKILL).unwrap();
 }
