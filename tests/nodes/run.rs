@@ -10,7 +10,9 @@ use nix::sys::signal::Signal;
 
 use crate::world::World;
 use crate::world::executable::executable;
-use crate::world::process::{Cmd, Proc, alive, children, signal, state, wait_until};
+use crate::world::process::{
+    Cmd, Proc, alive, children, installed_or_skip, root_or_skip, signal, state, wait_until,
+};
 
 /// The shortest TTL.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
@@ -74,6 +76,13 @@ impl Nodes {
 
     pub(crate) fn held(&self) -> Vec<u64> {
         self.nodes.iter().map(|node| node.held("x")).collect()
+    }
+
+    /// Waits until so many wait at that node which is asked first.
+    fn until_waiting(&self, waiting: u64) {
+        wait_until(&format!("{waiting} wait for x"), || {
+            self.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>() == waiting
+        });
     }
 
     pub(crate) fn until_free(&self) {
@@ -351,21 +360,6 @@ fn ctrl_c_while_it_waits_leaves_nothing() {
 }
 
 #[test]
-fn a_waiter_whose_output_nobody_can_read_any_longer_gives_up() {
-    let nodes = Nodes::new();
-    let (run, _) = nodes.start(&[]);
-    let ((out, stdout), (err, stderr)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
-    let waiter = nodes.run(&["--", "true"]).stdout(stdout).stderr(stderr).spawn();
-    let waiting = || nodes.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
-    wait_until("it waits at the first node", || waiting() == 1);
-    drop((out, err));
-    waiter.end().code(75);
-    wait_until("it is withdrawn", || waiting() == 0);
-    run.finish().code(0);
-    nodes.until_free();
-}
-
-#[test]
 fn lists_and_options_that_cannot_be_used_are_one_line_with_a_hint() {
     let nodes = Nodes::new();
     let a = nodes.nodes[0].socket();
@@ -527,5 +521,28 @@ fn a_killed_bridge_is_replaced() {
     }
     assert_eq!(nodes.held(), [1, 1, 1]);
     run.finish().code(0);
+    nodes.until_free();
+}
+
+/// The first child of the run becomes process 1 there, and getppid(2) tells none of them its parent.
+#[test]
+fn a_run_whose_children_get_a_pid_namespace_waits_as_long_as_it_lives() {
+    let what = "a run over nodes with its children in another pid namespace";
+    if !root_or_skip(what) || !installed_or_skip("unshare", what) {
+        return;
+    }
+    let nodes = Nodes::new();
+    let (holder, _) = nodes.start(&[]);
+    let args = ["-p", "canal", "run", "--on", "@all", "--ttl", "10s", "-k", "x", "--", "true"];
+    let waiter = || {
+        let waiter = nodes.here.program("unshare", args).spawn();
+        nodes.until_waiting(1);
+        waiter
+    };
+    waiter().kill();
+    nodes.until_waiting(0);
+    let waiter = waiter();
+    holder.finish().code(0);
+    waiter.end().code(0);
     nodes.until_free();
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getppid, getsid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getsid};
 
 use crate::protocol::OnLost;
 use crate::sys::deadline::{Deadline, Reader, Writer};
@@ -25,9 +25,6 @@ use super::request::NodesRequest;
 
 /// The shortest time between the starts of two coordinators.
 const START_AFTER: Duration = Duration::from_millis(500);
-
-/// How often the child looks whether its parent is there.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// How long the parent waits at its end until everything is given back.
 const GIVE_BACK: Duration = Duration::from_secs(5);
@@ -56,8 +53,9 @@ pub struct ChildEnd {
     channel: End,
     page: OwnedFd,
     line: OwnedFd,
-    /// The process that stays by the command; `None` where it is this one.
-    parent: Option<Pid>,
+    /// The process that stays by the command; `None` where it is this one. Its pid says nothing in another
+    /// pid namespace, where getppid(2) is 0 whether it lives or not.
+    parent: Option<Pidfd>,
 }
 
 impl OverNodes {
@@ -75,7 +73,7 @@ impl OverNodes {
     ) -> io::Result<(Self, ChildEnd)> {
         let (mut this, mut child) = Self::of(request, engine, wording, end_wording)?;
         this.on_lost = on_lost;
-        child.parent = Some(Pid::this());
+        child.parent = Some(Pidfd::open(std::process::id())?);
         this.start(None)?;
         Ok((this, child))
     }
@@ -310,22 +308,24 @@ impl ChildEnd {
                 return Some(word);
             }
             // It starts another coordinator if one dies; without it the lock would be in danger.
-            if self.parent.is_some_and(|parent| getppid() != parent) {
+            if self.parent.as_ref().is_some_and(Pidfd::has_ended) {
                 return Some(BeforeStart::End(NotHeld::Failed {
                     message: "the process that was to stay by the command has ended".to_owned(),
                     hint: None,
                 }));
             }
-            let left = until.saturating_duration_since(Instant::now()).min(LOOK);
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return None;
             }
-            let channel = PollFd::new(self.channel.as_fd(), PollFlags::POLLIN);
-            let others = audience.into_iter().flat_map(Audience::polled);
-            let mut polled: Vec<_> = std::iter::once(channel).chain(others).collect();
+            let own = [Some(self.channel.as_fd()), self.parent.as_ref().map(AsFd::as_fd)];
+            let own = own.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            let mut polled: Vec<_> = own.collect();
+            let others = polled.len();
+            polled.extend(audience.into_iter().flat_map(Audience::polled));
             let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
             let _ = poll(&mut polled, timeout);
-            if polled[1..].iter().any(|fd| fd.any() == Some(true)) {
+            if polled[others..].iter().any(|fd| fd.any() == Some(true)) {
                 return None;
             }
         }
