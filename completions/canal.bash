@@ -32,7 +32,7 @@ _canal() {
 
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --key-literal --read --write --per --buckets -j --slots --count --new-session'
-    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
+    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress --unattended'
     local verbs='run acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
@@ -153,7 +153,7 @@ _canal() {
             [[ $cur == -* ]] || options=$verbs
             ;;
         run)
-            options="$lock $wait --unattended -c --max-run --kill-after --signal --with-children --jobserver --on-lost --on --require --ttl $everywhere"
+            options="$lock $wait -c --max-run --kill-after --signal --with-children --jobserver --on-lost --on --require --ttl $everywhere"
             if [[ $cur != -* ]]; then
                 # -c STRING is the whole command.
                 [[ $string ]] || _canal_command "$cword"

@@ -137,6 +137,7 @@ complete -c canal -n $at -s w -l wait -x -a '10s 1m 10m 1h infinity' -d 'Wait at
 complete -c canal -n $at -s E -l conflict-exit-code -x -d 'Exit code when busy or the wait is over'
 complete -c canal -n $at -l priority -x -d 'Go before waiters of a lower priority'
 complete -c canal -n $at -l max-waiting -x -d 'Do not wait if so many wait already'
+complete -c canal -n $at -l unattended -d 'Wait although nobody can read the output'
 
 set -l at '__canal_at run acquire test resize'
 complete -c canal -n $at -l per -x -d 'At most so many in each bucket'
@@ -149,7 +150,6 @@ complete -c canal -n $at -l max-run -x -a '10s 1m 10m 1h infinity' -d 'End the c
 complete -c canal -n '__canal_at run kill' -l kill-after -x -a '10s 1m 10m 1h infinity' -d 'Kill it DUR after the signal'
 complete -c canal -n $at -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -d 'The signal by which --max-run ends it'
 complete -c canal -n $at -l with-children -d 'Keep the lock for processes that it started'
-complete -c canal -n $at -l unattended -d 'Wait although nobody can read the output'
 complete -c canal -n $at -l jobserver -d 'Have each job of make and cargo take a slot'
 complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__canal_command)'
 

@@ -2,6 +2,7 @@
 //! whatever is killed.
 
 use std::fs;
+use std::io::pipe;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -544,5 +545,32 @@ fn a_run_whose_children_get_a_pid_namespace_waits_as_long_as_it_lives() {
     let waiter = waiter();
     holder.finish().code(0);
     waiter.end().code(0);
+    nodes.until_free();
+}
+
+#[test]
+fn a_wait_whose_output_nobody_can_read_is_abandoned_at_its_node() {
+    let nodes = Nodes::new();
+    let (holder, _) = nodes.start(&[]);
+    let over_nodes = ["--on", "@all", "--ttl", "10s", "-k", "x"];
+    let abandoned = || {
+        let at = |node: &World| {
+            let shown = node.canal(["history", "--json", "x"]).end().code(0).json();
+            let records = shown["records"].as_array().unwrap();
+            records.iter().filter(|record| record["how"] == "abandoned").count()
+        };
+        nodes.nodes.iter().map(at).sum::<usize>()
+    };
+    for (count, (verb, rest)) in [("run", &["--", "true"][..]), ("acquire", &[])].iter().enumerate()
+    {
+        let ((out, stdout), (err, stderr)) = (pipe().unwrap(), pipe().unwrap());
+        let args = [verb].into_iter().chain(&over_nodes).chain(rest.iter());
+        let waiter = nodes.here.canal(args).stdout(stdout).stderr(stderr).spawn();
+        nodes.until_waiting(1);
+        drop((out, err));
+        waiter.end().code(75);
+        wait_until("its end is recorded", || abandoned() == count + 1);
+    }
+    holder.finish().code(0);
     nodes.until_free();
 }

@@ -16,7 +16,7 @@ use super::nodes::{LeaderNodesArgs, NodesArgs};
 use super::note::NoteArgs;
 use super::number::{number, pid, positive};
 use super::session::SessionArgs;
-use super::wait::{Readers, WaitArgs};
+use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::user_name;
@@ -158,9 +158,6 @@ pub(crate) struct RunArgs {
     pub(crate) wait: WaitArgs,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
-    /// Go on waiting although nobody can read stdout and stderr any longer
-    #[arg(long, help_heading = "How to wait")]
-    pub(crate) unattended: bool,
     #[command(flatten)]
     pub(crate) how: HowArgs,
     #[command(flatten)]
@@ -171,13 +168,6 @@ pub(crate) struct RunArgs {
     /// The command and its arguments; options of canal end where it begins
     #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
     pub(crate) command: Vec<OsString>,
-}
-
-impl RunArgs {
-    /// Whether somebody has to be able to read what canal prints while it waits.
-    pub(crate) fn readers(&self) -> Readers {
-        if self.unattended { Readers::NotNeeded } else { Readers::Needed }
-    }
 }
 
 /// How to run the command.

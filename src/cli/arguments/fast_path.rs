@@ -106,7 +106,7 @@ impl Plain {
             b"no-wait" => Some(&mut self.run.wait.no_wait),
             b"new-session" => Some(&mut self.run.session.new_session),
             b"with-children" => Some(&mut self.run.how.with_children),
-            b"unattended" => Some(&mut self.run.unattended),
+            b"unattended" => Some(&mut self.run.wait.unattended),
             b"jobserver" => Some(&mut self.run.how.jobserver),
             b"no-start" => Some(&mut self.global.no_start),
             _ => None,

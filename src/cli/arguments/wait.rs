@@ -30,6 +30,9 @@ pub(crate) struct WaitArgs {
     /// How to show the wait [default: auto]
     #[arg(long, value_name = "HOW", value_enum)]
     pub(crate) progress: Option<ProgressArg>,
+    /// Go on waiting although nobody can read stdout and stderr any longer
+    #[arg(long)]
+    pub(crate) unattended: bool,
 }
 
 /// How a wait is shown.
@@ -56,6 +59,11 @@ pub(crate) enum Readers {
 }
 
 impl WaitArgs {
+    /// Whether somebody has to be able to read what canal prints while it waits.
+    pub(crate) fn readers(&self) -> Readers {
+        if self.unattended { Readers::NotNeeded } else { Readers::Needed }
+    }
+
     /// How long, as the wire has it: 0 is not at all, `None` is without end.
     pub(crate) fn wait_ms(&self) -> Option<u64> {
         match (self.no_wait, self.wait) {

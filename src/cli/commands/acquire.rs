@@ -12,7 +12,6 @@ use crate::cli::acquisition;
 use crate::cli::acquisition::NotAcquired;
 use crate::cli::arguments::definition::{AcquireArgs, Global};
 use crate::cli::arguments::duration::{millis, stated};
-use crate::cli::arguments::wait::Readers;
 use crate::cli::commands::nodes;
 use crate::cli::connect;
 use crate::cli::connect::Target;
@@ -76,7 +75,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
     let choice = args.wait.progress.unwrap_or_default();
     let obtained =
-        acquisition::obtain(&target, &request, pidfd, choice, Readers::NotNeeded, verbosity);
+        acquisition::obtain(&target, &request, pidfd, choice, args.wait.readers(), verbosity);
     let (mut client, mut acquired) = match obtained {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),

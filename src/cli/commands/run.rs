@@ -107,7 +107,7 @@ impl Job<'_> {
             &self.request,
             None,
             choice,
-            self.args.readers(),
+            self.args.wait.readers(),
             self.verbosity,
         );
         let (mut client, acquired) = match obtained {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::protocol::{Abandon, Acquire, Failure, Grant, Progress, Tag, frame};
+use crate::protocol::{Abandon, Acquire, Failure, Grant, Progress, frame};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
@@ -18,7 +18,7 @@ use super::single_reply::Backoff;
 use crate::client::connection::silence::{Limits, Silence};
 use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
 use crate::client::error::Broken;
-use crate::client::{Client, ClientError, Options, Start, own_daemon};
+use crate::client::{Client, ClientError, own_daemon};
 
 const ACQUIRE: &str = "Acquire";
 
@@ -165,8 +165,10 @@ impl Client {
             .and_then(|()| wait.grant(&mut connection, progress));
         self.audience = audience;
         if matches!(acquired, Err(Broken::Failed(ClientError::Abandoned))) {
-            // Before the connection closes, which withdraws the request.
-            self.abandon(request.tag);
+            // The daemon finds it when the connection closes, which withdraws the request. It can do
+            // without: the history then says only that it was withdrawn.
+            let abandon = Abandon { tag: request.tag };
+            let _ = connection.send("Abandon", &abandon, Replies::One, None, limits);
         }
         self.trace(|| {
             let granted = |acquired: &Acquired| format!("granted, token {}", acquired.grant.token);
@@ -177,20 +179,6 @@ impl Client {
             self.connection = Some(connection);
         }
         acquired
-    }
-
-    /// Tells the daemon, over another connection, why a request is about to be withdrawn. The daemon can
-    /// do without: the history then says only that it was withdrawn.
-    fn abandon(&self, tag: Tag) {
-        let options = Options { start: Start::Never, ..self.options.clone() };
-        if let Ok(mut other) = Self::connect(&self.place, options) {
-            let limits = Limits::from(&self.options);
-            let told =
-                other.call_once::<_, serde_json::Value>(limits, "Abandon", &Abandon { tag }, None);
-            self.trace(|| {
-                format!("Abandon: {}", Broken::explained(&told, |_| "answered".to_owned()))
-            });
-        }
     }
 }
 

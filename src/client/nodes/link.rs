@@ -57,6 +57,8 @@ pub struct Link {
     heard_at: u64,
     /// Whether the other side has closed its end.
     closed: bool,
+    /// Whether the process ends by itself when its input does, with what was sent before.
+    ends_by_itself: bool,
 }
 
 /// How a node is reached.
@@ -188,6 +190,7 @@ impl Link {
             written: 0,
             heard_at: boottime_ms(),
             closed: false,
+            ends_by_itself: false,
         })
     }
 
@@ -353,6 +356,11 @@ impl Link {
         self.closed
     }
 
+    /// Has what was sent pass when the link is dropped.
+    pub fn end_by_itself(&mut self) {
+        self.ends_by_itself = true;
+    }
+
     /// The process at this side. Whoever drops the link has to reap it.
     #[must_use]
     pub fn process(&self) -> Pid {
@@ -363,7 +371,9 @@ impl Link {
 impl Drop for Link {
     /// Ends the process, and waits for nothing.
     fn drop(&mut self) {
-        let _ = kill(self.process, Signal::SIGKILL);
+        if !self.ends_by_itself {
+            let _ = kill(self.process, Signal::SIGKILL);
+        }
     }
 }
 

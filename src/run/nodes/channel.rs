@@ -137,6 +137,8 @@ pub(super) enum ToCoordinator {
     Command,
     /// The parent: give everything back.
     Stop,
+    /// Whoever waits for the lock: give up its places, nobody can read what comes of it.
+    Abandon,
     /// The parent: what is held stays as it is, others look after it. End.
     Leave,
 }

@@ -149,6 +149,10 @@ impl<'a> Driver<'a> {
             match host.turn(now) {
                 Wish::GoOn => {}
                 Wish::Stop => inputs.push_back(Input::Stop),
+                Wish::Abandon => {
+                    self.abandon();
+                    inputs.push_back(Input::Stop);
+                }
                 Wish::Leave => return Ok(None),
             }
             if self.wake_at.is_some_and(|at| at <= now) {
@@ -367,6 +371,13 @@ impl<'a> Driver<'a> {
         let opened = Link::open(&state.member.node, &self.request.here, &self.request.options);
         if let Err(failure) = opened.and_then(|link| state.member.connect(link)) {
             self.lose(node, failure, inputs);
+        }
+    }
+
+    /// Says, where the request waits, why its place is given up.
+    fn abandon(&mut self) {
+        for node in &mut self.nodes {
+            node.member.abandon(self.request.secret.tag(node.id, node.lease));
         }
     }
 

@@ -45,8 +45,19 @@ pub enum Wish {
     GoOn,
     /// To give everything back and end: the command has ended, or the caller wants no lock any more.
     Stop,
+    /// The same while the request waits: nobody can read what comes of it.
+    Abandon,
     /// To end, and to leave what is held as it is: others look after it.
     Leave,
+}
+
+impl Wish {
+    /// Stops, for the reason that it stops already if it does.
+    pub(super) fn stop(&mut self) {
+        if *self != Self::Abandon {
+            *self = Self::Stop;
+        }
+    }
 }
 
 /// A node and what it is called, in the order of the plan.

@@ -14,9 +14,9 @@ use crate::client::nodes::link::{Answer, Answers, Link};
 use crate::client::nodes::list::Node;
 use crate::client::nodes::ssh::{self, NodeFailure};
 use crate::protocol::{
-    Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE, Identify,
-    Leader, LeaderQuery, NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release, Released,
-    Renew, Renewed, Report, WaitsFound, WaitsNear,
+    Abandon, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE,
+    Identify, Leader, LeaderQuery, NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release,
+    Released, Renew, Renewed, Report, Tag, WaitsFound, WaitsNear,
 };
 use crate::sys::clock::boottime_ms;
 
@@ -183,6 +183,15 @@ impl Member {
     pub(super) fn report(&mut self, report: &Report) {
         if let Some(link) = &mut self.link {
             let _ = link.send(&format!("{NODES_INTERFACE}.Report"), report, Answers::None);
+        }
+    }
+
+    /// Says why a request that waits is about to end with its connection.
+    pub(super) fn abandon(&mut self, tag: Tag) {
+        let waits = self.calls.iter().any(|call| call.kind == Kind::Collect);
+        if let Some(link) = self.link.as_mut().filter(|_| waits) {
+            let _ = link.send(&format!("{INTERFACE}.Abandon"), &Abandon { tag }, Answers::None);
+            link.end_by_itself();
         }
     }
 

@@ -299,6 +299,11 @@ impl ChildEnd {
         Reader::open(self.page.try_clone()?, self.line.try_clone()?)
     }
 
+    /// Gives up the places of a request that waits, because nobody can read what comes of it.
+    pub fn abandon(&self) {
+        self.channel.send(&ToCoordinator::Abandon, None);
+    }
+
     /// The next word of the coordinator, if one comes within this time, and before somebody of an audience
     /// leaves.
     pub fn next(&self, within: Duration, audience: Option<&Audience>) -> Option<BeforeStart> {

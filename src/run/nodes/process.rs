@@ -168,14 +168,15 @@ impl CoordinatorProcess {
                 Received::Message(ToCoordinator::Command, mut descriptors) => {
                     self.command = descriptors.pop().and_then(|fd| Pidfd::from_fd(fd).ok());
                 }
-                Received::Message(ToCoordinator::Stop, _) => self.wish = Wish::Stop,
+                Received::Message(ToCoordinator::Stop, _) => self.wish.stop(),
+                Received::Message(ToCoordinator::Abandon, _) => self.wish = Wish::Abandon,
                 Received::Message(ToCoordinator::Leave, _) => self.wish = Wish::Leave,
                 Received::Nothing => return,
                 Received::End => {
                     // It has become the command, or ended before that.
                     self.child = None;
                     if !self.begun {
-                        self.wish = Wish::Stop;
+                        self.wish.stop();
                     }
                     return;
                 }
@@ -186,9 +187,9 @@ impl CoordinatorProcess {
     fn hear_parent(&mut self) {
         while !self.parent_gone {
             match self.parent.receive::<ToCoordinator>() {
-                Received::Message(ToCoordinator::Stop, _) => self.wish = Wish::Stop,
+                Received::Message(ToCoordinator::Stop, _) => self.wish.stop(),
                 Received::Message(ToCoordinator::Leave, _) => self.wish = Wish::Leave,
-                Received::Message(ToCoordinator::Command, _) => {}
+                Received::Message(ToCoordinator::Command | ToCoordinator::Abandon, _) => {}
                 Received::Nothing => return,
                 Received::End => self.parent_gone = true,
             }

@@ -117,6 +117,26 @@ fn a_waiter_of_which_one_output_is_read_or_is_a_file_waits_on() {
 }
 
 #[test]
+fn acquire_gives_up_too_unless_it_is_unattended() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let owner = world.program("sleep", ["infinity"]).spawn();
+    let acquire = |option: &str| {
+        let ((out, stdout), (err, stderr)) = (pipe(), pipe());
+        let args = ["acquire", "-k", "x", "--pid", &owner.pid_text(), option];
+        let waiter = world.canal(args).stdout(stdout).stderr(stderr).spawn();
+        world.until_waiting("x", 1);
+        drop((out, err));
+        waiter
+    };
+    assert_gives_up(&world, acquire("-q"));
+    let waiter = acquire("--unattended");
+    holder.finish().code(0);
+    waiter.end().code(0);
+    assert_eq!(world.held("x"), 1);
+}
+
+#[test]
 fn an_unattended_waiter_waits_on_without_a_reader() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);

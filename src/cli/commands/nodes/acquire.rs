@@ -118,7 +118,7 @@ impl Asking<'_> {
     fn wait(&self, coordinator: &mut OverNodes, end: &ChildEnd) -> Result<Held, Failed> {
         let mut display = Display::new(&self.args.wait, self.items, self.verbosity);
         loop {
-            match end.next(display.sleep.min(LOOK), None) {
+            match display.next(end, LOOK)? {
                 None => display.update(None),
                 Some(BeforeStart::Waits { name, progress }) => {
                     display.update(Some((name, progress)));

@@ -70,7 +70,6 @@ pub(in crate::cli) fn run(
         lease,
         keys: &keys,
         wait: &args.wait,
-        readers: args.readers(),
         verbosity,
         command,
         items: &request.items,
@@ -142,7 +141,6 @@ struct Child<'a> {
     lease: Lease,
     keys: &'a [&'a str],
     wait: &'a WaitArgs,
-    readers: Readers,
     verbosity: Verbosity,
     command: &'a Command,
     items: &'a [WireItem],
@@ -188,19 +186,9 @@ impl Child<'_> {
 
     fn wait_for_start(&self, end: &ChildEnd) -> Result<Start, Failed> {
         let mut display = Display::new(self.wait, self.items, self.verbosity);
-        let mut audience = (self.readers == Readers::Needed).then(Audience::new);
         loop {
-            let watched = audience.as_ref().filter(|_| display.is_shown());
-            match end.next(display.sleep, watched) {
-                None => {
-                    let is_over = display.is_shown()
-                        && audience.as_mut().is_some_and(|audience| audience.has_left());
-                    if is_over {
-                        display.end();
-                        return Err(connect::failed(ClientError::Abandoned));
-                    }
-                    display.update(None);
-                }
+            match display.next(end, Duration::MAX)? {
+                None => display.update(None),
                 Some(BeforeStart::Waits { name, progress }) => {
                     display.update(Some((name, progress)));
                 }
@@ -257,7 +245,9 @@ pub(in crate::cli) struct Display<'a> {
     /// The node that is shown, and its display.
     shown: Option<(String, Waiting)>,
     /// After what time it is to be updated.
-    pub(in crate::cli) sleep: Duration,
+    sleep: Duration,
+    /// Without whom the wait is given up.
+    audience: Option<Audience>,
 }
 
 impl<'a> Display<'a> {
@@ -266,7 +256,29 @@ impl<'a> Display<'a> {
         items: &'a [WireItem],
         verbosity: Verbosity,
     ) -> Self {
-        Self { wait, items, verbosity, shown: None, sleep: SLEEP }
+        let audience = (wait.readers() == Readers::Needed).then(Audience::new);
+        Self { wait, items, verbosity, shown: None, sleep: SLEEP, audience }
+    }
+
+    /// The next word of the coordinator, if one comes within this time or before the display is to be
+    /// updated.
+    ///
+    /// # Errors
+    /// The request waits, and nobody can read what comes of it: its places are given up.
+    pub(in crate::cli) fn next(
+        &mut self,
+        end: &ChildEnd,
+        within: Duration,
+    ) -> Result<Option<BeforeStart>, Failed> {
+        let waits = self.shown.is_some();
+        let word = end.next(self.sleep.min(within), self.audience.as_ref().filter(|_| waits));
+        let audience = self.audience.as_mut().filter(|_| waits && word.is_none());
+        if audience.is_some_and(Audience::has_left) {
+            self.end();
+            end.abandon();
+            return Err(connect::failed(ClientError::Abandoned));
+        }
+        Ok(word)
     }
 
     /// Shows that the request waits at a node, if that is new.
@@ -290,11 +302,6 @@ impl<'a> Display<'a> {
             .map(|item| WireItem { key: at(&item.key, name).into(), ..item.clone() });
         let choice = self.wait.progress.unwrap_or_default();
         Waiting::new(self.verbosity, choice, &items.collect::<Vec<_>>())
-    }
-
-    /// Whether the request waits, as far as that is known.
-    fn is_shown(&self) -> bool {
-        self.shown.is_some()
     }
 
     /// Takes it off the terminal.

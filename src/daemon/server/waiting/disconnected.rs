@@ -4,6 +4,7 @@
 //! stays held.
 
 use crate::core::{Change, RequestId, Withdrawal};
+use crate::daemon::calls::call::Asked;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::net::connections::Disconnected;
 use crate::daemon::server::Server;
@@ -19,13 +20,20 @@ impl Server {
             conn.discard_output();
         }
         let provisional = std::mem::take(&mut conn.provisional);
+        // It stands behind the call that waited, so it was not served.
+        let is_abandoned = conn.calls.iter().any(|call| matches!(call.asked, Asked::Abandon(_)));
         let doing = self.abandon_call(disconnected.id);
         let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
         match doing {
             #[cfg(test)]
             CallState::Waits(_)
                 if crate::sim::is_broken(crate::sim::Rule::DeadWaitersAreWithdrawn) => {}
-            CallState::Waits(request) | CallState::Stores(request) => gone.push(request),
+            CallState::Waits(request) | CallState::Stores(request) => {
+                if is_abandoned {
+                    self.history.abandons(request);
+                }
+                gone.push(request);
+            }
             CallState::Deferred => {
                 self.waiters.drop_deferred(disconnected.id);
             }
