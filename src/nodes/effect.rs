@@ -15,7 +15,7 @@ pub enum Effect {
     Ask {
         /// Which node.
         node: usize,
-        /// The number of the lease: another one each time that this node is asked.
+        /// The number of the lease: that of before if the request may still be there.
         lease: u32,
         /// The request must not wait there.
         no_wait: bool,

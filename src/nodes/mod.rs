@@ -48,7 +48,7 @@ pub use coordinator::Coordinator;
 pub use effect::{Deadline, Effect, Outcome};
 pub use input::{Input, Refusal};
 pub use plan::{Plan, Require, TTL_MIN_MS, Timing};
-pub use standing::{Part, Standing};
+pub use standing::{Asking, Part, Standing};
 
 /// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.
 pub type Millis = u64;

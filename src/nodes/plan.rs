@@ -24,6 +24,8 @@ pub struct Plan {
     /// For how many milliseconds the request waits, over all nodes together: `None` for ever, 0 not
     /// at all (`-n`).
     pub wait_ms: Option<u64>,
+    /// When that time begins: coordinators that follow one another share it.
+    pub asked_at: Millis,
     /// The node whose part is no lease, but held by the process that becomes the command (`local`).
     /// No renewal keeps it and no lost connection ends it.
     pub local: Option<usize>,

@@ -25,4 +25,16 @@ pub struct Part {
     /// When the last confirmation or renewal was sent that the node has answered; `None` if it
     /// holds nothing for certain.
     pub sent: Option<Millis>,
+    /// See [`Asking`]; `None` if nothing unconfirmed can be left under that number.
+    pub asked: Option<Asking>,
+}
+
+/// How a node was asked under a number. Until the node has answered that nothing is left, or a
+/// confirmation was sent, the request goes on under that number and keeps its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asking {
+    /// The request must not wait there.
+    pub no_wait: bool,
+    /// Enough others have granted it: the node takes it back for whoever would then fit.
+    pub spare: bool,
 }

@@ -73,7 +73,7 @@ enum Victim {
 }
 
 /// The coordinator: the child of the parent that leads a session.
-fn coordinator(parent: i32) -> Option<i32> {
+pub(crate) fn coordinator(parent: i32) -> Option<i32> {
     let leads = |pid: &i32| nix::unistd::getsid(Some(Pid::from_raw(*pid))).ok().map(Pid::as_raw);
     children(parent).into_iter().find(|pid| alive(*pid) && leads(pid) == Some(*pid))
 }

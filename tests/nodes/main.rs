@@ -24,3 +24,4 @@ mod rebooted;
 mod run;
 #[path = "../fixtures/ssh.rs"]
 mod ssh;
+mod waiting;

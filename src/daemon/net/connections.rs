@@ -369,6 +369,12 @@ impl Conns {
         self.open.iter().all(|(_, conn)| conn.is_flushed())
     }
 
+    /// The connection on which a provisional grant depends.
+    pub(crate) fn with_provisional(&self, request: RequestId) -> Option<ConnId> {
+        let mut open = self.open.iter();
+        open.find(|(_, conn)| conn.provisional.contains(&request)).map(|(id, _)| id)
+    }
+
     /// Notes that the grant of this request no longer depends on a connection.
     pub(crate) fn disown(&mut self, request: RequestId) {
         for (_, conn) in &mut self.open {

@@ -234,6 +234,11 @@ fn wrong_kind(item: &Item, in_use: Kind) -> Failure {
     Failure::new(ErrorName::Mismatch, message).hint(hint)
 }
 
+/// The failure for a call whose request was asked for on another connection.
+pub(crate) fn superseded(name: ErrorName) -> Failure {
+    Failure::new(name, "the same request was asked on another connection")
+}
+
 /// The failure for a client whose owner process has ended.
 pub(crate) fn owner_gone() -> Failure {
     Failure::new(ErrorName::OwnerGone, OWNER_GONE)

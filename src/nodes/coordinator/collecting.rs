@@ -8,7 +8,7 @@ use super::node::Hold;
 use super::turn::Turn;
 use super::{Coordinator, Phase, Round};
 use crate::core::{CONFIRMED_TOKEN_MAX, Token};
-use crate::nodes::{Change, Effect, Millis, Outcome, Refusal, Require, Timing};
+use crate::nodes::{Asking, Change, Effect, Millis, Outcome, Refusal, Require, Timing};
 
 /// What became of the node whose turn it is.
 enum Step {
@@ -45,7 +45,7 @@ impl Coordinator {
     /// The outcome if the time to wait is over.
     pub(super) fn time_over(&self, turn: &mut Turn) -> Option<Outcome> {
         let wait_ms = self.plan.wait_ms.filter(|wait_ms| *wait_ms > 0)?;
-        if !turn.is_past(self.begun?.saturating_add(wait_ms)) {
+        if !turn.is_past(self.plan.asked_at.saturating_add(wait_ms)) {
             return None;
         }
         let may_answer = self.members.iter().filter(|at| self.may_answer(turn, **at)).count();
@@ -162,7 +162,8 @@ impl Coordinator {
         let silence_ms = if others_answer { pass_over_ms } else { silence_ms };
         match self.nodes[at].hold {
             Hold::Nothing if self.nodes[at].link.is_open() => {
-                self.ask(turn, at, must_not_wait && is_first, false);
+                let no_wait = must_not_wait && is_first;
+                self.ask(turn, at, Asking { no_wait, spare: false });
                 Step::Stay
             }
             Hold::Asked { since } | Hold::Releasing { since } => {
@@ -199,7 +200,7 @@ impl Coordinator {
         for at in self.members.clone().into_iter().take(round.at) {
             match self.nodes[at].hold {
                 Hold::Nothing if self.nodes[at].link.is_open() && self.may_answer(turn, at) => {
-                    self.ask(turn, at, true, false);
+                    self.ask(turn, at, Asking { no_wait: true, spare: false });
                 }
                 Hold::Asked { since } | Hold::Releasing { since } => {
                     self.suspect(turn, at, since, self.timing.silence_ms);
@@ -226,7 +227,8 @@ impl Coordinator {
             let node = &self.nodes[at];
             match node.hold {
                 Hold::Nothing if may_answer && node.link.is_open() && node.refused.is_none() => {
-                    self.ask(turn, at, self.plan.wait_ms == Some(0), false);
+                    let no_wait = self.plan.wait_ms == Some(0);
+                    self.ask(turn, at, Asking { no_wait, spare: false });
                 }
                 Hold::Asked { since } | Hold::Releasing { since } => {
                     self.suspect(turn, at, since, self.timing.silence_ms);
@@ -266,13 +268,25 @@ impl Coordinator {
         })
     }
 
-    pub(super) fn ask(&mut self, turn: &mut Turn, at: usize, no_wait: bool, spare: bool) {
+    /// Asks a node: under the number of before for as long as what was asked before may be there, so
+    /// that the request keeps its place, and does not wait behind itself.
+    pub(super) fn ask(&mut self, turn: &mut Turn, at: usize, asking: Asking) {
         let node = &mut self.nodes[at];
         if !turn.is_past(node.ask_at) {
             return;
         }
-        node.lease += 1;
+        #[cfg(test)]
+        if crate::nodes::sim::is_broken(crate::nodes::sim::Rule::ComesBackUnderItsName) {
+            node.asked = None;
+        }
+        match node.asked {
+            Some(before) if before == asking => {}
+            Some(_) => return self.release(turn, at),
+            None => node.lease += 1,
+        }
+        node.asked = Some(asking);
         node.hold = Hold::Asked { since: turn.now };
+        let Asking { no_wait, spare } = asking;
         let ask = Effect::Ask { node: at, lease: node.lease, no_wait, spare };
         turn.call(ask, self.timing.silence_ms);
     }
@@ -308,6 +322,7 @@ impl Coordinator {
     pub(super) fn confirm_at(&mut self, turn: &mut Turn, at: usize, token: Token) {
         let node = &mut self.nodes[at];
         node.hold = Hold::Confirming { since: turn.now };
+        node.asked = None;
         let confirm = Effect::ConfirmAt { node: at, lease: node.lease, token };
         turn.call(confirm, self.timing.silence_ms);
     }

@@ -71,7 +71,7 @@ impl Coordinator {
                 let ask_at = self.ask_spare_at(turn.now);
                 let node = &mut self.nodes[node];
                 if matches!(node.hold, Hold::Collecting { .. }) {
-                    node.hold = Hold::Nothing;
+                    node.gone();
                     node.ask_at = ask_at;
                 }
             }
@@ -171,7 +171,7 @@ impl Coordinator {
         if !matches!(node.hold, Hold::Asked { .. } | Hold::Queued) {
             return;
         }
-        node.hold = Hold::Nothing;
+        node.gone();
         match refusal {
             Refusal::NotYet { left_ms } => {
                 let until = turn.now.saturating_add(left_ms);
@@ -204,6 +204,12 @@ impl Coordinator {
     fn surrender(&mut self, turn: &mut Turn) {
         if matches!(self.phase, Phase::Collecting(_) | Phase::Confirming { .. }) {
             self.ask_anew(turn, None);
+            // It comes back behind the others, so its place must be gone before.
+            for node in &mut self.nodes {
+                if node.asked.take().is_some() {
+                    node.hold = Hold::Unknown;
+                }
+            }
         }
     }
 

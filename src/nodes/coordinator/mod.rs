@@ -121,7 +121,8 @@ impl Coordinator {
     }
 
     /// A coordinator that goes on where another one ended. `runs` says whether the command was
-    /// started: if not, what the other one may have left is given back, and asked for anew.
+    /// started: if not, the request goes on where it waits, and a part that the other one may have confirmed
+    /// is given back.
     #[must_use]
     pub fn take_over(plan: Plan, standing: &Standing, runs: bool) -> Self {
         let mut new = Self::new(plan);
@@ -130,8 +131,10 @@ impl Coordinator {
             let node = &mut new.nodes[part.node];
             node.lease = part.lease;
             node.sent = part.sent.filter(|_| runs);
+            node.asked = part.asked.filter(|_| !is_local);
             node.hold = match part.lease {
                 0 => Hold::Nothing,
+                _ if node.asked.is_some() => Hold::Nothing,
                 // No call finds out more about the hold of a process.
                 _ if runs && is_local && part.sent.is_some() => Hold::Firm,
                 _ => Hold::Unknown,
@@ -172,8 +175,8 @@ impl Coordinator {
     #[must_use]
     pub fn standing(&self) -> Standing {
         let part = |node: &usize| {
-            let Node { lease, sent, .. } = self.nodes[*node];
-            Part { node: *node, lease, sent }
+            let Node { lease, sent, asked, .. } = self.nodes[*node];
+            Part { node: *node, lease, sent, asked }
         };
         let parts = self.members.iter().map(part).collect();
         Standing { token: self.token, need: self.need, parts }
@@ -272,6 +275,7 @@ impl Coordinator {
     /// Withdraws a request, or gives a collecting grant back.
     fn cancel(&mut self, turn: &mut Turn, at: usize) {
         if self.is_local(at) && matches!(self.nodes[at].hold, Hold::Collecting { .. }) {
+            self.nodes[at].asked = None;
             return self.release(turn, at);
         }
         let node = &mut self.nodes[at];

@@ -2,7 +2,7 @@
 
 use super::link::{Link, Trouble};
 use crate::core::Token;
-use crate::nodes::{Millis, Refusal};
+use crate::nodes::{Asking, Millis, Refusal};
 
 /// What a coordinator knows of one node.
 #[derive(Clone, Debug)]
@@ -11,6 +11,9 @@ pub(super) struct Node {
     pub(super) hold: Hold,
     /// The number of the lease that it was asked for last; 0 if it was not asked yet.
     pub(super) lease: u32,
+    /// How it was asked under that number, if the request may still wait there or have a grant that is
+    /// not to be confirmed yet.
+    pub(super) asked: Option<Asking>,
     /// When the last call was sent whose answer says that the lease is firm.
     pub(super) sent: Option<Millis>,
     /// For how long the node said that it keeps the lease: another client may have renewed it with
@@ -35,7 +38,7 @@ pub(super) struct Node {
 /// What a node holds for this request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// Nothing, or what ends with a closed connection.
+    /// Nothing, or what ends with a closed connection: see `asked`.
     Nothing,
     /// Perhaps a firm lease.
     Unknown,
@@ -59,6 +62,7 @@ impl Node {
             link: Link::new(now),
             hold: Hold::Nothing,
             lease: 0,
+            asked: None,
             sent: None,
             ttl_ms: None,
             renewing: None,
@@ -111,9 +115,13 @@ impl Node {
     /// What is left when the connection has ended. The hold of a process does not end with it.
     fn disconnected(&mut self, is_local: bool) {
         self.renewing = None;
+        if is_local && matches!(self.hold, Hold::Collecting { .. }) {
+            self.asked = None;
+        }
         self.hold = match self.hold {
             Hold::Collecting { .. } if is_local => Hold::Unknown,
             Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => Hold::Nothing,
+            Hold::Releasing { .. } if self.asked.is_some() => Hold::Nothing,
             Hold::Confirming { .. } | Hold::Releasing { .. } => Hold::Unknown,
             other => other,
         };
@@ -122,6 +130,7 @@ impl Node {
     /// The node holds nothing.
     pub(super) fn gone(&mut self) {
         self.hold = Hold::Nothing;
+        self.asked = None;
         self.sent = None;
         self.ttl_ms = None;
         self.renewing = None;

@@ -3,7 +3,7 @@
 use super::node::Hold;
 use super::turn::Turn;
 use super::{Coordinator, Phase};
-use crate::nodes::{Deadline, Effect, Millis, Timing};
+use crate::nodes::{Asking, Deadline, Effect, Millis, Timing};
 
 impl Coordinator {
     pub(super) fn keep_running(&mut self, turn: &mut Turn) -> bool {
@@ -119,8 +119,10 @@ impl Coordinator {
         }
         let is_ready = self.may_answer(turn, at) && self.nodes[at].link.is_open();
         match self.nodes[at].hold {
-            Hold::Nothing if is_ready => self.ask(turn, at, true, true),
-            Hold::Asked { since } | Hold::Confirming { since } => {
+            Hold::Nothing if is_ready => {
+                self.ask(turn, at, Asking { no_wait: true, spare: true });
+            }
+            Hold::Asked { since } | Hold::Confirming { since } | Hold::Releasing { since } => {
                 self.suspect(turn, at, since, self.timing.silence_ms);
             }
             Hold::Collecting { token } => {

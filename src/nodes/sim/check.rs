@@ -82,6 +82,14 @@ impl World {
         Ok(())
     }
 
+    /// No run waits behind its own older request.
+    pub(super) fn check_own_requests(&self) -> Result<(), String> {
+        match self.nodes.iter().find_map(|node| node.locks.behind_itself()) {
+            Some(name) => Err(format!("{name:?} waits behind its own older request")),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn check_nothing_left(&self) -> Result<(), String> {
         match self.nodes.iter().position(|node| !node.is_empty()) {
             Some(at) => Err(format!("something is left on node {at}: {:?}", self.nodes[at].locks)),

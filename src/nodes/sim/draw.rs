@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::host::Job;
 use crate::core::{NodeId, OverNodes, RunId};
-use crate::nodes::{Plan, Require};
+use crate::nodes::{Millis, Plan, Require};
 
 /// What a run is mostly about.
 #[derive(Clone, Debug)]
@@ -108,7 +108,8 @@ impl Emphasis {
         }
     }
 
-    pub(super) fn draw_job(&self, rng: &mut Rng, run: u32) -> Job {
+    /// A request that is made when its host shows `asked_at`.
+    pub(super) fn draw_job(&self, rng: &mut Rng, run: u32, asked_at: Millis) -> Job {
         let require = self.requires[rng.usize(0..self.requires.len())];
         let mut at: Vec<usize> = (0..self.nodes).collect();
         if rng.u8(0..10) < self.other_lists {
@@ -134,7 +135,7 @@ impl Emphasis {
             key: rng.u8(0..self.keys),
             wires: vec![None; at.len()],
             at,
-            plan: Plan { nodes, require, ttl_ms: self.ttl_ms, wait_ms, local: None },
+            plan: Plan { nodes, require, ttl_ms: self.ttl_ms, wait_ms, asked_at, local: None },
             over,
             runs_ms: if self.runs_ms == 0 { 60_000 } else { rng.u64(1..=self.runs_ms) },
             process: None,

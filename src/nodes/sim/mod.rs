@@ -208,6 +208,12 @@ fn rule_6_a_request_that_keeps_what_it_cannot_use_is_found() {
 }
 
 #[test]
+fn a_request_that_comes_back_under_another_name_is_found() {
+    let what = found(Rule::ComesBackUnderItsName);
+    assert!(what.contains("behind its own older request"), "{what}");
+}
+
+#[test]
 fn rule_8_a_collecting_grant_that_outlives_its_connection_is_found() {
     let what = found(Rule::CollectingEnds);
     assert!(what.contains("stuck") || what.contains("is left"), "{what}");

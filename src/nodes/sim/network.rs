@@ -194,6 +194,21 @@ impl Network {
         }
     }
 
+    /// A request depends on this connection from now on, unless it depends on a newer one. Returns
+    /// whether it does.
+    pub(super) fn takes_over(&mut self, id: u64, name: LeaseName) -> bool {
+        let Some(node) = self.wires.get(&id).map(|wire| wire.node) else { return false };
+        let others = self.wires.iter_mut().filter(|(_, wire)| wire.node == node);
+        for (other, wire) in others {
+            if *other > id && wire.asked.contains(&name) {
+                return false;
+            }
+            wire.asked.retain(|asked| *asked != name);
+        }
+        self.wires.get_mut(&id).into_iter().for_each(|wire| wire.asked.push(name));
+        true
+    }
+
     /// A node serves none of its connections any more.
     pub(super) fn drop_node(&mut self, rng: &mut Rng, now: u64, node: usize) {
         let of_node = |(id, wire): (&u64, &Wire)| {

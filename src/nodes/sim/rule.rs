@@ -24,6 +24,8 @@ pub(in crate::nodes) enum Rule {
     AsksInOrder,
     /// A request that reaches too few nodes holds nothing.
     GivesBackBelowNeed,
+    /// A request that comes back to a node goes on under its name there.
+    ComesBackUnderItsName,
     /// A request that waits looks for deadlocks.
     LooksForDeadlocks,
     /// Of a ring, the request gives way whose turn it is.

@@ -151,7 +151,16 @@ impl Locks {
         told
     }
 
+    /// A request that is known goes on where it is.
     pub(super) fn ask(&mut self, asked: Asked) -> Vec<Told> {
+        if let Some(known) = self.request_of(asked.name) {
+            let name = asked.name;
+            return vec![match self.table.hold_of(known) {
+                None => Told::Queued(name),
+                Some(hold) if hold.provisional => Told::Granted(name, hold.token),
+                Some(_) => Told::Refused(name, Refusal::Invalid),
+            }];
+        }
         let request = asked.request();
         self.known.insert(RequestId(self.table.revision().0 + 1), asked);
         let outcomes = self.apply(Change::Request(Arc::new(request)));
@@ -217,12 +226,24 @@ impl Locks {
         self.tell(outcomes)
     }
 
-    /// Ends a grant, collecting or firm. What waits is not touched.
+    /// Ends a grant, collecting or firm, or a wait.
     pub(super) fn release(&mut self, name: LeaseName) -> Vec<Told> {
-        let hold = self.request_of(name).and_then(|request| self.table.hold_of(request));
-        let Some(token) = hold.map(|hold| hold.token) else { return Vec::new() };
-        let outcomes = self.apply(Change::Release(Release::Hold { token, forced: false }));
+        let Some(request) = self.request_of(name) else { return Vec::new() };
+        let change = match self.table.hold_of(request).map(|hold| hold.token) {
+            Some(token) => Change::Release(Release::Hold { token, forced: false }),
+            None => Change::Withdraw { request, why: Withdrawal::Cancelled },
+        };
+        let outcomes = self.apply(change);
         self.tell(outcomes)
+    }
+
+    /// A request that waits while its node knows an older one of the same run: it waits behind itself.
+    pub(super) fn behind_itself(&self) -> Option<LeaseName> {
+        let waits = self.known.iter().filter(|(request, _)| self.table.waiter(**request).is_some());
+        let is_older = |one: LeaseName, other: LeaseName| one.run == other.run && other < one;
+        let over = |asked: &&Asked| asked.over.is_some();
+        let mut waits = waits.map(|(_, asked)| asked).filter(over).map(|asked| asked.name);
+        waits.find(|name| self.known().filter(over).any(|other| is_older(*name, other.name)))
     }
 
     /// The daemon starts again: what is firm stays. Jobs of the node itself go on, too.

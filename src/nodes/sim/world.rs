@@ -203,7 +203,8 @@ impl World {
         self.network.sweep();
         self.check_overlap()?;
         self.check_kept()?;
-        self.check_lists()
+        self.check_lists()?;
+        self.check_own_requests()
     }
 
     // The network.
@@ -339,7 +340,10 @@ impl World {
         let node = &mut self.nodes[at];
         let (reply, told) = match call {
             Call::Collect(asked) => {
-                wire.asked.push(asked.name);
+                // What an older connection still brings does not take it from a newer one.
+                if !self.network.takes_over(id, asked.name) {
+                    return;
+                }
                 (None, node.ask(self.now, asked))
             }
             Call::ConfirmAt { name, token, ttl_ms, sent } => {
@@ -391,7 +395,8 @@ impl World {
         let host = &mut self.hosts[at];
         if host.job.is_none() && host.jobs_left > 0 && self.now >= host.rests_until {
             host.jobs_left -= 1;
-            let mut job = self.emphasis.draw_job(&mut self.rng, self.next_run);
+            let shown = host.clock.at(self.now);
+            let mut job = self.emphasis.draw_job(&mut self.rng, self.next_run, shown);
             self.next_run += 1;
             job.begin_coordinator();
             let what =

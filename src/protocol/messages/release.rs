@@ -31,7 +31,7 @@ pub struct Release {
 /// What a [`Release`] gave back. `T`: as in [`Grant`](super::acquire::Grant).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Released<T = String> {
-    /// The holds, or parts of them; never empty.
+    /// The holds, or parts of them; none if a part of a request over nodes still waited.
     pub released: Vec<ReleasedHold<T>>,
 }
 

@@ -537,6 +537,7 @@ fn plan(request: &NodesRequest, known: &[Known]) -> Plan {
         require: request.require,
         ttl_ms: request.ttl_ms,
         wait_ms: request.wait_ms,
+        asked_at: request.asked_at,
         local: None,
     }
 }

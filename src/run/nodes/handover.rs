@@ -12,7 +12,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Token;
-use crate::nodes::{Part, Standing};
+use crate::nodes::{Asking, Part, Standing};
 use crate::protocol::NodeId;
 
 use super::channel::Start;
@@ -48,7 +48,7 @@ struct Content {
     nodes: Vec<(usize, NodeId)>,
     token: Option<u64>,
     need: usize,
-    parts: Vec<(usize, u32, Option<u64>)>,
+    parts: Vec<(usize, u32, Option<u64>, Option<(bool, bool)>)>,
     start: Option<Start>,
 }
 
@@ -74,7 +74,7 @@ impl Handover {
             nodes: nodes.iter().map(|named| (named.at, named.id)).collect(),
             token: standing.token.map(|token| token.0),
             need: standing.need,
-            parts: standing.parts.iter().map(|part| (part.node, part.lease, part.sent)).collect(),
+            parts: standing.parts.iter().map(as_kept).collect(),
             start: self.start.clone(),
         };
         let text = serde_json::to_vec(&content)?;
@@ -99,7 +99,10 @@ impl Handover {
         let (number, content) = copies.max_by_key(|(number, _)| *number)?;
         self.written = number;
         let nodes = content.nodes.into_iter().map(|(at, id)| Named { at, id }).collect();
-        let parts = content.parts.into_iter().map(|(node, lease, sent)| Part { node, lease, sent });
+        let parts = content.parts.into_iter().map(|(node, lease, sent, asked)| {
+            let asked = asked.map(|(no_wait, spare)| Asking { no_wait, spare });
+            Part { node, lease, sent, asked }
+        });
         let token = content.token.map(Token);
         let standing = Standing { token, need: content.need, parts: parts.collect() };
         self.start.clone_from(&content.start);
@@ -123,6 +126,11 @@ impl Handover {
     }
 }
 
+fn as_kept(part: &Part) -> (usize, u32, Option<u64>, Option<(bool, bool)>) {
+    let asked = part.asked.map(|Asking { no_wait, spare }| (no_wait, spare));
+    (part.node, part.lease, part.sent, asked)
+}
+
 fn checksum(number: u64, text: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&number.to_ne_bytes());
@@ -135,7 +143,8 @@ mod tests {
     use super::*;
 
     fn standing(token: u64) -> Standing {
-        let parts = vec![Part { node: 1, lease: 3, sent: Some(token) }];
+        let asked = Some(Asking { no_wait: false, spare: true });
+        let parts = vec![Part { node: 1, lease: 3, sent: Some(token), asked }];
         Standing { token: Some(Token(token)), need: 2, parts }
     }
 

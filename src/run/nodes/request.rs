@@ -7,6 +7,7 @@ use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::place::Place;
 use crate::protocol::{RunId, WireItem};
+use crate::sys::clock::boottime_ms;
 
 use super::lease::enclosing::EnclosingLeases;
 use super::lease::handle::LeaseHandle;
@@ -27,6 +28,9 @@ pub struct NodesRequest {
     pub items: Vec<WireItem>,
     /// How long to wait in milliseconds, over all nodes together; 0 = not at all, absent = for ever.
     pub wait_ms: Option<u64>,
+    /// When it was made, in milliseconds of CLOCK_BOOTTIME: the time to wait begins then, whichever
+    /// coordinator asks.
+    pub asked_at: u64,
     /// Higher goes first.
     pub priority: i32,
     /// Refused if so many wait for one of its keys already.
@@ -78,6 +82,7 @@ impl NodesRequest {
             new_ttl_ms,
             items: Vec::new(),
             wait_ms: None,
+            asked_at: boottime_ms(),
             priority: 0,
             max_waiting: None,
             command: String::new(),

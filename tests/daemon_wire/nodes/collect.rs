@@ -1,10 +1,12 @@
 //! A part that is not confirmed yet.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::{COLLECT, CONFIRM_AT, confirm, failed, hex, id_of, node, part, take, with};
-use crate::wire::daemon::Daemon;
-use crate::wire::peer::{mutex, try_mutex};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{Peer, mutex, try_mutex};
 
 fn stored(daemon: &Daemon) -> String {
     String::from_utf8_lossy(&std::fs::read(daemon.path("leases.log")).unwrap()).into_owned()
@@ -76,6 +78,81 @@ fn a_part_that_is_not_confirmed_ends_with_the_daemon() {
     let again = peer.call(COLLECT, part(&daemon, 1, "a"))["token"].as_u64().unwrap();
     assert!(again > token);
     peer.call(CONFIRM_AT, confirm(1, again + 1));
+}
+
+/// Longer than the kernel's clock ticks, by which connections are older or newer.
+const NEWER_AFTER: Duration = Duration::from_millis(30);
+
+#[test]
+fn a_part_that_is_asked_for_again_depends_on_the_newest_connection() {
+    let daemon = node();
+    let holder = daemon.hold(9, "a");
+    let mut old = daemon.connect();
+    old.send_more(COLLECT, part(&daemon, 1, "a"));
+    old.progress();
+    std::thread::sleep(NEWER_AFTER);
+    let mut new = daemon.connect();
+    new.send_more(COLLECT, part(&daemon, 1, "a"));
+    new.progress();
+    assert_eq!(old.error().0, "Gone");
+    // What was sent before its client lost it comes late.
+    assert_eq!(failed(&mut old, COLLECT, part(&daemon, 1, "a")).0, "Gone");
+    drop(old);
+    assert_eq!(daemon.use_of("a"), (1, 1));
+    drop(holder);
+    let token = |peer: &mut Peer| loop {
+        let reply = peer.reply().unwrap();
+        if reply.get("continues").is_none() {
+            return reply["parameters"]["token"].as_u64();
+        }
+    };
+    let granted = token(&mut new);
+    assert!(granted.is_some());
+    std::thread::sleep(NEWER_AFTER);
+    let mut newest = daemon.connect();
+    newest.send_more(COLLECT, part(&daemon, 1, "a"));
+    assert_eq!(token(&mut newest), granted);
+    assert_eq!(failed(&mut new, COLLECT, part(&daemon, 1, "a")).0, "Gone");
+    drop(new);
+    daemon.connect().call("io.canal.Nodes.Identify", json!({}));
+    assert_eq!(daemon.use_of("a"), (1, 0));
+    drop(newest);
+    daemon.until_use("a", 0, 0);
+}
+
+#[test]
+fn a_part_that_waits_is_withdrawn_by_its_handle() {
+    let daemon = node();
+    let _holder = daemon.hold(9, "a");
+    let mut peer = daemon.connect();
+    peer.send_more(COLLECT, part(&daemon, 1, "a"));
+    peer.progress();
+    let released = daemon.connect().call("Release", json!({ "handle": hex(1) }));
+    assert_eq!(released, json!({ "released": [] }));
+    assert_eq!(daemon.use_of("a"), (1, 0));
+    assert_eq!(peer.error().0, "Fault");
+    assert_eq!(failed(&mut peer, "Release", json!({ "handle": hex(1) })).0, "LeaseLost");
+}
+
+#[test]
+fn a_part_that_is_not_confirmed_ends_when_nothing_is_heard_of_its_client_for_its_ttl() {
+    let daemon = node();
+    let short = |tag, key| with(part(&daemon, tag, key), "ttl_ms", 3_000.into());
+    let (mut silent, mut heard) = (daemon.connect(), daemon.connect());
+    silent.call(COLLECT, short(1, "a"));
+    let token = heard.call(COLLECT, short(2, "b"))["token"].as_u64().unwrap();
+    // For longer than a TTL altogether.
+    for tag in [3, 4] {
+        wait_until("the silent one is closed", || {
+            heard.call("io.canal.Nodes.Identify", json!({}));
+            silent.was_closed()
+        });
+        daemon.until_use("a", 0, 0);
+        silent = daemon.connect();
+        silent.call(COLLECT, short(tag, "a"));
+    }
+    heard.call(CONFIRM_AT, confirm(2, token + 1));
+    assert_eq!(daemon.use_of("b"), (1, 0));
 }
 
 #[test]

@@ -31,6 +31,7 @@ use crate::run::{
     ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, OwnCode, SupervisorHooks,
     become_command_over_nodes, supervise,
 };
+use crate::sys::clock::boottime_ms;
 use crate::sys::signals::SignalRefused;
 use crate::sys::terminal::audience::Audience;
 
@@ -109,6 +110,7 @@ pub(in crate::cli) fn over(
         new_ttl_ms: None,
         items: request.items.clone(),
         wait_ms: request.wait_ms,
+        asked_at: boottime_ms(),
         priority: request.priority,
         max_waiting: request.max_waiting,
         command: request.command.clone(),

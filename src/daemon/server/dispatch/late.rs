@@ -5,6 +5,7 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::{CallState, Connection};
 use crate::daemon::net::unread_reports::Unread;
 use crate::daemon::server::Server;
+use crate::daemon::wording::refusal::superseded;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;
 
@@ -99,9 +100,8 @@ impl Server {
     }
 
     /// Ends a call whose request was asked for on another connection.
-    pub(crate) fn supersede(&mut self, before: ConnId) {
-        let message = "the same request was asked on another connection";
-        self.carry_out(before, Err(Failure::new(ErrorName::BadRequest, message)));
+    pub(crate) fn supersede(&mut self, before: ConnId, name: ErrorName) {
+        self.carry_out(before, Err(superseded(name)));
     }
 
     /// Ends a call whose request ended while this host could not follow the log.

@@ -36,7 +36,7 @@ impl Server {
         let is_there = |it: &LogWait| it.what == what;
         if before != id && cluster.in_flight.wait_of(before).is_some_and(is_there) {
             cluster.in_flight.end_wait(before);
-            self.supersede(before);
+            self.supersede(before, ErrorName::BadRequest);
         }
         Ok(Some(self.wait_for_log(id, what, patience)))
     }
@@ -82,8 +82,15 @@ impl Server {
             }
             return self.tell_again(id, request, frame, owner.pidfd);
         }
-        if let Some(before) = self.waiters.get(request).and_then(|waiter| waiter.conn) {
-            self.supersede(before);
+        if let Some(waiter) = self.waiters.get(request)
+            && let Some(before) = waiter.conn
+        {
+            // A part may come back: its client only lost the connection.
+            let name = match waiter.asked.request.over_nodes {
+                Some(_) => ErrorName::Gone,
+                None => ErrorName::BadRequest,
+            };
+            self.supersede(before, name);
         }
         let provisional =
             self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);

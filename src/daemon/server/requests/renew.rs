@@ -1,7 +1,8 @@
 //! Leases: asking for them, renewing them, and what to say of a lost lease.
 
 use crate::core::{
-    Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease, Release as Giving,
+    Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease, Release as Giving, RequestId,
+    Withdrawal,
 };
 use crate::daemon::calls::completion::{Applied, Completion, PendingRenewal};
 use crate::daemon::calls::conn_id::ConnId;
@@ -17,7 +18,8 @@ use crate::daemon::wording::refusal::owner_gone;
 use crate::daemon::wording::text::time;
 use crate::duration_text::stated_ms;
 use crate::protocol::{
-    Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, LostLease, Renew, Renewed,
+    Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, LostLease, Released, Renew,
+    Renewed,
 };
 use crate::sys::peer::Credentials;
 
@@ -116,12 +118,16 @@ impl Server {
 
     /// Gives back what a lease holds.
     pub(crate) fn release_lease(
-        &self,
+        &mut self,
         id: ConnId,
         peer: Credentials,
         handle: Handle,
     ) -> Result<Step, Failure> {
         let lease = name_of(handle);
+        if let Some(request) = self.waiting_part(lease) {
+            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+            return Ok(Step::reply(&Released::<String>::default()));
+        }
         match self.live_lease(peer, lease) {
             Ok(frame) => Ok(give_back(id, peer, Giving::All { frame })),
             Err(_) if self.may_be_behind(lease) => {
@@ -131,6 +137,13 @@ impl Server {
             }
             Err(failure) => Err(failure),
         }
+    }
+
+    /// The part of a request over nodes that waits for this lease.
+    fn waiting_part(&self, lease: LeaseId) -> Option<RequestId> {
+        let table = &self.ledger.table;
+        let mut waiters = table.waiters_in(table.lease(lease)?);
+        waiters.find(|it| it.request.over_nodes.is_some()).map(|waiter| waiter.id)
     }
 
     /// Whether a lease that the table does not have, or has without a lock, may have been granted

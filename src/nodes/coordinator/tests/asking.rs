@@ -244,7 +244,7 @@ fn a_request_that_reaches_too_few_holds_nothing_until_enough_answer() {
     scene.hear(Input::Reached { node: 0 });
     assert_eq!(scene.hear(Input::Reached { node: 1 }), [""; 0]);
     scene.pass(600_000);
-    assert_eq!(scene.hear(Input::Reached { node: 2 }), ["ask 0 #2"]);
+    assert_eq!(scene.hear(Input::Reached { node: 2 }), ["ask 0 #1"]);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_lost_grant_begins_the_round_anew_unless_enough_are_left() {
     assert_eq!(scene.hear(away(0)), ["cancel 1", "connect 1"]);
     scene.hear(Input::Reached { node: 1 });
     assert_eq!(scene.pass(500), ["connect 0"]);
-    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["ask 0 #2"]);
+    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["ask 0 #1"]);
 
     let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
     scene.hear(granted(0, 5));
@@ -366,7 +366,21 @@ fn a_node_that_made_its_state_anew_is_waited_for_without_keeping_others() {
     assert!(scene.said.contains(&Change::NotYet { node: 1, until: 601_000 }));
     scene.hear(Input::Reached { node: 0 });
     assert_eq!(scene.pass(599_999), [""; 0]);
-    assert_eq!(scene.pass(1), ["ask 0 #2"]);
+    assert_eq!(scene.pass(1), ["ask 0 #1"]);
+}
+
+#[test]
+fn a_request_comes_back_under_the_number_that_waits_for_it() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(Input::Queued { node: 1 });
+    scene.hear(away(1));
+    assert_eq!(scene.pass(500), ["connect 1"]);
+    assert_eq!(scene.hear(Input::Reached { node: 1 }), ["ask 1 #1"]);
+    // Refused, it is not there: another asking begins at the end of the queue.
+    let (mut scene, _) = Scene::reached(plan(2, Require::Any));
+    scene.hear(refused(0, Refusal::NotYet { left_ms: 1_000 }));
+    assert_eq!(scene.pass(1_000), ["ask 0 #2"]);
 }
 
 #[test]
@@ -376,8 +390,10 @@ fn a_request_that_gives_way_asks_anew_behind_the_others() {
     scene.hear(Input::Queued { node: 1 });
     let done = scene.hear(Input::Surrender);
     assert_eq!(done, ["cancel 1", "cancel 0", "connect 0", "connect 1"]);
-    scene.hear(Input::Reached { node: 1 });
-    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["ask 0 #2"]);
+    assert_eq!(scene.hear(Input::Reached { node: 1 }), ["release 1 #1"]);
+    // The old place could outlive a connection that broke.
+    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["release 0 #1"]);
+    assert_eq!(scene.hear(Input::Gone { node: 0 }), ["ask 0 #2"]);
     // Once the command may have begun, it does not.
     let mut scene = Scene::running(plan(2, Require::All));
     assert_eq!(scene.hear(Input::Surrender), [""; 0]);
@@ -426,7 +442,7 @@ fn one_that_does_not_answer_any_more_does_not_count_as_alive_either() {
     assert!(done.contains(&"cancel 0".to_owned()), "{done:?}");
     scene.hear(Input::Reached { node: 0 });
     assert_eq!(scene.hear(granted(0, 6)), ["ask 2 #1"]);
-    assert_eq!(scene.hear(granted(2, 6)), ["confirm 0 #2 at 7", "confirm 2 #1 at 7"]);
+    assert_eq!(scene.hear(granted(2, 6)), ["confirm 0 #1 at 7", "confirm 2 #1 at 7"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::core::Token;
 use crate::nodes::{Change, Coordinator, Input, Part, Refusal, Require, Standing};
 
 fn standing(nodes: usize, need: usize) -> Standing {
-    let part = |node| Part { node, lease: 1, sent: None };
+    let part = |node| Part { node, lease: 1, sent: None, asked: None };
     Standing { token: Some(Token(9)), need, parts: (0..nodes).map(part).collect() }
 }
 

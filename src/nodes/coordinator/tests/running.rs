@@ -145,6 +145,24 @@ fn a_spare_whose_token_is_taken_is_given_back_and_asked_for_again() {
     assert!(!done.iter().any(|done| done.starts_with("ask 2")), "{done:?}");
 }
 
+/// A majority passes a node over that is silent, and starts. What the node may still have of the first
+/// asking would bar others, as a spare does not.
+#[test]
+fn a_spare_is_asked_for_when_nothing_is_left_of_what_was_asked_before() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    scene.pass(5_000);
+    scene.hear(granted(1, 5));
+    scene.hear(granted(2, 5));
+    let now = scene.now;
+    scene.hear(confirmed(1, now));
+    scene.hear(confirmed(2, now));
+    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["release 0 #1"]);
+    scene.hear(away(0));
+    scene.pass(1_000);
+    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["release 0 #1"]);
+    assert_eq!(scene.hear(Input::Gone { node: 0 }), ["ask 0 #2 spare"]);
+}
+
 #[test]
 fn a_renewal_that_is_not_answered_is_sent_again_over_another_connection() {
     let mut scene = Scene::running(plan(2, Require::All));

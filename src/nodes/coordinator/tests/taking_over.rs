@@ -12,7 +12,7 @@ fn take_over(scene: &Scene, nodes: u128, require: Require, runs: bool) -> Scene 
 }
 
 #[test]
-fn before_the_start_everything_is_given_back_and_asked_anew() {
+fn before_the_start_what_was_to_be_confirmed_is_given_back_and_asked_anew() {
     let (mut scene, _) = Scene::reached(plan(2, Require::All));
     scene.hear(granted(0, 5));
     scene.hear(granted(1, 5));
@@ -25,11 +25,23 @@ fn before_the_start_everything_is_given_back_and_asked_anew() {
 }
 
 #[test]
+fn before_the_start_the_request_goes_on_where_it_waits() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(Input::Queued { node: 1 });
+    let mut next = take_over(&scene, 2, Require::All, false);
+    next.hear(Input::Tick);
+    next.hear(Input::Reached { node: 1 });
+    assert_eq!(next.hear(Input::Reached { node: 0 }), ["ask 0 #1"]);
+    assert_eq!(next.hear(granted(0, 5)), ["ask 1 #1"]);
+}
+
+#[test]
 fn a_running_command_keeps_its_deadline_and_its_leases() {
     let mut scene = Scene::running(plan(3, Require::Majority));
     scene.hear(granted(2, 5));
     let standing = scene.coordinator.standing();
-    let part = |node, sent| Part { node, lease: 1, sent };
+    let part = |node, sent| Part { node, lease: 1, sent, asked: None };
     let parts = vec![part(0, Some(1_000)), part(1, Some(1_000)), part(2, None)];
     assert_eq!(standing, Standing { token: Some(Token(6)), need: 2, parts });
     let mut next = take_over(&scene, 3, Require::Majority, true);

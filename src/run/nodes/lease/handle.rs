@@ -191,7 +191,12 @@ impl LeaseHandle {
 
     /// What a coordinator has to know of it.
     pub(in crate::run::nodes) fn standing(&self) -> Standing {
-        let part = |(node, part): (usize, &LeasePart)| Part { node, lease: part.lease, sent: None };
+        let part = |(node, part): (usize, &LeasePart)| Part {
+            node,
+            lease: part.lease,
+            sent: None,
+            asked: None,
+        };
         let parts = self.parts.iter().enumerate().map(part).collect();
         Standing { token: self.token, need: self.need, parts }
     }
@@ -326,7 +331,7 @@ mod tests {
         assert_eq!(handle.token(), Some(4711));
         let standing = handle.standing();
         assert_eq!(standing.need, 2);
-        assert_eq!(standing.parts[1], Part { node: 1, lease: 3, sent: None });
+        assert_eq!(standing.parts[1], Part { node: 1, lease: 3, sent: None, asked: None });
         let addresses: Vec<String> = handle.addresses().map(ToString::to_string).collect();
         assert_eq!(addresses, ["unix:/x y/s", "ssh:deploy@web1:2222", "local"]);
         assert!(!format!("{handle:?}").contains("77"), "{handle:?}");

@@ -1,13 +1,15 @@
 //! Asking for one part of a request over nodes.
 //!
 //! Invariant: a part that is not confirmed ends with its connection and with this daemon, and is never
-//! written where it would outlive a reboot.
+//! written where it would outlive a reboot. Of several connections that ask for one part it depends on the
+//! newest: what an older one still brings was sent before its client lost it.
 
-use crate::core::{Above, NODES_MAX, OverNodes};
+use crate::core::{Above, NODES_MAX, OverNodes, RequestId};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::server::requests::acquire::Part;
+use crate::daemon::wording::refusal::superseded;
 use crate::duration_text::stated;
 use crate::protocol::{Acquire, Collect, ErrorName, Failure, LeaseAsked, OnLost};
 
@@ -24,6 +26,9 @@ impl Server {
         let known = self.ledger.table.tagged(collect.tag);
         if known.and_then(|it| self.ledger.table.hold_of(it)).is_some_and(|it| !it.provisional) {
             return Err(bad("this part is confirmed already: renew it"));
+        }
+        if known.is_some_and(|it| self.belongs_to_newer(it, id)) {
+            return Err(superseded(ErrorName::Gone));
         }
         let spare = collect.spare;
         let over_nodes =
@@ -51,6 +56,14 @@ impl Server {
         let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
         let part = Part { over_nodes: Box::new(over_nodes), under_frame };
         self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
+    }
+
+    /// Whether a part that is not confirmed depends on a connection that is newer than this one.
+    fn belongs_to_newer(&self, request: RequestId, id: ConnId) -> bool {
+        let waits_on = self.waiters.get(request).and_then(|waiter| waiter.conn);
+        let owner = waits_on.or_else(|| self.conns.with_provisional(request));
+        let accepted = |id| self.conns.peek(id).map(|conn| conn.accepted_ticks);
+        owner.is_some_and(|owner| accepted(owner) > accepted(id))
     }
 
     /// Whether this node keeps a lease over nodes for so long. After the loss of its state it waits for no
