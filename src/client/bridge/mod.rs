@@ -2,7 +2,8 @@
 //! machine can talk to the daemon through ssh.
 //!
 //! Whole messages pass in both directions. An empty message is a *beat*: the client says that it is
-//! there, and the bridge answers with another one; the daemon sees neither. A bridge that has heard
+//! there, and the bridge answers with another one. The daemon sees neither, but hears of beats while a
+//! grant of it is not confirmed: that ends if nothing comes for its TTL. A bridge that has heard
 //! nothing for the TTL of the lease that was asked for ends, and with it the connection: sshd
 //! notices a network that was cut only after hours.
 //!
@@ -51,6 +52,9 @@ const LAST_ANSWERS_MS: u64 = 5000;
 /// The message that a beat is.
 const BEAT: &[u8] = &[0];
 
+/// What the daemon hears of a beat: a call without effect and answer.
+const WORD: &[u8] = br#"{"method":"io.canal.Nodes.Identify","oneway":true}"#;
+
 /// Why a bridge ended before its client did.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
@@ -96,6 +100,7 @@ pub fn bridge(
         to_daemon: Pending::default(),
         traffic: Traffic::new(),
         heard_at: boottime_ms(),
+        passed_at: 0,
     };
     bridge.run(&attach)
 }
@@ -189,6 +194,8 @@ struct Bridge<'a> {
     traffic: Traffic,
     /// When the client was last heard, by CLOCK_BOOTTIME.
     heard_at: u64,
+    /// When the daemon was last sent something.
+    passed_at: u64,
 }
 
 /// Opens a connection; `true` after there was one.
@@ -287,9 +294,17 @@ impl Bridge<'_> {
         self.from_client.feed(&buffer[..count]);
         while let Some(message) = self.from_client.next_message().map_err(too_large)? {
             match self.traffic.client_said(message) {
-                Passing::Beat => self.to_client.bytes.extend_from_slice(BEAT),
+                Passing::Beat => {
+                    self.to_client.bytes.extend_from_slice(BEAT);
+                    let silent_ms = self.heard_at.saturating_sub(self.passed_at);
+                    if self.traffic.word_after_ms().is_some_and(|after_ms| silent_ms >= after_ms) {
+                        self.to_daemon.add(WORD);
+                        self.passed_at = self.heard_at;
+                    }
+                }
                 Passing::Call => {
                     self.to_daemon.add(message);
+                    self.passed_at = self.heard_at;
                     if self.socket.is_none() {
                         self.socket = Some(attach(true)?);
                     }

@@ -116,6 +116,13 @@ impl Traffic {
         self.owed.is_empty() && !self.collecting
     }
 
+    /// After what time the daemon has to hear of the client again, in milliseconds: it ends a grant that is
+    /// not confirmed when it has heard nothing for the TTL.
+    pub(super) fn word_after_ms(&self) -> Option<u64> {
+        let has_grant = self.collecting && self.owed.is_empty();
+        has_grant.then_some(self.silence_ms() / 4)
+    }
+
     /// Whether the client waits for nothing that could take long: what is owed comes soon.
     pub(super) fn only_short_answers_owed(&self) -> bool {
         let is_short = |call: &Call| !matches!(call, Call::Collect | Call::Watch);
@@ -150,11 +157,14 @@ mod tests {
         assert!(!traffic.only_short_answers_owed());
         traffic.daemon_said(b"{\"continues\":true,\"parameters\":{}}");
         assert!(!traffic.may_reattach(), "it waits");
+        assert_eq!(traffic.word_after_ms(), None);
         traffic.daemon_said(b"{\"parameters\":{}}");
         assert!(!traffic.may_reattach(), "its grant ends with the connection");
+        assert_eq!(traffic.word_after_ms(), Some(5_000));
         call(&mut traffic, "ConfirmAt", "");
         traffic.daemon_said(b"{\"parameters\":{}}");
         assert!(traffic.may_reattach());
+        assert_eq!(traffic.word_after_ms(), None);
         call(&mut traffic, "Report", ",\"oneway\":true");
         assert!(traffic.may_reattach(), "nothing is owed");
     }

@@ -6,6 +6,7 @@ use crate::core::{FrameId, HoldState, Item, Key, Mode, Owner, Request, Token, Un
 use crate::daemon::limits::HOLDERS_LOOKED_AT_MAX;
 use crate::daemon::view::conflict::blocking_holds;
 use crate::daemon::view::{Shown, held_item};
+use crate::daemon::waiters::leases::is_collecting;
 use crate::daemon::wording::text::{Text, pid_of, time};
 use crate::protocol::{ChildrenInfo, HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo, OverNodesInfo};
 use crate::sys::clock;
@@ -118,7 +119,7 @@ impl<'a> Shown<'a> {
     /// The remaining life of the lease that has a hold, if a lease has it.
     pub(crate) fn lease(&self, hold: &HoldState) -> Option<LeaseInfo> {
         let ttl_ms = hold.asked.ttl_ms?;
-        let left_ms = self.leases.left_ms(hold.frame);
+        let left_ms = self.leases.left_ms(hold.frame).filter(|_| !is_collecting(hold));
         let end = |left| time(UnixMillis(clock::unix_ms().saturating_add(left)));
         let state = self.table.frame(hold.frame).and_then(|frame| frame.lease);
         let renewals = state.map_or(0, |lease| lease.renewals);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: each lease of this host that holds something has one deadline, never earlier than its
 //! TTL after the grant, its last confirmation or renewal, or the start of this daemon. A part of a request over nodes
-//! has none before it is confirmed: until then it ends with its connection.
+//! that is not confirmed ends with its connection, too, and its deadline moves on with each word of its client.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,18 +59,22 @@ impl Leases {
         let Some(state) = table.frame(frame) else { return };
         let Some(lease) = state.lease else { return };
         self.forget(frame);
-        let counts = |hold: &HoldState| !is_collecting(hold);
-        if state.host == here && table.holds_in(frame).next().is_some_and(counts) {
+        if state.host == here && table.holds_in(frame).next().is_some() {
             let ttl_ms = lease.ttl_ms;
             #[cfg(test)]
             let ttl_ms = match crate::sim::is_broken(crate::sim::Rule::LeasesLast) {
                 true => ttl_ms / 2,
                 false => ttl_ms,
             };
-            let end = clock::boottime_ms_after(ttl_ms);
-            self.of.insert(frame, end);
-            self.ends.insert((end, frame));
+            self.begin_for(frame, ttl_ms);
         }
+    }
+
+    /// A lease without a deadline ends in so many milliseconds.
+    pub(crate) fn begin_for(&mut self, frame: FrameId, left_ms: u64) {
+        let end = clock::boottime_ms_after(left_ms);
+        self.of.insert(frame, end);
+        self.ends.insert((end, frame));
     }
 
     /// The TTL of a lease runs from now on, if it has a deadline. The lease of which the table does not

@@ -13,7 +13,7 @@ use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::server::requests::release::give_back;
 use crate::daemon::store::disk_full::disk_full;
-use crate::daemon::waiters::leases::name_of;
+use crate::daemon::waiters::leases::{is_collecting, name_of};
 use crate::daemon::wording::refusal::owner_gone;
 use crate::daemon::wording::text::time;
 use crate::duration_text::stated_ms;
@@ -21,6 +21,7 @@ use crate::protocol::{
     Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, LostLease, Released, Renew,
     Renewed,
 };
+use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 impl Server {
@@ -242,12 +243,40 @@ impl Server {
         while let Some(frame) = self.leases.over(now) {
             let lease = self.ledger.table.frame(frame).and_then(|state| state.lease);
             self.leases.forget(frame);
+            if self.is_kept_by_its_client(frame) {
+                continue;
+            }
             if let Some(lease) = lease {
                 tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed, it ends");
                 let change = Change::Expire { frame, renewal: lease.renewals };
                 self.propose(change);
             }
         }
+    }
+
+    /// Whether a part that is not confirmed lives on after its TTL: its client was heard meanwhile. Else its
+    /// connection is closed, and the part ends with it, so that the client learns of that.
+    fn is_kept_by_its_client(&mut self, frame: FrameId) -> bool {
+        let part = self.ledger.table.holds_in(frame).find(|hold| is_collecting(hold));
+        let Some((request, Some(ttl_ms))) = part.map(|hold| (hold.request, hold.asked.ttl_ms))
+        else {
+            return false;
+        };
+        let Some(id) = self.conns.with_provisional(request) else { return false };
+        let Some(conn) = self.conns.get(id) else { return false };
+        let silent = clock::now().saturating_duration_since(conn.heard_at).as_millis();
+        let left_ms = u128::from(ttl_ms).saturating_sub(silent);
+        match u64::try_from(left_ms) {
+            Ok(left_ms) if left_ms > 0 => self.leases.begin_for(frame, left_ms),
+            _ => {
+                tracing::info!(
+                    request = request.0,
+                    "the client of a part is silent: the part ends"
+                );
+                conn.closing = true;
+            }
+        }
+        true
     }
 }
 
