@@ -43,12 +43,15 @@ pub(super) struct Left {
     pub(super) start: Option<Start>,
 }
 
+/// A [`Part`]: its fields in their order.
+type KeptPart = (usize, u32, Option<u64>, Option<(bool, bool)>);
+
 #[derive(Serialize, Deserialize)]
 struct Content {
     nodes: Vec<(usize, NodeId)>,
     token: Option<u64>,
     need: usize,
-    parts: Vec<(usize, u32, Option<u64>, Option<(bool, bool)>)>,
+    parts: Vec<KeptPart>,
     start: Option<Start>,
 }
 
@@ -126,7 +129,7 @@ impl Handover {
     }
 }
 
-fn as_kept(part: &Part) -> (usize, u32, Option<u64>, Option<(bool, bool)>) {
+fn as_kept(part: &Part) -> KeptPart {
     let asked = part.asked.map(|Asking { no_wait, spare }| (no_wait, spare));
     (part.node, part.lease, part.sent, asked)
 }

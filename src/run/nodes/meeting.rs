@@ -203,7 +203,7 @@ fn ask_all(
 ) -> Result<Vec<Pid>, MeetError> {
     let mut ending = Vec::new();
     let meet_ms = request.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
-    let until = boottime_ms().saturating_add(meet_ms);
+    let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
         let opened = Link::open(&one.member.node, &request.here, &request.options);
         if let Err(failure) = opened.and_then(|link| one.member.connect(link)) {
