@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use canal::core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, FrameId, HostId, Item, Key, KeyError, Outcome,
-    Owner, ProcessId, Refusal, Request, Revision, Rules, Table, Tag, UnixMillis, View, Wait,
+    Owner, ProcessId, Refusal, Request, Revision, Table, Tag, UnixMillis, View, Wait,
 };
 
 /// Holds of each session that nobody asks for; with what a shape adds there are ten things each.
@@ -41,7 +41,7 @@ struct Figure {
 
 impl World {
     fn new() -> Self {
-        Self { table: Table::new(Rules::Current), tags: 0 }
+        Self { table: Table::default(), tags: 0 }
     }
 
     fn ask(&mut self, pid: usize, items: Vec<Item>) -> Answer {

@@ -21,8 +21,8 @@ pub use model::{
     ENTRY_VERSION, Entry, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId,
     HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LeaseEnd, LeaseId, LeaseState, Mode,
     NODES_MAX, NodeId, OnLost, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, ProcessId,
-    Recovery, Refusal, Release, Request, RequestId, Require, Revision, Rules, RunId, SlotRange,
-    Slots, Snapshot, StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState,
+    RULES_VERSION, Recovery, Refusal, Release, Request, RequestId, Require, Revision, RunId,
+    SlotRange, Slots, Snapshot, StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState,
     WaiterStatus, Withdrawal, key_room, room_of,
 };
 pub use state::Table;

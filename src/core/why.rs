@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use crate::core::index::grant_order::{self, Class, Rank};
+use crate::core::index::grant_order::{Class, Rank};
 use crate::core::index::key_tree::conflict;
 use crate::core::index::lock::Lock;
 use crate::core::index::node::Node;
@@ -237,7 +237,7 @@ impl Table {
         let mut all: Vec<Rank> =
             reads.chain(self.tree.waiting_here(key, Mode::Write)).chain(inactive).collect();
         all.sort_unstable();
-        all.into_iter().map(|rank| grant_order::request_at(self.rules, rank.arrival)).collect()
+        all.into_iter().map(|rank| rank.request).collect()
     }
 
     /// A waiter's position in the queue of an item's key: 1 is served next. Linear in the length of

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 
-use crate::core::{Rules, UnixMillis};
+use crate::core::UnixMillis;
 use crate::daemon::boottime_timer::BoottimeTimer;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine::Chosen;
@@ -197,7 +197,7 @@ pub(crate) fn open(
     }
     engine_mark::check(options, config, chosen.as_ref())?;
     let (mut recovered, driver) = match &chosen {
-        None => (recover(place, config, rules(), options.discard_journal)?, None),
+        None => (recover(place, config, options.discard_journal)?, None),
         Some(chosen) => {
             let (recovered, driver) = begin(options, chosen)?;
             (recovered, Some(driver))
@@ -401,12 +401,6 @@ fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager cannot be told");
     }
-}
-
-/// The rules that the table decides by; tests may ask for others.
-fn rules() -> Rules {
-    let other = std::env::var_os("CANAL_RULES").is_some_and(|rules| rules == "newest-first");
-    if cfg!(debug_assertions) && other { Rules::NewestFirst } else { Rules::Current }
 }
 
 /// What an operator should know of the environment in which the daemon runs.

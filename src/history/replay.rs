@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, FrameId, HostId, Item, Key, OnLost, Outcome, Owner,
-    ProcessId, Request, RequestId, Revision, Rules, Table, Tag, UnixMillis, View, Wait,
+    ProcessId, Request, RequestId, Revision, Table, Tag, UnixMillis, View, Wait,
 };
 use crate::history::histogram::Quantiles;
 
@@ -60,7 +60,7 @@ pub(crate) fn quantile(sorted: &[u64], percent: usize) -> u64 {
 pub(crate) fn replay(arrivals: &[Arrival], slots: u64) -> Replayed {
     let Ok(key) = Key::new("replay") else { return Replayed::default() };
     let mut replay = Replay {
-        table: Table::new(Rules::Current),
+        table: Table::default(),
         arrivals,
         waiting: BTreeMap::new(),
         ends: BinaryHeap::new(),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use super::encoding;
-use crate::core::{Change, Entry, HostId, Revision, Rules};
+use crate::core::{Change, Entry, HostId, Revision};
 use crate::log::engine::{Batch, Hash, Link, Placed, Position, Read};
 
 /// How many links are kept to compare with other chains.
@@ -200,16 +200,11 @@ impl Chain {
     }
 
     /// Reads the next batch.
-    pub(in crate::host) fn read(
-        &mut self,
-        rules: Rules,
-        placed: &Placed,
-        trust: Trust,
-    ) -> Result<Step, Trouble> {
+    pub(in crate::host) fn read(&mut self, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
         if placed.position <= self.link.position {
             return Ok(Step::Known);
         }
-        let step = match self.judge(rules, placed, trust)? {
+        let step = match self.judge(placed, trust)? {
             Step::Divergent { .. } if trust == Trust::Live => return Err(Trouble::Divergent),
             step => step,
         };
@@ -237,10 +232,10 @@ impl Chain {
     }
 
     /// The effect of the next batch.
-    fn judge(&self, rules: Rules, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
+    fn judge(&self, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
         let Placed { host, sequence, .. } = *placed;
         if host == NO_HOST {
-            return self.judge_era(rules, placed);
+            return self.judge_era(placed);
         }
         let expected = match self.seats.get(&host) {
             Some(seat) => seat.sequence + 1,
@@ -254,7 +249,7 @@ impl Chain {
             )));
         }
         let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
-        let batch = batch_of(rules, placed)?;
+        let batch = batch_of(placed)?;
         let joins =
             |change: &Change| matches!(change, Change::HostJoin { host: h, .. } if *h == host);
         if sequence == 1 && !batch.entries.first().is_some_and(|entry| joins(&entry.change)) {
@@ -272,12 +267,12 @@ impl Chain {
 
     /// The effect of a batch that notes an era. The engine accepts one batch for each number, and
     /// its author need not have read anything.
-    fn judge_era(&self, rules: Rules, placed: &Placed) -> Result<Step, Trouble> {
+    fn judge_era(&self, placed: &Placed) -> Result<Step, Trouble> {
         let Placed { host, sequence, .. } = *placed;
         if sequence <= self.era {
             return Ok(Step::Void);
         }
-        let entries = batch_of(rules, placed)?.entries;
+        let entries = batch_of(placed)?.entries;
         let notes = |entry: &Entry| matches!(entry.change, Change::Era { number, .. } if number == sequence);
         if entries.len() != 1 || !entries.iter().all(notes) {
             let what = format!(
@@ -313,11 +308,11 @@ impl Chain {
 }
 
 /// The content of a batch, if it is the batch that the engine takes it for.
-fn batch_of(rules: Rules, placed: &Placed) -> Result<Batch, Trouble> {
+fn batch_of(placed: &Placed) -> Result<Batch, Trouble> {
     let Placed { host, sequence, .. } = *placed;
     let name = encoding::author(host, sequence);
     let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
-    let batch = encoding::read_batch(rules, &placed.body);
+    let batch = encoding::read_batch(&placed.body);
     let batch = batch.map_err(|error| unreadable(error.to_string()))?;
     if (batch.host, batch.sequence) != (host, sequence) {
         let inside = encoding::author(batch.host, batch.sequence);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use crate::core::{Entry, HostId, Rules, Snapshot};
+use crate::core::{Entry, HostId, RULES_VERSION, Snapshot};
 use crate::log::engine::{Batch, FORMAT, Hash, Link, Position};
 
 /// Why this host cannot use a body in the engine, and must stop reading.
@@ -19,12 +19,12 @@ pub(in crate::host) enum Unreadable {
     Damaged(String),
 }
 
-fn first_line(what: &str, rules: Rules) -> String {
-    format!("canal {what} {FORMAT} {}", rules.version())
+fn first_line(what: &str) -> String {
+    format!("canal {what} {FORMAT} {RULES_VERSION}")
 }
 
-pub(in crate::host) fn write(what: &str, rules: Rules, value: &impl Serialize) -> Vec<u8> {
-    let mut body = first_line(what, rules).into_bytes();
+pub(in crate::host) fn write(what: &str, value: &impl Serialize) -> Vec<u8> {
+    let mut body = first_line(what).into_bytes();
     body.push(b'\n');
     json(value, &mut body);
     body
@@ -37,12 +37,8 @@ fn json(value: &impl Serialize, to: &mut Vec<u8>) {
     }
 }
 
-pub(in crate::host) fn read<T: DeserializeOwned>(
-    what: &str,
-    rules: Rules,
-    body: &[u8],
-) -> Result<T, Unreadable> {
-    let expected = first_line(what, rules);
+pub(in crate::host) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Unreadable> {
+    let expected = first_line(what);
     let end = body.iter().take(100).position(|byte| *byte == b'\n');
     let end = end.ok_or_else(|| Unreadable::Damaged("it has no first line".to_owned()))?;
     if body[..end] != *expected.as_bytes() {
@@ -52,12 +48,12 @@ pub(in crate::host) fn read<T: DeserializeOwned>(
     serde_json::from_slice(&body[end + 1..]).map_err(|error| Unreadable::Damaged(error.to_string()))
 }
 
-pub(in crate::host) fn write_batch(rules: Rules, batch: &Batch) -> Vec<u8> {
-    write("batch", rules, batch)
+pub(in crate::host) fn write_batch(batch: &Batch) -> Vec<u8> {
+    write("batch", batch)
 }
 
-pub(in crate::host) fn read_batch(rules: Rules, body: &[u8]) -> Result<Batch, Unreadable> {
-    let batch: Batch = read("batch", rules, body)?;
+pub(in crate::host) fn read_batch(body: &[u8]) -> Result<Batch, Unreadable> {
+    let batch: Batch = read("batch", body)?;
     if batch.entries.is_empty() {
         return Err(Unreadable::Damaged("it has no entries".to_owned()));
     }
@@ -125,39 +121,40 @@ mod tests {
 
     #[test]
     fn a_batch_is_read_as_it_was_written() {
-        let body = write_batch(Rules::Current, &batch());
-        assert!(body.starts_with(b"canal batch 1 4\n{"));
-        assert_eq!(read_batch(Rules::Current, &body), Ok(batch()));
+        let body = write_batch(&batch());
+        assert!(body.starts_with(b"canal batch 1 1\n{"));
+        assert_eq!(read_batch(&body), Ok(batch()));
     }
 
     #[test]
     fn rule_01_another_version_or_other_rules_are_refused_by_the_first_line() {
-        let body = write_batch(Rules::NewestFirst, &batch());
-        let refused = read_batch(Rules::Current, &body).unwrap_err().to_string();
+        let mut body = write_batch(&batch());
+        body[14] = b'2';
+        let refused = read_batch(&body).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "it was written by another version: `canal batch 1 1000004` where this one writes \
-             `canal batch 1 4`"
+            "it was written by another version: `canal batch 1 2` where this one writes \
+             `canal batch 1 1`"
         );
         let body = b"canal batch 2 2\nwhat nobody knows yet";
-        assert!(matches!(read_batch(Rules::Current, body), Err(Unreadable::Version { .. })));
-        assert!(matches!(read_kept(Rules::Current, body), Err(Unreadable::Version { .. })));
+        assert!(matches!(read_batch(body), Err(Unreadable::Version { .. })));
+        assert!(matches!(read_kept(body), Err(Unreadable::Version { .. })));
     }
 
     #[test]
     fn damaged_bodies_are_refused_and_never_panic() {
-        let body = write_batch(Rules::Current, &batch());
+        let body = write_batch(&batch());
         for end in 0..body.len() {
-            assert!(read_batch(Rules::Current, &body[..end]).is_err(), "cut at {end}");
+            assert!(read_batch(&body[..end]).is_err(), "cut at {end}");
         }
         for at in 0..body.len() {
             let mut body = body.clone();
             body[at] ^= 0x80;
-            assert!(read_batch(Rules::Current, &body).is_err(), "byte {at}");
+            assert!(read_batch(&body).is_err(), "byte {at}");
         }
         let nothing = Batch { entries: Vec::new(), ..batch() };
-        let body = write_batch(Rules::Current, &nothing);
-        assert!(matches!(read_batch(Rules::Current, &body), Err(Unreadable::Damaged(_))));
+        let body = write_batch(&nothing);
+        assert!(matches!(read_batch(&body), Err(Unreadable::Damaged(_))));
     }
 
     #[test]

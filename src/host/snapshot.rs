@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chain::Chain;
 use super::encoding::{Unreadable, read, table_hash, write};
-use crate::core::{Rules, Snapshot};
+use crate::core::Snapshot;
 use crate::log::engine::Hash;
 
 /// A table, and the state that a reader needs to continue from it.
@@ -16,12 +16,12 @@ pub(in crate::host) struct Kept {
     pub(in crate::host) table: Snapshot,
 }
 
-pub(in crate::host) fn write_kept(rules: Rules, kept: &Kept) -> Vec<u8> {
-    write("snapshot", rules, kept)
+pub(in crate::host) fn write_kept(kept: &Kept) -> Vec<u8> {
+    write("snapshot", kept)
 }
 
-pub(in crate::host) fn read_kept(rules: Rules, body: &[u8]) -> Result<Kept, Unreadable> {
-    let kept: Kept = read("snapshot", rules, body)?;
+pub(in crate::host) fn read_kept(body: &[u8]) -> Result<Kept, Unreadable> {
+    let kept: Kept = read("snapshot", body)?;
     if table_hash(&kept.table) != kept.hash {
         return Err(Unreadable::Damaged("its table is not the one that was hashed".to_owned()));
     }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::chain::Chain;
 use super::encoding;
 use super::snapshot::{Kept, write_kept};
-use crate::core::{Change, Revision, Rules, Snapshot};
+use crate::core::{Change, Revision, Snapshot};
 use crate::log::engine::{Hash, Position, Stored};
 
 /// How many hashes are remembered, and how many claims of other replicas that are not yet compared.
@@ -135,7 +135,6 @@ impl SnapshotKeeper {
     /// The snapshot to store now, if one is due.
     pub(in crate::host) fn due(
         &mut self,
-        rules: Rules,
         chain: &Chain,
         now_ms: u64,
         ttl_ms: u64,
@@ -143,7 +142,7 @@ impl SnapshotKeeper {
         let due = |made: &&Made| made.is_due(chain.batches(), now_ms, ttl_ms) && !self.storing;
         let made = self.made.as_ref().filter(due)?;
         self.storing = true;
-        Some(Stored { position: made.position(), body: write_kept(rules, &made.kept) })
+        Some(Stored { position: made.position(), body: write_kept(&made.kept) })
     }
 
     /// The engine was unreachable: the snapshot may not have been stored.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Ticket, encoding};
-use crate::core::{Change, ENTRY_VERSION, Entry, HostId, Rules, UnixMillis};
+use crate::core::{Change, ENTRY_VERSION, Entry, HostId, UnixMillis};
 use crate::log::engine::{Append, Batch, Ends, Link};
 
 /// The most entries in a batch.
@@ -81,7 +81,6 @@ impl Writer {
         &mut self,
         host: HostId,
         seen: Link,
-        rules: Rules,
         now: (u64, UnixMillis),
     ) -> Option<Append> {
         if self.in_flight.is_some() {
@@ -89,7 +88,7 @@ impl Writer {
         }
         if let Some(ends) = self.ends.pop_front() {
             let gone = entry(Change::HostGone { host: ends.host, by: host }, now.1);
-            return Some(self.send(host, vec![gone], Some(ends), vec![None], (seen, rules, now.0)));
+            return Some(self.send(host, vec![gone], Some(ends), vec![None], (seen, now.0)));
         }
         let (mut entries, mut tickets, mut bytes) = (Vec::new(), Vec::new(), 0);
         while let Some(proposal) = self.queue.front() {
@@ -104,7 +103,7 @@ impl Writer {
             }
         }
         let something = !entries.is_empty();
-        something.then(|| self.send(host, entries, None, tickets, (seen, rules, now.0)))
+        something.then(|| self.send(host, entries, None, tickets, (seen, now.0)))
     }
 
     /// Makes a batch of these entries the one in flight. There must be none.
@@ -114,11 +113,11 @@ impl Writer {
         entries: Vec<Entry>,
         ends: Option<Ends>,
         tickets: Vec<Option<Ticket>>,
-        (seen, rules, asked_ms): (Link, Rules, u64),
+        (seen, asked_ms): (Link, u64),
     ) -> Append {
         let sequence = self.sequence + 1;
         let batch = Batch { host, sequence, seen, entries };
-        let body = encoding::write_batch(rules, &batch);
+        let body = encoding::write_batch(&batch);
         let append = Append { host, sequence, body, ends };
         let (answered, echoed) = (false, false);
         let asked_ms = Some(asked_ms);

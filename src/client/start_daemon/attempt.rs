@@ -31,14 +31,8 @@ use crate::client::{ClientError, Options};
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Switches for tests and operators that go along.
-const PASSED_ON: [&str; 6] = [
-    "CANAL_LOG",
-    "CANAL_KERNEL",
-    "CANAL_FAULT",
-    "CANAL_RULES",
-    "CANAL_SNAPSHOT_BATCHES",
-    "RUST_BACKTRACE",
-];
+const PASSED_ON: [&str; 5] =
+    ["CANAL_LOG", "CANAL_KERNEL", "CANAL_FAULT", "CANAL_SNAPSHOT_BATCHES", "RUST_BACKTRACE"];
 
 /// How long a client keeps the start lock if its daemon came up and does not listen: that daemon
 /// lost against one that already runs and has yet to make its socket again.

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::admit::Admission;
-use crate::core::index::grant_order::{self, Class, Rank, Tier};
+use crate::core::index::grant_order::{Class, Rank, Tier};
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
-use crate::core::{Entry, FrameId, Granted, Item, Key, Mode, Request, RequestId, Rules, Table};
+use crate::core::{Entry, FrameId, Granted, Item, Key, Mode, Request, RequestId, Table};
 
 impl Table {
     /// The waiters that precede a request.
@@ -32,7 +32,7 @@ impl Table {
         granted: &Granted,
     ) -> Result<BTreeSet<RequestId>, InvalidOutcome> {
         let mut passed = BTreeSet::new();
-        if self.waiters.is_empty() || self.rules != Rules::Current {
+        if self.waiters.is_empty() {
             return Ok(passed);
         }
         let id = granted.request;
@@ -40,8 +40,7 @@ impl Table {
             Some(waiter) => (Cow::Borrowed(&*waiter.request), self.rank(waiter)),
             None => {
                 let asked = self.sized(self.asked(entry, id)?);
-                let arrival = grant_order::arrival(self.rules, id);
-                let rank = Rank::ordinary(asked.priority, arrival);
+                let rank = Rank::ordinary(asked.priority, id);
                 (asked, rank)
             }
         };
@@ -49,13 +48,12 @@ impl Table {
         let items = std::iter::zip(&asked.items, &granted.items);
         for (item, _) in items.filter(|(_, given)| !given.shared) {
             let (key, mode) = (&item.key, item.ask.mode());
-            let request = |arrival| grant_order::request_at(self.rules, arrival);
             if let Some(lock) = self.tree.lock(key).filter(|_| mode == Mode::Counted) {
-                passed.extend(lock.queue.arrived_before(rank.arrival).map(request));
+                passed.extend(lock.queue.arrived_before(rank.request));
             }
             let mut behind = self.tree.arrived_before_and_behind(key, mode, rank).peekable();
             if behind.peek().is_some() && !self.lineage_covers(key, mode, &lineage) {
-                passed.extend(behind.map(|rank| request(rank.arrival)));
+                passed.extend(behind.map(|rank| rank.request));
             }
         }
         if granted.bypassed_blockers {
@@ -84,7 +82,7 @@ impl Table {
             return None;
         }
         let slots = counted.and_then(|(lock, (count, own))| {
-            lock.last_ahead(lock.class_of(count, own).capacity, rank, self.rules)
+            lock.last_ahead(lock.class_of(count, own).capacity, rank)
         });
         let competing = if self.lineage_covers(key, mode, lineage) {
             None
@@ -92,7 +90,7 @@ impl Table {
             self.tree.last_before(key, mode, rank)
         };
         let last = slots.max(competing)?;
-        Some(grant_order::request_at(self.rules, last.arrival))
+        Some(last.request)
     }
 
     /// Whether the lineage holds a key that covers `key`, so that every competitor for `key` waits
@@ -132,11 +130,7 @@ impl Table {
         let next = RequestId(self.revision.0 + 1);
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(next.0));
         let lineage = self.lineage(frame, self.live_parent(asked));
-        self.first_predecessor(
-            &self.sized(asked),
-            &lineage,
-            Rank::ordinary(asked.priority, grant_order::arrival(self.rules, next)),
-        )
+        self.first_predecessor(&self.sized(asked), &lineage, Rank::ordinary(asked.priority, next))
     }
 
     fn first_predecessor(
@@ -149,7 +143,7 @@ impl Table {
         let Item { key, ask } = asked.items.get(item)?;
         let slots = ask.counted().and_then(|(count, own)| {
             let lock = self.tree.lock(key)?;
-            lock.first_ahead(lock.class_of(count, own).capacity, rank, self.rules)
+            lock.first_ahead(lock.class_of(count, own).capacity, rank)
         });
         let mode = ask.mode();
         let competing = if self.lineage_covers(key, mode, lineage) {
@@ -158,7 +152,7 @@ impl Table {
             self.tree.first_before(key, mode, rank)
         };
         let first = slots.into_iter().chain(competing).min()?;
-        Some(grant_order::request_at(self.rules, first.arrival))
+        Some(first.request)
     }
 
     /// The waiters that precede one item of a request.
@@ -178,12 +172,12 @@ impl Table {
             if self.shareable_hold(lock, key, count, lineage).is_some() {
                 return Vec::new();
             }
-            ahead.extend(lock.ahead(lock.class_of(count, own).capacity, rank, self.rules));
+            ahead.extend(lock.ahead(lock.class_of(count, own).capacity, rank));
         }
         if !self.lineage_covers(key, mode, lineage) {
             ahead.extend(self.tree.waiting(key, mode, Bound::Unbounded, Bound::Excluded(rank)));
         }
-        ahead.into_iter().map(|rank| grant_order::request_at(self.rules, rank.arrival)).collect()
+        ahead.into_iter().map(|rank| rank.request).collect()
     }
 }
 
@@ -196,7 +190,7 @@ impl Lock {
     pub(in crate::core) fn is_preceded(&self, capacity: u64, rank: Rank) -> bool {
         let first = self.queue.barriers().next();
         match (first, rank.tier) {
-            (Some((first, _)), Tier::Barrier) => return first.0 < rank.arrival,
+            (Some((first, _)), Tier::Barrier) => return first < rank.request,
             (Some(_), Tier::Ordinary) => return true,
             (None, Tier::Barrier) => return false,
             (None, Tier::Ordinary) => {}
@@ -205,9 +199,8 @@ impl Lock {
     }
 
     /// All waiters that precede it.
-    fn ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Vec<Rank> {
-        let barriers =
-            self.queue.barriers().map(|(id, _)| Rank::barrier(grant_order::arrival(rules, id)));
+    fn ahead(&self, capacity: u64, rank: Rank) -> Vec<Rank> {
+        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(id));
         let mut ahead: Vec<Rank> = barriers.filter(|other| *other < rank).collect();
         if rank.tier == Tier::Ordinary {
             let others = self.queue.ranks().into_iter().filter(|(other, _)| *other < rank);
@@ -218,18 +211,17 @@ impl Lock {
     }
 
     /// The first waiter that precedes it.
-    fn first_ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Option<Rank> {
+    fn first_ahead(&self, capacity: u64, rank: Rank) -> Option<Rank> {
         let barrier = self.queue.barriers().next();
-        let barrier = barrier.map(|(id, _)| Rank::barrier(grant_order::arrival(rules, id)));
+        let barrier = barrier.map(|(id, _)| Rank::barrier(id));
         let others = self.queue.firsts().filter(|(class, _)| self.holds_back(*class, capacity));
         let others = others.map(|(_, first)| first).filter(|_| rank.tier == Tier::Ordinary);
         barrier.into_iter().chain(others).filter(|first| *first < rank).min()
     }
 
     /// The last waiter that precedes it.
-    fn last_ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Option<Rank> {
-        let barriers =
-            self.queue.barriers().map(|(id, _)| Rank::barrier(grant_order::arrival(rules, id)));
+    fn last_ahead(&self, capacity: u64, rank: Rank) -> Option<Rank> {
+        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(id));
         let barrier = barriers.filter(|other| *other < rank).max();
         if rank.tier == Tier::Barrier {
             return barrier;

@@ -12,7 +12,7 @@ use crate::core::admission::admit::Admission;
 use crate::core::model::InvalidOutcome;
 use crate::core::{
     Above, Blocker, Command, Diverged, FrameId, HoldState, Key, LeaseId, Owner, Request, RequestId,
-    Rules, RunId, Snapshot, Table, Tag, Token, WaiterState,
+    RunId, Snapshot, Table, Tag, Token, WaiterState,
 };
 
 /// A part of a table on its own, which only shrinks: requests and holds are taken out of it.
@@ -87,7 +87,7 @@ impl Excerpt {
     /// # Errors
     /// The snapshot contradicts itself.
     pub fn of(snapshot: &Snapshot) -> Result<Self, Diverged> {
-        Table::restore(snapshot, Rules::Current).map(Self)
+        Table::restore(snapshot).map(Self)
     }
 
     /// The requests that wait.

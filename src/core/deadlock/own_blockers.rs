@@ -8,15 +8,14 @@ use std::collections::BTreeSet;
 
 use super::reachable::Edges;
 use crate::core::admission::admit::Admission;
-use crate::core::index::grant_order::{self, Rank};
+use crate::core::index::grant_order::Rank;
 use crate::core::{FrameId, Key, Request, RequestId, Table};
 
 impl Table {
     /// The requests that wait for a key, or for a key above or below it.
     pub(in crate::core) fn waiting_near(&self, key: &Key) -> impl Iterator<Item = RequestId> {
         let near: BTreeSet<Rank> = self.tree.waiting_around(key).collect();
-        let rules = self.rules;
-        near.into_iter().map(move |rank| grant_order::request_at(rules, rank.arrival))
+        near.into_iter().map(move |rank| rank.request)
     }
 
     /// Admits a request that fits but has predecessors, if every predecessor waits for the

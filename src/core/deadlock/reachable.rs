@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::core::index::grant_order::{self, Rank};
+use crate::core::index::grant_order::Rank;
 use crate::core::{FrameId, Key, Mode, RequestId, Snapshot, StoredView, Table, Token};
 
 /// The sessions and keys that some requests can wait for.
@@ -74,9 +74,7 @@ impl Table {
                     let from =
                         visited.waiters.replace(rank).map_or(Bound::Unbounded, Bound::Included);
                     let ahead = self.tree.in_the_way(key, mode, from, Bound::Excluded(rank));
-                    next.extend(
-                        ahead.map(|rank| grant_order::request_at(self.rules, rank.arrival)),
-                    );
+                    next.extend(ahead.map(|rank| rank.request));
                 }
             }
             for root in sessions {
@@ -146,7 +144,7 @@ impl Table {
             untold_below: Token(0),
             recovery: None,
         };
-        match Self::restore(&snapshot, self.rules) {
+        match Self::restore(&snapshot) {
             Ok(subtable) => subtable,
             // Cannot fail: a part of a consistent table is consistent.
             Err(error) => panic!("a part of the table is inconsistent: {error}"),

@@ -3,10 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::core::{RequestId, Rules};
-
-/// A waiter's position in the order of arrival. The smallest is served first.
-pub(in crate::core) type Arrival = u64;
+use crate::core::RequestId;
 
 /// What a waiter wants of a key. Either all waiters of a class fit or none does.
 ///
@@ -26,7 +23,8 @@ pub(in crate::core) struct Rank {
     pub(in crate::core) tier: Tier,
     /// All barriers have the same priority.
     pub(in crate::core) priority: Reverse<i32>,
-    pub(in crate::core) arrival: Arrival,
+    /// Requests are numbered in the order of their arrival.
+    pub(in crate::core) request: RequestId,
 }
 
 /// Barriers precede all other waiters.
@@ -37,49 +35,33 @@ pub(in crate::core) enum Tier {
 }
 
 impl Rank {
-    pub(in crate::core) fn ordinary(priority: i32, arrival: Arrival) -> Self {
-        Self { tier: Tier::Ordinary, priority: Reverse(priority), arrival }
+    pub(in crate::core) fn ordinary(priority: i32, request: RequestId) -> Self {
+        Self { tier: Tier::Ordinary, priority: Reverse(priority), request }
     }
 
-    pub(in crate::core) fn barrier(arrival: Arrival) -> Self {
-        Self { tier: Tier::Barrier, priority: Reverse(0), arrival }
+    pub(in crate::core) fn barrier(request: RequestId) -> Self {
+        Self { tier: Tier::Barrier, priority: Reverse(0), request }
     }
 }
 
 /// The waiters for slots of one key. Inactive waiters (suspended or parked) are not in it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Queue {
-    classes: BTreeMap<Class, BTreeMap<Reverse<i32>, BTreeSet<Arrival>>>,
+    classes: BTreeMap<Class, BTreeMap<Reverse<i32>, BTreeSet<RequestId>>>,
     barriers: BTreeMap<RequestId, Class>,
-}
-
-/// The position of a request in the order of arrival, under the given rules.
-pub(in crate::core) fn arrival(rules: Rules, request: RequestId) -> Arrival {
-    match rules {
-        Rules::Current => request.0,
-        Rules::NewestFirst => u64::MAX - 1 - request.0,
-    }
-}
-
-/// The request at a position.
-pub(in crate::core) fn request_at(rules: Rules, arrival: Arrival) -> RequestId {
-    match rules {
-        Rules::Current => RequestId(arrival),
-        Rules::NewestFirst => RequestId(u64::MAX - 1 - arrival),
-    }
 }
 
 impl Queue {
     pub(in crate::core) fn insert(&mut self, class: Class, rank: Rank) {
         let arrivals = self.classes.entry(class).or_default().entry(rank.priority).or_default();
-        arrivals.insert(rank.arrival);
+        arrivals.insert(rank.request);
     }
 
     /// Removes a waiter from any position; logarithmic.
     pub(in crate::core) fn remove(&mut self, class: Class, rank: Rank) -> bool {
         let Some(by_priority) = self.classes.get_mut(&class) else { return false };
         let Some(arrivals) = by_priority.get_mut(&rank.priority) else { return false };
-        let removed = arrivals.remove(&rank.arrival);
+        let removed = arrivals.remove(&rank.request);
         if arrivals.is_empty() {
             by_priority.remove(&rank.priority);
             if by_priority.is_empty() {
@@ -114,7 +96,7 @@ impl Queue {
     pub(in crate::core) fn last_before(&self, class: Class, rank: Rank) -> Option<Rank> {
         let mut by_priority = self.classes.get(&class)?.range(..=rank.priority).rev();
         by_priority.find_map(|(priority, arrivals)| {
-            let end = if *priority == rank.priority { rank.arrival } else { Arrival::MAX };
+            let end = if *priority == rank.priority { rank.request } else { RequestId(u64::MAX) };
             Some(Rank::ordinary(priority.0, *arrivals.range(..end).next_back()?))
         })
     }
@@ -126,7 +108,7 @@ impl Queue {
 
     /// Whether a waiter is behind this rank.
     pub(in crate::core) fn has_behind(&self, rank: Rank) -> bool {
-        let last = |by_priority: &BTreeMap<Reverse<i32>, BTreeSet<Arrival>>| {
+        let last = |by_priority: &BTreeMap<Reverse<i32>, BTreeSet<RequestId>>| {
             let (priority, arrivals) = by_priority.last_key_value()?;
             Some(Rank::ordinary(priority.0, *arrivals.last()?))
         };
@@ -139,7 +121,7 @@ impl Queue {
         let mut ranks = Vec::new();
         for (class, by_priority) in &self.classes {
             for (priority, arrivals) in by_priority {
-                let rank = |arrival: &Arrival| Rank::ordinary(priority.0, *arrival);
+                let rank = |arrival: &RequestId| Rank::ordinary(priority.0, *arrival);
                 ranks.extend(arrivals.iter().map(|arrival| (rank(arrival), *class)));
             }
         }
@@ -147,12 +129,12 @@ impl Queue {
         ranks
     }
 
-    /// The waiters that arrived before `arrival` and are not barriers.
+    /// The waiters that arrived before `request` and are not barriers.
     pub(in crate::core) fn arrived_before(
         &self,
-        arrival: Arrival,
-    ) -> impl Iterator<Item = Arrival> + '_ {
+        request: RequestId,
+    ) -> impl Iterator<Item = RequestId> + '_ {
         let queues = self.classes.values().flat_map(BTreeMap::values);
-        queues.flat_map(move |arrivals| arrivals.range(..arrival)).copied()
+        queues.flat_map(move |arrivals| arrivals.range(..request)).copied()
     }
 }

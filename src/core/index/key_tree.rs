@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::grant_order::{Arrival, Rank};
+use super::grant_order::Rank;
 use super::lock::Lock;
 use super::node::{Node, Sums};
 use crate::core::{Key, Mode, RequestId, Token};
@@ -315,13 +315,13 @@ impl KeyTree {
     ) -> impl Iterator<Item = Rank> + 'a {
         self.competing(key, mode).flat_map(move |waits| {
             let next_priority = |of: &Rank| {
-                let last = Bound::Excluded(Rank { arrival: Arrival::MAX, ..*of });
+                let last = Bound::Excluded(Rank { request: RequestId(u64::MAX), ..*of });
                 waits.range((last, Bound::Unbounded)).next().map(|(rank, _)| *rank)
             };
             let firsts = std::iter::successors(next_priority(&rank), next_priority);
             firsts.flat_map(move |first| {
-                let from = Rank { arrival: 0, ..first };
-                waits.range(from..Rank { arrival: rank.arrival, ..first }).map(|(rank, _)| *rank)
+                let from = Rank { request: RequestId(0), ..first };
+                waits.range(from..Rank { request: rank.request, ..first }).map(|(rank, _)| *rank)
             })
         })
     }

@@ -27,7 +27,7 @@ pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
 pub(in crate::core) use outcome::InvalidOutcome;
 pub use outcome::{By, CycleStep, Diverged, Granted, GrantedItem, Outcome, Refusal};
 pub use process::ProcessId;
-pub use rules::{BYPASS_MAX_DEFAULT, Rules};
+pub use rules::{BYPASS_MAX_DEFAULT, RULES_VERSION};
 pub use slots::{SlotRange, Slots};
 pub use snapshot::{
     FrameState, HeldItem, HoldState, HostState, Recovery, Snapshot, StoredView, WaiterState,

@@ -1,6 +1,6 @@
 //! The queues of the keys: where each waiter stands in them.
 
-use crate::core::index::grant_order::{self, Class, Rank};
+use crate::core::index::grant_order::{Class, Rank};
 use crate::core::index::key_tree::KeyTree;
 use crate::core::index::lock::Lock;
 use crate::core::{Ask, Key, Request, RequestId, Table, WaiterState};
@@ -8,11 +8,10 @@ use crate::core::{Ask, Key, Request, RequestId, Table, WaiterState};
 impl Table {
     /// The rank of a waiter.
     pub(in crate::core) fn rank(&self, waiter: &WaiterState) -> Rank {
-        let arrival = grant_order::arrival(self.rules, waiter.id);
         if waiter.barrier {
-            Rank::barrier(arrival)
+            Rank::barrier(waiter.id)
         } else {
-            Rank::ordinary(waiter.request.priority, arrival)
+            Rank::ordinary(waiter.request.priority, waiter.id)
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
-use crate::core::{Diverged, Key, Rules, Snapshot, StoredView, Table};
+use crate::core::{Diverged, Key, Snapshot, StoredView, Table};
 
 impl Table {
     /// The table as plain data.
@@ -35,18 +35,20 @@ impl Table {
     ///
     /// # Errors
     /// The snapshot contradicts itself: a slot twice, a frame that is missing.
-    pub fn restore(snapshot: &Snapshot, rules: Rules) -> Result<Self, Diverged> {
+    pub fn restore(snapshot: &Snapshot) -> Result<Self, Diverged> {
         let revision = snapshot.revision;
-        let mut table = Self::new(rules);
-        table.revision = revision;
-        table.next_token = snapshot.next_token;
-        table.bypass_max = snapshot.bypass_max;
-        table.past_leases = snapshot.past_leases.iter().cloned().collect();
-        table.hosts = snapshot.hosts.iter().map(|host| (host.id, host.clone())).collect();
-        table.era = snapshot.era;
-        table.longest_ttl_ms = snapshot.longest_ttl_ms;
-        table.untold_below = snapshot.untold_below;
-        table.recovery = snapshot.recovery.clone();
+        let mut table = Self {
+            revision,
+            next_token: snapshot.next_token,
+            bypass_max: snapshot.bypass_max,
+            past_leases: snapshot.past_leases.iter().cloned().collect(),
+            hosts: snapshot.hosts.iter().map(|host| (host.id, host.clone())).collect(),
+            era: snapshot.era,
+            longest_ttl_ms: snapshot.longest_ttl_ms,
+            untold_below: snapshot.untold_below,
+            recovery: snapshot.recovery.clone(),
+            ..Self::default()
+        };
         table.refill(snapshot).map_err(|error| Diverged { revision, what: error.0 })?;
         Ok(table)
     }

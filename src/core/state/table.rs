@@ -7,13 +7,12 @@ use super::owners::Owners;
 use crate::core::index::key_tree::KeyTree;
 use crate::core::{
     BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner,
-    PastLease, Recovery, RequestId, Revision, Rules, Tag, Token, Usage, WaiterState,
+    PastLease, Recovery, RequestId, Revision, Tag, Token, Usage, WaiterState,
 };
 
 /// The lock table: a function of the entries applied to it.
 #[derive(Clone, Debug)]
 pub struct Table {
-    pub(in crate::core) rules: Rules,
     pub(in crate::core) revision: Revision,
     pub(in crate::core) next_token: Token,
     pub(in crate::core) bypass_max: u32,
@@ -80,12 +79,10 @@ pub(in crate::core) struct Session {
     pub(in crate::core) waiters: usize,
 }
 
-impl Table {
+impl Default for Table {
     /// An empty table.
-    #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    fn default() -> Self {
         Self {
-            rules,
             revision: Revision(0),
             next_token: Token(1),
             bypass_max: BYPASS_MAX_DEFAULT,
@@ -109,7 +106,9 @@ impl Table {
             recovery: None,
         }
     }
+}
 
+impl Table {
     /// The revision of the last entry applied.
     #[must_use]
     pub fn revision(&self) -> Revision {

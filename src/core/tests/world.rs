@@ -190,11 +190,7 @@ pub(in crate::core::tests) fn apply_unchecked(table: &mut Table, change: Change)
 
 impl World {
     pub(in crate::core::tests) fn new() -> Self {
-        Self::with(Rules::Current)
-    }
-
-    pub(in crate::core::tests) fn with(rules: Rules) -> Self {
-        Self { table: Table::new(rules), log: Vec::new(), tags: 0, host: HostId(0) }
+        Self { table: Table::default(), log: Vec::new(), tags: 0, host: HostId(0) }
     }
 
     pub(in crate::core::tests) fn apply(&mut self, change: Change) -> Vec<Outcome> {

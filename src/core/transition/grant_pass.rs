@@ -2,7 +2,7 @@
 
 use super::worklist::Transition;
 use crate::core::admission::admit::Admission;
-use crate::core::index::grant_order::{self, Rank};
+use crate::core::index::grant_order::Rank;
 use crate::core::index::lock::Lock;
 use crate::core::state::locks::Misfit;
 use crate::core::{
@@ -86,7 +86,7 @@ impl Table {
         }
         below.sort_unstable();
         for rank in below {
-            self.try_waiter(transition, grant_order::request_at(self.rules, rank.arrival));
+            self.try_waiter(transition, rank.request);
         }
     }
 
@@ -108,7 +108,7 @@ impl Table {
         let firsts = lock.queue.firsts().filter(|(class, _)| lock.fits(*class));
         let (class, rank) = firsts.min_by_key(|(_, rank)| *rank)?;
         let behind = lock.is_preceded(class.capacity, rank);
-        (!behind).then(|| grant_order::request_at(self.rules, rank.arrival))
+        (!behind).then_some(rank.request)
     }
 
     /// Serves the writers of one key. The first writer precedes all behind it.
@@ -116,7 +116,7 @@ impl Table {
         loop {
             let first = self.tree.waiting_here(key, Mode::Write).next();
             let Some(first) = first else { return };
-            if !self.try_waiter(transition, grant_order::request_at(self.rules, first.arrival)) {
+            if !self.try_waiter(transition, first.request) {
                 return;
             }
         }
@@ -131,8 +131,7 @@ impl Table {
         let waiting = self.tree.waiting_here(key, Mode::Read);
         let readers: Vec<Rank> =
             waiting.take_while(|rank| !self.tree.is_preceded(key, Mode::Read, *rank)).collect();
-        for rank in readers {
-            let request = grant_order::request_at(self.rules, rank.arrival);
+        for Rank { request, .. } in readers {
             let items = self.waiters.get(&request).map(|waiter| &waiter.request.items);
             let reads = items.is_some_and(|items| {
                 items.iter().any(|item| item.key == *key && item.ask.mode() == Mode::Read)

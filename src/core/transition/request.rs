@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::worklist::Transition;
 use crate::core::admission::admit::Admission;
-use crate::core::index::grant_order::{self, Rank};
+use crate::core::index::grant_order::Rank;
 use crate::core::index::lock::Lock;
 use crate::core::state::locks::Misfit;
 use crate::core::{
@@ -53,7 +53,7 @@ impl Table {
         let asked: &Request = &sized;
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(request.0));
         let lineage = self.lineage(frame, self.live_parent(asked));
-        let rank = Rank::ordinary(asked.priority, grant_order::arrival(self.rules, request));
+        let rank = Rank::ordinary(asked.priority, request);
         let admission = match self.admission(asked, &lineage, rank) {
             Admission::Behind(item) => self
                 .admission_by_bypass(asked, &lineage, frame, rank)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use crate::core::{HoldState, HostId, Rules};
+use crate::core::{HoldState, HostId};
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::end_commands::Watched;
 use crate::daemon::cluster::engine::Chosen;
@@ -50,12 +50,12 @@ pub(crate) fn begin(
     refuse_living(place, &origin)?;
     let mut nonce = [0; 16];
     getrandom::fill(&mut nonce).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
-    let (nonce, rules) = (u128::from_ne_bytes(nonce), Rules::Current);
+    let nonce = u128::from_ne_bytes(nonce);
     let identity = chosen.identity(place, &origin);
     let engine = chosen.open(options)?;
-    let member = Member::new(chosen.settings, identity, nonce, rules);
+    let member = Member::new(chosen.settings, identity, nonce);
     let recovered = Recovered {
-        ledger: Ledger::of_engine(rules),
+        ledger: Ledger::of_engine(),
         origin,
         children: Children::new(&place.dir),
         found: Vec::new(),

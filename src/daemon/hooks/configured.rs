@@ -280,14 +280,14 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::core::{Change, ENTRY_VERSION, Entry, Revision, Rules};
+    use crate::core::{Change, ENTRY_VERSION, Entry, Revision};
     use crate::daemon::config::hooks_section::tests::hooks;
 
     const HERE: HostId = HostId(0);
 
     /// A table in which requests for one key came at these times: the first holds it.
     fn table(times: &[u64]) -> Table {
-        let mut table = Table::new(Rules::Current);
+        let mut table = Table::default();
         for (number, at) in times.iter().enumerate() {
             let pid = number + 1;
             let text = format!(

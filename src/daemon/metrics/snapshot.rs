@@ -116,12 +116,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::{Change, ENTRY_VERSION, Entry, Request, Revision, Rules, UnixMillis, View};
+    use crate::core::{Change, ENTRY_VERSION, Entry, Request, Revision, UnixMillis, View};
     use crate::daemon::metrics::counters::KEYS_MAX;
 
     /// A table to which each change is applied a second after the one before it.
     fn table(changes: Vec<Change>) -> Table {
-        let mut table = Table::new(Rules::Current);
+        let mut table = Table::default();
         for (number, change) in (1..).zip(changes) {
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(number * 1000), change };
             table.apply(Revision(number), &entry, &mut Vec::new());
@@ -195,7 +195,7 @@ mod tests {
     fn a_key_that_was_used_is_told_with_zeros_when_nothing_is_left_of_it() {
         let mut counters = Counters::default();
         assert!(counters.knows(&key("gone"), 1));
-        let found = Snapshot::of(&Table::new(Rules::Current), &mut counters, 2);
+        let found = Snapshot::of(&Table::default(), &mut counters, 2);
         assert_eq!(found.keys[&key("gone")], KeyFigures::default());
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::core::{Diverged, Owner, ProcessId, Request, Rules, Table};
+use crate::core::{Diverged, Owner, ProcessId, Request, Table};
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{FIRST_PID_NAMESPACE, Origin, all};
 
@@ -106,7 +106,7 @@ pub(crate) enum NotAdopted {
 }
 
 /// Translates the processes of a table that was recorded in other namespaces.
-pub(crate) fn adopt(table: &Table, rules: Rules, visible: &Visible) -> Result<Adopted, NotAdopted> {
+pub(crate) fn adopt(table: &Table, visible: &Visible) -> Result<Adopted, NotAdopted> {
     let mut snapshot = table.snapshot();
     let holders = |is: &dyn Fn(ProcessId) -> bool| -> Vec<String> {
         let held = table.holds().filter(|hold| !hold.orphaned);
@@ -145,7 +145,7 @@ pub(crate) fn adopt(table: &Table, rules: Rules, visible: &Visible) -> Result<Ad
     for waiter in &mut snapshot.waiters {
         request(&mut waiter.request);
     }
-    let table = Table::restore(&snapshot, rules).map_err(NotAdopted::Diverged)?;
+    let table = Table::restore(&snapshot).map_err(NotAdopted::Diverged)?;
     Ok(Adopted { table, unverified })
 }
 

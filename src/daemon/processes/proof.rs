@@ -73,11 +73,11 @@ impl Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Change, ENTRY_VERSION, Entry, ProcessId, Revision, Rules, UnixMillis};
+    use crate::core::{Change, ENTRY_VERSION, Entry, ProcessId, Revision, UnixMillis};
 
     /// A table in which nothing is held and the next token is `next`.
     fn table(next: Token) -> Table {
-        let mut table = Table::new(Rules::Current);
+        let mut table = Table::default();
         let change = Change::Floor { token: next };
         let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(1), change };
         table.apply(Revision(1), &entry, &mut Vec::new());

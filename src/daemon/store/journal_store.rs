@@ -7,8 +7,8 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::core::{
-    Change, Entry, Key, Outcome, Request, RequestId, Revision, Rules, StoredView, Table, Token,
-    View,
+    Change, Entry, Key, Outcome, RULES_VERSION, Request, RequestId, Revision, StoredView, Table,
+    Token, View,
 };
 use crate::daemon::fault::Fault;
 use crate::daemon::store::lease_store::LeaseStore;
@@ -31,7 +31,6 @@ pub(crate) struct JournalStore {
     pub(crate) state: StateFile,
     pub(crate) durable: Durable,
     pub(crate) origin: Origin,
-    pub(crate) rules: Rules,
     pub(crate) dir: PathBuf,
     pub(crate) fault: Fault,
     /// Applied changes that are not in the journal yet.
@@ -293,14 +292,13 @@ impl JournalStore {
     /// Continues in a journal that begins with a snapshot of the table.
     pub(crate) fn compact(&mut self, table: &Table) -> io::Result<()> {
         let snapshot = table.snapshot();
-        self.journal.compact(&snapshot, &self.origin, self.rules.version(), self.rooms.sum)
+        self.journal.compact(&snapshot, &self.origin, RULES_VERSION, self.rooms.sum)
     }
 
     /// Creates the journal's files again if they are missing.
     pub(crate) fn recreate(&mut self, table: &Table) -> io::Result<()> {
         let snapshot = table.snapshot();
-        let rules = self.rules.version();
-        self.journal.recreate(&self.dir, &snapshot, &self.origin, rules, self.rooms.sum)?;
+        self.journal.recreate(&self.dir, &snapshot, &self.origin, RULES_VERSION, self.rooms.sum)?;
         self.turn.clear();
         // These files may be in the same directory.
         self.leases.write_anew(table)?;

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::core::{FrameId, HoldState, Revision, Rules, Snapshot, Table, Token};
+use crate::core::{FrameId, HoldState, Revision, Snapshot, Table, Token};
 use crate::daemon::waiters::leases::is_collecting;
 use crate::log::leases::{Changes, HeldLease, LeaseLog};
 use crate::log::state::Leases;
@@ -147,7 +147,7 @@ pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
 }
 
 /// Builds a table of leases only: the state after a reboot, or without a journal.
-pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
+pub(crate) fn table_of(leases: &Leases) -> anyhow::Result<Table> {
     // The lease around another one may have ended before.
     let there: BTreeSet<FrameId> = leases.frames.iter().map(|frame| frame.id).collect();
     let mut frames = leases.frames.clone();
@@ -157,7 +157,7 @@ pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
     let ids = leases.frames.iter().map(|frame| frame.id.0);
     let ids = ids.chain(leases.holds.iter().map(|hold| hold.request.0));
     let next_token = leases.holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
-    let fresh = Table::new(rules);
+    let fresh = Table::default();
     let snapshot = Snapshot {
         // New ids are greater than all ids of these leases.
         revision: Revision(ids.max().unwrap_or(0)),
@@ -166,7 +166,7 @@ pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
         holds: leases.holds.clone(),
         ..fresh.snapshot()
     };
-    Ok(Table::restore(&snapshot, rules)?)
+    Ok(Table::restore(&snapshot)?)
 }
 
 /// The tokens of a table's leases.
@@ -203,7 +203,7 @@ mod tests {
             stores: Stores { state_dir: dir.join("state"), config: Vec::new() }.into(),
         };
         let config = Config::read(&place.stores().config).unwrap();
-        recover(&place, &config, Rules::Current, false)
+        recover(&place, &config, false)
     }
 
     fn ask(recovered: &mut Recovered, tag: u128, owner: Owner, items: Vec<Item>) -> Token {
@@ -484,8 +484,8 @@ mod tests {
         let token = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
         let held = keep(&first.ledger.table, token).unwrap();
         let mut leases = parts_of(BTreeMap::from([(token, held)]));
-        assert!(table_of(&leases, Rules::Current).is_ok());
+        assert!(table_of(&leases).is_ok());
         leases.holds.push(leases.holds[0].clone());
-        assert!(table_of(&leases, Rules::Current).is_err());
+        assert!(table_of(&leases).is_err());
     }
 }

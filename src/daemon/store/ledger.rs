@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Rules, StoredView, Table, Token,
+    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, StoredView, Table, Token,
     UnixMillis, View,
 };
 use crate::daemon::calls::completion::Applied;
@@ -40,8 +40,8 @@ impl Ledger {
     }
 
     /// An empty table, which follows the log that an engine keeps.
-    pub(crate) fn of_engine(rules: Rules) -> Self {
-        Self { table: Table::new(rules), host: NO_HOST, journal: None, now: None }
+    pub(crate) fn of_engine() -> Self {
+        Self { table: Table::default(), host: NO_HOST, journal: None, now: None }
     }
 
     pub(super) fn kept(&mut self) -> Option<(&Table, &mut JournalStore)> {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::core::{Change, Outcome, Owner, ProcessId, Rules, Snapshot, Table, Token};
+use crate::core::{Change, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token};
 use crate::daemon::history::open::Unseen;
 use crate::daemon::processes::other_namespace::{NotAdopted, Standing, Visible, adopt};
 use crate::daemon::processes::owners::find;
@@ -40,14 +40,9 @@ impl PreviousJournal {
     /// # Errors
     /// Processes of another namespace may hold something by it that nothing identifies here, or it contains
     /// other outcomes than its rules decide.
-    pub(crate) fn read(
-        opened: Opened,
-        dir: &Path,
-        origin: &Origin,
-        rules: Rules,
-    ) -> anyhow::Result<Self> {
-        let Opened { journal, origin: written_by, rules: version, snapshot, records, .. } = opened;
-        let fresh = Table::new(rules);
+    pub(crate) fn read(opened: Opened, dir: &Path, origin: &Origin) -> anyhow::Result<Self> {
+        let Opened { journal, origin: written_by, rules, snapshot, records, .. } = opened;
+        let fresh = Table::default();
         let next_token = fresh.next_token();
         let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else {
             return Ok(Self {
@@ -75,21 +70,17 @@ impl PreviousJournal {
                 unseen,
             });
         }
-        let same_rules = version == rules.version();
-        let table = replay(&snapshot, &records, rules, same_rules)?;
+        let same_rules = rules == RULES_VERSION;
+        let table = replay(&snapshot, &records, same_rules)?;
         // By the pids that the processes had.
         let unseen = Unseen::of_table(&table, known_ms);
         let mut notes = Vec::new();
         let table = match written_by.shares_numbers(origin) {
             true => table,
-            false => adopted(&table, rules, dir, &Visible::look(&written_by, origin), &mut notes)?,
+            false => adopted(&table, dir, &Visible::look(&written_by, origin), &mut notes)?,
         };
         if !same_rules {
-            tracing::info!(
-                version,
-                now = rules.version(),
-                "the journal was written under other rules"
-            );
+            tracing::info!(rules, now = RULES_VERSION, "the journal was written under other rules");
         }
         let next_token = table.next_token();
         let begins_anew = !same_rules || written_by != *origin;
@@ -100,12 +91,11 @@ impl PreviousJournal {
 /// The table of another pid or time namespace, with the processes as they are known here.
 fn adopted(
     table: &Table,
-    rules: Rules,
     dir: &Path,
     visible: &Visible,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<Table> {
-    match adopt(table, rules, visible) {
+    match adopt(table, visible) {
         Ok(adopted) => {
             tracing::info!(
                 unverified = adopted.unverified.len(),
@@ -137,13 +127,8 @@ const NAMELESS_HINT: &str = "run the daemon where they are (a container?), or gi
                              out";
 
 /// Rebuilds the table from a snapshot and the records that follow it.
-fn replay(
-    snapshot: &Snapshot,
-    records: &[Record],
-    rules: Rules,
-    same_rules: bool,
-) -> anyhow::Result<Table> {
-    let mut table = Table::restore(snapshot, rules)?;
+fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::Result<Table> {
+    let mut table = Table::restore(snapshot)?;
     let mut outcomes = Vec::new();
     for record in records {
         if !same_rules {
@@ -164,7 +149,7 @@ fn replay(
 
 /// What ended because the machine went down, as far as what is left of the journal tells.
 fn rebooted(snapshot: &Snapshot, records: &[Record], known_ms: u64) -> Unseen {
-    let Ok(mut table) = Table::restore(snapshot, Rules::default()) else {
+    let Ok(mut table) = Table::restore(snapshot) else {
         return Unseen::default();
     };
     for record in records {
@@ -234,7 +219,7 @@ fn salvaged(place: &Place, origin: &Origin) -> Option<(Table, impl Fn(ProcessId)
         Some(visible) => visible.standing(process) == Standing::Ended,
         None => matches!(find(process), Found::Gone),
     };
-    let mut table = Table::restore(&salvaged.snapshot, Rules::default()).ok()?;
+    let mut table = Table::restore(&salvaged.snapshot).ok()?;
     for record in &salvaged.records {
         if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
             break;

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use crate::core::{
     Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, Revision,
-    Rules, StoredView, Table, Token, UnixMillis, Withdrawal,
+    StoredView, Table, Token, UnixMillis, Withdrawal,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
@@ -57,12 +57,7 @@ pub(crate) struct Recovered {
 ///
 /// # Errors
 /// This is not possible without a loss. The error says what would help.
-pub(crate) fn recover(
-    place: &Place,
-    config: &Config,
-    rules: Rules,
-    discard: bool,
-) -> anyhow::Result<Recovered> {
+pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::Result<Recovered> {
     let origin = Origin::read()?;
     let mut notes = Vec::new();
     let opened = open_state(place, &mut notes)?;
@@ -77,7 +72,7 @@ pub(crate) fn recover(
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
-    let mut old = PreviousJournal::read(opened, &place.dir, &origin, rules)?;
+    let mut old = PreviousJournal::read(opened, &place.dir, &origin)?;
     notes.append(&mut old.notes);
     let goes_on = old.goes_on;
     let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
@@ -92,7 +87,7 @@ pub(crate) fn recover(
     });
     durable.node.is_anew = is_anew;
     if !old.goes_on {
-        old.table = table_of(&leases, rules)
+        old.table = table_of(&leases)
             .with_context(|| format!("the leases in {}", state.dir().display()))?;
     }
     if let Some(token) = floor {
@@ -110,7 +105,6 @@ pub(crate) fn recover(
         state,
         durable,
         origin: origin.clone(),
-        rules,
         dir: place.dir.clone(),
         fault: Fault::from_environment(),
         turn: Batch::default(),
@@ -362,7 +356,7 @@ mod tests {
     fn recovered(place: &Place, config: &str) -> Recovered {
         std::fs::write(&place.stores().config[0], config).unwrap();
         let config = Config::read(&place.stores().config).unwrap();
-        recover(place, &config, Rules::Current, false).unwrap()
+        recover(place, &config, false).unwrap()
     }
 
     fn views(recovered: &Recovered) -> Vec<String> {
@@ -457,7 +451,7 @@ mod tests {
             for name in ["journal.0", "journal.1"] {
                 let _ = std::fs::remove_file(dir.path().join(name));
             }
-            let begin = || recover(&place, &config, Rules::Current, false).is_ok();
+            let begin = || recover(&place, &config, false).is_ok();
             let (begun, was_stopped) = fault::after(budget, begin);
             assert_eq!(begun, !was_stopped);
             let next = recovered(&place, "").ledger.table.next_token();

@@ -20,7 +20,6 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::core::Rules;
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::config::Config;
 use crate::daemon::config::socket_access::SocketAccess;
@@ -65,7 +64,7 @@ impl World {
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
         let claim = claim(&place, uid);
         let config = Config::read(&[]).unwrap();
-        let recovered = recover(&place, &config, Rules::Current, false).unwrap();
+        let recovered = recover(&place, &config, false).unwrap();
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
         let in_force = InForce::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();

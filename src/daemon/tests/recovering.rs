@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::core::{
-    Ask, Change, Command, HostId, Item, Key, Owner, Request, Rules, Tag, View, Wait,
-};
+use crate::core::{Ask, Change, Command, HostId, Item, Key, Owner, Request, Tag, View, Wait};
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_status::EngineStatus;
@@ -105,11 +103,11 @@ impl World {
             uid,
             dir: dir.display().to_string(),
         };
-        let member = Member::new(Settings::default(), identity, nonce, Rules::Current);
+        let member = Member::new(Settings::default(), identity, nonce);
         let driver = EngineDriver::new(member, Box::new(engine.clone()));
         let origin = Origin::read().unwrap();
         let recovered = Recovered {
-            ledger: Ledger::of_engine(Rules::Current),
+            ledger: Ledger::of_engine(),
             origin: origin.clone(),
             children: Children::new(&dir),
             found: Vec::new(),

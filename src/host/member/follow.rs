@@ -31,7 +31,7 @@ impl Member {
     }
 
     fn read_snapshot(&self, stored: &Stored, epoch: u128) -> Result<Kept, String> {
-        let kept = read_kept(self.rules, &stored.body).map_err(|error| error.to_string())?;
+        let kept = read_kept(&stored.body).map_err(|error| error.to_string())?;
         if !kept.chain.is_of(epoch) {
             return Err("it was taken of another history of the log".to_owned());
         }
@@ -78,7 +78,7 @@ impl Member {
             let mut scratch = kept.as_ref().map_or_else(|| Chain::new(epoch), |k| k.chain.clone());
             for placed in batches.iter().take_while(|placed| placed.position <= mine.position) {
                 // A batch that cannot be read now was not read before either.
-                if scratch.read(self.rules, placed, Trust::Loaded).is_err() {
+                if scratch.read(placed, Trust::Loaded).is_err() {
                     break;
                 }
             }
@@ -157,7 +157,7 @@ impl Member {
 
     fn read_one(&mut self, placed: &Placed, trust: Trust) -> bool {
         let Some(chain) = &mut self.chain else { return false };
-        let step = match chain.read(self.rules, placed, trust) {
+        let step = match chain.read(placed, trust) {
             Ok(step) => step,
             Err(Trouble::Divergent | Trouble::Gap(_)) if trust == Trust::Live => {
                 self.reload();
@@ -263,7 +263,7 @@ impl Member {
         }
         let others = self.failure_detector.seen().map(|seen| seen.alive.ttl_ms);
         let ttl_ms = others.fold(incarnation.timing.ttl_ms, u64::max);
-        let due = self.snapshot_keeper.due(self.rules, chain, self.now.boot_ms, ttl_ms);
+        let due = self.snapshot_keeper.due(chain, self.now.boot_ms, ttl_ms);
         self.calls.extend(due.map(crate::log::engine::Call::Store));
     }
 

@@ -167,7 +167,7 @@ impl Member {
 
     /// Appends the first batch.
     pub(in crate::host) fn join(&mut self, adopt: Option<HostId>) {
-        let (now, rules, blind) = (self.now, self.rules, self.is_blind());
+        let (now, blind) = (self.now, self.is_blind());
         let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
             return;
         };
@@ -186,7 +186,7 @@ impl Member {
         let ends = adopt.map(|host| Ends { host, evidence: Evidence::Own });
         let tickets = vec![None; entries.len()];
         self.standing = Standing::Joining;
-        let append = self.writer.send(new, entries, ends, tickets, (seen, rules, now.boot_ms));
+        let append = self.writer.send(new, entries, ends, tickets, (seen, now.boot_ms));
         if !self.cut && incarnation.is_settled() {
             self.calls.push_back(Call::Append(append));
         } else if let Some(in_flight) = self.writer.in_flight_mut() {

@@ -10,7 +10,7 @@ mod renew;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
+use crate::core::{Change, HostId, Snapshot, UnixMillis};
 use crate::host::chain::{Chain, Known, Mark};
 use crate::host::failure_detector::FailureDetector;
 use crate::host::incarnation::{Incarnation, Timer};
@@ -27,7 +27,6 @@ pub struct Member {
     pub(in crate::host) settings: Settings,
     pub(in crate::host) identity: Identity,
     nonce: u128,
-    pub(in crate::host) rules: Rules,
     pub(in crate::host) now: Now,
     pub(in crate::host) calls: VecDeque<Call>,
     pub(in crate::host) events: VecDeque<Event>,
@@ -77,12 +76,11 @@ pub struct Member {
 impl Member {
     /// A member that has not been started. `nonce` is random.
     #[must_use]
-    pub fn new(settings: Settings, identity: Identity, nonce: u128, rules: Rules) -> Self {
+    pub fn new(settings: Settings, identity: Identity, nonce: u128) -> Self {
         Self {
             settings,
             identity,
             nonce,
-            rules,
             now: Now { boot_ms: 0, unix: UnixMillis(0) },
             calls: VecDeque::new(),
             events: VecDeque::new(),

@@ -86,7 +86,7 @@ impl Member {
         let change = Change::Era { number, may_lack, floor: Token::by_clock(unix) };
         let entries = vec![entry(change, unix)];
         let batch = Batch { host: HostId(0), sequence: number, seen: Link::default(), entries };
-        let body = encoding::write_batch(self.rules, &batch);
+        let body = encoding::write_batch(&batch);
         self.calls.retain(|call| !matches!(call, Call::NoteEra { .. }));
         self.calls.push_front(Call::NoteEra { before, era, body });
     }

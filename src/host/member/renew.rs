@@ -108,7 +108,7 @@ impl Member {
             return;
         }
         let now = (self.now.boot_ms, self.now.unix);
-        let next = self.writer.next(incarnation.host, chain.link(), self.rules, now);
+        let next = self.writer.next(incarnation.host, chain.link(), now);
         self.calls.extend(next.map(Call::Append));
     }
 

@@ -244,9 +244,9 @@ fn rule_02_a_foreign_batch_under_our_number_is_not_taken_for_ours() {
     let ticket = host.ask(10, "a");
     host.drive(1);
     let ours = append(&mut host);
-    let mut batch = crate::host::encoding::read_batch(Default::default(), &ours.body).unwrap();
+    let mut batch = crate::host::encoding::read_batch(&ours.body).unwrap();
     batch.entries[0].at = UnixMillis(77);
-    let body = crate::host::encoding::write_batch(Default::default(), &batch);
+    let body = crate::host::encoding::write_batch(&batch);
     server.call(1, 1, 1, Call::Append(crate::log::engine::Append { body, ..ours }));
     let echo = server.push(1).unwrap();
     host.tell(1, echo);

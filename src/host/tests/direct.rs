@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::core::{
-    Ask, Change, Command, Entry, HostId, Item, Key, Outcome, Owner, ProcessId, Request, Rules,
-    Table, Tag, UnixMillis, View, Wait,
+    Ask, Change, Command, Entry, HostId, Item, Key, Outcome, Owner, ProcessId, Request, Table, Tag,
+    UnixMillis, View, Wait,
 };
 use crate::host::{Event, Member, Now, Settings, Ticket};
 use crate::log::engine::simulated::{Flavour, Server};
@@ -49,11 +49,11 @@ pub(crate) struct Direct {
 
 impl Direct {
     pub(super) fn new(client: usize, settings: Settings, identity: Identity) -> Self {
-        let mut member = Member::new(settings, identity, client as u128, Rules::Current);
+        let mut member = Member::new(settings, identity, client as u128);
         member.start(at(0));
         Self {
             member,
-            table: Table::new(Rules::Current),
+            table: Table::default(),
             client,
             events: Vec::new(),
             entries: Vec::new(),
@@ -97,10 +97,9 @@ impl Direct {
                 Event::SnapshotWanted => self.member.store(&self.table.snapshot()),
                 event => {
                     if let Event::Restore { snapshot, .. } = &event {
-                        let restored = snapshot
-                            .as_ref()
-                            .map(|snapshot| Table::restore(snapshot, Rules::Current).unwrap());
-                        self.table = restored.unwrap_or_else(|| Table::new(Rules::Current));
+                        let restored =
+                            snapshot.as_ref().map(|snapshot| Table::restore(snapshot).unwrap());
+                        self.table = restored.unwrap_or_else(Table::default);
                         self.follow_recovery();
                     }
                     let clear = event == Event::Clear;

@@ -1,6 +1,6 @@
 //! Rules 9, 12 and 13: what is read, that it is the same for all, and that reading costs nothing.
 
-use crate::core::{Change, HostId, Rules};
+use crate::core::{Change, HostId};
 use crate::host::chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust};
 use crate::host::encoding::{genesis, write_batch};
 use crate::host::tests::direct::{Direct, TTL_MS, identity, server, settings};
@@ -16,7 +16,7 @@ fn is_rewritten(event: &Event) -> bool {
 fn batch(host: u64, sequence: u64, seen: Link, changes: Vec<Change>) -> Placed {
     let entries = changes.into_iter().map(|change| entry(change, Default::default())).collect();
     let host = HostId(host);
-    let body = write_batch(Rules::Current, &Batch { host, sequence, seen, entries });
+    let body = write_batch(&Batch { host, sequence, seen, entries });
     Placed { position: Position(seen.position.0 + 1), host, sequence, body }
 }
 
@@ -26,7 +26,7 @@ fn joining(host: u64) -> Change {
 }
 
 fn read(placed: &Placed, chain: &mut Chain, trust: Trust) -> Result<Step, Trouble> {
-    chain.read(Rules::Current, placed, trust)
+    chain.read(placed, trust)
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn rule_09_a_replica_that_differs_refuses_loudly() {
     let mut two = Direct::joined_with(2, every, &mut server, 0);
     let mut wrong = two.table.snapshot();
     wrong.bypass_max = 3;
-    two.table = crate::core::Table::restore(&wrong, Rules::Current).unwrap();
+    two.table = crate::core::Table::restore(&wrong).unwrap();
     for pid in 0..24 {
         one.ask(pid, "a");
         one.settle(&mut server, u64::from(pid));

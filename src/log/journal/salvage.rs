@@ -55,7 +55,7 @@ mod tests {
 
     use super::super::{Journal, OpenError, file};
     use super::*;
-    use crate::core::{Change, ENTRY_VERSION, Entry, Revision, Rules, Table, Token, UnixMillis};
+    use crate::core::{Change, ENTRY_VERSION, Entry, Revision, Table, Token, UnixMillis};
 
     fn floor(revision: u64) -> Record {
         let change = Change::Floor { token: Token(revision) };
@@ -68,7 +68,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let origin = Origin { boot_id: "b".into(), pid_namespace: 1, time_namespace: 1 };
         let mut journal = Journal::open(dir.path()).unwrap().journal;
-        let snapshot = Table::new(Rules::Current).snapshot();
+        let snapshot = Table::default().snapshot();
         journal.compact(&snapshot, &origin, 1, 0).unwrap();
         journal.append_all(&[floor(1), floor(2)]).unwrap();
         let sound = journal.appended();

@@ -7,7 +7,7 @@ use super::rule::{Rule, is_broken};
 use crate::core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, HostId, Item, Key, LeaseId, NodeId, OnLost,
     Outcome, OverNodes, Owner, ProcessId, Refusal as Why, Release, Request, RequestId, Require,
-    Revision, Rules, Table, Tag, Token, UnixMillis, View, Wait, Withdrawal,
+    Revision, Table, Tag, Token, UnixMillis, View, Wait, Withdrawal,
 };
 use crate::nodes::Refusal;
 
@@ -104,7 +104,7 @@ fn as_told(over: OverNodes) -> OverNodes {
 
 impl Locks {
     pub(super) fn new(next_token: Token) -> Self {
-        let mut new = Self { table: Table::new(Rules::default()), known: BTreeMap::new() };
+        let mut new = Self { table: Table::default(), known: BTreeMap::new() };
         new.apply(Change::Floor { token: next_token });
         new
     }
@@ -257,7 +257,7 @@ impl Locks {
                 self.tell(outcomes);
             }
         }
-        self.table = Table::restore(&self.table.snapshot(), Rules::default()).unwrap();
+        self.table = Table::restore(&self.table.snapshot()).unwrap();
     }
 
     /// The machine starts again: its own jobs have ended.

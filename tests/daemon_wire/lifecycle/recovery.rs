@@ -8,21 +8,22 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use canal::core::{
-    Ask, Change, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Owner, ProcessId, Request,
-    Revision, Rules, Table, Tag, UnixMillis, View, Wait,
+    Ask, Change, Command, ENTRY_VERSION, Entry, FrameId, HostId, Item, Key, Outcome, Owner,
+    ProcessId, RULES_VERSION, Release, Request, RequestId, Revision, Table, Tag, Token, UnixMillis,
+    View, Wait,
 };
 use canal::log::journal::{Batch, Journal};
-use canal::sys::process::Origin;
+use canal::sys::process::{Identity, Origin, identity};
 use serde_json::{Value, json};
 
 use crate::wire::daemon::{Daemon, wait_until};
-use crate::wire::peer::{Idler, mutex};
+use crate::wire::peer::{Idler, mutex, mutex_for};
 
-fn request(process: ProcessId, key: &str) -> Change {
+fn request(process: ProcessId, key: &str, wait: Wait) -> Change {
     let view = Some(View::Slots { slots: 1 });
     let item = Item { key: Key::new(key).unwrap(), ask: Ask::slots(1, view) };
     Change::Request(Arc::new(Request {
-        tag: Tag(77),
+        tag: Tag(process.pid.into()),
         host: HostId(0),
         owner: Owner::Process(process),
         parent: None,
@@ -30,7 +31,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         command: Command("made up".to_owned()),
         note: None,
         items: vec![item],
-        wait: Wait::No,
+        wait,
         priority: 0,
         max_waiting: None,
         max_run_ms: None,
@@ -46,17 +47,29 @@ fn request(process: ProcessId, key: &str) -> Change {
 
 /// A journal in which a process holds `a`.
 fn write_journal(daemon: &Daemon, origin: &Origin, process: ProcessId) {
+    write_changes(daemon, (origin, RULES_VERSION), [request(process, "a", Wait::No)], |_| {});
+}
+
+/// A journal of these changes, whose outcomes `decide` may alter.
+fn write_changes(
+    daemon: &Daemon,
+    (origin, rules): (&Origin, u32),
+    changes: impl IntoIterator<Item = Change>,
+    decide: impl Fn(&mut [Outcome]),
+) {
     let mut journal = Journal::open(&daemon.path("")).unwrap().journal;
-    let mut table = Table::new(Rules::Current);
-    journal.compact(&table.snapshot(), origin, Rules::Current.version(), 0).unwrap();
-    let change = request(process, "a");
+    let mut table = Table::default();
+    journal.compact(&table.snapshot(), origin, rules, 0).unwrap();
     let since_1970 = UNIX_EPOCH.elapsed().unwrap();
     let at = UnixMillis(u64::try_from(since_1970.as_millis()).unwrap());
-    let entry = Entry { version: ENTRY_VERSION, at, change };
-    let mut outcomes = Vec::new();
-    table.apply(Revision(1), &entry, &mut outcomes);
     let mut records = Batch::default();
-    records.push(Revision(1), &entry, &outcomes);
+    for (revision, change) in (1..).map(Revision).zip(changes) {
+        let entry = Entry { version: ENTRY_VERSION, at, change };
+        let mut outcomes = Vec::new();
+        table.apply(revision, &entry, &mut outcomes);
+        decide(&mut outcomes);
+        records.push(revision, &entry, &outcomes);
+    }
     journal.append(&records).unwrap();
 }
 
@@ -69,6 +82,66 @@ fn output_of(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.command().args(args).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
     String::from_utf8(output.stderr).unwrap()
+}
+
+/// A journal of these rules that gave `a` to the second of three waiters, not to the first.
+fn write_unlike_ours(daemon: &Daemon, rules: u32, processes: &[ProcessId; 3]) {
+    let [holder, first, second] = *processes;
+    let release = Release::Hold { token: Token(1), forced: false };
+    let changes = [
+        request(holder, "a", Wait::No),
+        request(first, "a", Wait::Yes { until: None }),
+        request(second, "a", Wait::Yes { until: None }),
+        Change::Release(release),
+    ];
+    let origin = Origin::read().unwrap();
+    write_changes(daemon, (&origin, rules), changes, |outcomes| {
+        for outcome in outcomes {
+            if let Outcome::Granted(granted) = outcome
+                && granted.request == RequestId(2)
+            {
+                (granted.request, granted.frame) = (RequestId(3), FrameId(3));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_daemon_with_other_rules_keeps_the_decisions_of_the_journal() {
+    let mut daemon = Daemon::folder();
+    let (holder, mut first, mut second) = (Idler::start(), Idler::start(), Idler::start());
+    let processes = [&holder, &first, &second].map(|idler| {
+        let Identity { pid, started, inode } = identity(&idler.pidfd()).unwrap();
+        ProcessId { pid, started, inode }
+    });
+    write_unlike_ours(&daemon, RULES_VERSION + 1, &processes);
+    daemon.run(|_| {});
+    let holders = daemon.key("a").unwrap().holders;
+    assert_eq!(holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [second.pid()]);
+    assert_eq!(daemon.use_of("a"), (1, 1));
+    // From here on the rules of this daemon decide.
+    let others = [Idler::start(), Idler::start()];
+    let mut waiters = [0, 1].map(|at: u8| {
+        let mut peer = daemon.connect();
+        peer.send_with("Acquire", mutex_for(at.into(), "a"), &others[usize::from(at)].pidfd());
+        daemon.until_use("a", 1, u64::from(at) + 2);
+        peer
+    });
+    first.kill();
+    second.kill();
+    assert!(waiters[0].returned("Acquire")["token"].is_u64());
+    assert!(waiters[1].is_silent());
+}
+
+#[test]
+fn a_journal_that_breaks_its_own_rules_is_refused() {
+    let daemon = Daemon::folder();
+    write_unlike_ours(&daemon, RULES_VERSION, &[1, 2, 3].map(process));
+    let said = output_of(&daemon, &[]);
+    assert!(
+        said.contains("the journal does not say what its rules decide at revision 4"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -5,6 +5,5 @@ mod disturbed;
 mod doctor;
 mod older_kernel;
 mod on_demand;
-mod rules;
 mod stop;
 mod unable;

@@ -141,7 +141,7 @@ fn a_pause_a_stop_and_a_snapshot_keep_the_count_of_bypasses() {
         world.apply(Change::Suspend { request: waiter });
         world.pause("b", false);
         world.apply(Change::Resume { request: waiter });
-        world.table = Table::restore(&world.table.snapshot(), Rules::Current).unwrap();
+        world.table = Table::restore(&world.table.snapshot()).unwrap();
         world.wait(by(pid).slots("s", 1).priority(5));
         world.die(holder);
     });
@@ -319,7 +319,7 @@ fn a_detached_waiter_bars_and_is_not_granted_until_it_is_back() {
 
 #[test]
 fn a_cancel_in_the_middle_of_ten_thousand_keeps_the_rest_in_order() {
-    let mut table = Table::new(Rules::Current);
+    let mut table = Table::default();
     for pid in 1..=10_000 {
         let ask = by(pid).slots("k", 1).change(Tag(u128::from(pid)));
         apply_unchecked(&mut table, ask);

@@ -313,7 +313,7 @@ fn a_waiter_is_parked_by_a_pause_as_soon_as_it_can_share_no_more() {
 
 #[test]
 fn huge_views_cost_nothing_and_overflow_nowhere() {
-    let mut table = Table::new(Rules::Current);
+    let mut table = Table::default();
     let all = canal(u64::MAX, u64::MAX);
     for (pid, count) in [(1, 1_000_000), (2, u64::MAX), (3, u64::MAX - 1_000_000)] {
         apply_unchecked(&mut table, by(pid).item("k", count, all).change(Tag(u128::from(pid))));

@@ -20,11 +20,11 @@ pub(in crate::core::tests) fn check_step(
     let replay = check_decisions(before, entry, outcomes);
     let state = after.snapshot();
     assert_eq!(replay.snapshot(), state, "replay differs");
-    assert_eq!(Table::restore(&state, after.rules).unwrap().snapshot(), state, "restore differs");
+    assert_eq!(Table::restore(&state).unwrap().snapshot(), state, "restore differs");
     check_last_words(entry, outcomes, after);
     check_first_ahead(&state, after);
     check_sizes(&before_newcomer(before, entry, outcomes), entry, &state);
-    check_state(&state, after.rules);
+    check_state(&state);
     for waiter in &state.waiters {
         assert_eq!(after.is_inactive(waiter), !takes_part(&state, waiter), "{}", brief(&state));
     }
@@ -229,7 +229,6 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
         asker(id, frame)
     };
     let waiting = |id: RequestId| state.waiters.iter().find(|waiter| waiter.id == id);
-    let rules = table.rules == Rules::Current;
     match outcome {
         Outcome::Granted(granted) => {
             let asker = match waiting(granted.request) {
@@ -238,14 +237,14 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
             };
             let admission = admissible(&state, &asker);
             assert!(
-                !rules || admission == Some(granted.bypassed_blockers),
+                admission == Some(granted.bypassed_blockers),
                 "{granted:?} of {:?}: {admission:?} {}",
                 asker.asked,
                 brief(&state)
             );
             assert!(granted.token >= state.next_token);
             assert_eq!(state.recovery, None, "a grant in a recovery");
-            return if rules { passed(&state, &asker) } else { BTreeSet::new() };
+            return passed(&state, &asker);
         }
         Outcome::Queued { request, .. } => {
             let asker = new(*request);
@@ -255,12 +254,12 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
             assert!(most_waiting(&state, asker.asked) < most, "{}", brief(&state));
             assert!(matches!(never, None | Some(Never::Paused)), "{never:?} {}", brief(&state));
             assert!(!own_deadlock(&state, &asker), "{}", brief(&state));
-            assert!(!rules || admissible(&state, &asker).is_none(), "{}", brief(&state));
+            assert!(admissible(&state, &asker).is_none(), "{}", brief(&state));
         }
         Outcome::Refused { request, why: Refusal::Full { .. } } => {
             let asker = new(*request);
             assert_eq!((asker.asked.wait, never(&state, &asker)), (Wait::No, None));
-            assert!(!rules || admissible(&state, &asker).is_none(), "{}", brief(&state));
+            assert!(admissible(&state, &asker).is_none(), "{}", brief(&state));
         }
         Outcome::Refused { request, why: Refusal::Paused { .. } } => {
             let asker = new(*request);
@@ -273,7 +272,7 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
             assert_eq!(most_waiting(&state, asker.asked), *waiting);
             assert!(asker.asked.max_waiting.is_some_and(|most| *waiting >= most));
             assert!(!own_deadlock(&state, &asker), "{}", brief(&state));
-            assert!(!rules || admissible(&state, &asker).is_none(), "{}", brief(&state));
+            assert!(admissible(&state, &asker).is_none(), "{}", brief(&state));
         }
         Outcome::Refused { request, why: Refusal::TooLarge { capacity, .. } } => {
             let asker = match waiting(*request) {
@@ -341,7 +340,7 @@ fn check_cycle(stuck: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
     }
 }
 
-fn check_state(state: &Snapshot, rules: Rules) {
+fn check_state(state: &Snapshot) {
     for (at, hold) in state.holds.iter().enumerate() {
         for other in &state.holds[at + 1..] {
             check_compatible(state, hold, other);
@@ -358,7 +357,7 @@ fn check_state(state: &Snapshot, rules: Rules) {
             item.slots.iter().all(|slot| used.get(&item.key).is_some_and(|u| u.contains(&slot)));
         assert!(all, "shared slots that nobody holds: {item:?}");
     }
-    if rules != Rules::Current || state.recovery.is_some() {
+    if state.recovery.is_some() {
         return;
     }
     let stuck = waiting_in_vain(state);

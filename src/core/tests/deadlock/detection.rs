@@ -108,7 +108,7 @@ fn slots_that_are_shared_are_no_step_of_a_cycle() {
 /// The sessions that are refused where 1 and 2 wait for each other, and 3, 4 and 5 for each other and
 /// for 1. `t` has a free slot, and session 4 holds the other one.
 fn refused_of_two_rings(wish_of_1: Wish) -> Vec<usize> {
-    let mut table = Table::new(Rules::Current);
+    let mut table = Table::default();
     let mut refused = Vec::new();
     let mut ask = |wish: Wish| {
         let change = wish.change(Tag(table.revision().0.into()));

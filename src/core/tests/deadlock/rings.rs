@@ -171,7 +171,7 @@ fn every_ring<W: Apply>(n: usize, skip: usize, new: fn() -> W, kinds: &[RingKind
 }
 
 fn table() -> Table {
-    Table::new(Rules::Current)
+    Table::default()
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn leases_and_the_memory_of_them_survive_a_snapshot() {
     renew(&mut world, 2);
     let text = serde_json::to_string(&world.table.snapshot()).unwrap();
     let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
-    let table = Table::restore(&snapshot, Rules::Current).unwrap();
+    let table = Table::restore(&snapshot).unwrap();
     assert_eq!(table.snapshot(), world.table.snapshot());
     assert!(table.past_lease(LeaseId(1)).is_some());
     let frame = table.lease(LeaseId(2)).unwrap();

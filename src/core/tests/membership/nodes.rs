@@ -359,7 +359,7 @@ fn parts_survive_a_snapshot_as_they_are() {
     world.take(part(3, &ABC).slots("c", 1).spare());
     let text = serde_json::to_string(&world.table.snapshot()).unwrap();
     let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
-    let table = Table::restore(&snapshot, Rules::Current).unwrap();
+    let table = Table::restore(&snapshot).unwrap();
     assert_eq!(table.snapshot(), world.table.snapshot());
     assert_eq!(table.over_nodes, world.table.over_nodes);
     assert_eq!(table.over_nodes.len(), 3);

@@ -234,9 +234,9 @@ fn a_snapshot_has_the_recovery_and_an_older_one_has_none() {
     let state = world.table.snapshot();
     let text = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), state);
-    let restored = Table::restore(&state, Rules::Current).unwrap();
+    let restored = Table::restore(&state).unwrap();
     assert_eq!(restored.recovery(), world.table.recovery());
-    let plain = serde_json::to_string(&Table::new(Rules::Current).snapshot()).unwrap();
+    let plain = serde_json::to_string(&Table::default().snapshot()).unwrap();
     assert!(!plain.contains("era") && !plain.contains("recovery"), "{plain}");
     assert_eq!(serde_json::from_str::<Snapshot>(&plain).unwrap().recovery, None);
 }

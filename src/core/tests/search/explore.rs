@@ -413,7 +413,7 @@ fn step(
 
 /// Breadth first, each level in parts beside each other.
 fn explore(name: &str, scope: Scope) -> Seen {
-    let mut start = Table::new(Rules::Current);
+    let mut start = Table::default();
     apply_unchecked(&mut start, Change::Policy { bypass_max: scope.bypass_max });
     for (wish, tag) in (scope.start)().into_iter().zip(1..) {
         apply_unchecked(&mut start, wish.change(Tag(u128::MAX - tag)));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, Owner, Release, Request, Revision, Rules, UnixMillis, Withdrawal,
+    Change, ENTRY_VERSION, Entry, Owner, Release, Request, Revision, UnixMillis, Withdrawal,
 };
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::config::hooks_section::On;
@@ -19,7 +19,7 @@ impl Scene {
     fn new() -> Self {
         let limits = Limits { keep_ms: 1, max_bytes: 1 };
         let files = Files { dir: "/nowhere".into(), limits, boot_id: String::new() };
-        Self { table: Table::new(Rules::Current), history: History::new(Some(files), None) }
+        Self { table: Table::default(), history: History::new(Some(files), None) }
     }
 
     /// The same, with files in a directory.
@@ -140,7 +140,7 @@ fn hooks_are_told_of_some_ends_also_where_nothing_is_kept() {
     scene.ask(3, "a", true);
     scene.apply(Change::End { frame: scene.frame(3) });
     scene.ask(4, "a", true);
-    scene.history.follow(&Table::new(Rules::Current), HERE);
+    scene.history.follow(&Table::default(), HERE);
     let told: Vec<_> = scene.history.take_notable().iter().map(|raw| On::of(&raw.ending)).collect();
     assert_eq!(told, [Some(On::ForcedRelease), Some(On::LostLease)]);
     assert!(scene.history.take_notable().is_empty());
@@ -166,7 +166,7 @@ fn what_is_not_in_the_table_that_comes_next_was_lost() {
     // The waiter is asked for again, and 3 is another request there, which has number 1.
     assert_eq!(scene.ended(), [(3, Ending::Lost, true)]);
     assert_eq!(scene.open(), 1);
-    scene.history.follow(&Table::new(Rules::Current), HERE);
+    scene.history.follow(&Table::default(), HERE);
     assert_eq!(scene.ended().len(), 2);
     assert_eq!(scene.open(), 0);
 }

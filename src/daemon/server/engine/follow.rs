@@ -5,7 +5,7 @@
 
 use anyhow::Context;
 
-use crate::core::{Change, FrameId, RequestId, Revision, Rules, Snapshot, Table, Token};
+use crate::core::{Change, FrameId, RequestId, Revision, Snapshot, Table, Token};
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::cluster::not_a_member::not_yet;
 use crate::daemon::history::cause::Cause;
@@ -144,12 +144,11 @@ impl Server {
         snapshot: Option<Snapshot>,
         revision: Revision,
     ) -> anyhow::Result<()> {
-        let rules = Rules::Current;
         let recovered = self.ledger.table.recovery().is_some();
         self.ledger.table = match &snapshot {
-            Some(snapshot) => Table::restore(snapshot, rules)
+            Some(snapshot) => Table::restore(snapshot)
                 .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
-            None => Table::new(rules),
+            None => Table::default(),
         };
         self.due.changed = true;
         if self.ledger.host != NO_HOST {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::core::{
-    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules, Table,
+    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Table,
 };
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::cluster::end_commands::Watched;
@@ -124,7 +124,7 @@ impl Server {
     fn follow_configuration(&mut self) {
         let table = &self.ledger.table;
         // The log is new: its tokens must be greater than those of any earlier journal.
-        if table.next_token() == Table::new(Rules::Current).next_token() {
+        if table.next_token() == Table::default().next_token() {
             let floor = Change::Floor { token: token_by_clock() };
             self.propose(floor);
         }

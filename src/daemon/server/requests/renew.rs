@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use crate::core::{
         Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, OnLost, Release, Request, Revision,
-        Rules, Table, Tag, Token, UnixMillis, Wait,
+        Table, Tag, Token, UnixMillis, Wait,
     };
 
     #[test]
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_live_lease_is_renewed_and_an_ended_one_is_gone() {
-        let mut table = Table::new(Rules::Current);
+        let mut table = Table::default();
         let mut apply = |change| {
             let revision = Revision(table.revision().0 + 1);
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::{Release, Rules, Table};
+use crate::core::{Release, Table};
 
 /// What may happen next; numbers choose among those that can.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ proptest! {
     fn records_of_requests_fit_the_room_reserved_for_them(
         steps in prop::collection::vec(step(), 1..80)
     ) {
-        let mut table = Table::new(Rules::Current);
+        let mut table = Table::default();
         let (mut room, mut moves) = (0, BTreeMap::new());
         let mut bytes = Vec::new();
         record::encode(&mut bytes, &table.snapshot()).unwrap();

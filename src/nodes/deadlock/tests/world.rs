@@ -75,7 +75,7 @@ fn blank() -> Request {
 impl World {
     pub(super) fn of(nodes: usize) -> Self {
         let (refused, is_optimistic) = (0, false);
-        let tables = vec![Table::new(Rules::Current); nodes];
+        let tables = vec![Table::default(); nodes];
         let members = vec![BTreeMap::new(); nodes];
         Self { tables, members, asks: Vec::new(), clock: 1_000, is_optimistic, refused }
     }
