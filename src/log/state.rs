@@ -12,14 +12,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::replace::{named, replace, sweep};
-use crate::core::{FrameState, HoldState, Key, StoredView, Token};
+use crate::core::{Key, StoredView, Token};
 
 /// The name of the file.
 const NAME: &str = "state.json";
 /// The version that this program writes.
-const VERSION: u32 = 2;
-/// The version that has the leases in it, too.
-const WITH_LEASES: u32 = 1;
+const VERSION: u32 = 1;
 
 /// What must survive a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,15 +53,6 @@ impl NodeRecord {
     }
 }
 
-/// The leases that hold something, as parts of a table.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leases {
-    /// Their frames, by id.
-    pub frames: Vec<FrameState>,
-    /// What they hold, by token.
-    pub holds: Vec<HoldState>,
-}
-
 /// The file `state.json`.
 #[derive(Debug)]
 pub struct StateFile {
@@ -77,8 +66,6 @@ pub struct Opened {
     pub state: StateFile,
     /// Its content; `None` if there is no file.
     pub durable: Option<Durable>,
-    /// The leases, if a version of canal wrote it that kept them here.
-    pub leases: Option<Leases>,
 }
 
 /// [`Durable`] as it is written.
@@ -99,13 +86,6 @@ struct Version {
     version: u32,
 }
 
-/// What the version has that keeps the leases here.
-#[derive(Deserialize)]
-struct OfLeases {
-    #[serde(default)]
-    leases: Leases,
-}
-
 impl StateFile {
     /// Opens the file in `dir`, and reads its content if there is a file. Makes `dir` (0700) if it
     /// is missing.
@@ -119,16 +99,13 @@ impl StateFile {
         made.map_err(|error| named(dir, &error))?;
         let state = Self { dir: dir.to_owned() };
         let path = state.path();
-        let (durable, leases) = match fs::read(&path) {
-            Ok(bytes) => {
-                let (durable, leases) = parse(&bytes).map_err(|error| named(&path, &error))?;
-                (Some(durable), leases)
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => (None, None),
+        let durable = match fs::read(&path) {
+            Ok(bytes) => Some(parse(&bytes).map_err(|error| named(&path, &error))?),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(named(&path, &error)),
         };
         sweep(dir, NAME);
-        Ok(Opened { state, durable, leases })
+        Ok(Opened { state, durable })
     }
 
     /// Where it lies.
@@ -158,7 +135,7 @@ impl StateFile {
     }
 }
 
-fn parse(bytes: &[u8]) -> io::Result<(Durable, Option<Leases>)> {
+fn parse(bytes: &[u8]) -> io::Result<Durable> {
     let invalid = |what| io::Error::new(ErrorKind::InvalidData, what);
     let damaged = |error| invalid(format!("it is damaged: {error}"));
     // The version first: the rest may look otherwise in a later one.
@@ -169,15 +146,7 @@ fn parse(bytes: &[u8]) -> io::Result<(Durable, Option<Leases>)> {
         );
         return Err(invalid(what));
     }
-    let durable = serde_json::from_slice(bytes).map_err(damaged)?;
-    let leases = match version {
-        WITH_LEASES => {
-            let OfLeases { leases } = serde_json::from_slice(bytes).map_err(damaged)?;
-            Some(leases)
-        }
-        _ => None,
-    };
-    Ok((durable, leases))
+    serde_json::from_slice(bytes).map_err(damaged)
 }
 
 #[cfg(test)]
@@ -210,7 +179,7 @@ mod tests {
     #[test]
     fn stored_values_are_found() {
         let dir = tempfile::tempdir().unwrap();
-        let Opened { state, durable: found, .. } = StateFile::open(dir.path()).unwrap();
+        let Opened { state, durable: found } = StateFile::open(dir.path()).unwrap();
         assert_eq!(found, None);
         for token in [1, u64::MAX, 7] {
             state.store(&durable(token)).unwrap();
@@ -258,8 +227,8 @@ mod tests {
 
     #[test]
     fn a_later_version_is_refused_as_such() {
-        let said = error("{\"version\":3,\"something\":\"else\"}");
-        assert_eq!(said, "it was written by a newer canal (version 3, this one knows 2)");
+        let said = error("{\"version\":2,\"something\":\"else\"}");
+        assert_eq!(said, "it was written by a newer canal (version 2, this one knows 1)");
     }
 
     #[test]
@@ -287,24 +256,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = StateFile::open(dir.path()).unwrap().state;
         state.store(&durable(1)).unwrap();
-        // As one of an earlier version named it.
-        let left = dir.path().join(format!("{NAME}.new-{}", std::process::id()));
+        let left = dir.path().join(format!("{NAME}.new-{}", "0".repeat(32)));
         fs::write(&left, "half").unwrap();
         assert_eq!(StateFile::open(dir.path()).unwrap().durable, Some(durable(1)));
         assert!(!left.exists());
-    }
-
-    #[test]
-    fn leases_are_read_that_an_earlier_version_kept_here() {
-        let dir = tempfile::tempdir().unwrap();
-        let leases = r#"{"frames":[{"id":3,"host":0,"owner":{"lease":"00000000000000000000000000000001"},"parent":null,"uid":0,"lease":{"ttl_ms":60000}}],"holds":[]}"#;
-        let content =
-            format!("{{\"version\":1,\"reserved_token\":9,\"views\":[],\"leases\":{leases}}}");
-        fs::write(dir.path().join(NAME), content).unwrap();
-        let opened = StateFile::open(dir.path()).unwrap();
-        assert_eq!(opened.leases.unwrap().frames[0].lease.unwrap().ttl_ms, 60_000);
-        opened.state.store(&opened.durable.unwrap()).unwrap();
-        assert_eq!(StateFile::open(dir.path()).unwrap().leases, None);
     }
 
     #[test]

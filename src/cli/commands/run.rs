@@ -114,10 +114,6 @@ impl Job<'_> {
             Ok(obtained) => obtained,
             Err(not_acquired) => return self.not_acquired(not_acquired),
         };
-        if self.request.jobserver && acquired.jobserver.is_none() {
-            let failed = Failed::new("the daemon is of an older version and has no jobserver");
-            return failed.hint("end it with `canal daemon --replace`, and try again").into();
-        }
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
         let (tag, new_session) = (self.request.tag, self.args.session.new_session);

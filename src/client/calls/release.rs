@@ -43,8 +43,7 @@ impl Client {
     /// away before it answered.
     ///
     /// # Errors
-    /// As of [`Client::release`]. [`ClientError::Gone`] only if daemons keep going away, or where a
-    /// daemon of an earlier version runs.
+    /// As of [`Client::release`]. [`ClientError::Gone`] only if daemons keep going away.
     pub fn release_once(
         &mut self,
         release: &Release,
@@ -65,7 +64,7 @@ pub(crate) fn once(
         let held = match client.call("WouldRelease", release, owner, Repeat::Always) {
             Ok(held) => held,
             // Over an engine the log may have to say what a lease is.
-            Err(error) if is_unknown_method(&error) || is(&error, ErrorName::LeaseLost) => {
+            Err(error) if is(&error, ErrorName::LeaseLost) => {
                 return client.call("Release", release, owner, Repeat::IfUndone);
             }
             Err(error) => return Err(error),
@@ -130,11 +129,6 @@ fn both(first: Released, last: Released) -> Released {
     released.retain(|hold| last.released.iter().all(|other| other.token != hold.token));
     released.extend(last.released);
     Released { released }
-}
-
-fn is_unknown_method(error: &ClientError) -> bool {
-    let ClientError::UnknownError { name, .. } = error else { return false };
-    name == "org.varlink.service.MethodNotFound"
 }
 
 fn is(error: &ClientError, name: ErrorName) -> bool {

@@ -251,21 +251,6 @@ fn a_release_of_what_is_not_held_or_no_longer_the_latest_gives_back_nothing_else
 }
 
 #[test]
-fn a_daemon_of_an_earlier_version_is_asked_as_before() {
-    let scratch = Scratch::new();
-    let daemon = scratch.daemon(|listener| {
-        let mut peer = accept(&listener);
-        peer.call();
-        peer.refuse("org.varlink.service.MethodNotFound", json!({ "method": "WouldRelease" }));
-        assert_eq!(peer.call(), ("Release".to_owned(), json!({ "key": "k" })));
-        peer.reply(released(7));
-    });
-    let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    assert_eq!(tokens(&client.release_once(&release(), None).unwrap()), [7]);
-    daemon.join().unwrap();
-}
-
-#[test]
 fn a_release_that_nobody_read_or_that_a_stopping_daemon_refused_is_sent_again() {
     let scratch = Scratch::new();
     let daemon = scratch.daemon(|listener| {

@@ -36,8 +36,6 @@ pub(crate) struct JournalStore {
     /// Applied changes that are not in the journal yet.
     pub(crate) turn: Batch,
     pub(crate) leases: LeaseStore,
-    /// Whether the valid leases are still in the state file, where an earlier version wrote them.
-    pub(crate) leases_in_state: bool,
     /// The room that the journal needs for the ends of all holds and waiting requests.
     pub(crate) rooms: Rooms,
 }
@@ -186,20 +184,16 @@ impl JournalStore {
             return Ok(());
         }
         let reserved = next.saturating_add(ahead).saturating_add(TOKENS_RESERVED_AT_ONCE);
-        self.store(table, Durable { reserved_token: Token(reserved), ..self.durable.clone() })
+        self.store(Durable { reserved_token: Token(reserved), ..self.durable.clone() })
     }
 
     /// Stores what has to survive a reboot, though nothing of it changed.
-    pub(super) fn store_as_it_is(&mut self, table: &Table) -> io::Result<()> {
-        self.store(table, self.durable.clone())
+    pub(super) fn store_as_it_is(&mut self) -> io::Result<()> {
+        self.store(self.durable.clone())
     }
 
-    fn store(&mut self, table: &Table, durable: Durable) -> io::Result<()> {
-        if self.leases_in_state {
-            self.leases.write_anew(table)?;
-        }
+    fn store(&mut self, durable: Durable) -> io::Result<()> {
         self.state.store(&durable)?;
-        self.leases_in_state = false;
         self.durable = durable;
         Ok(())
     }
@@ -245,22 +239,19 @@ impl JournalStore {
     /// # Errors
     /// Names the file that cannot be written. No lease that was granted since may be told then.
     pub(crate) fn keep_leases(&mut self, table: &Table) -> io::Result<()> {
-        if self.leases_in_state {
-            return self.store(table, self.durable.clone());
-        }
         self.leases.store(table)
     }
 
     /// The name of this machine, for one that has none of its own. It is made when it is first asked
     /// for.
-    pub(crate) fn machine_name(&mut self, table: &Table) -> io::Result<String> {
+    pub(crate) fn machine_name(&mut self) -> io::Result<String> {
         if let Some(machine) = &self.durable.node.machine {
             return Ok(machine.clone());
         }
         let machine = format!("{:016x}{:016x}", random()?, random()?);
         let mut durable = self.durable.clone();
         durable.node.machine = Some(machine.clone());
-        self.store(table, durable)?;
+        self.store(durable)?;
         Ok(machine)
     }
 
@@ -270,7 +261,7 @@ impl JournalStore {
         self.leases.write_anew(table)?;
         let mut durable = self.durable.clone();
         durable.node.is_anew = false;
-        self.store(table, durable)
+        self.store(durable)
     }
 
     /// Whether the next [`Self::commit`] waits for the disk.
@@ -302,33 +293,28 @@ impl JournalStore {
         self.turn.clear();
         // These files may be in the same directory.
         self.leases.write_anew(table)?;
-        self.store(table, self.durable.clone())
+        self.store(self.durable.clone())
     }
 
     /// Stores the view of a key, so that it survives reboots. `None` removes it.
-    pub(crate) fn store_view(
-        &mut self,
-        table: &Table,
-        key: &Key,
-        view: Option<View>,
-    ) -> io::Result<()> {
+    pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
         let mut durable = self.durable.clone();
         durable.views.retain(|stored| stored.key != *key);
         if let Some(view) = view {
             let at = durable.views.partition_point(|stored| stored.key < *key);
             durable.views.insert(at, StoredView { key: key.clone(), view });
         }
-        self.store(table, durable)
+        self.store(durable)
     }
 
     /// Stores whether a key is paused, so that it survives reboots.
-    pub(crate) fn store_pause(&mut self, table: &Table, key: &Key, paused: bool) -> io::Result<()> {
+    pub(crate) fn store_pause(&mut self, key: &Key, paused: bool) -> io::Result<()> {
         let mut durable = self.durable.clone();
         match (durable.paused.binary_search(key), paused) {
             (Err(at), true) => durable.paused.insert(at, key.clone()),
             (Ok(at), false) => drop(durable.paused.remove(at)),
             (Ok(_), true) | (Err(_), false) => return Ok(()),
         }
-        self.store(table, durable)
+        self.store(durable)
     }
 }

@@ -7,10 +7,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::core::{FrameId, HoldState, Revision, Snapshot, Table, Token};
+use crate::core::{FrameId, FrameState, HoldState, Revision, Snapshot, Table, Token};
 use crate::daemon::waiters::leases::is_collecting;
 use crate::log::leases::{Changes, HeldLease, LeaseLog};
-use crate::log::state::Leases;
 use crate::sys::clock;
 
 /// The leases of a table, and which of their changes are not durable yet.
@@ -133,6 +132,15 @@ fn keep(table: &Table, token: Token) -> Option<HeldLease> {
     hold.provisional = false;
     Arc::make_mut(&mut hold.asked).provisional = false;
     Some(HeldLease { frame, hold })
+}
+
+/// The leases that hold something, as parts of a table.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    /// Their frames, by id.
+    pub(crate) frames: Vec<FrameState>,
+    /// What they hold, by token.
+    pub(crate) holds: Vec<HoldState>,
 }
 
 /// The leases of the file as parts of a table.
@@ -374,34 +382,6 @@ mod tests {
     fn stored(dir: &Path) -> Vec<Token> {
         let opened = LeaseLog::open(&dir.join("state")).unwrap();
         opened.leases.unwrap_or_default().into_keys().collect()
-    }
-
-    #[test]
-    fn leases_that_an_earlier_version_kept_are_taken_up() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = dir.path().join("state");
-        std::fs::create_dir(&state).unwrap();
-        let earlier = include_bytes!("../../../tests/data/state_version_1.json");
-        let tokens = [1_882_524_359_071_891, 1_882_524_359_071_892].map(Token);
-        std::fs::write(state.join("state.json"), earlier).unwrap();
-        // A file from an even earlier time. Its leases are no longer valid.
-        let mut stale = LeaseLog::open(&state).unwrap().log;
-        let mut other = recovered(tempfile::tempdir().unwrap().path());
-        let token = ask(&mut other, 7, lease(7), vec![slot("stale", 1)]);
-        stale.write_anew(vec![keep(&other.ledger.table, token).unwrap()]).unwrap();
-
-        let first = recovered(dir.path());
-        assert_eq!(lease_tokens(&first.ledger.table), BTreeSet::from(tokens));
-        let long = first.ledger.table.hold(tokens[0]).unwrap();
-        // Such a long TTL is no longer granted.
-        assert_eq!(long.asked.ttl_ms, Some(3_600_000_000_000));
-        assert_eq!(stored(dir.path()), tokens);
-        let now = std::fs::read_to_string(state.join("state.json")).unwrap();
-        assert!(now.contains("\"version\": 2") && !now.contains("leases"), "{now}");
-        reboot(first);
-        let mut second = recovered(dir.path());
-        assert_eq!(lease_tokens(&second.ledger.table), BTreeSet::from(tokens));
-        assert!(ask(&mut second, 1, lease(1), vec![slot("gpu", 3)]) > tokens[1]);
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Ledger {
 
     /// Stores the view of a key, so that it survives reboots. `None` removes it.
     pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.store_view(table, key, view))
+        self.kept().map_or(Ok(()), |(_, kept)| kept.store_view(key, view))
     }
 
     /// The name of this machine, for one that has none of its own.
@@ -191,7 +191,7 @@ impl Ledger {
     /// # Errors
     /// It is made now, and cannot be stored.
     pub(crate) fn machine_name(&mut self) -> io::Result<String> {
-        self.kept().map_or(Ok(String::new()), |(table, kept)| kept.machine_name(table))
+        self.kept().map_or(Ok(String::new()), |(_, kept)| kept.machine_name())
     }
 
     /// Notes durably that all is known that this daemon granted over nodes.
@@ -201,7 +201,7 @@ impl Ledger {
 
     /// Stores whether a key is paused, so that it survives reboots.
     pub(crate) fn store_pause(&mut self, key: &Key, paused: bool) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.store_pause(table, key, paused))
+        self.kept().map_or(Ok(()), |(_, kept)| kept.store_pause(key, paused))
     }
 }
 

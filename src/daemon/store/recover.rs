@@ -18,14 +18,14 @@ use crate::daemon::history::open::Unseen;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::find;
 use crate::daemon::store::journal_store::{JournalStore, Rooms};
-use crate::daemon::store::lease_store::{LeaseStore, parts_of, table_of};
+use crate::daemon::store::lease_store::{Leases, LeaseStore, parts_of, table_of};
 use crate::daemon::store::ledger::{Ledger, stored_views};
 use crate::daemon::store::previous_journal::{self, PreviousJournal};
 use crate::daemon::unusable::Unusable;
 use crate::daemon::waiters::leases::is_collecting;
 use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;
-use crate::log::state::{self, Durable, Leases, NodeRecord, StateFile};
+use crate::log::state::{self, Durable, NodeRecord, StateFile};
 use crate::protocol::place::Place;
 use crate::shell_word;
 use crate::sys::clock;
@@ -64,10 +64,8 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     let (state, durable) = (opened.state, opened.durable);
     let state_dir = state.dir().to_owned();
     let (lease_log, leases) = open_leases(&state_dir)?;
-    // The leases in the state file are valid as long as it contains any: they are moved once.
-    let leases_in_state = opened.leases.is_some();
-    let has_leases = leases.is_some() || leases_in_state;
-    let leases = opened.leases.or(leases).unwrap_or_default();
+    let has_leases = leases.is_some();
+    let leases = leases.unwrap_or_default();
     let opened = previous_journal::open(place, &origin, discard)?;
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
@@ -109,7 +107,6 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
         fault: Fault::from_environment(),
         turn: Batch::default(),
         leases: LeaseStore::new(lease_log, &old.table, &stored),
-        leases_in_state,
     };
     let mut ledger = Ledger::of_journal(old.table, kept);
     if old.begins_anew {
@@ -120,7 +117,7 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     {
         kept.reserve_tokens(table, 0).with_context(|| journal_of(place))?;
         if is_anew && !was_anew {
-            kept.store_as_it_is(table).with_context(|| journal_of(place))?;
+            kept.store_as_it_is().with_context(|| journal_of(place))?;
         }
     }
     let mut recovered = Recovered {
@@ -139,9 +136,6 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     recovered.ledger.commit().with_context(|| journal_of(place))?;
     if goes_on {
         recovered.unseen.leave_out(&recovered.ledger.table);
-    }
-    if leases_in_state && let Err(error) = recovered.ledger.keep_leases() {
-        tracing::warn!(%error, "the leases stay where an earlier version of canal kept them");
     }
     Ok(recovered)
 }

@@ -38,11 +38,7 @@ impl Server {
             return bad("a lease belongs to no process: `owner_fd` and `with_children` do not go \
                         with it");
         }
-        // A lease that was asked for under an earlier version keeps the TTL that it was given.
-        let is_known = self.ledger.table.tagged(acquire.tag).is_some();
-        if !(is_known && lease.ttl_ms > LEASE_MS_MAX) {
-            check_ttl(lease.ttl_ms)?;
-        }
+        check_ttl(lease.ttl_ms)?;
         if conn.peer.uid == NOBODY {
             let message = "uid 65534 stands for many users and can own nothing";
             return Err(Failure::new(ErrorName::Denied, message));

@@ -165,8 +165,8 @@ impl Server {
     }
 }
 
-/// Whether a waiter can come back. Entries of an earlier version do not name the asker: the owner
-/// stands for it, and of a lease nothing is known.
+/// Whether a waiter can come back. Where the request does not name its asker, the owner stands for
+/// it, and of a lease nothing is known.
 fn return_of(asked: &Request) -> Return {
     let owner = match asked.owner {
         Owner::Process(process) => Some(life_of(process)),
