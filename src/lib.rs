@@ -42,7 +42,7 @@
 extern crate self as canal;
 
 mod api;
-mod duration_text;
+mod duration;
 /// What every engine must do: the simulated one, too.
 #[cfg(test)]
 #[path = "../tests/engine_contract/mod.rs"]

@@ -19,11 +19,12 @@ pub use leader::Leadership;
 pub use model::{
     Above, Ask, BYPASS_MAX_DEFAULT, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged,
     ENTRY_VERSION, Entry, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId,
-    HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LeaseEnd, LeaseId, LeaseState, Mode,
-    NODES_MAX, NodeId, OnLost, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, ProcessId,
-    RULES_VERSION, Recovery, Refusal, Release, Request, RequestId, Require, Revision, RunId,
-    SlotRange, Slots, Snapshot, StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState,
-    WaiterStatus, Withdrawal, key_room, room_of,
+    HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LEASE_MS_MAX, LEASE_MS_MIN,
+    LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseId, LeaseState, Mode, NODES_MAX, NodeId, OnLost,
+    Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, ProcessId, RULES_VERSION, Recovery,
+    Refusal, Release, Request, RequestId, Require, Revision, RunId, SlotRange, Slots, Snapshot,
+    StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState, WaiterStatus, Withdrawal,
+    key_room, room_of,
 };
 pub use state::Table;
 pub use why::{Blocker, KeyReport, Reason, SizeFound, Why};

@@ -69,14 +69,6 @@ pub(crate) const SLOTS_MAX: u64 = 65_536;
 /// represents numbers up to this exactly.
 pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
-/// The shortest TTL of a lease. A client starts a process for each renewal, and that is in time
-/// even on a busy machine.
-pub(crate) const LEASE_MS_MIN: u64 = 1000;
-
-/// The longest TTL of a lease, 30 days. A lease that is needed for longer is renewed. A forgotten
-/// lease does not block others for ever.
-pub(crate) const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
-
 /// The most bytes of a command that are kept for display.
 pub(crate) const COMMAND_BYTES_MAX: usize = 1024;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::duration_text::stated_ms;
+use crate::duration::stated_ms;
 use crate::log::engine::Outage;
 
 /// What an operator may choose. Durations are in milliseconds.

@@ -47,7 +47,7 @@ pub use change::Change;
 pub use coordinator::Coordinator;
 pub use effect::{Deadline, Effect, Outcome};
 pub use input::{Input, Refusal};
-pub use plan::{Plan, Require, TTL_MIN_MS, Timing};
+pub use plan::{Plan, Require, Timing};
 pub use standing::{Asking, Part, Standing};
 
 /// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.

@@ -3,9 +3,6 @@
 use super::Millis;
 use crate::core::{NodeId, Require as Asked};
 
-/// The shortest TTL over nodes, in milliseconds. A shorter one leaves no time to reach a node again.
-pub const TTL_MIN_MS: u64 = 10_000;
-
 /// How long a node may be silent while it is needed, in milliseconds.
 const SILENCE_MS: Millis = 5_000;
 
@@ -19,7 +16,8 @@ pub struct Plan {
     pub nodes: Vec<NodeId>,
     /// How many of them must grant it.
     pub require: Require,
-    /// For how many milliseconds a node keeps its lease without a renewal, at least [`TTL_MIN_MS`].
+    /// For how many milliseconds a node keeps its lease without a renewal, at least
+    /// [`LEASE_OVER_NODES_MS_MIN`](crate::core::LEASE_OVER_NODES_MS_MIN).
     pub ttl_ms: u64,
     /// For how many milliseconds the request waits, over all nodes together: `None` for ever, 0 not
     /// at all (`-n`).

@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum};
 
 use super::duration::stated;
 use crate::cli::failed::Failed;
-use crate::nodes::{Require, TTL_MIN_MS};
+use crate::core::LEASE_OVER_NODES_MS_MIN;
+use crate::nodes::Require;
 use crate::protocol::{Mode, WireItem};
 
 /// For how long a node keeps its part without a renewal, by default.
@@ -129,8 +130,8 @@ impl NodesArgs {
 pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64, Failed> {
     let ttl = ttl.unwrap_or(TTL_DEFAULT);
     let ttl_ms = super::duration::millis(ttl);
-    if ttl_ms < TTL_MIN_MS {
-        let least = stated(Duration::from_millis(TTL_MIN_MS));
+    if ttl_ms < LEASE_OVER_NODES_MS_MIN {
+        let least = stated(Duration::from_millis(LEASE_OVER_NODES_MS_MIN));
         return Err(Failed::new(format!(
             "over nodes a TTL of {} is too short: it is at least {least}",
             stated(ttl)

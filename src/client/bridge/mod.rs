@@ -18,7 +18,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::duration_text::stated;
+use crate::duration::stated;
 use crate::protocol::frame::{self, Decoder};
 use crate::protocol::message_size::{MESSAGE_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::protocol::place::Place;

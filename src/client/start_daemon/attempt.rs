@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::duration_text::stated;
+use crate::duration::stated;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::detach;
 use crate::sys::detach::{GAVE_WAY, Started};

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
-use crate::duration_text::stated;
+use crate::duration::stated;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, is_closed_to_others, is_private, make_private, open_private};
 

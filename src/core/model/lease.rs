@@ -4,6 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Change, Command, Key, LeaseId, Release, Token, UnixMillis};
 
+/// The shortest TTL of a lease, in milliseconds. A client starts a process for each renewal, and that is in time
+/// even on a busy machine.
+pub const LEASE_MS_MIN: u64 = 1000;
+
+/// The longest TTL of a lease in milliseconds, 30 days. A lease that is needed for longer is renewed. A forgotten
+/// lease does not block others for ever.
+pub const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
+
+/// The shortest TTL of a lease over nodes, in milliseconds: a shorter one leaves no time to reach a
+/// node again.
+pub const LEASE_OVER_NODES_MS_MIN: u64 = 10_000;
+
 /// How many ended leases are remembered. A client that renews an ended lease usually does so within
 /// about a TTL.
 pub const PAST_LEASES_MAX: usize = 256;

@@ -23,7 +23,10 @@ pub use id::{
     FrameId, HostId, LeaseId, NodeId, RequestId, Revision, RunId, Tag, Token, UnixMillis,
 };
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
-pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
+pub use lease::{
+    LEASE_MS_MAX, LEASE_MS_MIN, LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseState, PAST_LEASES_MAX,
+    PastLease,
+};
 pub(in crate::core) use outcome::InvalidOutcome;
 pub use outcome::{By, CycleStep, Diverged, Granted, GrantedItem, Outcome, Refusal};
 pub use process::ProcessId;

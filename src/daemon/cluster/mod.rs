@@ -40,7 +40,7 @@ use crate::daemon::config::Config;
 use crate::daemon::options::Options;
 use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::holder_record::HolderRecord;
-use crate::duration_text::stated_ms;
+use crate::duration::stated_ms;
 #[cfg(test)]
 use crate::host::Mark;
 use crate::host::{Deadlines, Event, Ticket};

@@ -6,7 +6,7 @@ use crate::daemon::cluster::engine_status::OngoingOutage;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::unusable::Unusable;
 use crate::daemon::wording::text::time;
-use crate::duration_text::stated_ms;
+use crate::duration::stated_ms;
 use crate::log::engine::Outage;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;

@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use toml::Spanned;
 
-use crate::daemon::config::duration::duration;
+use crate::duration::read as duration;
 
 /// The engine settings of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

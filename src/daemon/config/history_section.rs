@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
-use crate::daemon::config::duration::long_duration;
+use crate::duration::read as duration;
 use crate::history::Limits;
 
 /// How long a record is kept, if the configuration does not say.
@@ -65,8 +65,7 @@ impl Section {
     pub(crate) fn settings(&self) -> Result<HistorySettings, (usize, String)> {
         let mut settings = HistorySettings::default();
         if let Some(keep) = &self.keep {
-            settings.keep =
-                long_duration(keep.get_ref()).map_err(|what| (keep.span().start, what))?;
+            settings.keep = duration(keep.get_ref()).map_err(|what| (keep.span().start, what))?;
         }
         if let Some(max) = &self.max {
             settings.max_bytes = max.get_ref().0;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::core::Key;
-use crate::daemon::config::duration::duration;
+use crate::duration::read as duration;
 
 /// A configuration has at most this many hooks: each has a thread.
 pub(crate) const HOOKS_MAX: usize = 32;

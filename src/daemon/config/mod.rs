@@ -3,7 +3,6 @@
 //! When the daemon starts or reads the file again, the settings that the table decides by (views,
 //! policy) become entries of the log. Nothing else reads them from the file.
 
-pub(super) mod duration;
 pub(super) mod engine_section;
 pub(super) mod file;
 pub(super) mod history_section;
@@ -25,7 +24,6 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::core::{Key, View};
-use crate::daemon::config::duration::duration;
 use crate::daemon::config::engine_section::Configured;
 use crate::daemon::config::history_section::HistorySettings;
 use crate::daemon::config::hooks_section::{HOOKS_MAX, HookSettings};
@@ -38,6 +36,7 @@ use crate::daemon::limits::{
 };
 use crate::daemon::logging;
 use crate::daemon::permissions::{self, Permission, Permissions};
+use crate::duration::read as duration;
 
 /// The content of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -478,7 +477,7 @@ mod tests {
             ("max = -1", "`-1` is no size"),
             ("max = \"1KiB\"", "at least 64KiB"),
             ("max = true", "expected a size like"),
-            ("keep = \"soon\"", "`soon` is no duration; write it like `12h`, `30d`"),
+            ("keep = \"soon\"", "`soon` is not a duration"),
             ("kept = \"1d\"", "did you mean `keep`?"),
         ] {
             let error = history(text).unwrap_err();

@@ -10,10 +10,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::daemon::config::duration::duration;
+use crate::core::{LEASE_MS_MAX, LEASE_OVER_NODES_MS_MIN};
 use crate::daemon::config::written::with_suggestion;
-use crate::daemon::limits::LEASE_MS_MAX;
-use crate::duration_text::stated;
+use crate::duration::{read as duration, stated};
 use crate::protocol::node_address::NodeAddress;
 
 /// The one setting of this table that is no name of a node.
@@ -23,8 +22,8 @@ const LONGEST_TTL: &str = "longest_ttl";
 /// its state anew grants nothing over nodes for as long.
 pub(super) const LONGEST_TTL_DEFAULT: Duration = Duration::from_secs(10 * 60);
 
-/// The least that the configuration may say, which is the shortest TTL of `--on`.
-const LONGEST_TTL_MIN: Duration = Duration::from_secs(10);
+/// The least that the configuration may say.
+const LONGEST_TTL_MIN: Duration = Duration::from_millis(LEASE_OVER_NODES_MS_MIN);
 
 /// The most that the configuration may say.
 const LONGEST_TTL_MAX: Duration = Duration::from_millis(LEASE_MS_MAX);

@@ -17,7 +17,7 @@ use crate::daemon::hooks::backlog::{Backlog, Next};
 use crate::daemon::hooks::event::{About, Event};
 use crate::daemon::hooks::guard::{Job, Outcome};
 use crate::daemon::wording::text::time;
-use crate::duration_text::stated;
+use crate::duration::stated;
 use crate::sys::{clock, fds};
 
 /// How long after the time-out of the program its guard is killed, if it says nothing.

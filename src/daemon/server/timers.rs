@@ -10,7 +10,7 @@ use crate::daemon::net::events::Source;
 use crate::daemon::server::Server;
 use crate::daemon::waiters::look_ahead::is_stopped;
 use crate::daemon::waiters::regrant::granted;
-use crate::duration_text::stated;
+use crate::duration::stated;
 use crate::sys::clock;
 
 impl Server {

@@ -18,7 +18,7 @@ use crate::daemon::history::open::Unseen;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::find;
 use crate::daemon::store::journal_store::{JournalStore, Rooms};
-use crate::daemon::store::lease_store::{Leases, LeaseStore, parts_of, table_of};
+use crate::daemon::store::lease_store::{LeaseStore, Leases, parts_of, table_of};
 use crate::daemon::store::ledger::{Ledger, stored_views};
 use crate::daemon::store::previous_journal::{self, PreviousJournal};
 use crate::daemon::unusable::Unusable;

@@ -50,11 +50,11 @@ fn usage_errors_are_one_line_that_names_the_option() {
         (&["renew", "x"], "`x` is one argument too many"),
         (
             &["acquire", "--ttl", "0.5"],
-            "--ttl 0.5: a lease lives for at least 1 second: it takes time to renew it",
+            "--ttl 0.5: a lease lives for at least 1s: it takes time to renew it",
         ),
         (
             &["acquire", "--ttl", "31d"],
-            "--ttl 31d: a lease lives for at most 30 days: renew one that is needed for longer",
+            "--ttl 31d: a lease lives for at most 30d: renew one that is needed for longer",
         ),
         (
             &["acquire", "--ttl", "infinity"],

@@ -10,7 +10,7 @@ use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::{Override, binds_everybody, needs_restart};
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::wording::text::time;
-use crate::duration_text::stated;
+use crate::duration::stated;
 use crate::protocol::place::Rule;
 use crate::protocol::{Configuration, SettingChange, SettingInfo, SettingSource};
 use crate::sys::peer::Credentials;

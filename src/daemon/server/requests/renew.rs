@@ -1,13 +1,12 @@
 //! Leases: asking for them, renewing them, and what to say of a lost lease.
 
 use crate::core::{
-    Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease, Release as Giving, RequestId,
-    Withdrawal,
+    Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
+    Release as Giving, RequestId, Withdrawal,
 };
 use crate::daemon::calls::completion::{Applied, Completion, PendingRenewal};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
-use crate::daemon::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::daemon::processes::owner_identity::{NOBODY, OwnerFound};
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
@@ -16,7 +15,7 @@ use crate::daemon::store::disk_full::disk_full;
 use crate::daemon::waiters::leases::{is_collecting, name_of};
 use crate::daemon::wording::refusal::owner_gone;
 use crate::daemon::wording::text::time;
-use crate::duration_text::stated_ms;
+use crate::duration::stated_ms;
 use crate::protocol::{
     Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, LostLease, Released, Renew,
     Renewed,

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::client::nodes::list::Node;
-use crate::core::{NODES_MAX, Token};
-use crate::nodes::{Part, Standing, TTL_MIN_MS};
+use crate::core::{LEASE_OVER_NODES_MS_MIN, NODES_MAX, Token};
+use crate::nodes::{Part, Standing};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{Handle, NodeId};
 
@@ -262,7 +262,7 @@ impl LeaseHandle {
             && (1..=count).contains(&self.need)
             && self.parts.is_sorted_by(|one, next| one.id < next.id)
             && self.parts.iter().all(|part| part.lease > 0)
-            && (TTL_MIN_MS..=u64::from(u32::MAX)).contains(&self.ttl_ms)
+            && (LEASE_OVER_NODES_MS_MIN..=u64::from(u32::MAX)).contains(&self.ttl_ms)
     }
 }
 

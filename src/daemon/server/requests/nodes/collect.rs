@@ -10,7 +10,7 @@ use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::server::requests::acquire::Part;
 use crate::daemon::wording::refusal::superseded;
-use crate::duration_text::stated;
+use crate::duration::stated;
 use crate::protocol::{Acquire, Collect, ErrorName, Failure, LeaseAsked, OnLost};
 
 impl Server {

@@ -6,7 +6,7 @@ use crate::core::NodeId;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::store::node;
-use crate::duration_text::stated;
+use crate::duration::stated;
 use crate::protocol::{ErrorName, Failure, NodeIdentity, NodesRefusal};
 
 impl Server {

@@ -1,6 +1,29 @@
-//! Lengths of time as people read them, the same in every message, log line and report.
+//! Lengths of time as people write and read them, the same on the command line, in the configuration,
+//! and in every message, log line and report.
 
 use std::time::Duration;
+
+use jiff::{Span, SpanRelativeTo};
+
+/// What is wrong with a text that [`parse`] does not read, as the end of a sentence about it.
+pub(crate) const NOT_A_DURATION: &str =
+    "not a duration; one looks like 90, 0.5, 500ms, 1h30m, 30d or PT5M";
+
+/// Reads `90`, `0.5`, `500ms`, `1h 30m`, `2d`, `1w` or `PT5M`; a bare number means seconds, and a day
+/// has 24 hours.
+pub(crate) fn parse(text: &str) -> Option<Duration> {
+    let bare = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let zero = if text.starts_with('.') { "0" } else { "" };
+    let unit = if bare { "s" } else { "" };
+    let span: Span = format!("{zero}{text}{unit}").parse().ok()?;
+    let length = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+    Duration::try_from(length).ok()
+}
+
+/// As [`parse`], with an error that names the text.
+pub(crate) fn read(text: &str) -> Result<Duration, String> {
+    parse(text).ok_or_else(|| format!("`{text}` is {NOT_A_DURATION}"))
+}
 
 /// A length of time for people, at most two units: `0s`, `59s`, `3m12s`, `2h05m`, `4d03h`.
 pub(crate) fn short(length: Duration) -> String {
@@ -38,6 +61,34 @@ pub(crate) fn stated_ms(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_read() {
+        for (text, ms) in [
+            ("0", 0),
+            ("90", 90_000),
+            ("0.5", 500),
+            (".5", 500),
+            ("500ms", 500),
+            ("10m", 600_000),
+            ("1h30m", 5_400_000),
+            ("1.5h", 5_400_000),
+            ("1h 30m", 5_400_000),
+            ("5 minutes", 300_000),
+            ("PT5M", 300_000),
+            ("P1DT12H", 129_600_000),
+            ("2d", 172_800_000),
+            ("1w", 604_800_000),
+        ] {
+            assert_eq!(parse(text), Some(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "x", "10x", "inf", "nan", "1e3", "1mo", "P1Y", "1y", ".", "1..2", "soon"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+        for text in ["-5", "-5m", "-PT5M", "5m ago", "99999999999999999999"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn lengths_have_two_units_at_most() {
