@@ -1,5 +1,7 @@
 //! The layout of the sources: files do not import each other in circles, rooms that lie beside each other
 //! stand in an order, and no folder has more files than a reader can take in at a glance.
+//!
+//! `cargo test --test surface_rooms -- --ignored --nocapture` prints how large the sources are.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
 #[path = "fixtures/isolation.rs"]
@@ -9,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
@@ -28,11 +32,34 @@ struct Source {
     uses: BTreeSet<Vec<String>>,
     /// The names that it re-exports, and where they come from.
     reexports: BTreeMap<String, Vec<String>>,
+    /// The inherent methods that the file defines.
+    methods: BTreeSet<Method>,
+    /// The methods that these call on the same value.
+    calls: BTreeSet<Method>,
+    /// The modules that the file declares for tests only.
+    for_tests: Vec<String>,
+    /// How many lines say something to the compiler.
+    lines: usize,
 }
+
+/// The name of a type, and of one of its inherent methods.
+type Method = (String, String);
 
 /// Collects the paths of one file, without those of its tests.
 #[derive(Default)]
-struct Collector(Source);
+struct Collector {
+    source: Source,
+    /// The type whose inherent methods are read.
+    of: Option<String>,
+}
+
+impl Collector {
+    fn note_call(&mut self, method: &syn::Ident) {
+        if let Some(of) = &self.of {
+            self.source.calls.insert((of.clone(), method.to_string()));
+        }
+    }
+}
 
 impl<'ast> Visit<'ast> for Collector {
     fn visit_item(&mut self, item: &'ast Item) {
@@ -43,8 +70,10 @@ impl<'ast> Visit<'ast> for Collector {
             Item::Use(item) => &item.attrs,
             _ => return visit::visit_item(self, item),
         };
-        if !is_for_tests(attributes) {
-            visit::visit_item(self, item);
+        match item {
+            _ if !is_for_tests(attributes) => visit::visit_item(self, item),
+            Item::Mod(item) => self.source.for_tests.push(item.ident.to_string()),
+            _ => {}
         }
     }
 
@@ -52,9 +81,9 @@ impl<'ast> Visit<'ast> for Collector {
         let is_reexport = !matches!(item.vis, Visibility::Inherited);
         for (path, name) in paths_of(&item.tree) {
             if is_reexport {
-                self.0.reexports.insert(name, path);
+                self.source.reexports.insert(name, path);
             } else {
-                self.0.uses.insert(path);
+                self.source.uses.insert(path);
             }
         }
     }
@@ -68,6 +97,34 @@ impl<'ast> Visit<'ast> for Collector {
         if !is_for_tests(attributes) {
             visit::visit_expr(self, expression);
         }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        let outer = self.of.take();
+        if let (None, syn::Type::Path(of)) = (&item.trait_, &*item.self_ty) {
+            self.of = of.path.segments.last().map(|segment| segment.ident.to_string());
+        }
+        visit::visit_item_impl(self, item);
+        self.of = outer;
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        if is_for_tests(&item.attrs) {
+            return;
+        }
+        if let Some(of) = &self.of {
+            self.source.methods.insert((of.clone(), item.sig.ident.to_string()));
+        }
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        if let syn::Expr::Path(receiver) = &*call.receiver
+            && (receiver.path.is_ident("self") || receiver.path.is_ident("server"))
+        {
+            self.note_call(&call.method);
+        }
+        visit::visit_expr_method_call(self, call);
     }
 
     fn visit_local(&mut self, local: &'ast syn::Local) {
@@ -87,7 +144,12 @@ impl<'ast> Visit<'ast> for Collector {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names = path.segments.iter().map(|segment| segment.ident.to_string());
-        self.0.uses.insert(names.collect());
+        self.source.uses.insert(names.collect());
+        if let [of, method, ..] = &*path.segments.iter().collect::<Vec<_>>()
+            && of.ident == "Self"
+        {
+            self.note_call(&method.ident);
+        }
         visit::visit_path(self, path);
     }
 }
@@ -117,16 +179,6 @@ fn paths_of(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     }
 }
 
-/// The modules that a file declares for tests only.
-fn modules_for_tests(text: &str) -> Vec<String> {
-    let items = syn::parse_file(text).unwrap().items.into_iter();
-    let modules = items.filter_map(|item| match item {
-        Item::Mod(item) if is_for_tests(&item.attrs) => Some(item.ident.to_string()),
-        _ => None,
-    });
-    modules.collect()
-}
-
 /// All modules of a folder that have files of their own, except those that are for tests only.
 fn read(root: &Path) -> BTreeMap<Module, Source> {
     let mut files = Vec::new();
@@ -136,17 +188,24 @@ fn read(root: &Path) -> BTreeMap<Module, Source> {
         let module = module_of(file.strip_prefix(root).unwrap());
         let text = fs::read_to_string(&file).unwrap();
         let below = |name| module.iter().cloned().chain([name]).collect::<Module>();
-        for_tests.extend(modules_for_tests(&text).into_iter().map(below));
-        modules.insert(module, source_of(&text));
+        let source = source_of(&text);
+        for_tests.extend(source.for_tests.iter().cloned().map(below));
+        modules.insert(module, source);
     }
     modules.retain(|module, _| !for_tests.iter().any(|test| module.starts_with(test)));
     modules
 }
 
+/// All modules of this program, which several tests look at.
+static SOURCES: LazyLock<BTreeMap<Module, Source>> =
+    LazyLock::new(|| read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")));
+
 fn source_of(text: &str) -> Source {
     let mut collector = Collector::default();
     collector.visit_file(&syn::parse_file(text).unwrap());
-    collector.0
+    let own = text.split("\nmod tests {\n").next().unwrap_or_default().lines().map(str::trim);
+    let lines = own.filter(|line| !line.is_empty() && !line.starts_with("//")).count();
+    Source { lines, ..collector.source }
 }
 
 fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -260,17 +319,82 @@ fn circles_of_rooms(modules: &BTreeMap<Module, Source>) -> Vec<Vec<String>> {
     uses.into_iter().flat_map(of_folder).collect()
 }
 
+/// The circles of files in which inherent methods of a type call those of another file.
+fn circles_of_calls(modules: &BTreeMap<Module, Source>) -> Vec<(&str, Vec<&Module>)> {
+    let mut defined: BTreeMap<&Method, Vec<&Module>> = BTreeMap::new();
+    for (module, source) in modules {
+        source.methods.iter().for_each(|it| defined.entry(it).or_default().push(module));
+    }
+    let mut calls: BTreeMap<&str, BTreeSet<(&Module, &Module)>> = BTreeMap::new();
+    for (module, source) in modules {
+        for method in &source.calls {
+            // Types of the same name can have methods of the same name.
+            if let Some([other]) = defined.get(method).map(Vec::as_slice)
+                && *other != module
+            {
+                calls.entry(&method.0).or_default().insert((module, *other));
+            }
+        }
+    }
+    let of_type = |(of, calls): (_, BTreeSet<_>)| {
+        circles(calls.into_iter()).into_iter().map(move |circle| (of, circle))
+    };
+    calls.into_iter().flat_map(of_type).collect()
+}
+
+/// `UPDATE=1` leaves out of the list what is in no circle any longer, and adds nothing.
+#[test]
+fn methods_of_files_call_each_other_in_no_circles_but_the_listed_ones() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let list = root.join("tests/data/circles_of_calls.txt");
+    let circles = circles_of_calls(&SOURCES).into_iter();
+    let files = |(of, circle): (&str, Vec<&Module>)| {
+        circle.into_iter().map(|file| format!("{of} {}", file.join("/"))).collect::<Vec<_>>()
+    };
+    let found: BTreeSet<String> = circles.flat_map(files).collect();
+    let text = fs::read_to_string(&list).unwrap();
+    let listed: BTreeSet<String> = text.lines().map(str::to_owned).collect();
+    let new: Vec<_> = found.difference(&listed).collect();
+    assert!(new.is_empty(), "these files are in a circle now: {new:#?}");
+    if std::env::var_os("UPDATE").is_some() {
+        let left = listed.intersection(&found).map(|line| format!("{line}\n")).collect::<String>();
+        fs::write(&list, left).unwrap();
+        return;
+    }
+    let over: Vec<_> = listed.difference(&found).collect();
+    assert!(over.is_empty(), "in no circle any longer; UPDATE=1 leaves them out: {over:#?}");
+}
+
+#[test]
+#[ignore = "prints how large the sources are"]
+fn figures() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lines: usize = SOURCES.values().map(|source| source.lines).sum();
+    let mut files = Vec::new();
+    files_below(&root.join("src"), &mut files);
+    let folders: BTreeSet<_> = files.iter().filter_map(|file| file.parent()).collect();
+    println!("lines of code, without tests, comments and blank lines: {lines}");
+    println!("files {}, folders {}", files.len(), folders.len());
+    println!("circles of files by imports: {}", circles_of_files(&SOURCES).len());
+    for (of, circle) in circles_of_calls(&SOURCES) {
+        println!("a circle of {} files by calls of methods of {of}", circle.len());
+    }
+    let tree =
+        ["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"];
+    let tree = Command::new(env!("CARGO")).args(tree).current_dir(root).output().unwrap();
+    let crates: BTreeSet<_> = tree.stdout.split(|byte| *byte == b'\n').collect();
+    println!("crates that are compiled for the library: {}", crates.len() - 1);
+}
+
 #[test]
 fn no_files_import_each_other_in_a_circle() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let circles = circles_of_files(&read(&root));
+    let circles = circles_of_files(&SOURCES);
     assert!(circles.is_empty(), "{circles:#?}");
 }
 
 #[test]
 fn rooms_beside_each_other_use_each_other_in_one_direction() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let circles = circles_of_rooms(&read(&root));
+    let circles = circles_of_rooms(&SOURCES);
     assert!(circles.is_empty(), "{circles:#?}");
 }
 
@@ -301,6 +425,26 @@ fn circles_are_found_through_groups_paths_and_reexports() {
     };
     assert_eq!(sorted(circles_of_files(&modules)), [["a", "b/c", "d"]]);
     assert_eq!(sorted(circles_of_rooms(&modules)), [vec!["a", "b", "d"], vec!["f", "h"]]);
+}
+
+#[test]
+fn circles_of_methods_are_found_over_files() {
+    let files = [
+        ("a", "impl A { fn one(&self) { self.two(); } } impl B { fn x() { Self::y(); } }"),
+        ("b", "impl A { fn two(&self) { self.other.one(); server.three(); } }"),
+        ("c", "impl A { fn three(&self) { [1].map(Self::one); } }"),
+        ("d", "impl B { fn y() {} } impl C for B { fn f(&self) { self.x(); } }"),
+        ("e", "impl B { #[cfg(test)] fn z() { Self::x(); } }"),
+    ];
+    let modules = files.map(|(name, text)| (vec![name.to_owned()], source_of(text)));
+    let modules = BTreeMap::from(modules);
+    let mut circles = circles_of_calls(&modules);
+    circles.iter_mut().for_each(|(_, circle)| circle.sort());
+    assert_eq!(circles.len(), 1);
+    assert_eq!(
+        (circles[0].0, circles[0].1.iter().map(|it| it.join("/")).collect::<Vec<_>>().join(" ")),
+        ("A", "a b c".to_owned())
+    );
 }
 
 #[test]
@@ -355,9 +499,10 @@ fn the_server_of_the_daemon_does_no_input_or_output_itself() {
         outside.iter().any(|with| begins(path, with))
             && !NAMES.iter().any(|with| begins(path, with))
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/daemon/server");
-    let server = read(&root);
-    let found = server.iter().map(|(module, source)| (module, &source.uses));
+    let is_of_server =
+        |(module, _): &(&Module, _)| module.starts_with(&["daemon", "server"].map(str::to_owned));
+    let server = SOURCES.iter().filter(is_of_server);
+    let found = server.map(|(module, source)| (module, &source.uses));
     let found: Vec<_> =
         found.flat_map(|(module, uses)| uses.iter().map(move |path| (module, path))).collect();
     assert!(found.iter().any(|(_, path)| begins(path, "nix")), "{found:?}");
