@@ -53,7 +53,10 @@ fn is_of_earlier_boot(who: &Identity, us: &Identity, boots: &[String]) -> bool {
 
 /// Describes an identity for people.
 pub(in crate::host) fn described(who: &Identity) -> String {
-    let Identity { machine, boot, pid_namespace, uid, dir, .. } = who;
+    let Identity { machine, boot, pid_namespace, uid, dir, dir_number, .. } = who;
     let machine = if machine.is_empty() { "unknown" } else { machine };
-    format!("uid {uid}, {dir}, machine {machine}, boot {boot}, pid namespace {pid_namespace}")
+    format!(
+        "uid {uid}, {dir}, machine {machine}, boot {boot}, pid namespace {pid_namespace}, \
+         directory number {dir_number}"
+    )
 }

@@ -187,6 +187,7 @@ impl Peer {
             pid_namespace: 4_026_531_836,
             uid: 1000,
             dir: "/tmp/canal-1000".to_owned(),
+            dir_number: 1,
         }
     }
 

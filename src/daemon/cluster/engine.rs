@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::config::Config;
 use crate::daemon::config::engine_section::{Configured, shown_address};
 use crate::daemon::options::Options;
+use crate::daemon::processes::holder_record;
 use crate::daemon::unusable::Unusable;
 use crate::host::Settings;
 use crate::log::engine::{
@@ -268,6 +269,7 @@ impl Chosen {
             pid_namespace: origin.pid_namespace,
             uid: crate::sys::process::user::geteuid().as_raw(),
             dir: place.dir.display().to_string(),
+            dir_number: holder_record::dir_number(&place.dir).unwrap_or_default(),
         }
     }
 }
@@ -278,8 +280,10 @@ fn holder_of_label<'a>(
     us: &Identity,
     mut others: impl Iterator<Item = &'a Identity> + Clone,
 ) -> Option<&'a Identity> {
-    let is_ours =
-        |who: &Identity| (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
+    let is_ours = |who: &Identity| {
+        let is_same = (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
+        is_same && (who.boot != us.boot || who.dir_number == us.dir_number)
+    };
     if others.clone().any(is_ours) {
         return None;
     }

@@ -100,6 +100,11 @@ impl EngineDriver {
         self.member.remember(memory);
     }
 
+    /// Gives the member the number of this place's directory.
+    pub(crate) fn remember_dir(&mut self, number: u64) {
+        self.member.remember_dir(number);
+    }
+
     /// Gives the member the boots in which daemons of this place have been members.
     pub(crate) fn remember_boots(&mut self, boots: Vec<String>) {
         self.member.remember_boots(boots);

@@ -46,6 +46,8 @@ enum Line {
     Largest(Token),
     /// The watcher that is responsible for these processes if the daemon is killed.
     Watcher(WatchId),
+    /// The number of the directory.
+    Dir(u64),
 }
 
 /// The content of a file.
@@ -86,6 +88,8 @@ pub(crate) struct HolderRecord {
     watcher: Option<WatchId>,
     /// The largest token that was ever told here, as far as the file goes back.
     largest: Token,
+    /// The number of the directory, which is random.
+    dir_number: u64,
     /// The number of outdated lines in the file.
     stale: usize,
     /// Whether the last line may be incomplete. A line appended to it could not be read.
@@ -104,9 +108,14 @@ impl HolderRecord {
             Ok(bytes) => largest(&bytes),
             Err(_) => Token(0),
         };
+        let dir_number = match dir_number(dir) {
+            Some(number) => number,
+            None => getrandom::u64()?,
+        };
         let Recorded { each, watcher, .. } = recorded(&path, &origin, discard)?;
         let (file, stale, torn) = (None, 0, false);
-        let mut holder_record = Self { path, origin, file, each, watcher, largest, stale, torn };
+        let mut holder_record =
+            Self { path, origin, file, each, watcher, largest, dir_number, stale, torn };
         holder_record.write_anew()?;
         Ok(holder_record)
     }
@@ -167,6 +176,11 @@ impl HolderRecord {
         self.largest
     }
 
+    /// The number of the directory.
+    pub(crate) fn dir_number(&self) -> u64 {
+        self.dir_number
+    }
+
     /// All recorded processes, with their tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Holder)> {
         self.each.iter().map(|(token, told)| (*token, *told))
@@ -208,7 +222,8 @@ impl HolderRecord {
     fn write_anew(&mut self) -> io::Result<()> {
         let lines = self.each.iter().map(|(token, told)| Line::Told(*token, *told));
         let mut bytes = Vec::new();
-        let first = [Line::Origin(self.origin.clone()), Line::Largest(self.largest)];
+        let origin = Line::Origin(self.origin.clone());
+        let first = [origin, Line::Largest(self.largest), Line::Dir(self.dir_number)];
         let watcher = self.watcher.map(Line::Watcher);
         for line in first.into_iter().chain(watcher).chain(lines) {
             serde_json::to_writer(&mut bytes, &line)?;
@@ -319,10 +334,19 @@ fn read(bytes: &[u8]) -> Recorded {
                 each.remove(&token);
             }
             Ok(Line::Watcher(id)) => watcher = Some(id),
-            Ok(Line::Largest(_)) | Err(_) => {}
+            Ok(Line::Largest(_) | Line::Dir(_)) | Err(_) => {}
         }
     }
     Recorded { by, each, watcher }
+}
+
+/// The number of a directory, if a daemon of it has been a member.
+pub(crate) fn dir_number(dir: &Path) -> Option<u64> {
+    let bytes = std::fs::read(dir.join(NAME)).ok()?;
+    bytes.split(|byte| *byte == b'\n').find_map(|line| match serde_json::from_slice(line) {
+        Ok(Line::Dir(number)) => Some(number),
+        _ => None,
+    })
 }
 
 /// The largest token in a file, whether its hold ended or not.
@@ -375,6 +399,20 @@ mod tests {
             [],
             "another boot"
         );
+    }
+
+    #[test]
+    fn a_directory_keeps_its_number_and_no_other_one_has_it() {
+        let [one, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let open = |dir: &Path| HolderRecord::open(dir, origin("a"), false).unwrap();
+        assert_eq!(dir_number(one.path()), None);
+        let mut first = open(one.path());
+        let number = first.dir_number();
+        std::fs::remove_file(one.path().join(NAME)).unwrap();
+        first.restore().unwrap();
+        assert_eq!(dir_number(one.path()), Some(number), "it is written again");
+        assert_eq!(open(one.path()).dir_number(), number);
+        assert_ne!(open(other.path()).dir_number(), number);
     }
 
     #[test]

@@ -102,6 +102,7 @@ impl World {
             pid_namespace: 1,
             uid,
             dir: dir.display().to_string(),
+            dir_number: 0,
         };
         let member = Member::new(Settings::default(), identity, nonce);
         let driver = EngineDriver::new(member, Box::new(engine.clone()));

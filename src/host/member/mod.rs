@@ -111,6 +111,11 @@ impl Member {
         }
     }
 
+    /// Takes over from the records of this place the number of its directory.
+    pub fn remember_dir(&mut self, number: u64) {
+        self.identity.dir_number = number;
+    }
+
     /// Takes over from the records of this place in which boots its daemons have been members.
     pub fn remember_boots(&mut self, boots: Vec<String>) {
         self.boots = boots;

@@ -26,6 +26,7 @@ pub(super) fn identity(label: &str) -> Identity {
         pid_namespace: 1,
         uid: 0,
         dir: "/run/canal".to_owned(),
+        dir_number: 1,
     }
 }
 

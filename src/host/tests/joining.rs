@@ -42,6 +42,18 @@ fn rule_01_a_live_label_is_refused_with_who_has_it() {
     assert!(first.member.host().is_some(), "it is not disturbed");
 }
 
+/// Another mount namespace has another directory of that name.
+#[test]
+fn rule_08_a_daemon_adopts_no_incarnation_of_another_directory_of_the_same_name() {
+    let mut server = server();
+    let mut first = Direct::joined(1, &mut server, 0);
+    let mut other = Direct::new(2, settings(), Identity { dir_number: 2, ..identity("host1") });
+    other.settle(&mut server, 0);
+    assert_eq!(other.member.health().standing, Standing::LabelInUse { by: first.id() });
+    first.live(&mut server, 0, 2 * TTL_MS);
+    assert!(first.member.host().is_some(), "it is not disturbed");
+}
+
 #[test]
 fn rule_01_a_host_that_was_refused_a_label_never_keeps_its_owner_out() {
     let mut server = server();

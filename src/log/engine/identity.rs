@@ -29,6 +29,9 @@ pub struct Identity {
     pub uid: u32,
     /// The directory of its socket.
     pub dir: String,
+    /// A random number that lies in that directory: another mount namespace may have another directory
+    /// of that name.
+    pub dir_number: u64,
 }
 
 /// An incarnation that has not ended, with the label of one that registers.

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::over_each_engine;
+use crate::postgres_server;
 use crate::shared_table::commands::{finish, lost, never_both, next, queue, start_for_now};
 use crate::shared_table::{
     Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle,
 };
-use crate::world::process::{in_time, wait_until};
+use crate::world::process::{in_time, installed_or_skip, root_or_skip, wait_until};
 use crate::world::record::Events;
 
 over_each_engine!(
@@ -98,6 +99,36 @@ fn without_a_next_daemon_commands_are_killed_and_their_locks_are_freed(log: &Log
     next(&b, "b").end().code(0);
     never_both(&a, &["a", "b"]);
     lost(holder, " was last reached ");
+}
+
+/// Another mount namespace can have another directory of the same name, as containers have, and only within
+/// one network namespace does an abstract socket keep out the second daemon.
+#[test]
+fn a_daemon_behind_another_mount_of_the_directory_adopts_nothing() {
+    let what = "a directory in another mount namespace";
+    if !root_or_skip(what) || !installed_or_skip("unshare", what) {
+        return;
+    }
+    let Some(server) = postgres_server::shared() else { return };
+    let log = Log::in_postgres(server);
+    let [a, b] = hosts(&log);
+    let holder = start_for_now(&a, "1");
+    b.world.until_held("x", 1);
+    let daemon = a.world.daemon_pid();
+    let (database, dir, port) = (log.name(), server.dir().display(), server.port);
+    let url = format!("postgres://{database}@/{database}?host={dir}&port={port}");
+    let engine = format!("[engine]\nurl = \"{url}\"\nttl = \"20s\"\nhost = \"{}\"\n", a.label());
+    let script = "umask 077 && mount -t tmpfs -o mode=700 tmpfs \"$1\" && \
+                  printf %s \"$2\" >\"$1/canal.toml\" && exec canal daemon";
+    let dir = a.world.runtime().display().to_string();
+    let args = ["-m", "-n", "sh", "-c", script, "sh", &dir, &engine];
+    let refused = a.world.program("unshare", args).end().code(125).stderr;
+    assert!(refused.contains("another host has the name"), "{refused}");
+    assert_eq!((a.state().as_str(), a.world.daemon_pid()), ("member", daemon));
+    assert_eq!(b.world.held("x"), 1);
+    finish(&a, "1");
+    holder.end().code(0);
+    until_idle(&[a, b]);
 }
 
 fn stopping_a_daemon_keeps_its_holds(log: &Log) {

@@ -167,6 +167,7 @@ mod tests {
             pid_namespace: 1,
             uid: 7,
             dir: "/run/canal".to_owned(),
+            dir_number: 1,
         }
     }
 
