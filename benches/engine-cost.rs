@@ -195,29 +195,33 @@ fn idle<E: Counted>(engine: &E) -> io::Result<Counts> {
     Ok((after - before).per(begun.elapsed().as_secs_f64()))
 }
 
-fn measure<E: Counted>(engine: &E) -> io::Result<()> {
-    let mut hosts = vec![member(&engine.url(), "h1")?];
-    let alone = idle(engine)?;
+/// What a `canal run` on a host costs, without what idle hosts cost per second.
+fn runs<E: Counted>(engine: &E, host: &Daemon, idle: Counts) -> io::Result<Counts> {
     let rounds = number("ROUNDS", 200);
     let (before, begun) = (engine.counts()?, Instant::now());
     for _ in 0..rounds {
-        let mut run = hosts[0].canal(&["run", "-k", "x", "--", "true"]);
+        let mut run = host.canal(&["run", "-k", "x", "--", "true"]);
         let status = run.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
         assert!(status.success(), "canal run: {status}");
     }
     let (whole, took) = (engine.counts()? - before, begun.elapsed().as_secs_f64());
-    // Without what the host does anyway.
-    let renewals = alone.per(1.0 / took);
+    Ok((whole - idle.per(1.0 / took)).per(rounds as f64))
+}
+
+fn measure<E: Counted>(engine: &E) -> io::Result<()> {
     let name = E::NAME;
-    print(
-        format_args!("{name}: a lone `canal run`, of {rounds}"),
-        &E::columns((whole - renewals).per(rounds as f64)),
-    );
+    let mut hosts = vec![member(&engine.url(), "h1")?];
+    let alone = idle(engine)?;
+    let run = runs(engine, &hosts[0], alone)?;
+    print(format_args!("{name}: a lone `canal run`"), &E::columns(run));
     print(format_args!("{name}: 1 idle host, per second"), &E::columns(alone));
     while hosts.len() < HOSTS {
         hosts.push(member(&engine.url(), &format!("h{}", hosts.len() + 1))?);
     }
-    print(format_args!("{name}: {HOSTS} idle hosts, per second"), &E::columns(idle(engine)?));
+    let together = idle(engine)?;
+    let run = runs(engine, &hosts[0], together)?;
+    print(format_args!("{name}: a `canal run` on one of {HOSTS} hosts"), &E::columns(run));
+    print(format_args!("{name}: {HOSTS} idle hosts, per second"), &E::columns(together));
     Ok(())
 }
 
