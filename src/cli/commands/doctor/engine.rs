@@ -87,7 +87,7 @@ fn transport(transport: Transport) -> Finding {
         Transport::Plain => Finding::advice(
             about,
             "the connection is not encrypted: who can listen on the network reads the password",
-            "`sslmode=verify-full` for PostgreSQL, `etcds://` for etcd; see many-hosts.md",
+            "`sslmode=verify-full` for PostgreSQL, `etcds://` for etcd; see many-hosts-setup.md",
         ),
     }
 }
