@@ -185,7 +185,7 @@ fn what_to_write_instead() {
 
 #[test]
 fn recipes_of_the_readme() {
-    all_run(README, &["sh"], |heading| heading == "Recipes");
+    all_run(README, &["sh"], |heading| heading == "Six commands");
 }
 
 #[test]
