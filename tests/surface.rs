@@ -129,6 +129,28 @@ fn the_man_pages_are_those_that_the_program_writes() {
     }
 }
 
+/// The order of man-pages(7). Options have headings of their own between the description and the exit status.
+#[test]
+fn man_pages_have_the_sections_that_readers_expect() {
+    let expected = ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "EXAMPLES", "SEE ALSO"];
+    for (name, text) in canal::cli::man_pages().iter().filter(|(name, _)| name.ends_with(".1")) {
+        let headings = text.lines().filter_map(|line| line.strip_prefix(".SH "));
+        let found: Vec<_> = headings.map(|it| it.trim_matches('"')).collect();
+        let found: Vec<_> = found.into_iter().filter(|it| expected.contains(it)).collect();
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn the_synopsis_of_canal_names_every_command() {
+    let page = canal::cli::man_pages().into_iter().find(|(name, _)| name == "canal.1").unwrap().1;
+    let synopsis = page.split(".SH ").find(|it| it.starts_with("SYNOPSIS")).unwrap();
+    for verb in verbs().iter().filter(|verb| *verb != "help") {
+        let line = format!("\\fBcanal {verb}");
+        assert!(synopsis.lines().any(|it| it.starts_with(&line)), "canal(1) lacks canal {verb}");
+    }
+}
+
 #[test]
 fn man_pages_have_no_errors() {
     if Command::new("mandoc").arg("-T").arg("lint").arg("/dev/null").output().is_err() {

@@ -13,6 +13,7 @@ mod commands;
 mod confirm;
 mod connect;
 mod failed;
+mod help;
 mod lookout;
 mod man;
 mod node_list;

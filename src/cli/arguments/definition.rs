@@ -18,37 +18,21 @@ use super::number::{number, pid, positive};
 use super::session::SessionArgs;
 use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
+use crate::cli::help::{ACQUIRE_EXAMPLES, EXIT_CODES, RUN_EXAMPLES, by_purpose};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::user_name;
 use crate::core::Key;
 
-/// What `canal help` says at its end.
-const AFTER_HELP: &str = "\
-Exit codes: the command's; 75 not acquired; 122 lost; 124 ended by --max-run; 125 canal failed;
-126 and 127 the command cannot be run.
-A first try: canal run --key x -- echo hello";
-
-/// What `canal run -h` says at its end.
-const RUN_EXAMPLES: &str = "\
-Examples:
-  canal run -k deploy -- ./deploy.sh         one at a time
-  canal run -k gpu -j 4 -- ./train.sh        four at a time
-  canal run -k db --per 3 --buckets 2 ./job  three on each of two backends
-  canal run -n -E 0 -k sync -- ./sync.sh     from cron: skip if it still runs
-  canal run -w 10m -k deploy -- ./deploy.sh  give up after ten minutes (75)
-  canal run --write db -- ./migrate.sh       alone, without jobs and readers
-  canal run -k x -c 'make && ./test'         a command line for the shell";
-
-/// What `canal acquire -h` says at its end.
-const ACQUIRE_EXAMPLES: &str = "\
-Examples:
-  canal acquire nightly --pid $$ -n || exit  in a script, which holds it until it ends
-  canal acquire --ttl 10m deploy             a lease: canal renew, canal release --handle
-  canal acquire --ttl 60s --on a,b,c deploy  a lease at several daemons that share nothing";
-
-/// Limits how many commands run at once, and shows what runs, what waits and why
+/// Limit how many commands run at once, and show which run, which wait, and why
 #[derive(Debug, Parser)]
-#[command(name = "canal", version, max_term_width = 100, after_help = AFTER_HELP)]
+#[command(
+    name = "canal",
+    version,
+    max_term_width = 100,
+    help_template = by_purpose(&Verb::augment_subcommands(clap::Command::new("canal"))),
+    override_usage = "canal [OPTIONS] COMMAND",
+    after_help = EXIT_CODES
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -56,23 +40,22 @@ pub(crate) struct Cli {
     pub(crate) verb: Option<Verb>,
 }
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Global {
-    /// Talk to the daemon of this socket; its journal and state lie beside it
+    /// Use the daemon at this socket
     /// [default: $CANAL_SOCKET, else /run/canal/canal.sock, else /tmp/canal-UID/canal.sock]
-    #[arg(long, value_name = "PATH", global = true, display_order = 900)]
+    #[arg(long, hide_short_help = true, value_name = "PATH", global = true, display_order = 900)]
     pub(crate) socket: Option<PathBuf>,
-    /// Do not start a daemon if none runs
-    #[arg(long, global = true, display_order = 901)]
+    /// Fail if no daemon runs, instead of starting one
+    #[arg(long, hide_short_help = true, global = true, display_order = 901)]
     pub(crate) no_start: bool,
-    /// Do not show waiting lines and notes, nor that the lock was not free; twice: no messages at all
-    #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose", action = ArgAction::Count)]
+    /// Hide waiting lines, notes and "not acquired"; given twice, all messages
+    #[arg(short, long, hide_short_help = true, global = true, display_order = 902, conflicts_with = "verbose", action = ArgAction::Count)]
     pub(crate) quiet: u8,
-    /// Print more messages; twice: also which daemon is asked and as whom, each call and what became
-    /// of it, and all that a daemon logs
-    #[arg(short, long, global = true, display_order = 903, action = ArgAction::Count)]
+    /// Print more messages; given twice, each call to the daemon and the daemon's log
+    #[arg(short, long, hide_short_help = true, global = true, display_order = 903, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
 
@@ -89,51 +72,51 @@ impl Global {
     }
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Take the lock, run a command, give the lock back
+    /// Run a command under a lock
     Run(RunArgs),
-    /// Take the lock for a process until that ends, or as a lease
+    /// Take a lock for a process, or as a lease
     Acquire(AcquireArgs),
-    /// Give back what a process or a lease holds
+    /// Release a lock of a process or a lease
     Release(ReleaseArgs),
     /// Renew a lease
     Renew(RenewArgs),
     /// Show holders, waiters, and why they wait
     #[command(visible_aliases = ["list", "ps"])]
     Status(StatusArgs),
-    /// Show keys, holders and waiters on the whole terminal, as they change, and act on them
+    /// Watch locks on the full screen, and act on them
     Top(TopArgs),
-    /// Show what ended: when, how, and how long it waited and held its locks
+    /// Show which commands ended, when and how
     History(HistoryArgs),
-    /// Show waits, holds and use over time, and how many slots a lock should have
+    /// Show wait times, use, and how many slots a lock needs
     Stats(StatsArgs),
-    /// Print the daemon's figures for a monitor, as OpenMetrics text
+    /// Print metrics as OpenMetrics text
     Metrics(MetricsArgs),
-    /// Print what ended as a trace, one row for each slot, for ui.perfetto.dev
+    /// Print the history as a trace for ui.perfetto.dev
     Trace(TraceArgs),
-    /// Ask whether locks are free, without taking them: exit code 0 or 75
+    /// Check whether locks are free: exit code 0 or 75
     Test(TestArgs),
-    /// Show who leads by holding a lock: exit code 0, or 75 if nobody does
+    /// Show the leader that holds a lock: exit code 0, or 75 if none
     Leader(LeaderArgs),
-    /// End the process that holds a lock, after showing it
+    /// Show and end the process that holds a lock
     Kill(KillArgs),
-    /// Store the size of a lock, which then counts for everybody; or pause it
+    /// Set the size of a lock for everyone, or pause it
     Resize(ResizeArgs),
-    /// Run the daemon in the foreground, stop it, or replace it
+    /// Run, stop, replace or reload the daemon
     Daemon(DaemonArgs),
-    /// Join standard input and output to the daemon: what ssh runs at a node
+    /// Connect standard input and output to the daemon, for ssh
     Bridge(BridgeArgs),
-    /// Show the configuration in force, and where each value comes from
+    /// Show the configuration and where each value comes from
     Config(ConfigArgs),
-    /// Look for what is wrong with the set-up, and say what to do about it
+    /// Find problems with the setup, and how to fix them
     Doctor(DoctorArgs),
-    /// Make one table of locks for all users of this machine
+    /// Share one table of locks among all users of this machine
     Setup(SetupArgs),
-    /// Print the completion script of a shell
+    /// Print a shell's completion script
     Completions(CompletionsArgs),
-    /// Write the man pages into a directory
+    /// Write the man pages to a directory
     Man(ManArgs),
     /// For the completion scripts
     #[command(hide = true)]
@@ -143,7 +126,7 @@ pub(crate) enum Verb {
     Lookout,
 }
 
-/// Take the lock, run a command, give the lock back
+/// Run a command under a lock
 #[derive(Args, Debug, Default)]
 #[command(
     override_usage = "canal run [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--] COMMAND [ARG]...\n       canal run [OPTIONS] LOCK... [SIZE] [-n | -w DUR] -c STRING\n       LOCK: -k KEY | --read KEY | --write KEY | --key-literal KEY\n       SIZE: -j N | --per P [--buckets B]",
@@ -162,11 +145,11 @@ pub(crate) struct RunArgs {
     pub(crate) how: HowArgs,
     #[command(flatten)]
     pub(crate) nodes: NodesArgs,
-    /// With --on: how long a node keeps the lock when it does not hear of us any more [default: 60]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, help_heading = "Over several machines")]
+    /// How long a node keeps the lock after its last renewal [default: 60]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, help_heading = "Over several machines")]
     pub(crate) ttl: Option<Duration>,
-    /// The command and its arguments; options of canal end where it begins
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
+    /// The command and its arguments
+    #[arg(hide_short_help = true, value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -174,40 +157,39 @@ pub(crate) struct RunArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "How to run")]
 pub(crate) struct HowArgs {
-    /// Run STRING with sh -c
+    /// Run STRING in a shell, with sh -c
     #[arg(short = 'c', value_name = "STRING", allow_hyphen_values = true)]
     pub(crate) shell: Option<OsString>,
-    /// End the command after DUR, and exit with code 124
+    /// End the command after DUR, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) max_run: Option<Length>,
-    /// Kill the command if it still runs DUR after --max-run has signalled it
-    /// [default: 10]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
+    /// Kill the command DUR after the signal of --max-run [default: 10]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
-    /// The signal by which --max-run ends the command [default: TERM]
-    #[arg(long, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
+    /// The signal that --max-run sends [default: TERM]
+    #[arg(long, hide_short_help = true, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
     pub(crate) signal: Option<Signal>,
-    /// Keep the lock until the processes that the command started have ended, too
+    /// Keep the lock until the command's child processes have ended, too
     #[arg(long)]
     pub(crate) with_children: bool,
-    /// Give make and cargo a jobserver: each job of theirs takes a slot of the key, and gives it
-    /// back at its end
-    #[arg(long)]
+    /// Give make and cargo a jobserver whose tokens are slots of the key
+    ///
+    /// Each of their jobs takes a slot of the key, and releases it at its end.
+    #[arg(long, hide_short_help = true)]
     pub(crate) jobserver: bool,
-    /// What to do to the command if the lock is lost, which is possible only over an engine for
-    /// many hosts [default: kill]
-    #[arg(long, value_name = "WHAT", value_enum)]
+    /// The action if the lock is lost, with an engine [default: kill]
+    #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum)]
     pub(crate) on_lost: Option<OnLostArg>,
 }
 
-/// Take the lock for a process until that ends, or as a lease
+/// Take a lock for a process, or as a lease
 #[derive(Args, Debug)]
 #[command(
     override_usage = "canal acquire [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--pid PID | --ttl DUR [--on NODES]]\n       LOCK: KEY | -k KEY | --read KEY | --write KEY | --key-literal KEY\n       SIZE: -j N | --per P [--buckets B]",
     after_help = ACQUIRE_EXAMPLES
 )]
 pub(crate) struct AcquireArgs {
-    /// The lock's key, instead of --key and in the same form
+    /// The lock, written as for --key
     #[arg(value_name = "KEY", help_heading = None)]
     pub(crate) key: Option<KeyArg>,
     #[command(flatten)]
@@ -222,15 +204,13 @@ pub(crate) struct AcquireArgs {
     pub(crate) whose: WhoseArgs,
     #[command(flatten)]
     pub(crate) nodes: NodesArgs,
-    /// Take it as a lease, owned by no process: it ends when it was not renewed for DUR. Prints its
-    /// handle, the secret that canal renew and canal release need, and its token
+    /// Take a lease that ends DUR after its last renewal, and print its handle and token
     #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
     pub(crate) ttl: Option<Duration>,
-    /// What to do to the process if the lock is lost, which is possible only over an engine for
-    /// many hosts [default: kill]
-    #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "ttl", help_heading = None)]
+    /// The action if the lock is lost, with an engine [default: kill]
+    #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum, conflicts_with = "ttl", help_heading = None)]
     pub(crate) on_lost: Option<OnLostArg>,
-    /// Print what was granted, or why not, as JSON
+    /// Print the grant, or the reason for none, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,
 }
@@ -238,38 +218,39 @@ pub(crate) struct AcquireArgs {
 /// The owner of the lock.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct WhoseArgs {
-    /// The process that owns the lock; in a script: --pid $$ [default: the parent process]
+    /// The process that owns the lock, such as $$ in a script [default: the parent process]
     #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, help_heading = None)]
     pub(crate) pid: Option<u32>,
 }
 
-/// Give back what a process or a lease holds
+/// Release a lock of a process or a lease
 #[derive(Args, Debug)]
 #[command(
     override_usage = "canal release [--pid PID] KEY\n       canal release [--pid PID] --all\n       canal release --handle H\n       canal release --force --token T"
 )]
 pub(crate) struct ReleaseArgs {
-    /// The process's latest hold of this key
+    /// The key of the hold to release
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
-    /// Everything that the process holds
+    /// Release everything that the process holds
     #[arg(long)]
     pub(crate) all: bool,
-    /// Break the only hold of KEY after asking, or the hold that --token names (a hold of the same
-    /// user, or as root any hold)
+    /// Break the only hold of KEY after a question, or the hold with --token
+    ///
+    /// Users may break their own holds, and root may break any.
     #[arg(long)]
     pub(crate) force: bool,
-    /// The token of the hold to break; `canal status -v` shows it
+    /// The token of the hold to break, as in canal status -v
     #[arg(long, value_name = "T", value_parser = number, allow_negative_numbers = true)]
     pub(crate) token: Option<u64>,
-    /// With --force KEY: do not ask
+    /// Skip the question of --force KEY
     #[arg(short, long)]
     pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) which: HandleArgs,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
-    /// Print what was given back as JSON
+    /// Print the released holds as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -279,33 +260,34 @@ pub(crate) struct ReleaseArgs {
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     pub(crate) which: HandleArgs,
-    /// Renew it again and again as long as this process lives; in a script:
-    /// canal renew --while $$ &
+    /// Keep renewing while this process lives, as in canal renew --while $$ &
+    ///
+    /// A release of the lease by its owner ends it.
     #[arg(long = "while", value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
     pub(crate) while_lives: Option<u32>,
-    /// For how long it lives without a renewal, from this one on
+    /// Set the time that the lease lives without a renewal
     #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
-    /// Print the lease, or how it was lost, as JSON
+    /// Print the lease, or the way it was lost, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Which part of the state is shown, beside that of one key.
+/// Filters of `status` and `top`.
 #[derive(Args, Debug)]
 pub(crate) struct FilterArgs {
-    /// Only the keys below PREFIX, and PREFIX itself
+    /// Show only PREFIX and the keys below it
     #[arg(long, value_name = "PREFIX", value_parser = plain_key, conflicts_with = "key")]
     pub(crate) under: Option<Key>,
-    /// Only what you hold and wait for
+    /// Show only your own holds and requests
     #[arg(long, conflicts_with = "user")]
     pub(crate) mine: bool,
-    /// Only what this user holds and waits for; a name or a number
+    /// Show only holds and requests of USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
     pub(crate) user: Option<u32>,
-    /// Only locks for which something waits
+    /// Show only locks that have waiters
     #[arg(long)]
     pub(crate) waiting: bool,
 }
@@ -320,122 +302,122 @@ impl FilterArgs {
 /// Show holders, waiters, and why they wait
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
-    /// Only this key and the keys below it, in full
+    /// Show only KEY and the keys below it, in full
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     #[command(flatten)]
     pub(crate) only: FilterArgs,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show it again after each change, until interrupted; on a terminal it fits the screen
+    /// Show it again after each change, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Show the leases that ended lately: whose, when and why
+    /// Show the leases that ended recently, and why
     #[arg(long, conflicts_with_all = ["watch", "waiting"])]
     pub(crate) ended: bool,
-    /// Show what this process or session waits for, to the end of the chain, and what waits for it
+    /// Follow the chain of waits of a process or session to its end
     #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended", "graph"])]
     pub(crate) why: Option<WhyTarget>,
-    /// Print all waiters and their blockers as a graph for Graphviz (DOT)
+    /// Print waiters and their blockers as a Graphviz graph
     #[arg(long, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended"])]
     pub(crate) graph: bool,
 }
 
-/// Show keys, holders and waiters on the whole terminal, as they change, and act on them
+/// Watch locks on the full screen, and act on them
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// Only this key and the keys below it; begin with the page of the key
+    /// Show only KEY and the keys below it, and open its page
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     #[command(flatten)]
     pub(crate) only: FilterArgs,
 }
 
-/// Show waits, holds and use over time, and how many slots a lock should have
+/// Show wait times, use, and how many slots a lock needs
 #[derive(Args, Debug)]
 pub(crate) struct StatsArgs {
-    /// Only what asked for this key or one below it
+    /// Include only requests for KEY and the keys below it
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
-    /// Only what ended within the last DUR
+    /// Include only the last DUR
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
-    /// Only what is of this user; a name or a number
+    /// Include only requests of USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
     pub(crate) user: Option<u32>,
-    /// Draw with plain ASCII characters, as is done where the locale is not UTF-8
+    /// Draw with ASCII characters only
     #[arg(long, conflicts_with = "json")]
     pub(crate) ascii: bool,
-    /// Write a report with pictures to FILE, as SVG; - is standard output
+    /// Write a report to FILE as an SVG picture; - is standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "ascii"])]
     pub(crate) svg: Option<PathBuf>,
-    /// Replace the FILE of --svg if it is there
+    /// Overwrite the FILE of --svg
     #[arg(long, requires = "svg")]
     pub(crate) force: bool,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Print the daemon's figures for a monitor, as OpenMetrics text
+/// Print metrics as OpenMetrics text
 #[derive(Args, Debug)]
 pub(crate) struct MetricsArgs {}
 
-/// Print what ended as a trace, one row for each slot, for ui.perfetto.dev
+/// Print the history as a trace for ui.perfetto.dev
 #[derive(Args, Debug)]
 pub(crate) struct TraceArgs {
-    /// Only what asked for this key or one below it
+    /// Include only requests for KEY and the keys below it
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
-    /// Only what ended within the last DUR
+    /// Include only the last DUR
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
 }
 
-/// Show what ended: when, how, and how long it waited and held its locks
+/// Show which commands ended, when and how
 #[derive(Args, Debug)]
 pub(crate) struct HistoryArgs {
-    /// Only what asked for this key or one below it
+    /// Include only requests for KEY and the keys below it
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
-    /// Only what ended within the last DUR
+    /// Include only the last DUR
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
-    /// Only what is of this user; a name or a number
+    /// Include only requests of USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
     pub(crate) user: Option<u32>,
-    /// Only what ended otherwise than by a release or with exit code 0
+    /// Show only entries that did not end with a release or exit code 0
     #[arg(long)]
     pub(crate) failed: bool,
-    /// Show the last N [default: 50; with --json or --csv: all]
+    /// Show the last N entries [default: 50; all with --json or --csv]
     #[arg(short = 'n', value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) count: Option<u64>,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
-    /// Print it as comma-separated values, with a line of names
+    /// Print CSV with a header
     #[arg(long)]
     pub(crate) csv: bool,
 }
 
-/// Ask whether locks are free, without taking them: exit code 0 or 75
+/// Check whether locks are free: exit code 0 or 75
 #[derive(Args, Debug)]
 #[command(
     override_usage = "canal test [OPTIONS] KEY...\n       canal test [OPTIONS] --key-literal KEY --read KEY --write KEY"
 )]
 pub(crate) struct TestArgs {
-    /// The locks, each as --key takes it; all of them must be free
+    /// The locks that must all be free, written as for --key
     #[arg(value_name = "KEY", help_heading = None)]
     pub(crate) operands: Vec<KeyArg>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
     #[command(flatten)]
     pub(crate) session: SessionArgs,
-    /// The same as --count
+    /// Check for N slots, like --count
     #[arg(long = "for", value_name = "N", value_parser = positive, allow_negative_numbers = true, conflicts_with = "count", help_heading = None)]
     pub(crate) wanted: Option<u64>,
-    /// Print what would be granted, or why not, as JSON
+    /// Print the grant to expect, or the reason for none, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,
 }
@@ -450,51 +432,52 @@ impl TestArgs {
     }
 }
 
-/// Show who leads by holding a lock: exit code 0, or 75 if nobody does
+/// Show the leader that holds a lock: exit code 0, or 75 if none
 #[derive(Args, Debug)]
 pub(crate) struct LeaderArgs {
-    /// The key that the candidates take, for example with canal run -k NAME --note ADDRESS
+    /// The key that the candidates lock
     #[arg(value_name = "NAME", value_parser = plain_key)]
     pub(crate) name: Key,
     /// Print a line of JSON now and after each change, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) nodes: LeaderNodesArgs,
 }
 
-/// End the process that holds a lock, after showing it
+/// Show and end the process that holds a lock
 #[derive(Args, Debug)]
 #[command(override_usage = "canal kill [OPTIONS] KEY\n       canal kill [OPTIONS] --pid PID")]
 pub(crate) struct KillArgs {
-    /// The processes that hold this key
+    /// End the processes that hold KEY
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
-    /// This process, if it holds something or waits
+    /// End this process, which must hold a lock or wait for one
     #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, conflicts_with = "key")]
     pub(crate) pid: Option<u32>,
-    /// With KEY: the processes that wait for it, too
+    /// Also end the processes that wait for KEY
     #[arg(long)]
     pub(crate) waiters: bool,
-    /// The signal that is sent [default: TERM]
+    /// The signal to send [default: TERM]
     #[arg(short, long, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
     pub(crate) signal: Option<Signal>,
-    /// Kill what has not ended DUR after the signal. Without it, canal waits 10 s and then says what
-    /// is left
+    /// Kill the processes that still run DUR after the signal
+    ///
+    /// Without it, canal waits 10 s and then names the processes that are left.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
-    /// Do not ask
+    /// Skip the question
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Print what was signalled, and what is left, as JSON
+    /// Print the signalled and the remaining processes as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Store the size of a lock, which then counts for everybody; or pause it
+/// Set the size of a lock for everyone, or pause it
 #[derive(Args, Debug)]
 #[command(
     override_usage = "canal resize KEY --per P [--buckets B]\n       canal resize KEY --slots N\n       canal resize KEY --forget\n       canal resize KEY --pause\n       canal resize KEY --resume"
@@ -503,117 +486,119 @@ pub(crate) struct ResizeArgs {
     /// The lock's key
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
-    /// At most P at once in each bucket
+    /// Allow P slots in each bucket
     #[arg(long, value_name = "P", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) per: Option<u64>,
-    /// How many buckets there are now [default: 1]
+    /// The number of buckets [default: 1]
     #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
     pub(crate) buckets: Option<u64>,
-    /// At most N at once; 0 is --pause
+    /// Allow N slots; 0 pauses
     #[arg(short = 'j', long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
     /// Forget the stored size
     #[arg(long, conflicts_with_all = ["per", "buckets", "slots"])]
     pub(crate) forget: bool,
-    /// Grant no more slots until --resume: holders finish, requests wait; the size stays as it is
+    /// Let holders finish, and make requests wait until --resume
     #[arg(long, conflicts_with_all = ["per", "buckets", "slots", "forget", "resume"])]
     pub(crate) pause: bool,
     /// End a pause
     #[arg(long, conflicts_with_all = ["per", "buckets", "slots", "forget"])]
     pub(crate) resume: bool,
-    /// Print what was stored as JSON
+    /// Print the stored size as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Run the daemon in the foreground, stop it, or replace it
+/// Run, stop, replace or reload the daemon
 #[derive(Args, Debug)]
 pub(crate) struct DaemonArgs {
-    /// Stop the daemon that runs; holds stay held, and the next daemon takes them over
+    /// Stop the running daemon; the next daemon takes over its locks
     #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) stop: bool,
-    /// Stop the daemon that runs and take its place
+    /// Replace the running daemon
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Have the daemon that runs read its configuration again; a broken one changes nothing
+    /// Make the running daemon read its configuration again
+    ///
+    /// A broken configuration changes nothing.
     #[arg(long, conflicts_with_all = ["stop", "replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) reload: bool,
-    /// End after DUR with nothing held, waiting or connected [default: the configuration's]
+    /// Exit after DUR without locks, requests and clients [default: the configuration's]
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) idle_exit: Option<Length>,
-    /// Share one table with other hosts: the engine that keeps it, postgres://… or etcd://…
+    /// Share one table with other hosts through postgres://… or etcd://…
     /// [default: $CANAL_ENGINE, then the configuration's]
     #[arg(long, value_name = "URL")]
     pub(crate) engine: Option<String>,
-    /// Locks of this host are void DUR after its last renewal at the engine [default: 60]
+    /// Give up this host's locks DUR after its last renewal at the engine [default: 60]
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) engine_ttl: Option<Length>,
-    /// The name under which people know this host [default: the machine's]
+    /// This host's name [default: the machine's]
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
-    /// From now on work without the engine that this place used before
+    /// Stop using the engine that this socket's daemon used before
     #[arg(long, conflicts_with_all = ["engine", "engine_ttl", "host"])]
     pub(crate) no_engine: bool,
-    /// Set a journal aside that cannot be used, after dealing with the processes that it names
+    /// Set an unusable journal aside, after a look at its processes
     #[arg(long)]
     pub(crate) discard_journal: bool,
-    /// A client started it: readiness and errors go to descriptor 3
+    /// Report readiness and errors to descriptor 3, to the client that started this daemon
     #[arg(long, hide = true)]
     pub(crate) on_demand: bool,
-    /// A daemon started it, to outlive it
+    /// Watch over the daemon that started it
     #[arg(long, hide = true)]
     pub(crate) watcher: bool,
-    /// A daemon started it, to run the program of a hook
+    /// Run the program of a hook for the daemon that started it
     #[arg(long, hide = true)]
     pub(crate) hook_guard: bool,
 }
 
-/// Join standard input and output to the daemon: what ssh runs at a node
+/// Connect standard input and output to the daemon, for ssh
 #[derive(Args, Debug)]
 #[command(
     override_usage = "canal bridge [OPTIONS]\n       canal bridge [OPTIONS] --leases [--keys PREFIX...]"
 )]
 pub(crate) struct BridgeArgs {
-    /// Let the other side do nothing but take, renew and release leases over nodes
+    /// Allow only leases over nodes: take, renew, release
     #[arg(long)]
     pub(crate) leases: bool,
-    /// Only for these keys and the keys below them
+    /// Allow only these keys and the keys below them
     #[arg(long, value_name = "PREFIX", value_parser = prefix, num_args = 1.., requires = "leases")]
     pub(crate) keys: Vec<Key>,
 }
 
-/// Show the configuration in force, and where each value comes from
+/// Show the configuration and where each value comes from
 #[derive(Args, Debug)]
 pub(crate) struct ConfigArgs {
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Look for what is wrong with the set-up, and say what to do about it
+/// Find problems with the setup, and how to fix them
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Look at this engine too, before any daemon uses it; nothing is changed there
-    /// [default: $CANAL_ENGINE; if no daemon runs, the configuration's]
+    /// Check this engine too, without changing it
+    /// [default: $CANAL_ENGINE, or the configuration's if no daemon runs]
     #[arg(long, value_name = "URL")]
     pub(crate) engine: Option<String>,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Make one table of locks for all users of this machine
+/// Share one table of locks among all users of this machine
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct SetupArgs {
-    /// Do it without a question
+    /// Skip the question
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Only print what would be done
+    /// Print the steps without doing them
     #[arg(long, conflicts_with = "yes")]
     pub(crate) dry_run: bool,
 }
 
-/// Print the completion script of a shell
+/// Print a shell's completion script
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {
     /// The shell
@@ -629,10 +614,10 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// Write the man pages into a directory
+/// Write the man pages to a directory
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
-    /// The directory, which must be there
+    /// An existing directory
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
 }
@@ -640,15 +625,15 @@ pub(crate) struct ManArgs {
 /// For the completion scripts
 #[derive(Args, Debug)]
 pub(crate) struct CompleteArgs {
-    /// What to list
+    /// The kind of words to list
     #[arg(value_name = "WHAT")]
     pub(crate) what: CompletionKind,
-    /// What it begins with
+    /// The beginning of the word
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
 }
 
-/// What can be listed for a completion.
+/// The kinds of words that the completions ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CompletionKind {
     /// The keys in use, with a stored size, or paused
@@ -660,6 +645,7 @@ mod tests {
     use clap::{CommandFactory, Parser};
 
     use super::*;
+    use crate::cli::help::PURPOSES;
 
     fn run(args: &[&str]) -> RunArgs {
         let words = ["canal", "run"].iter().chain(args);
@@ -667,6 +653,26 @@ mod tests {
             Ok(Some(Verb::Run(run))) => run,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn every_command_has_one_place_in_the_help() {
+        let shown = Cli::command();
+        let shown = shown.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let mut shown: Vec<_> = shown.map(clap::Command::get_name).collect();
+        let mut placed: Vec<_> = PURPOSES.iter().flat_map(|(_, names)| *names).copied().collect();
+        shown.sort_unstable();
+        placed.sort_unstable();
+        assert_eq!(placed, shown);
+    }
+
+    #[test]
+    fn the_short_help_fits_a_screen() {
+        let mut canal = Cli::command();
+        assert!(canal.render_help().to_string().lines().count() <= 40);
+        canal.build();
+        let run = canal.find_subcommand_mut("run").unwrap().render_help().to_string();
+        assert!(run.lines().count() <= 40, "{run}");
     }
 
     #[test]

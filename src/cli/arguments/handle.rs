@@ -26,8 +26,8 @@ pub(crate) enum GivenHandle {
 /// Which lease.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HandleArgs {
-    /// The handle of the lease; - reads it from standard input, so that it does not stand in the
-    /// list of processes [default: $CANAL_HANDLE]
+    /// The lease's handle; - reads it from standard input, where no process list shows it
+    /// [default: $CANAL_HANDLE]
     #[arg(long, value_name = "H", allow_hyphen_values = true)]
     // Kept as text, so that an error message does not repeat it.
     pub(crate) handle: Option<String>,

@@ -15,34 +15,42 @@ use crate::protocol::{Mode, WireItem};
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Which lock")]
 pub(crate) struct LockArgs {
-    /// The lock's key; VIEW is its capacity: N slots, or PxB for P slots in each of B buckets;
-    /// COUNT is how many slots to take. A KEY that contains / has neither: it is taken as it stands.
-    /// May be given several times: all are taken together
+    /// Lock KEY; VIEW is its size (N or PxB), COUNT the slots to take
+    ///
+    /// PxB is P slots in each of B buckets. A KEY that contains a / has neither VIEW nor COUNT. Repeat
+    /// the option, also together with --read and --write, to take several locks together.
     #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
     pub(crate) keys: Vec<KeyArg>,
-    /// The lock's key as it stands: = and : belong to it. For a key that comes from a variable.
-    /// May be given several times, also together with --key
+    /// Lock KEY as written, even with = or : in it
+    ///
+    /// Use it for a key that comes from a variable. It may be repeated.
     #[arg(long = "key-literal", value_name = "KEY", value_parser = KeyArg::literal)]
     pub(crate) literals: Vec<KeyArg>,
-    /// Share KEY and all keys below it with other readers, and keep writers out.
-    /// May be given several times, also together with --key and --write
+    /// Share KEY and all keys below it with other readers
+    ///
+    /// Writers wait until all readers have ended. The option may be repeated.
     #[arg(long = "read", value_name = "KEY", value_parser = plain_key)]
     pub(crate) reads: Vec<Key>,
-    /// Have KEY and all keys below it alone: wait until no other session holds one of them, and
-    /// keep new requests waiting. May be given several times
+    /// Hold KEY and all keys below it alone
+    ///
+    /// canal waits until no other session holds any of these keys, and meanwhile makes later
+    /// requests wait. The option may be repeated.
     #[arg(long = "write", value_name = "KEY", value_parser = plain_key)]
     pub(crate) writes: Vec<Key>,
-    /// At most P at once in each bucket
+    /// Run at most P at once in each bucket
     #[arg(long, value_name = "P", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) per: Option<u64>,
-    /// How many buckets (backends, machines) there are now [default: 1]
+    /// Number of buckets, such as backends or machines [default: 1]
     #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
     pub(crate) buckets: Option<u64>,
-    /// At most N at once; the lock is re-entrant for its owner [default: the stored size, else the holder's, else 1]
+    /// Run at most N at once [default: the lock's size, else 1]
+    ///
+    /// The lock's size is the stored one, else that of the latest holder. The lock is re-entrant for
+    /// its owner.
     #[arg(short = 'j', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
-    /// Take N slots at once [default: 1]
-    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    /// Take N slots [default: 1]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) count: Option<u64>,
 }
 

@@ -21,15 +21,20 @@ pub(crate) struct NodesArgs {
     #[arg(
         long,
         value_name = "NODES",
-        help = "Take the lock at these daemons, which share nothing: names of [nodes] in canal.toml, \
-                @GROUP, local, unix:/path/canal.sock, ssh:[user@]host[:port]; with commas, or the \
-                option several times"
+        help = "Lock on several nodes: a name, @GROUP, local, unix:PATH, ssh:[USER@]HOST[:PORT]",
+        long_help = "Lock on several nodes: a name, @GROUP, local, unix:PATH, ssh:[USER@]HOST[:PORT]\n\n\
+                     Nodes are daemons that share nothing. Names and groups come from [nodes] in \
+                     canal.toml. Separate several nodes by commas, or repeat the option.",
+        long_help = "Lock on several nodes: a name, @GROUP, local, unix:PATH, ssh:[USER@]HOST[:PORT]\n\n\
+                     Nodes are daemons that share nothing. Names and groups come from [nodes] in \
+                     canal.toml. Separate several nodes by commas, or repeat the option."
     )]
     pub(crate) on: Vec<String>,
-    /// How many of them must grant it. all-alive and majority-alive count only those that answer
-    /// within 5 s, and are not exclusive where the network is cut: each side may run one
-    /// [default: all]
-    #[arg(long, value_name = "HOW MANY", value_enum, requires = "on")]
+    /// How many nodes must grant the lock [default: all]
+    ///
+    /// all-alive and majority-alive count only the nodes that answer within 5 s. They do not exclude
+    /// others while the network is cut: each side may run one command.
+    #[arg(long, hide_short_help = true, value_name = "HOW MANY", value_enum, requires = "on")]
     pub(crate) require: Option<RequireArg>,
 }
 
@@ -37,10 +42,10 @@ pub(crate) struct NodesArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Over several machines")]
 pub(crate) struct LeaderNodesArgs {
-    /// Ask these daemons, which share nothing; named as in canal run --on
+    /// Ask these nodes, named as for canal run --on
     #[arg(long, value_name = "NODES")]
     pub(crate) on: Vec<String>,
-    /// How many of them must name one request as the leader [default: majority]
+    /// How many nodes must name the same leader [default: majority]
     #[arg(long, value_name = "HOW MANY", value_enum, requires = "on")]
     pub(crate) require: Option<LeaderRequireArg>,
 }

@@ -12,10 +12,11 @@ const VARIABLE: &str = "CANAL_NOTE";
 
 /// What to tell others.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "What others see")]
+#[command(next_help_heading = "How to run")]
 pub(crate) struct NoteArgs {
-    /// Show TEXT to all who see the key, such as the address of a CI run; no secrets, at most 512
-    /// bytes [default: $CANAL_NOTE]
+    /// Show TEXT to everyone who sees the lock [default: $CANAL_NOTE]
+    ///
+    /// A note, such as the URL of a CI run, has at most 512 bytes. Other users can read it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<OsString>,
 }

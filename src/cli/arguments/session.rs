@@ -10,9 +10,8 @@ use crate::run::nodes::EnclosingLeases;
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Which lock")]
 pub(crate) struct SessionArgs {
-    /// Begin a new session, also within a command that canal runs: locks of the enclosing session
-    /// then block it like those of any other session
-    #[arg(long)]
+    /// Begin a new session, which the locks of an enclosing canal command block like any other
+    #[arg(long, hide_short_help = true)]
     pub(crate) new_session: bool,
 }
 

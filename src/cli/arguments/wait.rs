@@ -10,28 +10,31 @@ use crate::run::OwnCode;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "How to wait")]
 pub(crate) struct WaitArgs {
-    /// Do not wait: if the lock is not free at once, end with code 75
+    /// Exit with 75 at once if the lock is not free
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Wait at most DUR (10, 0.5, 500ms, 10m, 1h30m, infinity), then end with code 75;
-    /// 0 does not wait [default: infinity]
+    /// Wait at most DUR, such as 10, 500ms or 1h30m [default: infinity]
+    ///
+    /// Then exit with 75. A number alone is in seconds; 0 does not wait.
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) wait: Option<Length>,
-    /// End with code N instead of 75 when the lock is busy or paused, the wait is over, or too
-    /// many wait (--max-waiting); 0 skips quietly
+    /// Exit with N instead of 75; 0 skips quietly
+    ///
+    /// It applies when the lock is busy or paused, when the wait has timed out, and when too many
+    /// already wait (--max-waiting).
     #[arg(short = 'E', long, value_name = "N", value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) conflict_exit_code: Option<u8>,
     /// Go before waiters of a lower priority [default: 0]
-    #[arg(long, value_name = "N", value_parser = priority, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = priority, allow_negative_numbers = true)]
     pub(crate) priority: Option<i32>,
-    /// Do not wait if N or more wait already: end with code 75
-    #[arg(long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
+    /// Exit with 75 if N or more already wait
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = number, allow_negative_numbers = true)]
     pub(crate) max_waiting: Option<u64>,
     /// How to show the wait [default: auto]
-    #[arg(long, value_name = "HOW", value_enum)]
+    #[arg(long, hide_short_help = true, value_name = "HOW", value_enum)]
     pub(crate) progress: Option<ProgressArg>,
-    /// Go on waiting although nobody can read stdout and stderr any longer
-    #[arg(long)]
+    /// Keep waiting even if stdout and stderr have no reader left
+    #[arg(long, hide_short_help = true)]
     pub(crate) unattended: bool,
 }
 

@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 
-use clap::Command;
+use clap::{Arg, Command};
 use clap_mangen::Man;
 
 use super::arguments::definition::ManArgs;
@@ -79,7 +79,7 @@ pub(crate) fn pages() -> Vec<(String, String)> {
 fn page(command: Command) -> (String, String) {
     let name = command.get_display_name().unwrap_or("canal").to_owned();
     let text = TEXTS.iter().find(|(of, _)| *of == name).map_or("", |(_, text)| text);
-    let man = Man::new(command)
+    let man = Man::new(command.mut_args(with_one_text))
         .title(name.to_uppercase())
         .date(DATE)
         .source(concat!("canal ", env!("CARGO_PKG_VERSION")))
@@ -88,6 +88,14 @@ fn page(command: Command) -> (String, String) {
     // Writing into memory does not fail.
     let _ = render(&man, text, &mut roff);
     (man.get_filename(), String::from_utf8_lossy(&roff).into_owned())
+}
+
+/// An option whose summary and details are one paragraph. `clap_mangen` prints details twice, and
+/// nothing of options that `-h` leaves out.
+fn with_one_text(arg: Arg) -> Arg {
+    let long = arg.get_long_help().or_else(|| arg.get_help()).cloned().unwrap_or_default();
+    let text = long.to_string().replacen("\n\n", ". ", 1);
+    arg.help(text).long_help(None::<&str>).hide_short_help(false)
 }
 
 /// Title, name, and the text with the options in it. In a synopsis made from the definition the

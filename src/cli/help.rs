@@ -1,0 +1,49 @@
+//! The parts of `canal help` that the definition of the options does not have.
+
+use std::fmt::Write as _;
+
+use clap::Command;
+
+/// The end of `canal help`.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes: the command's own; 75 not acquired; 122 lost; 124 ended by --max-run;
+125 canal failed; 126 and 127 the command cannot be executed, or was not found.
+Try it: canal run -k x -- echo hello";
+
+/// The end of `canal run -h`.
+pub(crate) const RUN_EXAMPLES: &str = "\
+Examples:
+  canal run -k deploy -- ./deploy.sh         one at a time
+  canal run -n -E 0 -k sync -- ./sync.sh     from cron: skip if it still runs
+  canal run -w 10m -k deploy -- ./deploy.sh  give up after ten minutes
+  canal run -k gpu -j 4 -- ./train.sh        four at a time
+  canal run -k db --per 3 --buckets 2 ./job  three on each of two backends";
+
+/// The end of `canal acquire -h`.
+pub(crate) const ACQUIRE_EXAMPLES: &str = "\
+Examples:
+  canal acquire nightly --pid $$ -n || exit  in a script: hold it until the script ends
+  canal acquire --ttl 10m deploy             a lease, for canal renew and canal release
+  canal acquire --ttl 60s --on a,b,c deploy  a lease on several nodes";
+
+/// The commands by what people want, each group under its heading.
+pub(crate) const PURPOSES: &[(&str, &[&str])] = &[
+    ("Run", &["run", "acquire", "renew", "release"]),
+    ("Look", &["status", "top", "test", "leader", "history", "stats", "trace", "metrics"]),
+    ("Act", &["kill", "resize"]),
+    ("Operate", &["daemon", "bridge", "config", "doctor", "setup", "completions", "man"]),
+];
+
+/// The template of `canal help`, with these commands in groups. clap has one list for all commands.
+pub(crate) fn by_purpose(verbs: &Command) -> String {
+    let mut text = "{about}\n\n{usage-heading} {usage}\n".to_owned();
+    for (heading, names) in PURPOSES {
+        let _ = write!(text, "\n{heading}:\n");
+        for name in *names {
+            let verb = verbs.find_subcommand(name);
+            let about = verb.and_then(Command::get_about).cloned().unwrap_or_default();
+            let _ = writeln!(text, "  {name:<11}  {about}");
+        }
+    }
+    text + "\nOptions:\n{options}{after-help}"
+}
