@@ -261,6 +261,8 @@ fn acquired_locks_are_printed_by_kind_of_option() {
         "canal run --write w --read r -k q=3:2 -c 'echo \"$CANAL_KEY|$CANAL_SLOTS|${CANAL_SLOT-}\"'",
     );
     assert_eq!(told, "q\nr\nw|0,1|\n");
+    let first = place.prints("canal run --write w -k q -k p=3:2 -c 'echo \"$CANAL_SLOT\"'");
+    assert_eq!(first, "0\n", "the slot of the first key");
     let none = place.prints("canal run --write w -c 'echo \"[$CANAL_SLOTS]${CANAL_SLOT-unset}\"'");
     assert_eq!(none, "[]unset\n");
 }

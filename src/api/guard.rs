@@ -165,8 +165,8 @@ impl Guard {
         let hold = self.monitor.as_ref().map(|_| run::environment::hold_variable(self.tag));
         for (name, value) in run::variables(&self.grant, socket).into_iter().chain(hold) {
             match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
+                Some(value) => command.env(&*name, value),
+                None => command.env_remove(&*name),
             };
         }
     }

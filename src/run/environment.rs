@@ -3,10 +3,12 @@
 //! Every variable of canal's own is set or *unset*, so that nothing of an enclosing `canal run`
 //! shines through.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::protocol::{Grant, HOLD_VARIABLE, RunId, SlotInfo, Tag};
+use crate::protocol::{Grant, GrantedKey, HOLD_VARIABLE, Mode, RunId, SlotInfo, Tag};
 
 const KEY: &str = "CANAL_KEY";
 const TOKEN: &str = "CANAL_TOKEN";
@@ -35,7 +37,7 @@ pub const SOCKET: &str = "CANAL_SOCKET";
 pub const HOLD: &str = HOLD_VARIABLE;
 
 /// Variables to set, or with `None` to unset; everything else of the environment stays.
-pub type Variables = Vec<(&'static str, Option<OsString>)>;
+pub type Variables = Vec<(Cow<'static, str>, Option<OsString>)>;
 
 /// The run over nodes that the environment of this process names, if it names one.
 #[must_use]
@@ -45,32 +47,77 @@ pub fn run() -> Option<RunId> {
 
 /// The variables of a grant. `socket` is the daemon's socket if the caller named one.
 ///
-/// Several keys are separated by newlines; a key contains no control characters. `CANAL_SLOT` and
-/// `CANAL_BUCKET` are set only where exactly one slot is held.
+/// Several keys are separated by newlines; a key contains no control characters.
 #[must_use]
 pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
     let keys: Vec<&str> = grant.keys.iter().map(|key| key.key.as_str()).collect();
-    let slots: Vec<SlotInfo> = grant.keys.iter().flat_map(|key| &key.slots).copied().collect();
-    let numbers: Vec<String> = slots.iter().map(|slot| slot.slot.to_string()).collect();
-    let single = if let [slot] = slots[..] { Some(slot) } else { None };
-    let bucket = single.and_then(|slot| slot.bucket);
-    vec![
+    let mut variables = named([
         (KEY, Some(keys.join("\n").into())),
         (TOKEN, Some(grant.token.to_string().into())),
-        (SLOTS, Some(numbers.join(",").into())),
-        (SLOT, single.map(|slot| slot.slot.to_string().into())),
-        (BUCKET, bucket.map(|bucket| bucket.to_string().into())),
         (SESSION, Some(grant.session.clone().into())),
         (FRAME, (!grant.frame.is_empty()).then(|| grant.frame.clone().into())),
         (SOCKET, socket.map(|path| path.as_os_str().to_owned())),
         (NODE, None),
         (NODES, None),
-    ]
+    ]);
+    variables.extend(of_slots(&grant.keys));
+    variables
+}
+
+fn named<const N: usize>(variables: [(&'static str, Option<OsString>); N]) -> Variables {
+    variables.into_iter().map(|(name, value)| (name.into(), value)).collect()
+}
+
+/// The slots of a grant: those of the first key under the plain names, and those of each key under names that
+/// end with the key. `CANAL_SLOTS` lists the slots of all keys.
+fn of_slots(keys: &[GrantedKey]) -> Variables {
+    let mut variables: Variables = Vec::new();
+    let all: Vec<SlotInfo> = keys.iter().flat_map(|key| &key.slots).copied().collect();
+    variables.push((SLOTS.into(), Some(list(&all))));
+    let counted: Vec<&GrantedKey> = keys.iter().filter(|key| key.mode == Mode::Counted).collect();
+    let first = counted.first().map_or(&[][..], |key| &key.slots);
+    variables.extend(of_one(SLOT.into(), BUCKET.into(), first));
+    for key in counted {
+        let suffix = suffix(&key.key);
+        variables.push((format!("{SLOTS}_{suffix}").into(), Some(list(&key.slots))));
+        let (slot, bucket) = (format!("{SLOT}_{suffix}"), format!("{BUCKET}_{suffix}"));
+        variables.extend(of_one(slot.into(), bucket.into(), &key.slots));
+    }
+    variables
+}
+
+fn list(slots: &[SlotInfo]) -> OsString {
+    slots.iter().map(|slot| slot.slot.to_string()).collect::<Vec<_>>().join(",").into()
+}
+
+/// The slot and the bucket, where exactly one slot is held.
+fn of_one(slot: Cow<'static, str>, bucket: Cow<'static, str>, slots: &[SlotInfo]) -> Variables {
+    let one = if let [one] = slots { Some(one) } else { None };
+    let number = |number: u64| OsString::from(number.to_string());
+    let in_bucket = one.and_then(|one| one.bucket).map(number);
+    vec![(slot, one.map(|one| number(one.slot))), (bucket, in_bucket)]
+}
+
+/// A key in the name of a variable: `gpu/0` is `GPU_0`.
+fn suffix(key: &str) -> String {
+    let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    key.chars().map(upper).collect()
+}
+
+/// Two of these keys whose variables would have the same name, and the end of that name.
+#[must_use]
+pub fn clash<'a>(keys: impl IntoIterator<Item = &'a str>) -> Option<(&'a str, &'a str, String)> {
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    keys.into_iter().find_map(|key| {
+        let suffix = suffix(key);
+        let before = seen.insert(suffix.clone(), key)?;
+        Some((before, key, suffix))
+    })
 }
 
 /// What hides the enclosing runs over nodes from what runs in a new session.
-pub fn of_a_new_session() -> impl Iterator<Item = (&'static str, Option<OsString>)> {
-    [RUN, RUN_NODES, UNDER].into_iter().map(|name| (name, None))
+pub fn of_a_new_session() -> Variables {
+    named([RUN, RUN_NODES, UNDER].map(|name| (name, None)))
 }
 
 /// The variables of a grant over nodes. `keys` are those of the request, `nodes` the names of the nodes
@@ -88,17 +135,10 @@ pub fn variables_over_nodes(
     socket: Option<&Path>,
     under: &str,
 ) -> Variables {
-    let slots: Vec<SlotInfo> =
-        single.iter().flat_map(|grant| &grant.keys).flat_map(|key| &key.slots).copied().collect();
-    let numbers: Vec<String> = slots.iter().map(|slot| slot.slot.to_string()).collect();
-    let one = if let [slot] = slots[..] { Some(slot) } else { None };
     let node = single.and(nodes.first());
-    vec![
+    let mut variables = named([
         (KEY, Some(keys.join("\n").into())),
         (TOKEN, token.map(|token| token.to_string().into())),
-        (SLOTS, single.map(|_| numbers.join(",").into())),
-        (SLOT, one.map(|slot| slot.slot.to_string().into())),
-        (BUCKET, one.and_then(|slot| slot.bucket).map(|bucket| bucket.to_string().into())),
         (SESSION, None),
         (FRAME, None),
         (SOCKET, socket.map(|path| path.as_os_str().to_owned())),
@@ -107,7 +147,13 @@ pub fn variables_over_nodes(
         (RUN, Some(run.to_string().into())),
         (UNDER, (!under.is_empty()).then(|| under.into())),
         (RUN_NODES, Some(run_nodes(std::env::var(RUN_NODES).ok().as_deref(), nodes).into())),
-    ]
+    ]);
+    variables.extend(match single {
+        Some(grant) => of_slots(&grant.keys),
+        // Slots of different nodes have nothing to do with each other.
+        None => named([SLOTS, SLOT, BUCKET].map(|name| (name, None))),
+    });
+    variables
 }
 
 /// The nodes of the enclosing runs, and then those of this one, each once.
@@ -125,13 +171,13 @@ fn run_nodes(around: Option<&str>, nodes: &[String]) -> String {
 /// The variable by which the daemon finds what was started under a hold that can be lost. What an
 /// enclosing `canal run` put there stays: what it holds can be lost, too.
 #[must_use]
-pub fn hold_variable(tag: Tag) -> (&'static str, Option<OsString>) {
+pub fn hold_variable(tag: Tag) -> (Cow<'static, str>, Option<OsString>) {
     let mut value = std::env::var_os(HOLD).unwrap_or_default();
     if !value.is_empty() {
         value.push(" ");
     }
     value.push(tag.to_string());
-    (HOLD, Some(value))
+    (HOLD.into(), Some(value))
 }
 
 #[cfg(test)]
@@ -166,56 +212,73 @@ mod tests {
     }
 
     fn shown(grant: &Grant, socket: Option<&Path>) -> Vec<String> {
-        let show = |(name, value): (&str, Option<OsString>)| match value {
+        let show = |(name, value): (Cow<'_, str>, Option<OsString>)| match value {
             Some(value) => format!("{name}={}", value.to_string_lossy()),
             None => format!("-{name}"),
         };
-        variables(grant, socket).into_iter().map(show).collect()
+        let mut shown: Vec<_> = variables(grant, socket).into_iter().map(show).collect();
+        shown.sort_unstable();
+        shown
+    }
+
+    /// The variables of slots, those that are set.
+    fn slots(keys: &[(&str, Slots<'_>)]) -> Vec<String> {
+        let mut shown = shown(&grant(keys), None);
+        let is_of_slots = |it: &String| it.contains("SLOT") || it.contains("BUCKET");
+        shown.retain(|it| !it.starts_with('-') && is_of_slots(it));
+        shown
     }
 
     #[test]
-    fn one_slot_is_named_with_its_bucket() {
+    fn what_is_not_set_is_unset() {
         assert_eq!(
-            shown(&grant(&[("db", &[(4, Some(1))])]), None),
+            shown(&grant(&[("db", &[(4, None)])]), Some(Path::new("/d/s"))),
             [
-                "CANAL_KEY=db",
-                "CANAL_TOKEN=7",
-                "CANAL_SLOTS=4",
-                "CANAL_SLOT=4",
-                "CANAL_BUCKET=1",
-                "CANAL_SESSION=s3",
-                "CANAL_FRAME=f4",
-                "-CANAL_SOCKET",
-                "-CANAL_NODE",
-                "-CANAL_NODES",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_slot_without_a_bucket_unsets_the_bucket() {
-        let shown = shown(&grant(&[("db", &[(0, None)])]), None);
-        assert_eq!(shown[3..5], ["CANAL_SLOT=0", "-CANAL_BUCKET"]);
-    }
-
-    #[test]
-    fn several_slots_of_several_keys_are_listed_in_the_order_of_the_items() {
-        let grant = grant(&[("b", &[(2, Some(0)), (5, Some(1))]), ("a x", &[(0, None)])]);
-        let shown = shown(&grant, Some(Path::new("/d/s")));
-        assert_eq!(shown[0], "CANAL_KEY=b\na x");
-        assert_eq!(
-            shown[2..],
-            [
-                "CANAL_SLOTS=2,5,0",
-                "-CANAL_SLOT",
                 "-CANAL_BUCKET",
-                "CANAL_SESSION=s3",
-                "CANAL_FRAME=f4",
-                "CANAL_SOCKET=/d/s",
+                "-CANAL_BUCKET_DB",
                 "-CANAL_NODE",
                 "-CANAL_NODES",
+                "CANAL_FRAME=f4",
+                "CANAL_KEY=db",
+                "CANAL_SESSION=s3",
+                "CANAL_SLOT=4",
+                "CANAL_SLOTS=4",
+                "CANAL_SLOTS_DB=4",
+                "CANAL_SLOT_DB=4",
+                "CANAL_SOCKET=/d/s",
+                "CANAL_TOKEN=7",
             ]
         );
+        assert!(
+            shown(&grant(&[("b", &[]), ("a x", &[])]), None).contains(&"CANAL_KEY=b\na x".into())
+        );
+    }
+
+    #[test]
+    fn each_key_has_its_own_slots_and_the_first_one_the_plain_names() {
+        let keys: [(&str, Slots<'_>); 2] =
+            [("gpu/0", &[(4, Some(1))]), ("a x", &[(2, None), (5, None)])];
+        assert_eq!(
+            slots(&keys),
+            [
+                "CANAL_BUCKET=1",
+                "CANAL_BUCKET_GPU_0=1",
+                "CANAL_SLOT=4",
+                "CANAL_SLOTS=4,2,5",
+                "CANAL_SLOTS_A_X=2,5",
+                "CANAL_SLOTS_GPU_0=4",
+                "CANAL_SLOT_GPU_0=4",
+            ]
+        );
+        let [one, several] = keys;
+        assert!(!slots(&[several, one]).contains(&"CANAL_SLOT=4".to_owned()));
+        assert_eq!(slots(&[("db", &[])]), ["CANAL_SLOTS=", "CANAL_SLOTS_DB="]);
+    }
+
+    #[test]
+    fn keys_whose_variables_have_one_name_are_found() {
+        assert_eq!(clash(["a", "b-c", "b/c"]), Some(("b-c", "b/c", "B_C".to_owned())));
+        assert_eq!(clash(["a", "b-c", "b/d"]), None);
     }
 
     #[test]
@@ -244,10 +307,12 @@ mod tests {
             show(Some(&grant(&[("gpu", &[(3, None)])])), &["gpu2"], None),
             [
                 "CANAL_KEY=gpu",
+                "CANAL_NODE=gpu2",
+                "CANAL_NODES=gpu2",
                 "CANAL_SLOTS=3",
                 "CANAL_SLOT=3",
-                "CANAL_NODE=gpu2",
-                "CANAL_NODES=gpu2"
+                "CANAL_SLOTS_GPU=3",
+                "CANAL_SLOT_GPU=3"
             ]
         );
     }
@@ -258,11 +323,5 @@ mod tests {
         assert_eq!(run_nodes(None, &nodes), "web2,web1");
         assert_eq!(run_nodes(Some("web3,web1"), &nodes), "web3,web1,web2");
         assert_eq!(run_nodes(Some(""), &nodes[..1]), "web2");
-    }
-
-    #[test]
-    fn a_grant_without_slots_has_an_empty_list() {
-        let shown = shown(&grant(&[("db", &[])]), None);
-        assert_eq!(shown[2..4], ["CANAL_SLOTS=", "-CANAL_SLOT"]);
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn inherit(ends: JobserverEnds, at_least: i32) -> io::Result<Variable
     let read = fds::inherit(ends.offers, at_least)?;
     let write = fds::inherit(ends.returns, at_least)?;
     let flags = makeflags(&std::env::var_os(MAKEFLAGS).unwrap_or_default(), read, write);
-    Ok(vec![(MAKEFLAGS, Some(flags)), (CARGO_MAKEFLAGS, None), (MFLAGS, None)])
+    Ok(vec![(MAKEFLAGS.into(), Some(flags)), (CARGO_MAKEFLAGS.into(), None), (MFLAGS.into(), None)])
 }
 
 /// The flags that a caller of make set, with this jobserver instead of another one. make writes its

@@ -19,7 +19,7 @@ mod supervise;
 
 pub use become_command::{Asked, NotBegun, become_command, become_command_over_nodes};
 pub use command::{Command, NotRun};
-pub use environment::{Variables, variables};
+pub use environment::{Variables, clash, variables};
 pub use exit_code::{OwnCode, SUCCESS};
 pub use lost_hold::LostHold;
 pub use supervise::{

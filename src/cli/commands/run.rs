@@ -23,7 +23,7 @@ use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
 use crate::run::{
     Asked, ChildChannel, Command, Ended, Fate, KILL_AFTER_DEFAULT, Limits, LostHold, NotBegun,
-    NotRun, OwnCode, SupervisorHooks, become_command, supervise,
+    NotRun, OwnCode, SupervisorHooks, become_command, clash, supervise,
 };
 use crate::sys::signals::SignalRefused;
 
@@ -41,6 +41,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
         acquisition::request(&args.lock, &args.wait, args.session, &args.note, &shown)
             .map_err(|failed| key_before_command(failed, args))?;
     check_jobserver(args, &request)?;
+    check_variables(&request)?;
     request.with_children = args.how.with_children || args.how.jobserver;
     request.jobserver = args.how.jobserver;
     request.on_lost = on_lost(&args.how);
@@ -70,6 +71,18 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
             job.can_be_lost = true;
             job.supervise(&unlimited(&args.how))
         }
+    }
+}
+
+/// Fails if variables of two keys, such as `CANAL_SLOT_GPU`, would have one name.
+fn check_variables(request: &Acquire) -> Result<(), Failed> {
+    let counted = request.items.iter().filter(|item| item.mode.is_none());
+    match clash(counted.map(|item| &*item.key)) {
+        None => Ok(()),
+        Some((one, other, suffix)) => Err(Failed::new(format!(
+            "`{one}` and `{other}` would both set CANAL_SLOT_{suffix} for the command"
+        ))
+        .hint("rename one key, or take one lock with `canal run` inside the other")),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Nothing changes on the way except for what the caller names: arguments and environment are
 //! bytes, not text.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -108,7 +109,11 @@ impl Candidate {
 /// `environment` is set in it, or unset with `None`. Everything else in it is passed on byte for
 /// byte and in order. `/bin/sh` runs a file whose format the kernel does not know (ENOEXEC), as in
 /// execvp(3) of glibc. Returns only if it failed.
-pub fn exec(file: &Path, argv: &[OsString], environment: &[(&str, Option<OsString>)]) -> io::Error {
+pub fn exec(
+    file: &Path,
+    argv: &[OsString],
+    environment: &[(Cow<'_, str>, Option<OsString>)],
+) -> io::Error {
     match prepare(file, argv, environment) {
         Ok(prepared) => prepared.exec().into(),
         Err(error) => error,
@@ -167,13 +172,15 @@ impl Prepared {
 fn prepare(
     file: &Path,
     argv: &[OsString],
-    environment: &[(&str, Option<OsString>)],
+    environment: &[(Cow<'_, str>, Option<OsString>)],
 ) -> io::Result<Prepared> {
     let mut entries = own_environment();
-    entries.retain(|own| environment.iter().all(|(name, _)| name_of(own) != name.as_bytes()));
+    let is_set =
+        |own: &CString| environment.iter().any(|(name, _)| name_of(own) == name.as_bytes());
+    entries.retain(|own| !is_set(own));
     for (name, value) in environment {
         if let Some(value) = value {
-            entries.push(entry(OsStr::new(name), value)?);
+            entries.push(entry(OsStr::new(&**name), value)?);
         }
     }
     Prepared::new(file, argv, entries)

@@ -98,10 +98,31 @@ fn canal_sets_or_unsets_each_of_its_variables() {
         assert_eq!(hold.len(), usize::from(backend::IS_ENGINE), "{shown}");
         names
     };
-    assert_eq!(set(&one), ["BUCKET", "FRAME", "KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);
+    let common = ["FRAME", "KEY", "SESSION", "SLOTS", "TOKEN"];
+    let sorted = |more: &[&str]| {
+        let mut all: Vec<_> = common.iter().chain(more).map(|name| (*name).to_owned()).collect();
+        all.sort_unstable();
+        all
+    };
+    let of_one = ["BUCKET", "BUCKET_GPU", "SLOT", "SLOTS_GPU", "SLOT_GPU"];
+    assert_eq!(set(&one), sorted(&of_one));
     // Slots without buckets; then more than one slot.
-    assert_eq!(set(&run(&["-k", "n=4"])), ["FRAME", "KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);
-    assert_eq!(set(&run(&["-k", "m=4x1:2"])), ["FRAME", "KEY", "SESSION", "SLOTS", "TOKEN"]);
+    assert_eq!(set(&run(&["-k", "n=4"])), sorted(&["SLOT", "SLOTS_N", "SLOT_N"]));
+    assert_eq!(set(&run(&["-k", "m=4x1:2"])), sorted(&["SLOTS_M"]));
+}
+
+#[test]
+fn each_key_has_variables_of_its_own() {
+    let world = World::with_daemon();
+    let show = "echo $CANAL_SLOT $CANAL_SLOTS, $CANAL_SLOT_GPU, $CANAL_SLOTS_CPU";
+    let two = world.canal(["run", "-k", "gpu=2", "-k", "cpu=8:3", "-c", show]).end().code(0);
+    assert_eq!(two.stdout, "0 0,0,1,2, 0, 0,1,2\n");
+    let inner = "canal run -k cpu -c 'echo $CANAL_SLOT_GPU $CANAL_SLOT_CPU'";
+    let nested = world.canal(["run", "-k", "gpu", "-c", inner]).end().code(0);
+    assert_eq!(nested.stdout, "0 0\n", "what is held outside stays known");
+    let clash = world.canal(["run", "-k", "a-b", "-k", "a_b", "true"]).end().code(125).stderr;
+    let message = "canal: `a-b` and `a_b` would both set CANAL_SLOT_A_B for the command\nhint: ";
+    assert!(clash.starts_with(message), "{clash}");
 }
 
 #[test]

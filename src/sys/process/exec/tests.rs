@@ -175,7 +175,7 @@ fn becomes() {
         "cat" => {
             let ours =
                 [("CANAL_KEY", Some("new".into())), ("CANAL_SLOT", None), ("CANAL_NEW", None)];
-            exec(&file, &cat("cat"), &ours)
+            exec(&file, &cat("cat"), &ours.map(|(name, value)| (name.into(), value)))
         }
         "script" => {
             let argv = [b"name".as_slice(), b"a b", b"\xff", b""];
