@@ -16,18 +16,21 @@ const VARIABLE: &str = "CANAL_NOTE";
 pub(crate) struct NoteArgs {
     /// Show TEXT to everyone who sees the lock [default: $CANAL_NOTE]
     ///
-    /// A note, such as the URL of a CI run, has at most 512 bytes. Other users can read it.
+    /// Without either, the note of a CI job is the URL of its run; --note '' turns that off. A note
+    /// has at most 512 bytes, and other users can read it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<OsString>,
 }
 
 impl NoteArgs {
-    /// The note of a new request: that of the option, else of the environment.
+    /// The note of a new request: that of the option, else of the environment, else the address of
+    /// the CI run around it.
     ///
     /// # Errors
     /// It is too long.
     pub(crate) fn of_request(&self) -> Result<Option<String>, Failed> {
-        Ok(self.of_renewal()?.filter(|note| !note.is_empty()))
+        let note = self.of_renewal()?.or_else(|| of_ci(|name| std::env::var(name).ok()));
+        Ok(note.filter(|note| !note.is_empty()))
     }
 
     /// The note that a lease is to have from now on, empty for none; `None` if it keeps its own. An
@@ -42,6 +45,42 @@ impl NoteArgs {
         let inherited = std::env::var_os(VARIABLE).filter(|note| !note.is_empty());
         inherited.map(|note| checked(&note, VARIABLE)).transpose()
     }
+}
+
+/// The address of the CI run that these variables describe, if it fits into a note.
+fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let text = |name: &str| variable(name).filter(|text| !text.is_empty());
+    let of_actions = |run: &str| {
+        let (server, repository) = (text("GITHUB_SERVER_URL")?, text("GITHUB_REPOSITORY")?);
+        Some(format!("{server}/{repository}/actions/runs/{}", text(run)?))
+    };
+    let of_azure = || {
+        let (server, project) = (text("SYSTEM_COLLECTIONURI")?, text("SYSTEM_TEAMPROJECT")?);
+        let (server, project) = (server.trim_end_matches('/'), project.replace(' ', "%20"));
+        Some(format!("{server}/{project}/_build/results?buildId={}", text("BUILD_BUILDID")?))
+    };
+    // Gitea and Forgejo set the variables of GitHub, too, and address runs by their numbers.
+    let url = if text("GITEA_ACTIONS").or_else(|| text("FORGEJO_ACTIONS")).is_some() {
+        of_actions("GITHUB_RUN_NUMBER")
+    } else if text("GITHUB_ACTIONS").is_some() {
+        of_actions("GITHUB_RUN_ID")
+    } else if text("GITLAB_CI").is_some() {
+        text("CI_JOB_URL")
+    } else if text("JENKINS_URL").is_some() {
+        text("BUILD_URL")
+    } else if text("BUILDKITE").is_some() {
+        let job = text("BUILDKITE_JOB_ID").map_or_else(String::new, |job| format!("#{job}"));
+        text("BUILDKITE_BUILD_URL").map(|url| url + &job)
+    } else if text("CIRCLECI").is_some() {
+        text("CIRCLE_BUILD_URL")
+    } else if text("TF_BUILD").is_some() {
+        of_azure()
+    } else if text("CI").as_deref() == Some("woodpecker") {
+        text("CI_PIPELINE_URL")
+    } else {
+        None
+    };
+    url.filter(|url| url.len() <= NOTE_BYTES_MAX)
 }
 
 fn checked(note: &OsStr, source: &str) -> Result<String, Failed> {
@@ -71,6 +110,38 @@ mod tests {
         let failed = given(&(longest + "x")).of_request().unwrap_err();
         assert_eq!(failed.message, "--note has 513 bytes; a note has at most 512");
         assert!(failed.hint.is_some());
+    }
+
+    #[test]
+    fn each_ci_service_is_known_by_its_variables() {
+        let github = "GITHUB_SERVER_URL=https://g GITHUB_REPOSITORY=a/b GITHUB_RUN_ID=7 GITHUB_RUN_NUMBER=3 GITHUB_ACTIONS=true";
+        for (variables, url) in [
+            (github.to_owned(), "https://g/a/b/actions/runs/7"),
+            (format!("{github} GITEA_ACTIONS=true"), "https://g/a/b/actions/runs/3"),
+            (format!("{github} FORGEJO_ACTIONS=true"), "https://g/a/b/actions/runs/3"),
+            ("GITLAB_CI=true CI_JOB_URL=https://l/1".into(), "https://l/1"),
+            ("JENKINS_URL=https://j BUILD_URL=https://j/1/".into(), "https://j/1/"),
+            (
+                "BUILDKITE=true BUILDKITE_BUILD_URL=https://k/1 BUILDKITE_JOB_ID=x".into(),
+                "https://k/1#x",
+            ),
+            ("CIRCLECI=true CIRCLE_BUILD_URL=https://c/1".into(), "https://c/1"),
+            (
+                "TF_BUILD=True SYSTEM_COLLECTIONURI=https://z/o/ SYSTEM_TEAMPROJECT=p BUILD_BUILDID=5"
+                    .into(),
+                "https://z/o/p/_build/results?buildId=5",
+            ),
+            ("CI=woodpecker CI_PIPELINE_URL=https://w/1".into(), "https://w/1"),
+            ("CI=true BUILD_URL=https://x".into(), ""),
+            ("GITHUB_ACTIONS=true GITHUB_RUN_ID=7".into(), ""),
+            (format!("CIRCLECI=true CIRCLE_BUILD_URL={}", "x".repeat(600)), ""),
+        ] {
+            let variable = |name: &str| {
+                let mut all = variables.split(' ').filter_map(|it| it.split_once('='));
+                all.find(|(it, _)| *it == name).map(|(_, value)| value.to_owned())
+            };
+            assert_eq!(of_ci(variable).unwrap_or_default(), url, "{variables}");
+        }
     }
 
     #[test]

@@ -39,6 +39,23 @@ fn the_notes_of_holders_and_waiters_are_shown() {
 }
 
 #[test]
+fn a_ci_job_is_known_by_the_address_of_its_run() {
+    let world = World::with_daemon();
+    let job = |args: &[&str]| {
+        let job = world.canal([&["run", "-k", "x"][..], args, &["--", "cat"]].concat());
+        job.env("GITLAB_CI", "true").env("CI_JOB_URL", "https://ci/job/7")
+    };
+    let noted = job(&[]).stdin(std::process::Stdio::piped()).spawn();
+    until_noted(&world, "x", Some("https://ci/job/7"));
+    noted.finish();
+    let without = job(&["--note", ""]).stdin(std::process::Stdio::piped()).spawn();
+    world.until_held("x", 1);
+    until_noted(&world, "x", None);
+    without.finish();
+    until_nothing(&world);
+}
+
+#[test]
 fn a_note_cannot_steer_a_terminal_and_is_not_long() {
     let world = World::with_daemon();
     let odd = " a\n\u{2028}b\u{1b}[2J\u{202e}c ";
