@@ -35,7 +35,10 @@ const REDRAW_AFTER: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// When a log gets its first line; with `-v` it gets one at once.
-const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
+const FIRST_LINE_AFTER: Duration = Duration::from_secs(2);
+
+/// When a log gets its second line; later ones follow at doubling intervals.
+const SECOND_LINE_AFTER: Duration = Duration::from_secs(10);
 
 /// Where the wait is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +180,7 @@ impl Waiting {
         }
         // Not once for each time that went by while a terminal was shown the line.
         while self.next_line_after <= passed {
-            self.next_line_after = (2 * self.next_line_after).max(FIRST_LINE_AFTER);
+            self.next_line_after = (2 * self.next_line_after).max(SECOND_LINE_AFTER);
         }
         let text = self.text(None, here, Some(passed));
         self.verbosity.note(&format!("{} {text}", Now::here().stamp()));
