@@ -14,7 +14,7 @@ use super::handle::HandleArgs;
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
 use super::nodes::{LeaderNodesArgs, NodesArgs};
 use super::note::NoteArgs;
-use super::number::{number, pid, positive};
+use super::number::{number, pid, positive, slots_or_none};
 use super::session::SessionArgs;
 use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
@@ -492,8 +492,8 @@ pub(crate) struct ResizeArgs {
     /// The number of buckets [default: 1]
     #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
     pub(crate) buckets: Option<u64>,
-    /// Allow N slots; 0 pauses
-    #[arg(short = 'j', long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
+    /// Allow N slots, such as 4, cpus or memory:8G; 0 pauses
+    #[arg(short = 'j', long, value_name = "N", value_parser = slots_or_none, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
     /// Forget the stored size
     #[arg(long, conflicts_with_all = ["per", "buckets", "slots"])]

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::definition::{Global, RunArgs};
 use super::duration;
 use super::lock::{KeyArg, plain_key};
-use super::number::{exit_code, number, positive, priority};
+use super::number::{exit_code, number, positive, priority, slots};
 
 /// Reads `canal run …`; `None` if clap has to.
 pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global, RunArgs)> {
@@ -123,7 +123,7 @@ impl Plain {
             b"write" => lock.writes.push(plain_key(text).ok()?),
             b"per" => once(&mut lock.per, positive(text))?,
             b"buckets" => once(&mut lock.buckets, number(text))?,
-            b"slots" => once(&mut lock.slots, positive(text))?,
+            b"slots" => once(&mut lock.slots, slots(text))?,
             b"count" => once(&mut lock.count, positive(text))?,
             b"wait" => once(&mut wait.wait, duration::parse(text))?,
             b"conflict-exit-code" => once(&mut wait.conflict_exit_code, exit_code(text))?,

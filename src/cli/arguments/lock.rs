@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::number::{number, positive};
+use super::number::{number, positive, slots};
 use crate::cli::failed::Failed;
 use crate::core::{Key, View};
 use crate::protocol::{Mode, WireItem};
@@ -45,9 +45,9 @@ pub(crate) struct LockArgs {
     pub(crate) buckets: Option<u64>,
     /// Run at most N at once [default: the lock's size, else 1]
     ///
-    /// The lock's size is the stored one, else that of the latest holder. The lock is re-entrant for
-    /// its owner.
-    #[arg(short = 'j', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    /// N may be cpus, cpus/4, or memory:8G for slots of 8 GiB. The lock's size is the stored one,
+    /// else that of the latest holder. The lock is re-entrant for its owner.
+    #[arg(short = 'j', long, value_name = "N", value_parser = slots, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
     /// Take N slots [default: 1]
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = positive, allow_negative_numbers = true)]

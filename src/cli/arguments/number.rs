@@ -1,6 +1,8 @@
 //! Numbers on the command line. An error does not repeat the number: clap prints the option and its
 //! value before it.
 
+use crate::sys::machine;
+
 /// A whole number that is not negative.
 pub(crate) fn number(text: &str) -> Result<u64, String> {
     whole(text)?.ok_or_else(|| "must not be negative".to_owned())
@@ -24,6 +26,45 @@ pub(crate) fn positive(text: &str) -> Result<u64, String> {
         Some(n) if n > 0 => Ok(n),
         _ => Err("must be at least 1".to_owned()),
     }
+}
+
+/// A number of slots: at least 1, or what this machine has: `cpus`, `cpus/4`, or `memory:8G` for slots of 8 GiB.
+pub(crate) fn slots(text: &str) -> Result<u64, String> {
+    of_machine(text).unwrap_or_else(|| positive(text))
+}
+
+/// As [`slots`], where 0 is a number, too.
+pub(crate) fn slots_or_none(text: &str) -> Result<u64, String> {
+    of_machine(text).unwrap_or_else(|| number(text))
+}
+
+fn of_machine(text: &str) -> Option<Result<u64, String>> {
+    if let Some(divisor) = text.strip_prefix("cpus") {
+        let share = match divisor.strip_prefix('/') {
+            Some(divisor) => positive(divisor),
+            None if divisor.is_empty() => Ok(1),
+            None => return None,
+        };
+        return Some(share.map(|share| (machine::processors() / share).max(1)));
+    }
+    let slot = text.strip_prefix("memory:").map(bytes)?;
+    Some(slot.and_then(|slot| {
+        let memory = machine::memory_bytes().ok_or("the size of the memory is unknown")?;
+        Ok((memory / slot).max(1))
+    }))
+}
+
+/// `512M`, `8G`: powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let shift = match text.bytes().last() {
+        Some(b'K') => 10,
+        Some(b'M') => 20,
+        Some(b'G') => 30,
+        Some(b'T') => 40,
+        _ => return Err("a slot of memory is a number with K, M, G or T, such as 8G".to_owned()),
+    };
+    let count = positive(&text[..text.len() - 1])?;
+    count.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
 /// A process that may own a lock. Whether process 1 may is not decided here: that of a container
@@ -60,6 +101,24 @@ mod tests {
         for text in ["", "-", "+1", "1.5", "--1", " 1"] {
             assert_eq!(error(text), "not a whole number", "{text}");
         }
+    }
+
+    #[test]
+    fn a_size_may_be_that_of_this_machine() {
+        let processors = machine::processors();
+        assert_eq!(slots("cpus"), Ok(processors));
+        assert_eq!(slots("cpus/1"), Ok(processors));
+        assert_eq!(slots_or_none("cpus/1000000"), Ok(1));
+        let memory = machine::memory_bytes().unwrap();
+        assert_eq!(slots("memory:1M"), Ok(memory >> 20));
+        assert_eq!(slots("memory:1000T"), Ok(1));
+        assert_eq!((slots("3"), slots_or_none("0")), (Ok(3), Ok(0)));
+        for text in
+            ["cpus/0", "cpus/", "cpus4", "memory:", "memory:8", "memory:0G", "memory:xG", "0"]
+        {
+            assert!(slots(text).is_err(), "{text}");
+        }
+        assert_eq!(slots("memory:99999999999999T").unwrap_err(), "too large");
     }
 
     #[test]
