@@ -3,6 +3,7 @@
 //! A call that is not allowed here is never tried, so that a test on a new kernel runs the code for
 //! an old kernel.
 
+pub mod machine;
 #[cfg(test)]
 pub(crate) mod simulated;
 

@@ -12,7 +12,6 @@ pub mod detach;
 pub mod dir;
 pub mod fds;
 pub mod kernel;
-pub mod machine;
 pub mod memory;
 pub mod peer;
 pub mod pidfd;

@@ -1,7 +1,7 @@
 //! Numbers on the command line. An error does not repeat the number: clap prints the option and its
 //! value before it.
 
-use crate::sys::machine;
+use crate::sys::kernel::machine;
 
 /// A whole number that is not negative.
 pub(crate) fn number(text: &str) -> Result<u64, String> {
