@@ -32,7 +32,8 @@ impl Coordinator {
     }
 
     fn give_back_at(&mut self, turn: &mut Turn, at: usize) {
-        let longest_ms = self.timing.ttl_ms + self.timing.margin_ms;
+        let timing = self.timing_of(at);
+        let longest_ms = timing.ttl_ms + timing.margin_ms;
         let node = &self.nodes[at];
         match node.hold {
             Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => self.cancel(turn, at),

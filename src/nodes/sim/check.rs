@@ -2,7 +2,7 @@
 
 use super::host::{Command, Job};
 use super::node::Node;
-use super::world::World;
+use super::world::{BEAT_MS, World};
 use crate::nodes::Require;
 
 /// Whether two commands exclude each other.
@@ -88,6 +88,20 @@ impl World {
             Some(name) => Err(format!("{name:?} waits behind its own older request")),
             None => Ok(()),
         }
+    }
+
+    /// What is not confirmed depends on a connection, over which its client was heard lately.
+    pub(super) fn check_unconfirmed(&self) -> Result<(), String> {
+        for (at, node) in self.nodes.iter().enumerate() {
+            for name in node.locks.unconfirmed() {
+                let mut wires = self.network.wires.values();
+                let wire = wires.find(|wire| wire.node == at && wire.asked.contains(&name));
+                if wire.is_none_or(|wire| self.now > wire.heard_at + wire.ttl_ms + 2 * BEAT_MS) {
+                    return Err(format!("{name:?} on node {at} outlives its client"));
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn check_nothing_left(&self) -> Result<(), String> {

@@ -32,8 +32,9 @@ pub(super) struct Emphasis {
     /// For how long things go wrong.
     pub(super) troubled_ms: u64,
     /// Weights of cuts, broken connections, stops and kills of coordinators, restarts, reboots,
-    /// nodes that lose their state, and grants that are broken by force before they are confirmed.
-    pub(super) weights: [u32; 8],
+    /// nodes that lose their state, grants that are broken by force before they are confirmed, and
+    /// renewals by another party.
+    pub(super) weights: [u32; 9],
     /// How long a cut, a stop or an absence lasts, at most.
     pub(super) lasts_ms: u64,
     /// This node is away until all that do not need it have finished.
@@ -59,9 +60,9 @@ impl Emphasis {
             1 => vec![Require::Majority],
             _ => exclusive.to_vec(),
         };
-        let mut weights = [0; 8].map(|_| rng.u32(0..10));
+        let mut weights = [0; 9].map(|_| rng.u32(0..10));
         if rng.bool() {
-            weights[rng.usize(0..8)] += 40;
+            weights[rng.usize(0..9)] += 40;
         }
         weights[0] += 1;
         Self {
@@ -101,7 +102,7 @@ impl Emphasis {
             has_slow_paths: false,
             faults_ms: 0,
             troubled_ms: 0,
-            weights: [0; 8],
+            weights: [0; 9],
             lasts_ms: 0,
             is_off: None,
             own_jobs: 0,

@@ -4,10 +4,12 @@
 //! Time goes from event to event. Messages are in order on each connection and late between two of
 //! them; they are lost with their connection, or arrive long after its end. Connections are cut in
 //! one direction or both; coordinators are stopped, and killed between two effects; daemons and
-//! machines start again, with their state or without. Clocks run at different rates.
+//! machines start again, with their state or without; another party renews leases with TTLs of its own.
+//! Clocks run at different rates.
 //!
 //! Each step checks that no two commands that exclude each other run, that as many nodes keep the
-//! lock of a command as it requires, and that no node knows lists that need not meet. Each start
+//! lock of a command as it requires, that no node knows lists that need not meet, that no request waits
+//! behind itself, and that no part without a confirmation outlives its client. Each start
 //! checks that tokens grow. In the end, when nothing goes wrong any more, every request must
 //! finish, and nothing may be left.
 //!
@@ -214,7 +216,24 @@ fn a_request_that_comes_back_under_another_name_is_found() {
 }
 
 #[test]
+fn a_ttl_that_another_party_lowers_is_found() {
+    assert_unsafe(Rule::TtlOnlyGrows);
+}
+
+#[test]
+fn a_frozen_client_that_keeps_its_unconfirmed_parts_is_found() {
+    let what = found(Rule::SilentPartsEnd);
+    assert!(what.contains("outlives its client"), "{what}");
+}
+
+#[test]
+fn a_time_to_wait_that_begins_with_each_coordinator_is_found() {
+    let what = found(Rule::WaitsOnce);
+    assert!(what.contains("after its time to wait"), "{what}");
+}
+
+#[test]
 fn rule_8_a_collecting_grant_that_outlives_its_connection_is_found() {
     let what = found(Rule::CollectingEnds);
-    assert!(what.contains("stuck") || what.contains("is left"), "{what}");
+    assert!(what.contains("outlives its client"), "{what}");
 }

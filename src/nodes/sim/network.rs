@@ -44,6 +44,7 @@ pub(super) enum Reply {
     TokenTaken(Token),
     Renewed {
         sent: Millis,
+        ttl_ms: u64,
     },
     Gone,
     /// The connection was closed.

@@ -105,12 +105,20 @@ impl Node {
         confirmed
     }
 
-    /// Only a firm lease can be renewed.
-    pub(super) fn renew(&mut self, now: u64, name: LeaseName) -> bool {
+    /// Only a firm lease can be renewed. Returns the TTL in force: `new_ms` if that is longer.
+    pub(super) fn renew(&mut self, now: u64, name: LeaseName, new_ms: u64) -> Option<u64> {
         let shown = self.clock.at(now);
-        let Some((ends_at, ttl_ms)) = self.leases.get_mut(&name) else { return false };
+        let (ends_at, ttl_ms) = self.leases.get_mut(&name)?;
+        if new_ms > *ttl_ms || new_ms > 0 && is_broken(Rule::TtlOnlyGrows) {
+            *ttl_ms = new_ms;
+        }
         *ends_at = shown + *ttl_ms;
-        true
+        Some(*ttl_ms)
+    }
+
+    /// The firm leases.
+    pub(super) fn leases(&self) -> impl Iterator<Item = LeaseName> {
+        self.leases.keys().copied()
     }
 
     pub(super) fn release(&mut self, name: LeaseName) -> Vec<Told> {

@@ -24,6 +24,12 @@ pub(in crate::nodes) enum Rule {
     AsksInOrder,
     /// A request that reaches too few nodes holds nothing.
     GivesBackBelowNeed,
+    /// A node never lowers the TTL of a lease.
+    TtlOnlyGrows,
+    /// A part that is not confirmed ends if nothing is heard of its client for the TTL.
+    SilentPartsEnd,
+    /// The time to wait begins with the request, not with each coordinator.
+    WaitsOnce,
     /// A request that comes back to a node goes on under its name there.
     ComesBackUnderItsName,
     /// A request that waits looks for deadlocks.

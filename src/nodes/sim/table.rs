@@ -179,9 +179,15 @@ impl Locks {
 
     /// A grant that is not confirmed.
     pub(super) fn collecting(&self) -> Option<LeaseName> {
+        self.unconfirmed().next()
+    }
+
+    /// The grants that are not confirmed.
+    pub(super) fn unconfirmed(&self) -> impl Iterator<Item = LeaseName> {
         let is_collecting =
             |request: &RequestId| self.table.hold_of(*request).is_some_and(|hold| hold.provisional);
-        self.known.iter().find(|(request, _)| is_collecting(request)).map(|(_, asked)| asked.name)
+        let known = self.known.iter().filter(move |(request, _)| is_collecting(request));
+        known.map(|(_, asked)| asked.name)
     }
 
     /// Makes a collecting grant firm. The error is from which token on all are free, if the grant was

@@ -6,11 +6,12 @@ use super::clock::Clock;
 use super::draw::Emphasis;
 use super::host::{Command, Ends, Host};
 use super::network::{Call, Network, Reply};
-use super::node::{Node, Restart};
+use super::node::{LONGEST_TTL_MS, Node, Restart};
+use super::rule::{Rule, is_broken};
 use super::starts::Starts;
 use super::table::{Asked, LeaseName, Told};
 use crate::core::Token;
-use crate::nodes::{Deadline, Effect, Input};
+use crate::nodes::{Deadline, Effect, Input, Plan, TTL_MIN_MS};
 
 /// How long killing a command may take, at most, as a part of its TTL: well within the margin.
 const KILL_PART: u64 = 25;
@@ -19,7 +20,7 @@ const KILL_PART: u64 = 25;
 const CALM_MS: u64 = 3_600_000;
 
 /// How often bridges look whether they have heard of their coordinator.
-const BEAT_MS: u64 = 1_000;
+pub(super) const BEAT_MS: u64 = 1_000;
 
 /// What happened in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(super) struct World {
     emphasis: Emphasis,
     pub(super) nodes: Vec<Node>,
     pub(super) hosts: Vec<Host>,
-    network: Network,
+    pub(super) network: Network,
     next_run: u32,
     next_fault: u64,
     next_beat: u64,
@@ -114,7 +115,7 @@ impl World {
         }
         self.run_until(Self::is_over, "although all is well")?;
         let all_up = self.nodes.iter().map(|node| node.down_until).fold(self.now, u64::max);
-        let until = all_up + 2 * self.emphasis.ttl_ms + 30_000;
+        let until = all_up + 2 * LONGEST_TTL_MS + 30_000;
         while self.now < until {
             self.step()?;
         }
@@ -204,7 +205,8 @@ impl World {
         self.check_overlap()?;
         self.check_kept()?;
         self.check_lists()?;
-        self.check_own_requests()
+        self.check_own_requests()?;
+        self.check_unconfirmed()
     }
 
     // The network.
@@ -289,8 +291,8 @@ impl World {
             Reply::TokenTaken(least) => {
                 self.hand_on(id, |node| Input::TokenTaken { node, least });
             }
-            Reply::Renewed { sent } => {
-                self.hand_on(id, |node| Input::Renewed { node, sent, ttl_ms: None });
+            Reply::Renewed { sent, ttl_ms } => {
+                self.hand_on(id, |node| Input::Renewed { node, sent, ttl_ms: Some(ttl_ms) });
             }
             Reply::Gone => self.hand_on(id, |node| Input::Gone { node }),
         }
@@ -311,7 +313,7 @@ impl World {
             let is_silent = self.now > wire.heard_at + wire.ttl_ms;
             if is_heard && let Some(wire) = self.network.wires.get_mut(&id) {
                 wire.heard_at = self.now;
-            } else if is_silent {
+            } else if is_silent && !is_broken(Rule::SilentPartsEnd) {
                 self.end_serving(id);
             }
         }
@@ -357,8 +359,8 @@ impl World {
                 (Some(reply), Vec::new())
             }
             Call::Renew { name, sent } => {
-                let is_renewed = node.renew(self.now, name);
-                let reply = if is_renewed { Reply::Renewed { sent } } else { Reply::Gone };
+                let renewed = node.renew(self.now, name, 0);
+                let reply = renewed.map_or(Reply::Gone, |ttl_ms| Reply::Renewed { sent, ttl_ms });
                 (Some(reply), Vec::new())
             }
             Call::Release { name } => (Some(Reply::Gone), node.release(name)),
@@ -480,6 +482,11 @@ impl World {
                 old.into_iter().for_each(|old| self.network.close(&mut self.rng, self.now, old));
             }
             Effect::Ask { node, lease, no_wait, spare } => {
+                let Plan { wait_ms, asked_at, .. } = job.plan;
+                let is_late = |wait_ms| wait_ms > 0 && shown >= asked_at + wait_ms;
+                if job.command.is_none() && !job.is_done && wait_ms.is_some_and(is_late) {
+                    return Err(format!("run {} asks after its time to wait", job.run));
+                }
                 let mut over = job.over.clone();
                 over.spare = spare;
                 let asked =
@@ -647,6 +654,7 @@ impl World {
             Some(4) => self.restart(node, self.now + lasts_ms.min(3_000), Restart::Daemon),
             Some(5) => self.restart(node, until, Restart::Machine),
             Some(7) => self.break_by_force(node),
+            Some(8) => self.renew_for_another(node),
             _ => {
                 // One at a time: what two nodes have forgotten nobody can know.
                 let waits = self.nodes.iter().any(|node| node.has_lost(self.now));
@@ -668,6 +676,18 @@ impl World {
             let told = self.nodes[at].release(name);
             self.tell(at, told);
         }
+    }
+
+    /// Another party that has the handle of a lease renews it with a TTL of its own.
+    fn renew_for_another(&mut self, at: usize) {
+        let leases: Vec<LeaseName> = self.nodes[at].leases().collect();
+        if leases.is_empty() || !self.nodes[at].is_up(self.now) {
+            return;
+        }
+        let name = leases[self.rng.usize(0..leases.len())];
+        let ttl_ms = self.rng.u64(TTL_MIN_MS..=LONGEST_TTL_MS);
+        self.note(format!("another party renews {name:?} on node {at} for {ttl_ms} ms"));
+        self.nodes[at].renew(self.now, name, ttl_ms);
     }
 
     fn restart(&mut self, node: usize, until: u64, how: Restart) {
