@@ -39,11 +39,11 @@ pub enum Change {
         /// The nodes that it waits for, in the order in which they are asked.
         waits_for: Vec<usize>,
     },
-    /// A node grants nothing over nodes until then, because it had to make its state anew.
+    /// Nodes grant nothing over nodes yet, because they had to make their state anew.
     NotYet {
-        /// Which node.
-        node: usize,
-        /// Until when.
+        /// Which nodes.
+        nodes: Vec<usize>,
+        /// When the last of them grants.
         until: Millis,
     },
     /// Too few nodes answer. The request holds nothing and keeps nobody waiting until enough do.

@@ -11,6 +11,14 @@ pub enum Input {
         /// Which node.
         node: usize,
     },
+    /// As [`Self::Reached`], but the node grants nothing over nodes for some time, because it had to make
+    /// its state anew.
+    NotYet {
+        /// Which node.
+        node: usize,
+        /// For how many milliseconds.
+        left_ms: Millis,
+    },
     /// No connection could be opened, or it is broken.
     Away {
         /// Which node.

@@ -314,6 +314,30 @@ fn mended_in_time(ttl: Duration) -> Option<()> {
     Some(())
 }
 
+/// The old bridge of the request would live for its TTL, which is longer than the test.
+#[test]
+fn what_a_request_left_behind_a_cut_is_not_in_its_way() {
+    let nodes = Nodes::new();
+    let Some(network) = Network::new(&nodes, "a request whose link is cut and mended") else {
+        return;
+    };
+    let node = &nodes.nodes[1];
+    let job = node.canal(["run", "-k", "x", "--", "cat"]).stdin(Stdio::piped()).spawn();
+    wait_until("the job runs", || node.held("x") == 1);
+    let on = HOSTS.map(|host| format!("ssh:{host}")).join(",");
+    let words = ["run", "--on", &on, "--ttl", "30m", "-k", "x", "--", "true"];
+    let request = network.canal(&words).spawn();
+    wait_until("it waits", || node.key("x").waiting == 1);
+    network.cut(1, Cut::BothWays);
+    let said = |words: &str| times(&request, &format!("ssh:{} {words}", HOSTS[1])) > 0;
+    wait_until("it has given the connection up", || said("away since"));
+    network.mend(1, Cut::BothWays);
+    wait_until("it has another", || said("answers again"));
+    job.finish().code(0);
+    request.end().code(0);
+    nodes.until_free();
+}
+
 #[test]
 fn who_leads_is_known_as_long_as_a_majority_can_be_reached() {
     let nodes = Nodes::new();

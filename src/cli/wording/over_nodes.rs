@@ -1,7 +1,9 @@
 //! What is said about a lock over nodes.
 
+use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pin;
 use crate::nodes::{Change, Millis, Outcome, Refusal, Require};
+use crate::protocol::node_address::NodeAddress;
 use crate::run::nodes::{Ending, Line, NotHeld, Word};
 use crate::sys::clock;
 
@@ -29,7 +31,7 @@ pub(crate) fn lease_line(word: &Word<'_>) -> Option<Line> {
 
 fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
     let (is_note, text) = match word {
-        Word::Met { name, pin } => (true, met(name, pin)),
+        Word::Met { nodes } => (true, met(nodes)),
         Word::LeftOut { name, failure } => {
             (true, format!("{name} is left out, because it was never met: {}", failure.what))
         }
@@ -40,13 +42,23 @@ fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
     Some(Line { is_note, text, hint: None })
 }
 
-/// Whose daemon a node is, the first time that it is met: others who reach it as another user do not
-/// share its locks.
-fn met(name: &str, pin: &Pin) -> String {
-    if pin.place == SHARED {
-        return format!("{name} is the daemon of all users of {}", pin.machine);
-    }
-    format!("{name} is {}; it shares no locks with daemons of other users there", pin.shown())
+/// Whose daemons nodes are, the first time that they are met: others who reach a machine as another user
+/// may not share its locks.
+fn met(nodes: &[(&Node, Pin)]) -> String {
+    let one = |(node, pin): &(&Node, Pin)| match pin.place == SHARED {
+        true => format!("{} is the daemon of all users of {}", node.name, pin.machine),
+        false => format!("{} is {}", node.name, pin.shown()),
+    };
+    let each: Vec<String> = nodes.iter().map(one).collect();
+    let is_apart = |(node, pin): &&(&Node, Pin)| {
+        matches!(node.address, NodeAddress::Ssh(_)) && pin.place != SHARED
+    };
+    let whose = match nodes.iter().filter(is_apart).count() {
+        0 => "",
+        1 => "; it shares no locks with daemons of other users there",
+        _ => "; they share no locks with daemons of other users there",
+    };
+    each.join(", ") + whose
 }
 
 fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, String)> {
@@ -73,14 +85,19 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
             (true, format!("{} answers again; {held}", name(*node)))
         }
         Change::Held { .. } => return None,
-        Change::NotYet { node, until } => (
-            true,
-            format!(
-                "{} is new or has lost its state, and grants nothing over nodes before {}",
-                name(*node),
-                clock_of(*until)
-            ),
-        ),
+        Change::NotYet { nodes, until } => {
+            let names: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
+            let (names, until) = (names.join(", "), clock_of(*until));
+            let text = match nodes.len() {
+                1 => format!(
+                    "{names} is new or has lost its state, and grants nothing over nodes before {until}"
+                ),
+                _ => format!(
+                    "{names} are new or have lost their state, and grant nothing over nodes before {until}"
+                ),
+            };
+            (true, text)
+        }
         Change::TooFew { answering, need } => (
             true,
             format!(
@@ -177,6 +194,7 @@ pub(crate) fn engine(require: Require, nodes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::NodeId;
 
     const NAMES: &[&str] = &["web1", "web2", "web3"];
 
@@ -209,6 +227,36 @@ mod tests {
             said(&Change::Back { node: 2, held: 3, need: 3 }),
             "web3 answers again; 3 of 3 held"
         );
+    }
+
+    #[test]
+    fn nodes_that_are_met_or_new_are_named_in_one_line() {
+        let node = |name: &str, address: &str| Node {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            canal: None,
+        };
+        let pin = |place: &str| Pin {
+            node: NodeId(1),
+            machine: "m".to_owned(),
+            place: place.to_owned(),
+            uid: 7,
+            user: None,
+        };
+        let (web1, web2, here) =
+            (node("web1", "ssh:web1"), node("web2", "ssh:web2"), node("a", "unix:/a/canal.sock"));
+        let all = [(&web1, pin(SHARED)), (&web2, pin("/w")), (&here, pin("/a"))];
+        let shared = "web1 is the daemon of all users of m";
+        let apart = "web2 is the daemon of uid 7 at /w on m";
+        let own = "a is the daemon of uid 7 at /a on m";
+        let alone = "it shares no locks with daemons of other users there";
+        assert_eq!(met(&all), format!("{shared}, {apart}, {own}; {alone}"));
+        assert_eq!(met(&all[2..]), own, "on this machine nobody else asks it");
+        let until = clock::boottime_ms();
+        let new = said(&Change::NotYet { nodes: vec![0, 2], until });
+        let words =
+            "web1, web3 are new or have lost their state, and grant nothing over nodes before ";
+        assert!(new.starts_with(words), "{new}");
     }
 
     #[test]

@@ -20,6 +20,10 @@ impl Coordinator {
     pub(super) fn hear(&mut self, input: Input, turn: &mut Turn) {
         match input {
             Input::Reached { node } => self.nodes[node].reached(),
+            Input::NotYet { node, left_ms } => {
+                self.nodes[node].reached();
+                self.nodes[node].grants_from = turn.now.saturating_add(left_ms);
+            }
             Input::Away { node, permanent, why } => {
                 self.hear_away(node, Trouble { is_permanent: permanent, why }, turn.now);
             }
@@ -173,11 +177,7 @@ impl Coordinator {
         }
         node.gone();
         match refusal {
-            Refusal::NotYet { left_ms } => {
-                let until = turn.now.saturating_add(left_ms);
-                node.grants_from = until;
-                turn.carry_out(Effect::Say(Change::NotYet { node: at, until }));
-            }
+            Refusal::NotYet { left_ms } => node.grants_from = turn.now.saturating_add(left_ms),
             Refusal::Unfit => node.unfit = Some(why),
             // A spare: the command runs without it.
             Refusal::Invalid if runs => node.unfit = Some(why),

@@ -10,6 +10,8 @@ use crate::nodes::{Change, Effect, Millis};
 pub(super) struct Said {
     /// Of each node: why it is away, if it was said that it is.
     away: Vec<Option<String>>,
+    /// Of each node: whether it was said that it grants nothing yet.
+    not_yet: Vec<bool>,
     /// How many nodes hold the lock, and at which it waits.
     held: (usize, Vec<usize>),
     /// How many nodes answer, if it was said that they are too few.
@@ -18,7 +20,8 @@ pub(super) struct Said {
 
 impl Said {
     pub(super) fn new(nodes: usize) -> Self {
-        Self { away: vec![None; nodes], held: (0, Vec::new()), too_few: None }
+        let (away, not_yet) = (vec![None; nodes], vec![false; nodes]);
+        Self { away, not_yet, held: (0, Vec::new()), too_few: None }
     }
 }
 
@@ -30,8 +33,28 @@ impl Coordinator {
         for at in self.members.clone() {
             self.report_link(turn, at);
         }
+        self.report_new(turn);
         self.report_held(turn);
         self.report_too_few(turn);
+    }
+
+    /// Names the nodes whose state is new together, once each node has answered or is silent.
+    fn report_new(&mut self, turn: &mut Turn) {
+        let is_new: Vec<bool> =
+            self.nodes.iter().map(|node| !turn.is_past(node.grants_from)).collect();
+        let silence_ms = self.timing.silence_ms;
+        let is_settled = self.members.iter().all(|at| {
+            let link = &self.nodes[*at].link;
+            link.is_open() || !link.may_answer(turn, silence_ms)
+        });
+        let said = &mut self.said.not_yet;
+        said.iter_mut().zip(&is_new).for_each(|(said, is_new)| *said &= *is_new);
+        let nodes: Vec<usize> = (0..is_new.len()).filter(|at| is_new[*at] && !said[*at]).collect();
+        let until = nodes.iter().map(|at| self.nodes[*at].grants_from).max();
+        if is_settled && let Some(until) = until {
+            nodes.iter().for_each(|at| said[*at] = true);
+            turn.carry_out(Effect::Say(Change::NotYet { nodes, until }));
+        }
     }
 
     fn report_link(&mut self, turn: &mut Turn, at: usize) {
@@ -76,7 +99,13 @@ impl Coordinator {
 
     fn report_too_few(&mut self, turn: &mut Turn) {
         let asks = matches!(self.phase, Phase::Collecting(_) | Phase::Counting { .. });
-        let answering = self.members.iter().filter(|at| self.may_answer(turn, **at)).count();
+        // Those that grant nothing yet answer.
+        let silence_ms = self.timing.silence_ms;
+        let answers = |at: &&usize| {
+            let node = &self.nodes[**at];
+            node.unfit.is_none() && node.link.may_answer(turn, silence_ms)
+        };
+        let answering = self.members.iter().filter(answers).count();
         let too_few = (asks && answering < self.need).then_some(answering);
         if self.said.too_few != too_few {
             self.said.too_few = too_few;

@@ -73,10 +73,14 @@ impl Node {
         over.into_iter().flat_map(|name| self.release(name)).collect()
     }
 
+    /// For how long it grants nothing, if its state is new.
+    pub(super) fn grants_in_ms(&self, now: u64) -> Option<Millis> {
+        let left_ms = self.grants_from.saturating_sub(self.clock.at(now));
+        (left_ms > 0 && !is_broken(Rule::BlankNodesWait)).then_some(left_ms)
+    }
+
     pub(super) fn ask(&mut self, now: u64, asked: Asked) -> Vec<Told> {
-        let shown = self.clock.at(now);
-        if shown < self.grants_from && !is_broken(Rule::BlankNodesWait) {
-            let left_ms = self.grants_from - shown;
+        if let Some(left_ms) = self.grants_in_ms(now) {
             return vec![Told::Refused(asked.name, Refusal::NotYet { left_ms })];
         }
         self.locks.ask(asked)

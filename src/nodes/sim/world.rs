@@ -10,8 +10,8 @@ use super::node::{LONGEST_TTL_MS, Node, Restart};
 use super::rule::{Rule, is_broken};
 use super::starts::Starts;
 use super::table::{Asked, LeaseName, Told};
-use crate::core::Token;
-use crate::nodes::{Deadline, Effect, Input, Plan, TTL_MIN_MS};
+use crate::core::{LEASE_OVER_NODES_MS_MIN, Token};
+use crate::nodes::{Deadline, Effect, Input, Plan};
 
 /// How long killing a command may take, at most, as a part of its TTL: well within the margin.
 const KILL_PART: u64 = 25;
@@ -238,7 +238,10 @@ impl World {
         wire.is_served = is_up;
         wire.heard_at = self.now;
         match is_up {
-            true => self.hand_on(id, |node| Input::Reached { node }),
+            true => match self.nodes[node].grants_in_ms(self.now) {
+                Some(left_ms) => self.hand_on(id, |node| Input::NotYet { node, left_ms }),
+                None => self.hand_on(id, |node| Input::Reached { node }),
+            },
             false => self.lose(id),
         }
     }
@@ -685,7 +688,7 @@ impl World {
             return;
         }
         let name = leases[self.rng.usize(0..leases.len())];
-        let ttl_ms = self.rng.u64(TTL_MIN_MS..=LONGEST_TTL_MS);
+        let ttl_ms = self.rng.u64(LEASE_OVER_NODES_MS_MIN..=LONGEST_TTL_MS);
         self.note(format!("another party renews {name:?} on node {at} for {ttl_ms} ms"));
         self.nodes[at].renew(self.now, name, ttl_ms);
     }

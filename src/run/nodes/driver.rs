@@ -63,6 +63,8 @@ pub(super) struct Driver<'a> {
 struct NodeState {
     at: usize,
     id: NodeId,
+    /// When it grants, if it said on its first connection that it does not yet.
+    grants_from: Option<Millis>,
     member: Member,
     /// The number of the lease that was asked for last.
     lease: u32,
@@ -102,8 +104,7 @@ impl<'a> Driver<'a> {
     /// A coordinator of a lease that was taken before. `request` is that of its handle.
     pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, what: OnLease) -> Self {
         let nodes = handle.ids().zip(&request.nodes).enumerate();
-        let known =
-            nodes.map(|(at, (id, node))| Known { at, id, member: Member::new(node.clone()) });
+        let known = nodes.map(|(at, (id, node))| Known::unasked(at, id, node));
         let known: Vec<Known> = known.collect();
         let plan = plan(request, &known);
         let coordinator = match what {
@@ -114,9 +115,10 @@ impl<'a> Driver<'a> {
     }
 
     fn with(request: &'a NodesRequest, known: Vec<Known>, coordinator: Coordinator) -> Self {
-        let nodes = known.into_iter().map(|Known { at, id, member }| NodeState {
+        let nodes = known.into_iter().map(|Known { at, id, grants_from, member }| NodeState {
             at,
             id,
+            grants_from,
             reached: false,
             member,
             lease: 0,
@@ -364,7 +366,8 @@ impl<'a> Driver<'a> {
         if state.member.is_open() && !state.reached && state.lease == 0 {
             // It was opened to find out who it is.
             state.reached = true;
-            return inputs.push_back(Input::Reached { node });
+            let left_ms = state.grants_from.map(|at| at.saturating_sub(boottime_ms()));
+            return inputs.push_back(reached(node, left_ms));
         }
         self.close(node);
         let state = &mut self.nodes[node];
@@ -401,7 +404,7 @@ impl<'a> Driver<'a> {
                 Heard::Identity(identity) => match self.check(node, &identity) {
                     Ok(()) => {
                         self.nodes[node].reached = true;
-                        Input::Reached { node }
+                        reached(node, identity.grants_from_ms)
                     }
                     Err(failure) => return self.lose(node, failure, inputs),
                 },
@@ -549,10 +552,16 @@ enum Next {
     End(Outcome),
 }
 
+/// A node said who it is, and for how long it grants nothing.
+fn reached(node: usize, left_ms: Option<Millis>) -> Input {
+    left_ms.map_or(Input::Reached { node }, |left_ms| Input::NotYet { node, left_ms })
+}
+
 /// The node that an input is about.
 fn node_of(input: &Input) -> Option<usize> {
     match input {
         Input::Reached { node }
+        | Input::NotYet { node, .. }
         | Input::Away { node, .. }
         | Input::Queued { node }
         | Input::Granted { node, .. }

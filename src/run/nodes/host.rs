@@ -3,6 +3,7 @@
 use nix::poll::PollFd;
 use serde::{Deserialize, Serialize};
 
+use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
@@ -143,12 +144,10 @@ pub struct StartedPart {
 /// What people are told. Names of nodes are those that the user knows.
 #[derive(Debug)]
 pub enum Word<'a> {
-    /// A node was met for the first time.
+    /// Nodes were met for the first time.
     Met {
-        /// Its name.
-        name: &'a str,
-        /// What it is.
-        pin: &'a Pin,
+        /// Each, and what it is.
+        nodes: &'a [(&'a Node, Pin)],
     },
     /// A node that was never met cannot be reached, and the request does without it.
     LeftOut {

@@ -8,7 +8,7 @@ use crate::client::nodes::link::Link;
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::{Pin, PinError};
 use crate::client::nodes::ssh::NodeFailure;
-use crate::nodes::Require;
+use crate::nodes::{Millis, Require};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{NodeId, NodeIdentity};
 use crate::sys::clock::boottime_ms;
@@ -29,8 +29,17 @@ pub(super) struct Known {
     /// Its place in the list of the user.
     pub(super) at: usize,
     pub(super) id: NodeId,
+    /// When it grants, if it was asked now and does not yet.
+    pub(super) grants_from: Option<Millis>,
     /// With an open connection if it was asked now.
     pub(super) member: Member,
+}
+
+impl Known {
+    /// A node that is not connected.
+    pub(super) fn unasked(at: usize, id: NodeId, node: &Node) -> Self {
+        Self { at, id, grants_from: None, member: Member::new(node.clone()) }
+    }
 }
 
 /// What was found out about the nodes of a request.
@@ -133,18 +142,18 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
-        let member = Member::new(node.clone());
         // Which daemon this machine asks is not a matter of trust.
         let pin = match node.address {
             NodeAddress::Local => None,
             _ => request.pins.known(&node.address)?,
         };
         match pin {
-            Some(pin) => known.push(Known { at, id: pin.node, member }),
-            None => asked.push(Asked { at, member, result: None }),
+            Some(pin) => known.push(Known::unasked(at, pin.node, node)),
+            None => asked.push(Asked { at, member: Member::new(node.clone()), result: None }),
         }
     }
     let ending = ask_all(&mut asked, request, host)?;
+    let mut met = Vec::new();
     for Asked { at, member, result } in asked {
         let node = &request.nodes[at];
         match result {
@@ -152,9 +161,11 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
                 let pin = Pin::of(&identity);
                 if node.address != NodeAddress::Local {
                     request.pins.meet(&node.name, &node.address, &pin)?;
-                    host.say(&Word::Met { name: &node.name, pin: &pin });
+                    met.push((node, pin.clone()));
                 }
-                known.push(Known { at, id: pin.node, member });
+                let left_ms = identity.grants_from_ms;
+                let grants_from = left_ms.map(|left_ms| boottime_ms().saturating_add(left_ms));
+                known.push(Known { at, id: pin.node, grants_from, member });
             }
             Some(Err(failure)) if may_be_left_out(request.require) => {
                 host.say(&Word::LeftOut { name: &node.name, failure: &failure });
@@ -167,6 +178,9 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
             }
             None => return Err(MeetError::GivenUp),
         }
+    }
+    if !met.is_empty() {
+        host.say(&Word::Met { nodes: &met });
     }
     known.sort_by_key(|known| known.id);
     if let Some(pair) = known.windows(2).find(|pair| pair[0].id == pair[1].id) {

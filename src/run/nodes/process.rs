@@ -28,7 +28,6 @@ use super::driver::Driver;
 use super::handover::{Handover, Left};
 use super::host::{Ending, HeldPart, Host, Named, Started, Wish, Word};
 use super::meeting::{self, Known, MeetError, Met};
-use super::member::Member;
 use super::request::NodesRequest;
 
 /// How often what is due is looked at while the command is being killed.
@@ -331,7 +330,7 @@ impl Host for CoordinatorProcess {
 fn known(request: &NodesRequest, nodes: &[Named]) -> Vec<Known> {
     let known = nodes.iter().filter_map(|named| {
         let node = request.nodes.get(named.at)?;
-        Some(Known { at: named.at, id: named.id, member: Member::new(node.clone()) })
+        Some(Known::unasked(named.at, named.id, node))
     });
     known.collect()
 }

@@ -363,10 +363,23 @@ fn a_node_that_made_its_state_anew_is_waited_for_without_keeping_others() {
     scene.hear(granted(0, 5));
     let done = scene.hear(refused(1, Refusal::NotYet { left_ms: 600_000 }));
     assert_eq!(done, ["cancel 0", "connect 0"]);
-    assert!(scene.said.contains(&Change::NotYet { node: 1, until: 601_000 }));
     scene.hear(Input::Reached { node: 0 });
+    assert!(scene.said.contains(&Change::NotYet { nodes: vec![1], until: 601_000 }));
     assert_eq!(scene.pass(599_999), [""; 0]);
     assert_eq!(scene.pass(1), ["ask 0 #1"]);
+}
+
+#[test]
+fn nodes_whose_state_is_new_are_named_together_and_once() {
+    let mut scene = Scene::with(Coordinator::new(plan(3, Require::All)));
+    scene.hear(Input::Tick);
+    for node in 0..3 {
+        assert_eq!(scene.said, []);
+        assert_eq!(scene.hear(Input::NotYet { node, left_ms: 60_000 }), [""; 0]);
+    }
+    assert_eq!(scene.said, [Change::NotYet { nodes: vec![0, 1, 2], until: 61_000 }]);
+    assert_eq!(scene.pass(60_000), ["ask 0 #1"]);
+    assert_eq!(scene.said.len(), 1);
 }
 
 #[test]
