@@ -26,10 +26,14 @@ fn now() -> Now {
 }
 
 impl EngineDriver {
-    /// Starts the member.
-    pub(crate) fn new(mut member: Member, engine: Box<dyn Engine>) -> Self {
-        member.start(now());
+    pub(crate) fn new(member: Member, engine: Box<dyn Engine>) -> Self {
         Self { member, engine, answers: VecDeque::new() }
+    }
+
+    /// Starts the member, which registers under the number of this place's directory.
+    pub(crate) fn start(&mut self, dir_number: u64) {
+        self.member.remember_dir(dir_number);
+        self.member.start(now());
     }
 
     /// Returns `Ready` when there are answers to process.
@@ -98,11 +102,6 @@ impl EngineDriver {
     /// Gives the member what earlier daemons of this place recorded.
     pub(crate) fn remember(&mut self, memory: Memory) {
         self.member.remember(memory);
-    }
-
-    /// Gives the member the number of this place's directory.
-    pub(crate) fn remember_dir(&mut self, number: u64) {
-        self.member.remember_dir(number);
     }
 
     /// Gives the member the boots in which daemons of this place have been members.

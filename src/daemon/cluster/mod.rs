@@ -108,7 +108,7 @@ impl Cluster {
         tokens: ToldTokens,
     ) -> Self {
         driver.remember(told_tokens::memory_of(&tokens, &holder_record));
-        driver.remember_dir(holder_record.dir_number());
+        driver.start(holder_record.dir_number());
         Self {
             driver,
             status,
