@@ -11,6 +11,7 @@ use super::lookout;
 use super::output::sanitize::cut;
 use super::output::stderr::Verbosity;
 use super::progress::Waiting;
+use super::wording::over_nodes::unread;
 use super::wording::participant;
 use crate::client::{self, Acquired, Client, ClientError};
 use crate::protocol::{
@@ -82,7 +83,12 @@ pub(crate) fn obtain(
     let mut within = lookout::within(target, request);
     let result = client.acquire(request, owner, &mut |progress| {
         let begin = || Box::new(Waiting::new(verbosity, choice, &request.items));
-        within.turn(waiting.get_or_insert_with(begin).update(progress))
+        let waiting = waiting.get_or_insert_with(begin);
+        let again = within.turn(waiting.update(progress));
+        if let Some(nodes) = within.unread() {
+            waiting.note(&unread(&nodes));
+        }
+        again
     });
     if let Some(mut waiting) = waiting {
         waiting.end();

@@ -48,7 +48,8 @@ pub use messages::nodes::refusal::NodesRefusal;
 pub use messages::nodes::report::{REPORTED_NODES_MAX, Report, Reported};
 pub use messages::nodes::restrict::Restrict;
 pub use messages::nodes::waits_near::{
-    FrameFound, FrameOfNode, PartFound, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
+    FrameFound, FrameOfNode, NodeAt, PartFound, READ_NODES_MAX, WAITS_NEAR_NAMES_MAX, WaitsFound,
+    WaitsNear,
 };
 pub use messages::release::{Release, Released, ReleasedHold};
 pub use messages::resize::{Resize, Resized};

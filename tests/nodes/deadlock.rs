@@ -4,10 +4,11 @@ use std::fs;
 
 use canal::status::CycleStepInfo;
 use canal::{Endpoint, ErrorKind, Lock};
+use nix::sys::signal::Signal;
 
 use crate::run::{NAMES, Nodes};
 use crate::world::World;
-use crate::world::process::{Ended, Proc, wait_until};
+use crate::world::process::{Ended, Proc, signal, wait_until};
 
 /// Nodes that grant at once, and that the place of the commands has met.
 fn nodes() -> Nodes {
@@ -75,6 +76,73 @@ fn three_in_a_ring_over_three_nodes_have_one_victim() {
     let codes: Vec<Option<i32>> = ended.iter().map(|ended| ended.code).collect();
     assert_eq!(codes, [Some(0), Some(0), Some(75)]);
     tells(&ended[2], 3, &NAMES);
+}
+
+/// Each of a ring knows the addresses of its own two nodes only: they learn the third one's from each other.
+/// `last`: where the last of them is, and how it takes its first lock.
+#[track_caller]
+fn strangers_in_a_ring_have_one_victim(nodes: &Nodes, last: (&World, &str)) {
+    let places = [&World::new(), &World::new(), last.0];
+    let at = |node: usize| format!("unix:{}", nodes.nodes[node].socket().display());
+    let runs = [
+        (on(&at(0), "x", "HELD"), on(&at(1), "y", "true")),
+        (on(&at(1), "y", "HELD"), on(&at(2), "z", "true")),
+        (last.1.to_owned(), on(&at(0), "x", "true")),
+    ];
+    let runs: Vec<Proc> = places
+        .iter()
+        .zip(runs)
+        .map(|(place, (outer, inner))| {
+            let held = format!("touch held; until [ -e go ]; do sleep 0.05; done; {inner}");
+            let run = place.sh(&outer.replace("HELD", &format!("sh -c '{held}'"))).spawn();
+            let path = place.path("work").join("held");
+            wait_until("it holds its first lock", || path.exists());
+            run
+        })
+        .collect();
+    for place in places {
+        fs::write(place.path("work").join("go"), "").unwrap();
+    }
+    let ended: Vec<Ended> = runs.into_iter().map(Proc::end).collect();
+    let mut codes: Vec<Option<i32>> = ended.iter().map(|ended| ended.code).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [Some(0), Some(0), Some(75)], "{ended:?}");
+    let refused = ended.iter().find(|ended| ended.code == Some(75)).unwrap();
+    assert!(refused.stderr.contains("a deadlock of 3 requests over nodes"), "{}", refused.stderr);
+}
+
+#[test]
+fn three_who_know_their_own_nodes_only_have_one_victim() {
+    let nodes = nodes();
+    let third = on(&format!("unix:{}", nodes.nodes[2].socket().display()), "z", "HELD");
+    strangers_in_a_ring_have_one_victim(&nodes, (&World::new(), &third));
+}
+
+/// The last of them holds a plain lock of the third node's machine.
+#[test]
+fn a_ring_of_strangers_through_a_plain_lock_is_found() {
+    let nodes = nodes();
+    strangers_in_a_ring_have_one_victim(&nodes, (&nodes.nodes[2], "canal run -k z -- HELD"));
+}
+
+#[test]
+fn whoever_waits_is_told_which_node_could_not_be_read() {
+    let nodes = nodes();
+    let script = "touch held; until [ -e go ]; do sleep 0.05; done";
+    let script = format!("canal run --on a,b --ttl 1m -k y -- sh -c '{script}'");
+    let holder = nodes.here.sh(&script);
+    let holder = holder.spawn();
+    wait_until("it holds both", || nodes.here.path("work").join("held").exists());
+    let waits = nodes.here.sh(&on("c", "x", &on("a", "y", "true"))).spawn();
+    wait_until("it waits", || nodes.nodes[0].key("y").waiting == 1);
+    let hung = nodes.nodes[1].daemon_pid();
+    signal(hung, Signal::SIGSTOP);
+    let note = "b cannot be read: a deadlock over it would not be found";
+    wait_until("it says so", || waits.stderr().contains(note));
+    signal(hung, Signal::SIGCONT);
+    go(&nodes);
+    holder.end().code(0);
+    waits.end().code(0);
 }
 
 /// A plain lock of the machine of one node, within which a lock over nodes is asked for.

@@ -120,6 +120,14 @@ impl Waiting {
         }
     }
 
+    /// Prints a note above the display.
+    pub(crate) fn note(&mut self, text: &str) {
+        if let Some(line) = &mut self.line {
+            line.erase();
+        }
+        self.verbosity.note(text);
+    }
+
     /// Warns if an ancestor of this process holds the lock. The daemon cannot detect that deadlock,
     /// because nothing told it that the two belong together.
     fn warn_of_ancestors(&mut self) {

@@ -37,6 +37,7 @@ fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
         }
         // The line that shows the wait says it.
         Word::Waits { .. } => return None,
+        Word::Unread { nodes } => (true, unread(nodes)),
         Word::Change { change, names } => change_line(change, names, lock)?,
     };
     Some(Line { is_note, text, hint: None })
@@ -59,6 +60,12 @@ fn met(nodes: &[(&Node, Pin)]) -> String {
         _ => "; they share no locks with daemons of other users there",
     };
     each.join(", ") + whose
+}
+
+/// Which nodes a search for deadlocks could not read.
+pub(crate) fn unread(nodes: &[String]) -> String {
+    let of_it = if nodes.len() == 1 { "it" } else { "them" };
+    format!("{} cannot be read: a deadlock over {of_it} would not be found", nodes.join(", "))
 }
 
 fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, String)> {

@@ -159,6 +159,15 @@ impl Pins {
         Ok(self.read()?.nodes.remove(&address.to_string()))
     }
 
+    /// An address that led to a node before.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn address_of(&self, node: NodeId) -> Result<Option<NodeAddress>, PinError> {
+        let met = self.read()?.nodes.into_iter().find(|(_, pin)| pin.node == node);
+        Ok(met.and_then(|(address, _)| address.parse().ok()))
+    }
+
     /// Keeps what an address leads to, if it was not met before.
     ///
     /// # Errors

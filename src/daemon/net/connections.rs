@@ -17,6 +17,7 @@ use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::events::{Of, Reported, Source};
 use crate::daemon::net::permits::MayRead;
 use crate::daemon::poller::{EVENTS_AT_ONCE, Poller};
+use crate::protocol::WaitsNear;
 use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
@@ -395,6 +396,11 @@ impl Conns {
     pub(crate) fn watchers(&self) -> Vec<ConnId> {
         let watching = self.open.iter().filter(|(_, conn)| conn.watches());
         watching.map(|(id, _)| id).collect()
+    }
+
+    /// The connections whose clients look for deadlocks.
+    pub(crate) fn looking(&self) -> impl Iterator<Item = (&Connection, &WaitsNear)> {
+        self.open.iter().filter_map(|(_, conn)| Some((conn.as_ref(), conn.looks_near.as_deref()?)))
     }
 
     /// The connections that watch the leader of a key.

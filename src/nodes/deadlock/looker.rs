@@ -80,6 +80,9 @@ pub struct Looker {
     look: Option<Look>,
     /// How often the nodes were asked, over all looks.
     rounds: u64,
+    looks: u64,
+    /// How many of them were over when the request began to wait.
+    looks_before: u64,
     seen: Option<Seen>,
 }
 
@@ -128,6 +131,21 @@ impl Looker {
         self.own
     }
 
+    /// Tells that another node can be asked. A look that is going on asks it, too.
+    pub fn add_node(&mut self) {
+        #[cfg(test)]
+        if crate::nodes::sim::is_broken(crate::nodes::sim::Rule::ReadsWhereOthersRead) {
+            return;
+        }
+        self.nodes += 1;
+    }
+
+    /// How many looks are over.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
     /// Tells whether the request waits, so that it may be part of a deadlock.
     pub fn waits(&mut self, waits: bool, now: Millis) {
         if waits == self.waits {
@@ -136,6 +154,7 @@ impl Looker {
         self.waits = waits;
         self.look_at = now.saturating_add(LOOK_AFTER_MS);
         self.look = None;
+        self.looks_before = self.looks;
         self.seen = None;
     }
 
@@ -175,7 +194,12 @@ impl Looker {
             return Next::Rest { until: Some(until) };
         }
         let readings = look.readings();
-        if look.named.add(&readings) && look.rounds < ROUNDS_MAX {
+        let has_more = look.answers.len() < self.nodes;
+        if has_more {
+            // The first reading has to be whole.
+            look.first = None;
+        }
+        if (look.named.add(&readings) || has_more) && look.rounds < ROUNDS_MAX {
             return self.ask(look, now);
         }
         match look.first.take() {
@@ -186,7 +210,14 @@ impl Looker {
             }
             Some(first) => {
                 let decided = self.decide(&first, &readings);
-                let pause_ms = if self.seen.is_some() { TURN_MS } else { LOOK_EVERY_MS };
+                // During the first look, others may not have named yet what they read.
+                let is_first = self.looks == self.looks_before;
+                self.looks += 1;
+                let pause_ms = match self.seen {
+                    Some(_) => TURN_MS,
+                    None if is_first => LOOK_AFTER_MS,
+                    None => LOOK_EVERY_MS,
+                };
                 self.look_at = now.saturating_add(pause_ms);
                 match decided {
                     Some((deadlock, way)) => Next::GiveWay { deadlock, way },

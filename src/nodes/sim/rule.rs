@@ -34,6 +34,8 @@ pub(in crate::nodes) enum Rule {
     ComesBackUnderItsName,
     /// A request that waits looks for deadlocks.
     LooksForDeadlocks,
+    /// It reads the nodes, too, that others read who look near it.
+    ReadsWhereOthersRead,
     /// Of a ring, the request gives way whose turn it is.
     OneGivesWay,
     /// A collecting grant ends with its connection.

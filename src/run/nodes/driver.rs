@@ -173,7 +173,7 @@ impl<'a> Driver<'a> {
                 }
             }
             self.settle(host);
-            if self.look(&mut inputs) {
+            if self.look(host, &mut inputs) {
                 continue;
             }
             self.wait(host)?;
@@ -185,7 +185,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Looks for deadlocks. Returns whether the coordinator has to hear of one.
-    fn look(&mut self, inputs: &mut VecDeque<Input>) -> bool {
+    fn look(&mut self, host: &mut dyn Host, inputs: &mut VecDeque<Input>) -> bool {
         let is_nested = self.request.is_nested();
         let waits = match is_nested {
             true => self.coordinator.waits(),
@@ -193,6 +193,9 @@ impl<'a> Driver<'a> {
         };
         let found = self.looking.turn(waits, boottime_ms());
         self.ending.append(&mut self.looking.closed);
+        if let Some(nodes) = self.looking.news.take() {
+            host.say(&Word::Unread { nodes: &nodes });
+        }
         match found {
             None => return false,
             Some(GiveWay::Surrender) => inputs.push_back(Input::Surrender),

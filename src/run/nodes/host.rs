@@ -163,6 +163,11 @@ pub enum Word<'a> {
         /// For what.
         progress: &'a Progress,
     },
+    /// The request waits, and a deadlock over these nodes would not be found: they cannot be read.
+    Unread {
+        /// Their names, or their ids.
+        nodes: &'a [String],
+    },
     /// Anything else; `names` are those of the plan.
     Change {
         /// What has changed.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{COLLECT, failed, hex, id_of, node, part, take, with};
-use crate::wire::daemon::Daemon;
+use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::mutex;
 
 const WAITS_NEAR: &str = "io.canal.Nodes.WaitsNear";
@@ -70,6 +70,33 @@ fn a_node_tells_what_runs_and_what_is_within_them_wait_for() {
     assert_eq!(keys(&found)[1], ["a"], "{found}");
     let found = near(&daemon, &[1002, 5555]);
     assert_eq!(keys(&found)[1], ["a"], "nothing waits within the second run: {found}");
+}
+
+/// The names and addresses of nodes go to whoever looks near the same run.
+#[test]
+fn a_node_names_the_nodes_that_others_near_the_same_run_read() {
+    let daemon = node();
+    take(&daemon, 1, "a");
+    let mut waiter = daemon.connect();
+    waiter.send_more("Acquire", with(mutex(3, "a"), "under_run", hex(1002).into()));
+    waiter.progress();
+    let there = json!({ "node": hex(77), "address": "ssh:web7" });
+    let asked = |run: u128, nodes: Value| json!({ "runs": [hex(run)], "nodes": nodes });
+    let mut first = daemon.connect();
+    let found = first.call(WAITS_NEAR, asked(1001, json!([there])));
+    assert_eq!(found["nodes"], Value::Null, "nobody else looks: {found}");
+    // The second run waits for the first.
+    let mut second = daemon.connect();
+    assert_eq!(second.call(WAITS_NEAR, asked(1002, json!([])))["nodes"], json!([there]));
+    let found = second.call(WAITS_NEAR, asked(1005, json!([])));
+    assert_eq!(found["nodes"], Value::Null, "nothing there is near the first: {found}");
+    drop(first);
+    wait_until("the connection is closed", || {
+        second.call(WAITS_NEAR, asked(1002, json!([])))["nodes"].is_null()
+    });
+    let address = "x".repeat(600);
+    let long = asked(1002, json!([{ "node": hex(7), "address": address }]));
+    assert_eq!(failed(&mut second, WAITS_NEAR, long).0, "BadRequest");
 }
 
 #[test]

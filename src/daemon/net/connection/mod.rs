@@ -25,7 +25,7 @@ use crate::daemon::view::leadership::LeaderWatch;
 use crate::daemon::view::selection::Selection;
 use crate::protocol::frame::Decoder;
 use crate::protocol::message_size::MESSAGE_BYTES_MAX;
-use crate::protocol::{Failure, SizeNote};
+use crate::protocol::{Failure, SizeNote, WaitsNear};
 use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
@@ -106,6 +106,8 @@ pub(crate) struct Connection {
     pub(crate) counts_down: bool,
     /// What it may still do, if it was restricted.
     pub(crate) restriction: Option<Box<Restriction>>,
+    /// What its client last looked near for deadlocks.
+    pub(crate) looks_near: Option<Box<WaitsNear>>,
     /// Since when the client has waited for a message because of the shared log, in milliseconds of
     /// CLOCK_BOOTTIME.
     pub(crate) wordless_since: Option<u64>,
@@ -140,6 +142,7 @@ impl Connection {
             key_notes: Vec::new(),
             counts_down: false,
             restriction: None,
+            looks_near: None,
             wordless_since: None,
         }
     }

@@ -1,6 +1,6 @@
 //! Clients that look for deadlocks, each at its own times, over nodes that answer late or never.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 
@@ -30,6 +30,12 @@ struct Scene {
     count: u64,
     /// A node that nobody reaches.
     away: Option<usize>,
+    /// Whether a client knows only the nodes that it and what encloses it asked.
+    are_strangers: bool,
+    /// The nodes that each client reads, in the order of its looker.
+    reads: BTreeMap<usize, Vec<usize>>,
+    /// The nodes that those read who asked a node.
+    named: Vec<BTreeSet<usize>>,
     /// Who gave way, in this order.
     gave_way: Vec<usize>,
     /// How many of them although they were not stuck.
@@ -39,13 +45,23 @@ struct Scene {
 enum Coming {
     /// A call arrives at a node.
     Call { client: usize, round: u64, node: usize },
-    /// Its answer arrives.
-    Answer { client: usize, round: u64, node: usize, reading: Option<Box<Reading>> },
+    /// Its answer arrives, with the nodes that others read.
+    Answer {
+        client: usize,
+        round: u64,
+        node: usize,
+        reading: Option<Box<Reading>>,
+        named: BTreeSet<usize>,
+    },
 }
 
 impl Scene {
     fn new(world: World, rng: Rng) -> Self {
+        let named = vec![BTreeSet::new(); world.tables.len()];
         Self {
+            are_strangers: false,
+            reads: BTreeMap::new(),
+            named,
             world,
             rng,
             now: 0,
@@ -83,12 +99,21 @@ impl Scene {
                 Coming::Call { client, round, node } => {
                     let is_away = self.away == Some(node);
                     let reading = (!is_away).then(|| Box::new(self.world.reading(node)));
-                    self.send(Coming::Answer { client, round, node, reading });
+                    let named = self.named[node].clone();
+                    self.named[node].extend(&self.reads[&client]);
+                    self.send(Coming::Answer { client, round, node, reading, named });
                 }
-                Coming::Answer { client, round, node, reading } => {
-                    if let Some(looker) = self.lookers.get_mut(&client) {
-                        looker.answer(round, node, reading.map(|it| *it));
+                Coming::Answer { client, round, node, reading, named } => {
+                    let Some(looker) = self.lookers.get_mut(&client) else { continue };
+                    let reads = self.reads.get_mut(&client).unwrap();
+                    for other in named {
+                        if !reads.contains(&other) {
+                            reads.push(other);
+                            looker.add_node();
+                        }
                     }
+                    let at = reads.iter().position(|it| *it == node).unwrap();
+                    looker.answer(round, at, reading.map(|it| *it));
                 }
             }
         }
@@ -106,19 +131,25 @@ impl Scene {
     }
 
     fn look_for(&mut self, id: usize) {
-        let nodes = self.world.tables.len();
         // An earlier one of this turn may have let it go on.
         if self.world.asks[id].state != State::Waits {
             return;
         }
         let own = self.world.name_of(id);
-        let looker = self.lookers.entry(id).or_insert_with(|| Looker::new(Named::default(), nodes));
+        let reads = self.reads.entry(id).or_insert_with(|| match self.are_strangers {
+            true => self.world.nodes_around(id).into_iter().collect(),
+            false => (0..self.world.tables.len()).collect(),
+        });
+        let begin = || Looker::new(Named::default(), reads.len());
+        let looker = self.lookers.entry(id).or_insert_with(begin);
         looker.is(own);
         looker.waits(true, self.now);
         match looker.next(self.now) {
             Next::Rest { .. } => {}
             Next::Ask { round, .. } => {
-                (0..nodes).for_each(|node| self.send(Coming::Call { client: id, round, node }));
+                let nodes = reads.clone();
+                let calls = nodes.into_iter().map(|node| Coming::Call { client: id, round, node });
+                calls.for_each(|call| self.send(call));
             }
             Next::GiveWay { way, .. } => self.give_way(id, way),
         }
@@ -138,7 +169,7 @@ impl Scene {
 }
 
 /// A ring of a seed: who gave way, whose turn it was, whether it was stuck, and whether something still is.
-fn ring(seed: u64, away: bool) -> (Scene, usize, bool) {
+fn ring(seed: u64, away: bool, are_strangers: bool) -> (Scene, usize, bool) {
     let mut rng = Rng::with_seed(seed);
     let (nodes, length) = (rng.usize(2..=3), rng.usize(3..=5));
     let mut ages: Vec<usize> = (0..length).collect();
@@ -147,7 +178,8 @@ fn ring(seed: u64, away: bool) -> (Scene, usize, bool) {
     let Ring { world, inner, .. } = Ring::new(nodes, length, &ages, |at| plain >> at & 1 == 1);
     let youngest = inner[*ages.last().unwrap()];
     let begins = inner.iter().map(|id| (*id, rng.u64(0..6_000))).collect();
-    let mut scene = Scene { begins, away: away.then_some(0), ..Scene::new(world, rng) };
+    let away = away.then_some(0);
+    let mut scene = Scene { begins, away, are_strangers, ..Scene::new(world, rng) };
     scene.pass(90_000);
     let is_stuck = !find_in(&scene.world.readings()).unwrap().is_empty();
     (scene, youngest, is_stuck)
@@ -156,7 +188,7 @@ fn ring(seed: u64, away: bool) -> (Scene, usize, bool) {
 #[test]
 fn of_a_ring_only_the_youngest_gives_way_whoever_looks_when() {
     for seed in 0..60 {
-        let (scene, youngest, is_stuck) = ring(seed, false);
+        let (scene, youngest, is_stuck) = ring(seed, false, false);
         assert_eq!((scene.gave_way, scene.needless), (vec![youngest], 0), "seed {seed}");
         assert!(!is_stuck, "seed {seed}");
     }
@@ -165,10 +197,28 @@ fn of_a_ring_only_the_youngest_gives_way_whoever_looks_when() {
 #[test]
 fn a_ring_of_which_a_part_cannot_be_seen_is_none() {
     for seed in 0..20 {
-        let (scene, _, is_stuck) = ring(seed, true);
+        let (scene, _, is_stuck) = ring(seed, true, false);
         assert!(scene.gave_way.is_empty(), "seed {seed}: {:?}", scene.gave_way);
         assert!(is_stuck);
     }
+}
+
+/// Clients that know their own nodes only learn of the others from those who look at the same node.
+#[test]
+fn a_ring_over_nodes_that_no_client_knows_all_of_is_found() {
+    for seed in 0..60 {
+        let (scene, _, is_stuck) = ring(seed, false, true);
+        assert_eq!((scene.gave_way.len(), scene.needless), (1, 0), "seed {seed}");
+        assert!(!is_stuck, "seed {seed}");
+    }
+}
+
+#[test]
+fn rule_7_that_it_reads_its_own_nodes_only_is_found() {
+    break_rule(Some(Rule::ReadsWhereOthersRead));
+    let stuck = (0..2_000).find(|seed| ring(*seed, false, true).2);
+    break_rule(None);
+    assert!(stuck.is_some(), "it was not found");
 }
 
 /// If the youngest cannot see the ring, the next one gives way, later.
@@ -186,7 +236,7 @@ fn the_next_one_gives_way_if_the_youngest_does_not() {
 #[test]
 fn rule_7_that_nobody_looks_is_found() {
     break_rule(Some(Rule::LooksForDeadlocks));
-    let (scene, _, is_stuck) = ring(1, false);
+    let (scene, _, is_stuck) = ring(1, false, false);
     break_rule(None);
     assert!(is_stuck && scene.gave_way.is_empty());
 }
@@ -194,7 +244,7 @@ fn rule_7_that_nobody_looks_is_found() {
 #[test]
 fn rule_7_that_each_of_a_ring_gives_way_is_found() {
     break_rule(Some(Rule::OneGivesWay));
-    let several = (0..60).any(|seed| ring(seed, false).0.gave_way.len() > 1);
+    let several = (0..60).any(|seed| ring(seed, false, false).0.gave_way.len() > 1);
     break_rule(None);
     assert!(several, "it was not found");
 }

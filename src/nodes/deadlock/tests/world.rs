@@ -265,6 +265,11 @@ impl World {
         std::iter::successors(Some(id), |at| self.asks[*at].under)
     }
 
+    /// The nodes that a client and what encloses it asked.
+    pub(super) fn nodes_around(&self, id: usize) -> BTreeSet<usize> {
+        self.lineage(id).flat_map(|at| self.asks[at].nodes.clone()).collect()
+    }
+
     /// The commands that run, and in which nothing runs and nothing waits.
     pub(super) fn able_to_end(&self) -> Vec<usize> {
         let lives = |id: &usize| self.asks[*id].state != State::Over;

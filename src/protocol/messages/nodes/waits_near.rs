@@ -7,6 +7,9 @@ use crate::core::{FrameId, NodeId, RequestId, Require, RunId, Snapshot, Tag};
 /// The most runs, and the most frames, that a [`WaitsNear`] may name.
 pub const WAITS_NEAR_NAMES_MAX: usize = 1_000;
 
+/// The most nodes that a [`WaitsNear`] may name, and the most bytes of each address.
+pub const READ_NODES_MAX: usize = 64;
+
 /// `WaitsNear`: asks for the part of the table that the requests of some runs over nodes, and of what
 /// runs within them, can wait for. Deadlocks that go over several nodes are looked for in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +23,20 @@ pub struct WaitsNear {
     /// The tag of a request at this node, if its number is wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<Tag>,
+    /// All nodes that the caller reads. While the connection is open, the node names them to others who
+    /// look near the same runs or frames.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeAt>,
+}
+
+/// A node, and where it is for whoever names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeAt {
+    /// The node.
+    pub node: NodeId,
+    /// Its address, as a user writes it; absent if another user named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }
 
 /// The reply to a [`WaitsNear`]. It says which keys are held and wanted near these runs, and by which
@@ -35,6 +52,9 @@ pub struct WaitsFound {
     /// The number of the request that has the tag, while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RequestId>,
+    /// The nodes that others read who look near the same runs or frames.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeAt>,
 }
 
 /// A frame near the runs that a [`WaitsNear`] asked about.

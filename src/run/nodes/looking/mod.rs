@@ -5,16 +5,16 @@
 //!
 //! Invariant: what a connection says is believed of the node only that it was pinned to.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use nix::poll::PollFd;
 use nix::unistd::Pid;
 
-use crate::client::Options;
 use crate::client::nodes::link::Link;
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
 use crate::client::nodes::ssh::NodeFailure;
+use crate::client::{Options, Start};
 use crate::core::{Above, Key, Mode, Request, UnixMillis};
 use crate::nodes::Millis;
 use crate::nodes::deadlock::{
@@ -23,15 +23,12 @@ use crate::nodes::deadlock::{
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::Place;
 use crate::protocol::{
-    BlockerInfo, CycleStepInfo, FrameFound, NodeId, NodeIdentity, PartyInfo, RunId, Tag,
-    WaitsFound, WaitsNear,
+    BlockerInfo, CycleStepInfo, FrameFound, NodeAt, NodeId, NodeIdentity, PartyInfo,
+    READ_NODES_MAX, RunId, Tag, WaitsFound, WaitsNear,
 };
 
 use super::member::{Heard, Member};
 use super::request::NodesRequest;
-
-/// The most nodes that are read.
-const SOURCES_MAX: usize = 64;
 
 /// What the daemon of this machine is called.
 const HERE: &str = "local";
@@ -48,6 +45,12 @@ pub(super) struct Looking<'a> {
     pub(super) wake_at: Option<Millis>,
     /// Processes of connections that were closed, to be reaped.
     pub(super) closed: Vec<Pid>,
+    /// How many looks were over when it was last checked which nodes could not be read.
+    looks: u64,
+    /// The nodes that people know cannot be read.
+    unread: Vec<String>,
+    /// The same, if people do not know yet.
+    pub(super) news: Option<Vec<String>>,
 }
 
 /// What is around a request that waits, and how to reach it.
@@ -75,9 +78,15 @@ enum Own<'a> {
 /// A node that is read.
 struct Source {
     member: Member,
+    /// Which node it has to be, if that is known.
+    expected: Option<NodeId>,
+    /// Whether others named it: no daemon is started there.
+    is_told: bool,
     /// Which node it is, once it has said so.
     id: Option<NodeId>,
     reached: bool,
+    /// It has answered what it was asked last.
+    is_read: bool,
     /// It cannot be read, whatever happens.
     is_useless: bool,
     /// What to ask when it is reached.
@@ -110,10 +119,14 @@ impl<'a> Looking<'a> {
             here: &request.here,
             options: &request.options,
             looker: Looker::default(),
-            sources: request.nodes.iter().cloned().map(Source::new).collect(),
+            sources: Vec::new(),
             wake_at: None,
             closed: Vec::new(),
+            looks: 0,
+            unread: Vec::new(),
+            news: None,
         };
+        looking.add_sources(request.nodes.iter().cloned());
         // What encloses it here is known to this machine's daemon only.
         let here = request.under_frame.is_some().then(here);
         looking.add_sources(request.near.iter().cloned().chain(here));
@@ -133,6 +146,9 @@ impl<'a> Looking<'a> {
             sources: Vec::new(),
             wake_at: None,
             closed: Vec::new(),
+            looks: 0,
+            unread: Vec::new(),
+            news: None,
         };
         looking.add_sources([here()].into_iter().chain(around.near.iter().cloned()));
         looking.begin([run]);
@@ -142,12 +158,73 @@ impl<'a> Looking<'a> {
     /// Adds nodes that were met before: nodes are not met in order to look.
     fn add_sources(&mut self, nodes: impl Iterator<Item = Node>) {
         for node in nodes {
-            let is_known = node.address == NodeAddress::Local
-                || self.pins.known(&node.address).is_ok_and(|pin| pin.is_some());
+            let is_local = node.address == NodeAddress::Local;
+            let pin = self.pins.known(&node.address).ok().flatten().filter(|_| !is_local);
+            let expected = pin.map(|pin| pin.node);
             let is_new = self.sources.iter().all(|other| other.member.node.address != node.address);
-            if is_known && is_new && self.sources.len() < SOURCES_MAX {
-                self.sources.push(Source::new(node));
+            if (is_local || expected.is_some()) && is_new && self.sources.len() < READ_NODES_MAX {
+                self.sources.push(Source::new(node, expected));
             }
+        }
+    }
+
+    /// Adds the nodes that others read, if they can be found.
+    fn add_told(&mut self, told: &[NodeAt]) {
+        for at in told {
+            let is_it = |source: &Source| source.is(at.node);
+            if self.sources.iter().any(is_it) || self.sources.len() >= READ_NODES_MAX {
+                continue;
+            }
+            let met = self.pins.address_of(at.node).ok().flatten();
+            let address = met.or_else(|| at.address.as_ref()?.parse().ok());
+            if let Some(address) = address.filter(|it| *it != NodeAddress::Local) {
+                let node = Node { name: address.to_string(), address, canal: None };
+                self.sources.push(Source { is_told: true, ..Source::new(node, Some(at.node)) });
+                self.looker.add_node();
+            }
+        }
+    }
+
+    /// The nodes that an answer names: those of requests near this one, and those that others read.
+    fn named_by(&self, at: usize) -> Vec<NodeAt> {
+        let Some(found) = &self.sources[at].last else { return Vec::new() };
+        let parts = found.frames.iter().filter_map(|frame| frame.part_of.as_ref());
+        let nodes = parts.flat_map(|part| &part.nodes);
+        let of_requests = nodes.map(|node| NodeAt { node: *node, address: None });
+        found.nodes.iter().cloned().chain(of_requests).collect()
+    }
+
+    /// All nodes that are read, for others who look.
+    fn read(&self) -> Vec<NodeAt> {
+        let at = |source: &Source| {
+            let node = source.id.or(source.expected)?;
+            let address = match &source.member.node.address {
+                NodeAddress::Local => NodeAddress::Unix(self.here.socket.clone()),
+                address => address.clone(),
+            };
+            Some(NodeAt { node, address: Some(address.to_string()) })
+        };
+        self.sources.iter().filter_map(at).collect()
+    }
+
+    /// After each look: which nodes of the requests near this one could not be read. A deadlock over them
+    /// is not found.
+    fn check_unread(&mut self) {
+        if self.looks == self.looker.looks() {
+            return;
+        }
+        self.looks = self.looker.looks();
+        let named = (0..self.sources.len()).flat_map(|at| self.named_by(at));
+        let near: BTreeSet<NodeId> = named.map(|at| at.node).collect();
+        let name = |node: NodeId| match self.sources.iter().find(|source| source.is(node)) {
+            Some(source) if source.is_read => None,
+            Some(source) => Some(source.member.node.name.clone()),
+            None => Some(format!("node {:.8}", node.to_string())),
+        };
+        let unread: Vec<String> = near.into_iter().filter_map(name).collect();
+        if self.unread != unread {
+            self.unread.clone_from(&unread);
+            self.news = Some(unread).filter(|unread| !unread.is_empty());
         }
     }
 
@@ -177,6 +254,7 @@ impl<'a> Looking<'a> {
                 }
                 Next::Rest { until } => {
                     self.wake_at = until;
+                    self.check_unread();
                     if !waits {
                         self.close_all();
                     }
@@ -198,12 +276,17 @@ impl<'a> Looking<'a> {
 
     fn ask(&mut self, at: usize, round: u64, named: &Named) {
         let source = &mut self.sources[at];
+        source.is_read = false;
         if source.is_useless {
             return self.looker.answer(round, at, None);
         }
         source.wanted = Some((round, named.clone()));
         if !source.member.is_open() {
-            let opened = Link::open(&source.member.node, self.here, self.options);
+            let mut options = self.options.clone();
+            if source.is_told {
+                options.start = Start::Never;
+            }
+            let opened = Link::open(&source.member.node, self.here, &options);
             if let Err(failure) = opened.and_then(|link| source.member.connect(link)) {
                 return self.lose(at, &failure);
             }
@@ -212,6 +295,7 @@ impl<'a> Looking<'a> {
     }
 
     fn send(&mut self, at: usize) {
+        let nodes = self.read();
         let source = &mut self.sources[at];
         let Some(id) = source.id.filter(|_| source.reached) else { return };
         let Some((round, named)) = source.wanted.take() else { return };
@@ -221,7 +305,7 @@ impl<'a> Looking<'a> {
             (Own::Plain(tag), NodeAddress::Local) => Some(tag),
             _ => None,
         };
-        let asked = WaitsNear { runs: named.runs.iter().copied().collect(), frames, tag };
+        let asked = WaitsNear { runs: named.runs.iter().copied().collect(), frames, tag, nodes };
         source.sent.push_back(round);
         if let Err(failure) = source.member.waits_near(&asked) {
             self.lose(at, &failure);
@@ -252,7 +336,9 @@ impl<'a> Looking<'a> {
                         self.looker.is(RequestName::Plain(found.node, own));
                     }
                     let read = found.as_ref().map(reading);
+                    source.is_read = read.is_some();
                     source.last = found;
+                    self.add_told(&self.named_by(at));
                     self.looker.answer(round, at, read);
                 }
                 Heard::NoWaits => {
@@ -268,12 +354,7 @@ impl<'a> Looking<'a> {
 
     /// Whether a daemon is the one that its address was pinned to, and is not read by another name.
     fn check(&self, at: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
-        let address = &self.sources[at].member.node.address;
-        let pin = match address {
-            NodeAddress::Local => None,
-            address => self.pins.known(address).ok().flatten(),
-        };
-        if pin.is_some_and(|pin| pin.node != identity.node) {
+        if self.sources[at].expected.is_some_and(|expected| expected != identity.node) {
             return Err(NodeFailure::permanent("it is another daemon than before"));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
@@ -366,16 +447,23 @@ impl<'a> Looking<'a> {
 }
 
 impl Source {
-    fn new(node: Node) -> Self {
+    fn new(node: Node, expected: Option<NodeId>) -> Self {
         Self {
             member: Member::new(node),
+            expected,
+            is_told: false,
             id: None,
             reached: false,
+            is_read: false,
             is_useless: false,
             wanted: None,
             sent: VecDeque::new(),
             last: None,
         }
+    }
+
+    fn is(&self, node: NodeId) -> bool {
+        self.id.or(self.expected) == Some(node)
     }
 }
 

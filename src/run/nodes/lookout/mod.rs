@@ -34,6 +34,15 @@ const SLEEP_MS_MAX: u64 = 1000;
 #[derive(Debug)]
 pub struct Lookout {
     channel: End,
+    unread: Option<Vec<String>>,
+}
+
+/// What the process that looks has found.
+#[derive(Serialize, Deserialize)]
+enum Found {
+    Deadlock(FoundDeadlock),
+    /// These nodes cannot be read, so that a deadlock over them would not be found.
+    Unread(Vec<String>),
 }
 
 /// A deadlock that the waiting request has to end.
@@ -62,7 +71,7 @@ impl Lookout {
         };
         // Where its parent ignores SIGCHLD, the kernel has reaped it.
         let _ = waitpid(between, None);
-        Ok(Self { channel: ours })
+        Ok(Self { channel: ours, unread: None })
     }
 
     /// The same for a process that may have several threads: `program`, which is canal, looks. Its socket and
@@ -78,7 +87,7 @@ impl Lookout {
         let mut between = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         // Where this process ignores SIGCHLD, the kernel has reaped it.
         let _ = between.wait();
-        Ok(Self { channel: ours })
+        Ok(Self { channel: ours, unread: None })
     }
 
     /// What `program` does for [`start_program`](Self::start_program): has a process look that is no child
@@ -98,10 +107,13 @@ impl Lookout {
 
     /// The deadlock, once one was found.
     #[must_use]
-    pub fn found(&self) -> Option<FoundDeadlock> {
-        match self.channel.receive() {
-            Received::Message(found, _) => Some(found),
-            Received::Nothing | Received::End => None,
+    pub fn found(&mut self) -> Option<FoundDeadlock> {
+        loop {
+            match self.channel.receive() {
+                Received::Message(Found::Deadlock(found), _) => return Some(found),
+                Received::Message(Found::Unread(nodes), _) => self.unread = Some(nodes),
+                Received::Nothing | Received::End => return None,
+            }
         }
     }
 }
@@ -119,8 +131,11 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     loop {
         let found = looking.turn(true, boottime_ms());
         if let Some(GiveWay::Refusal { why, cycle }) = found {
-            channel.send(&FoundDeadlock { message: why, cycle }, None);
+            channel.send(&Found::Deadlock(FoundDeadlock { message: why, cycle }), None);
             return;
+        }
+        if let Some(nodes) = looking.news.take() {
+            channel.send(&Found::Unread(nodes), None);
         }
         ending.append(&mut looking.closed);
         ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
@@ -130,7 +145,7 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
         let mut polled: Vec<PollFd<'_>> = looking.polled().chain([own]).collect();
         let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
         let _ = poll(&mut polled, timeout);
-        if let Received::End = channel.receive::<FoundDeadlock>() {
+        if let Received::End = channel.receive::<Found>() {
             return;
         }
     }

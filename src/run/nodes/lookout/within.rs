@@ -38,7 +38,7 @@ impl<F: FnMut(RunId, Tag) -> Option<Lookout>> WaitWithin<F> {
     pub fn turn(&mut self, again: Option<Duration>) -> Result<Option<Duration>, Box<Failure>> {
         let Some(run) = self.run else { return Ok(again) };
         let since = *self.since.get_or_insert_with(Instant::now);
-        let Some(lookout) = &self.lookout else {
+        let Some(lookout) = &mut self.lookout else {
             let left = START_AFTER.saturating_sub(since.elapsed());
             if left.is_zero() {
                 self.lookout = (self.start)(run, self.tag);
@@ -52,6 +52,11 @@ impl<F: FnMut(RunId, Tag) -> Option<Lookout>> WaitWithin<F> {
             Some(found) => Err(Box::new(refused(found))),
             None => Ok(Some(again.map_or(LOOK_EVERY, |again| again.min(LOOK_EVERY)))),
         }
+    }
+
+    /// The nodes that could not be read, if that is news: a deadlock over them would not be found.
+    pub fn unread(&mut self) -> Option<Vec<String>> {
+        self.lookout.as_mut()?.unread.take()
     }
 }
 

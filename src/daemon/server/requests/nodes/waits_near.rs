@@ -3,22 +3,25 @@
 //! Invariant: a client learns nothing of keys that its connection may not ask for, and no command that is
 //! not its user's to see.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::core::{Above, FrameId, Key, Request, RunId, Snapshot};
+use crate::core::{Above, FrameId, Key, NodeId, Request, RunId, Snapshot};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::wording::text::pid_of;
 use crate::protocol::{
-    ErrorName, Failure, FrameFound, FrameOfNode, PartFound, WAITS_NEAR_NAMES_MAX, WaitsFound,
-    WaitsNear,
+    ErrorName, Failure, FrameFound, FrameOfNode, NodeAt, PartFound, READ_NODES_MAX,
+    WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
 };
 use crate::sys::peer::Credentials;
 
 /// The most frames, holds and waits of one answer.
 const FOUND_MAX: usize = 1_000;
+
+/// The most bytes of the address of a node.
+const ADDRESS_BYTES_MAX: usize = 512;
 
 /// The most characters of a command in an answer.
 const COMMAND_CHARS_MAX: usize = 120;
@@ -37,6 +40,14 @@ impl Server {
             let message = format!("at most {WAITS_NEAR_NAMES_MAX} runs and as many frames");
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
+        let is_long =
+            |at: &NodeAt| at.address.as_ref().is_some_and(|it| it.len() > ADDRESS_BYTES_MAX);
+        if asked.nodes.len() > READ_NODES_MAX || asked.nodes.iter().any(is_long) {
+            let message = format!(
+                "at most {READ_NODES_MAX} nodes, with addresses of at most {ADDRESS_BYTES_MAX} bytes"
+            );
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
         let runs: BTreeSet<RunId> = asked.runs.iter().copied().collect();
         let named = asked.frames.iter().copied();
         let near = self.ledger.table.frames_near(&runs).into_iter().chain(named);
@@ -52,10 +63,47 @@ impl Server {
             keep_only(&mut table, |key| restriction.allows_key(key));
         }
         let frames = table.frames.iter().map(|frame| self.frame_found(peer.uid, frame.id));
-        let frames = frames.collect();
+        let frames: Vec<FrameFound> = frames.collect();
+        let seen: BTreeSet<FrameId> = match restriction {
+            None => frames.iter().map(|it| it.frame).collect(),
+            Some(_) => {
+                let waiting = table.waiters.iter().map(|waiter| waiter.frame);
+                table.holds.iter().map(|hold| hold.frame).chain(waiting).collect()
+            }
+        };
+        let nodes = self.read_by_others(peer, frames.iter().filter(|it| seen.contains(&it.frame)));
+        if let Some(conn) = self.conns.get(id) {
+            conn.looks_near = Some(Box::new(asked.clone()));
+        }
         let own = asked.tag.and_then(|tag| self.ledger.table.tagged(tag));
         let request = own.filter(|id| self.ledger.table.waiter(*id).is_some());
-        Ok(Step::reply(&WaitsFound { node: self.node_id()?, table, frames, request }))
+        Ok(Step::reply(&WaitsFound { node: self.node_id()?, table, frames, request, nodes }))
+    }
+
+    /// The nodes that others read who look near these frames. A deadlock may go on there.
+    fn read_by_others<'a>(
+        &self,
+        peer: Credentials,
+        near: impl Iterator<Item = &'a FrameFound>,
+    ) -> Vec<NodeAt> {
+        let (mut runs, mut frames) = (BTreeSet::new(), BTreeSet::new());
+        for found in near {
+            frames.insert(found.frame);
+            runs.extend(found.part_of.iter().map(|part| part.run).chain(found.under_run));
+        }
+        let mut nodes: BTreeMap<NodeId, Option<String>> = BTreeMap::new();
+        for (conn, looks) in self.conns.looking() {
+            let is_near = looks.runs.iter().any(|run| runs.contains(run))
+                || looks.frames.iter().any(|frame| frames.contains(frame));
+            for at in looks.nodes.iter().filter(|_| is_near) {
+                // Whoever learns an address connects to it: only what the same user wrote is trusted.
+                let address = at.address.clone().filter(|_| conn.peer.uid == peer.uid);
+                let known = nodes.entry(at.node).or_default();
+                *known = known.take().or(address);
+            }
+        }
+        let nodes = nodes.into_iter().take(READ_NODES_MAX);
+        nodes.map(|(node, address)| NodeAt { node, address }).collect()
     }
 
     fn frame_found(&self, viewer: u32, frame: FrameId) -> FrameFound {
