@@ -14,6 +14,7 @@ mod state;
 mod transition;
 mod why;
 
+pub use admission::over_nodes::differs_in_nodes;
 pub use deadlock::Excerpt;
 pub use leader::Leadership;
 pub use model::{

@@ -58,6 +58,14 @@ pub enum Change {
         /// The node because of which; `None` for a surrender.
         node: Option<usize>,
     },
+    /// A node does not take part in the lock of a running command, because it knows a request over another
+    /// list: commands over the two lists do not exclude each other.
+    OtherList {
+        /// Which node.
+        node: usize,
+        /// Which lists.
+        why: String,
+    },
     /// A node does not hold its part of a running command's lock any more.
     Lost {
         /// Which node.

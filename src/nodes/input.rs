@@ -129,6 +129,9 @@ pub enum Refusal {
     /// This node will never grant it; others may: it is no node (no lasting state, an engine), or
     /// permits its user less.
     Unfit,
-    /// No node can: the lists differ, or the request itself is at fault (125).
+    /// The node knows a request for the same over a list of nodes that need not have one in common with
+    /// this one (125).
+    OtherList,
+    /// No node can: the request itself is at fault (125).
     Invalid,
 }

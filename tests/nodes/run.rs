@@ -45,6 +45,17 @@ fn new_node(configuration: &str) -> World {
     node
 }
 
+/// A node that has granted before.
+fn with_state() -> World {
+    let node = World::new();
+    node.configure("[nodes]\nlongest_ttl = \"1h\"\n");
+    for (file, content) in &*STATE {
+        fs::write(node.runtime().join(file), content).unwrap();
+    }
+    node.status();
+    node
+}
+
 /// `canal run` over one node.
 fn run_at<'w>(node: &'w World, args: &[&str]) -> Cmd<'w> {
     let on = format!("unix:{}", node.socket().display());
@@ -54,15 +65,10 @@ fn run_at<'w>(node: &'w World, args: &[&str]) -> Cmd<'w> {
 
 impl Nodes {
     pub(crate) fn new() -> Self {
-        let nodes = [World::new(), World::new(), World::new()];
+        let nodes = [with_state(), with_state(), with_state()];
         let here = World::new();
         let mut config = "[node_groups]\nall = [\"a\", \"b\", \"c\"]\n[nodes]\n".to_owned();
         for (name, node) in NAMES.iter().zip(&nodes) {
-            node.configure("[nodes]\nlongest_ttl = \"1h\"\n");
-            for (file, content) in &*STATE {
-                fs::write(node.runtime().join(file), content).unwrap();
-            }
-            node.status();
             config += &format!("{name} = \"unix:{}\"\n", node.socket().display());
         }
         here.configure(&config);
@@ -573,4 +579,56 @@ fn a_wait_whose_output_nobody_can_read_is_abandoned_at_its_node() {
     }
     holder.finish().code(0);
     nodes.until_free();
+}
+
+/// Two majorities that have one node in common, which neither of them needs.
+#[test]
+fn of_two_majorities_with_one_node_in_common_the_second_is_refused_if_that_can_be_asked() {
+    let nodes = Nodes::new();
+    let more = [with_state(), with_state()];
+    let all = || nodes.nodes.iter().chain(&more);
+    let address = |node: &World| format!("unix:{}", node.socket().display());
+    let on = all().map(address).collect::<Vec<_>>().join(",");
+    let order = nodes.here.canal(["run", "--on", &on, "-k", "y", "--", "printenv", "CANAL_NODES"]);
+    let order = order.end().code(0).stdout;
+    let order: Vec<&str> = order.trim().split(',').collect();
+    let list = |at: [usize; 3]| at.map(|at| order[at]).join(",");
+    let (first, second) = (list([0, 1, 4]), list([2, 3, 4]));
+    let common = all().find(|node| address(node) == order[4]).unwrap();
+    let majority = |on: &str| {
+        let words = ["run", "--on", on, "--require", "majority", "--ttl", "10s", "-k", "x"];
+        nodes.here.canal(words)
+    };
+    let start = |on: &str, name: &str| {
+        let script = format!("touch {name}; cat");
+        let run = majority(on).args(["--", "sh", "-c", &script]);
+        let run = run.stdin(std::process::Stdio::piped()).spawn();
+        wait_until("the command runs", || nodes.here.path("work").join(name).exists());
+        run
+    };
+    // A job of the common node itself keeps it from taking part: it knows the list all the same.
+    for key in ["z", "x"] {
+        let job = common.canal(["run", "-k", key, "--", "cat"]);
+        let job = job.stdin(std::process::Stdio::piped()).spawn();
+        wait_until("the job runs", || common.held(key) == 1);
+        let runs = start(&first, key);
+        let refused = majority(&second).args(["-w", "5s", "--", "true"]).end().code(125);
+        assert!(refused.stderr.contains("is in use over another list of nodes"), "{refused:?}");
+        runs.finish().code(0);
+        job.finish().code(0);
+    }
+    // One that does not reach it in time runs, and says so when it does.
+    let runs = start(&first, "one");
+    wait_until("the common node takes part", || common.held("x") == 1);
+    let daemon = common.daemon_pid();
+    signal(daemon, Signal::SIGSTOP);
+    let also_runs = start(&second, "other");
+    signal(daemon, Signal::SIGCONT);
+    wait_until("it says so", || also_runs.stderr().contains("takes no part in the lock"));
+    let doctor = common.canal(["doctor"]).end().stdout;
+    assert!(doctor.contains("may not exclude each other: `x` is in use over"), "{doctor}");
+    let history = common.canal(["history"]).end().stdout;
+    assert!(history.contains("mismatch"), "{history}");
+    also_runs.finish().code(0);
+    runs.finish().code(0);
 }

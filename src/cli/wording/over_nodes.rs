@@ -115,6 +115,14 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
             (true, format!("asking all nodes anew, because of {}", name(*node)))
         }
         Change::AskedAnew { node: None } => (true, "gave way to another request".to_owned()),
+        Change::OtherList { node, why } => (
+            true,
+            format!(
+                "{} takes no part in the lock, so that a command over other nodes can run at the same \
+                 time: {why}",
+                name(*node)
+            ),
+        ),
         Change::Lost { node, held, need } => {
             let held = held_of(*held, *need, names.len());
             (true, format!("{} does not hold the lock any more; {held}", name(*node)))

@@ -18,7 +18,7 @@ impl Table {
         };
         match too_large {
             Some(item) => Some(Refusal::RequireTooLarge { item }),
-            None => self.other_list(asked, over),
+            None => self.other_list(asked),
         }
     }
 
@@ -39,18 +39,8 @@ impl Table {
 
     /// That a request over another list of nodes holds or waits for what this one asks for, so that
     /// enough nodes of the two lists need not have one in common.
-    fn other_list(&self, asked: &Request, over: &OverNodes) -> Option<Refusal> {
-        if over.require == Require::Any {
-            return None;
-        }
-        self.requests_over_nodes().find_map(|(theirs, list)| {
-            let item = asked.items.iter().position(|item| {
-                let mut items = theirs.items.iter();
-                items.any(|other| are_rivals(parts(other), parts(item)))
-            })?;
-            let differs = list.require != Require::Any && !over.always_meets(list);
-            differs.then(|| Refusal::OtherNodes { item, theirs: list.nodes.clone() })
-        })
+    fn other_list(&self, asked: &Request) -> Option<Refusal> {
+        self.requests_over_nodes().find_map(|(theirs, _)| differs_in_nodes(asked, theirs))
     }
 
     /// Whether a view cannot be stored because a request that more than half of some nodes have to
@@ -72,6 +62,20 @@ impl Table {
         let requests = self.over_nodes.iter().filter_map(asked);
         requests.filter_map(|asked| Some((asked, asked.over_nodes.as_deref()?)))
     }
+}
+
+/// That two requests over nodes want what excludes each other, and that enough nodes of their two lists need
+/// not have one in common.
+#[must_use]
+pub fn differs_in_nodes(asked: &Request, theirs: &Request) -> Option<Refusal> {
+    let (over, list) = (asked.over_nodes.as_deref()?, theirs.over_nodes.as_deref()?);
+    let is_any = [over, list].iter().any(|it| it.require == Require::Any);
+    if is_any || over.always_meets(list) {
+        return None;
+    }
+    let is_rival = |item: &Item| theirs.items.iter().any(|it| are_rivals(parts(it), parts(item)));
+    let item = asked.items.iter().position(is_rival)?;
+    Some(Refusal::OtherNodes { item, theirs: list.nodes.clone() })
 }
 
 fn has_several_slots(view: View) -> bool {

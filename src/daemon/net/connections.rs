@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slotmap::SlotMap;
 
-use crate::core::RequestId;
+use crate::core::{Request, RequestId};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::daemon::net::accept_backlog::AcceptBacklog;
@@ -396,6 +396,12 @@ impl Conns {
     pub(crate) fn watchers(&self) -> Vec<ConnId> {
         let watching = self.open.iter().filter(|(_, conn)| conn.watches());
         watching.map(|(id, _)| id).collect()
+    }
+
+    /// What the other connections asked for last over several nodes.
+    pub(crate) fn over_nodes(&self, but: ConnId) -> impl Iterator<Item = &Request> {
+        let others = self.open.iter().filter(move |(id, _)| *id != but);
+        others.filter_map(|(_, conn)| conn.over_nodes.as_deref())
     }
 
     /// The connections whose clients look for deadlocks.

@@ -20,7 +20,13 @@ pub(crate) struct Leases {
     ends: BTreeSet<(u64, FrameId)>,
     /// Of parts of requests over nodes: what their clients reported last.
     reported: BTreeMap<FrameId, Reported>,
+    /// Which lists of nodes a request named last that need not meet those of another one, and until when
+    /// people are told.
+    apart: Option<(u64, String)>,
 }
+
+/// For how long people are told of lists that need not meet, in milliseconds.
+const APART_MS: u64 = 3_600_000;
 
 /// How far a request over nodes is, as the client of one of its parts reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +38,17 @@ pub(crate) struct Reported {
 }
 
 impl Leases {
+    /// A request asked for a spare over a list that need not meet that of another request.
+    pub(crate) fn are_apart(&mut self, why: &str) {
+        self.apart = Some((clock::boottime_ms() + APART_MS, why.to_owned()));
+    }
+
+    /// What people are to know of requests over nodes.
+    pub(crate) fn note(&self) -> Option<String> {
+        let (_, why) = self.apart.as_ref().filter(|(until, _)| clock::boottime_ms() < *until)?;
+        Some(format!("commands over different nodes may not exclude each other: {why}"))
+    }
+
     /// Every lease of a table that holds something, with a full TTL from now: no client could renew
     /// a lease while no daemon ran.
     pub(crate) fn of_table(table: &Table, here: HostId) -> Self {

@@ -22,7 +22,9 @@ enum Step {
 
 impl Coordinator {
     pub(super) fn collect(&mut self, turn: &mut Turn, round: Round) -> bool {
-        if let Some(outcome) = self.time_over(turn).or_else(|| self.hopeless()) {
+        let is_enough = self.granted().count() >= self.need;
+        let over = if is_enough { None } else { self.time_over(turn) };
+        if let Some(outcome) = over.or_else(|| self.hopeless()) {
             self.end(turn, outcome);
             return true;
         }
@@ -105,6 +107,9 @@ impl Coordinator {
     fn collect_in_order(&mut self, turn: &mut Turn, mut round: Round) -> bool {
         loop {
             if self.granted().count() >= self.need {
+                if self.announces(turn) {
+                    return false;
+                }
                 let chosen = self.granted().take(self.need).collect();
                 return self.begin_to_confirm(turn, chosen);
             }
@@ -127,6 +132,42 @@ impl Coordinator {
         }
         self.phase = Phase::Collecting(round);
         false
+    }
+
+    /// Before it confirms, a request lets each other node that it reaches know its list, by asking for a
+    /// spare. A node that knows a list which need not meet this one refuses. Returns whether one of them
+    /// may still answer.
+    fn announces(&mut self, turn: &mut Turn) -> bool {
+        #[cfg(test)]
+        if crate::nodes::sim::is_broken(crate::nodes::sim::Rule::AnnouncesLists) {
+            return false;
+        }
+        let pass_over_ms = self.timing.pass_over_ms;
+        let mut is_pending = false;
+        for at in self.members.clone() {
+            let has_to = self.plan.require == Require::Majority && !self.is_granted(at);
+            if !has_to || self.never_grants(at) || self.nodes[at].is_announced && self.is_free(at) {
+                continue;
+            }
+            if self.is_free(at) && self.nodes[at].link.is_open() && self.may_answer(turn, at) {
+                self.ask(turn, at, Asking { no_wait: true, spare: true });
+            }
+            is_pending |= match self.nodes[at].hold {
+                Hold::Asked { since } | Hold::Releasing { since } => {
+                    !turn.is_silent(since, pass_over_ms)
+                }
+                Hold::Nothing => {
+                    let link = &self.nodes[at].link;
+                    !link.is_open() && link.may_answer(turn, pass_over_ms)
+                }
+                _ => false,
+            };
+        }
+        is_pending
+    }
+
+    fn is_free(&self, at: usize) -> bool {
+        self.nodes[at].hold == Hold::Nothing
     }
 
     /// How many nodes have granted their part, or may yet in this round.
@@ -168,8 +209,15 @@ impl Coordinator {
         let silence_ms = if others_answer { pass_over_ms } else { silence_ms };
         match self.nodes[at].hold {
             Hold::Nothing if self.nodes[at].link.is_open() => {
+                // As a spare it may have been refused just now: here it waits.
+                self.nodes[at].ask_at = 0;
                 let no_wait = must_not_wait && is_first;
                 self.ask(turn, at, Asking { no_wait, spare: false });
+                Step::Stay
+            }
+            // It was to be one.
+            Hold::Asked { .. } | Hold::Collecting { .. } if self.nodes[at].is_spare() => {
+                self.release(turn, at);
                 Step::Stay
             }
             Hold::Asked { since } | Hold::Releasing { since } => {
@@ -291,6 +339,7 @@ impl Coordinator {
             None => node.lease += 1,
         }
         node.asked = Some(asking);
+        node.is_announced |= asking.spare;
         node.hold = Hold::Asked { since: turn.now };
         let Asking { no_wait, spare } = asking;
         let ask = Effect::Ask { node: at, lease: node.lease, no_wait, spare };
@@ -344,6 +393,8 @@ impl Coordinator {
                 Hold::Nothing | Hold::Unknown | Hold::Releasing { .. } => {}
             }
             self.nodes[at].refused = None;
+            self.nodes[at].is_announced = false;
+            self.nodes[at].ask_at = 0;
         }
         self.token = None;
     }
@@ -356,7 +407,7 @@ impl Coordinator {
     }
 
     fn is_granted(&self, at: usize) -> bool {
-        matches!(self.nodes[at].hold, Hold::Collecting { .. })
+        matches!(self.nodes[at].hold, Hold::Collecting { .. }) && !self.nodes[at].is_spare()
     }
 
     /// The members that have granted their part.

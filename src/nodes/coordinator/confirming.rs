@@ -80,8 +80,11 @@ impl Coordinator {
         if self.plan.require == Require::Any {
             self.members = chosen.to_vec();
         }
-        // Surplus requests and grants are given back.
+        // Surplus requests and grants are given back, but for spares.
         for at in 0..self.nodes.len() {
+            if self.nodes[at].is_spare() {
+                continue;
+            }
             match self.nodes[at].hold {
                 Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => {
                     self.cancel(turn, at);

@@ -175,16 +175,23 @@ impl Coordinator {
         if !matches!(node.hold, Hold::Asked { .. } | Hold::Queued) {
             return;
         }
+        let is_spare = node.is_spare();
         node.gone();
         match refusal {
             Refusal::NotYet { left_ms } => node.grants_from = turn.now.saturating_add(left_ms),
             Refusal::Unfit => node.unfit = Some(why),
             // A spare: the command runs without it.
+            Refusal::OtherList if runs => {
+                node.unfit = Some(why.clone());
+                turn.carry_out(Effect::Say(Change::OtherList { node: at, why }));
+            }
             Refusal::Invalid if runs => node.unfit = Some(why),
             _ if runs => node.ask_at = ask_at,
-            Refusal::Invalid => self.end(turn, Outcome::Failed { nodes: vec![(at, why)] }),
+            Refusal::Invalid | Refusal::OtherList => {
+                self.end(turn, Outcome::Failed { nodes: vec![(at, why)] });
+            }
             _ if self.plan.require == Require::Any => node.refused = Some((refusal, why)),
-            _ if !is_its_turn => node.ask_at = turn.now + self.timing.silence_ms,
+            _ if is_spare || !is_its_turn => node.ask_at = turn.now + self.timing.silence_ms,
             _ => {
                 let outcome = self.refused(turn.now, Some(at), refusal, why);
                 self.end(turn, outcome);

@@ -14,6 +14,8 @@ pub(super) struct Node {
     /// How it was asked under that number, if the request may still wait there or have a grant that is
     /// not to be confirmed yet.
     pub(super) asked: Option<Asking>,
+    /// Whether it was asked as a spare in this round, so that it knows the list of the request.
+    pub(super) is_announced: bool,
     /// When the last call was sent whose answer says that the lease is firm.
     pub(super) sent: Option<Millis>,
     /// For how long the node said that it keeps the lease: another client may have renewed it with
@@ -63,6 +65,7 @@ impl Node {
             hold: Hold::Nothing,
             lease: 0,
             asked: None,
+            is_announced: false,
             sent: None,
             ttl_ms: None,
             renewing: None,
@@ -75,9 +78,18 @@ impl Node {
         }
     }
 
+    /// Whether it was asked as a spare, and is not to be confirmed yet.
+    pub(super) fn is_spare(&self) -> bool {
+        self.asked.is_some_and(|asked| asked.spare)
+    }
+
     /// Whether a grant of this node may become, or is, part of the lock.
     pub(super) fn is_held(&self) -> bool {
-        matches!(self.hold, Hold::Collecting { .. } | Hold::Confirming { .. } | Hold::Firm)
+        match self.hold {
+            Hold::Collecting { .. } => !self.is_spare(),
+            Hold::Confirming { .. } | Hold::Firm => true,
+            _ => false,
+        }
     }
 
     /// Why it cannot be used at present, for people.
@@ -118,6 +130,9 @@ impl Node {
         if is_local && matches!(self.hold, Hold::Collecting { .. }) {
             self.asked = None;
         }
+        // The node knows the list for as long as the connection is open.
+        self.is_announced = false;
+        self.ask_at = 0;
         self.hold = match self.hold {
             Hold::Collecting { .. } if is_local => Hold::Unknown,
             Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => Hold::Nothing,

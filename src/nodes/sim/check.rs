@@ -44,6 +44,30 @@ impl World {
         Ok(())
     }
 
+    /// Where all nodes are reached, no two commands run over lists that have a node in common and need not
+    /// meet.
+    pub(super) fn check_apart(&self) -> Result<(), String> {
+        if self.emphasis.faults_ms > 0 {
+            return Ok(());
+        }
+        let jobs = self.hosts.iter().filter_map(|host| host.job.as_ref());
+        let running: Vec<&Job> = jobs.filter(|job| job.command.is_some()).collect();
+        for (at, one) in running.iter().enumerate() {
+            let is_apart = |other: &&&Job| {
+                one.key == other.key
+                    && one.at.iter().any(|node| other.at.contains(node))
+                    && !one.over.always_meets(&other.over)
+            };
+            if let Some(other) = running[at + 1..].iter().find(is_apart) {
+                return Err(format!(
+                    "runs {} and {} run over lists that need not meet",
+                    one.run, other.run
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// While a command runs, as many nodes keep its lock as it requires.
     pub(super) fn check_kept(&self) -> Result<(), String> {
         for job in self.hosts.iter().filter_map(|host| host.job.as_ref()) {

@@ -109,6 +109,20 @@ impl Emphasis {
         }
     }
 
+    /// Majorities of overlapping lists, and nothing that goes wrong.
+    pub(super) fn draw_lists(rng: &mut Rng) -> Self {
+        Self {
+            nodes: rng.usize(3..=6),
+            hosts: rng.usize(2..=4),
+            jobs: 3,
+            runs_ms: 30_000,
+            requires: vec![Require::Majority],
+            other_lists: 10,
+            impatient: 0,
+            ..Self::draw_two_crons(rng)
+        }
+    }
+
     /// A request that is made when its host shows `asked_at`.
     pub(super) fn draw_job(&self, rng: &mut Rng, run: u32, asked_at: Millis) -> Job {
         let require = self.requires[rng.usize(0..self.requires.len())];

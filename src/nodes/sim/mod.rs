@@ -144,6 +144,32 @@ fn of_two_requests_that_do_not_wait_exactly_one_is_granted() {
     }
 }
 
+/// A world of overlapping lists: the first that runs keeps those out whose lists need not meet its own.
+fn lists(seed: u64) -> Result<Seen, String> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let emphasis = Emphasis::draw_lists(&mut rng);
+    World::with(rng, emphasis).run()
+}
+
+#[test]
+fn majorities_with_a_node_in_common_do_not_both_run() {
+    let mut refused = 0;
+    for seed in 0..500 {
+        let seen = lists(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        refused += seen.ends.failed;
+    }
+    assert!(refused > 0, "no two lists were apart");
+}
+
+#[test]
+fn rule_4_a_list_that_is_not_announced_is_found() {
+    break_rule(Some(Rule::AnnouncesLists));
+    let found = (0..SEEDS_TO_FIND).find_map(|seed| lists(seed).err());
+    break_rule(None);
+    let what = found.expect("it was not found");
+    assert!(what.contains("run over lists that need not meet"), "{what}");
+}
+
 /// The fault that is found with a rule broken.
 fn found(broken: Rule) -> String {
     let (seed, what) = run_all(0..SEEDS_TO_FIND, Some(broken)).expect_err("it was not found");

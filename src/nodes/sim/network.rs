@@ -70,6 +70,8 @@ pub(super) struct Wire {
     pub(super) heard_at: u64,
     /// What was asked over it.
     pub(super) asked: Vec<LeaseName>,
+    /// The last of that, which the node knows as long as it serves the connection.
+    pub(super) announced: Option<Asked>,
     /// The node ends it after so long without a beat.
     pub(super) ttl_ms: u64,
 }
@@ -122,6 +124,7 @@ impl Network {
             breaks_at: None,
             heard_at: now,
             asked: Vec::new(),
+            announced: None,
             ttl_ms,
         };
         self.wires.insert(self.last, wire);
@@ -225,6 +228,7 @@ impl Network {
         wire.is_served = false;
         wire.to_node.clear();
         wire.asked.clear();
+        wire.announced = None;
         self.reply(rng, now, id, Reply::End);
     }
 

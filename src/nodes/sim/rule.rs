@@ -20,6 +20,8 @@ pub(in crate::nodes) enum Rule {
     GoneIsNotConfirmed,
     /// After a confirmation, a node gives larger tokens.
     TokensGrow,
+    /// Before it confirms, a request lets all nodes that it reaches know its list.
+    AnnouncesLists,
     /// Nodes are asked one after the other.
     AsksInOrder,
     /// A request that reaches too few nodes holds nothing.

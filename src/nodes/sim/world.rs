@@ -11,7 +11,7 @@ use super::rule::{Rule, is_broken};
 use super::starts::Starts;
 use super::table::{Asked, LeaseName, Told};
 use crate::core::{LEASE_OVER_NODES_MS_MIN, Token};
-use crate::nodes::{Deadline, Effect, Input, Plan};
+use crate::nodes::{Deadline, Effect, Input, Plan, Refusal};
 
 /// How long killing a command may take, at most, as a part of its TTL: well within the margin.
 const KILL_PART: u64 = 25;
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 pub(super) struct World {
     rng: Rng,
     pub(super) now: u64,
-    emphasis: Emphasis,
+    pub(super) emphasis: Emphasis,
     pub(super) nodes: Vec<Node>,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
@@ -206,7 +206,8 @@ impl World {
         self.check_kept()?;
         self.check_lists()?;
         self.check_own_requests()?;
-        self.check_unconfirmed()
+        self.check_unconfirmed()?;
+        self.check_apart()
     }
 
     // The network.
@@ -336,6 +337,8 @@ impl World {
     }
 
     fn serve(&mut self, id: u64, call: Call) {
+        let differs =
+            matches!(&call, Call::Collect(asked) if self.is_announced_otherwise(id, asked));
         let Some(wire) = self.network.wires.get_mut(&id) else { return };
         let at = wire.node;
         if !wire.is_served {
@@ -344,11 +347,17 @@ impl World {
         self.trace.push(format!("{} node {at} hears {call:?} over {id}", self.now));
         let node = &mut self.nodes[at];
         let (reply, told) = match call {
+            Call::Collect(asked) if differs => {
+                wire.asked.push(asked.name);
+                (None, vec![Told::Refused(asked.name, Refusal::OtherList)])
+            }
             Call::Collect(asked) => {
                 // What an older connection still brings does not take it from a newer one.
                 if !self.network.takes_over(id, asked.name) {
                     return;
                 }
+                let Some(wire) = self.network.wires.get_mut(&id) else { return };
+                wire.announced = Some(asked.clone());
                 (None, node.ask(self.now, asked))
             }
             Call::ConfirmAt { name, token, ttl_ms, sent } => {
@@ -373,6 +382,16 @@ impl World {
             self.network.reply(&mut self.rng, self.now, id, reply);
         }
         self.tell(at, told);
+    }
+
+    /// Whether a node knows another connection's request over a list that need not meet that of this one.
+    fn is_announced_otherwise(&self, id: u64, asked: &Asked) -> bool {
+        let node = self.network.wires.get(&id).map(|wire| wire.node);
+        let others = self.network.wires.iter().filter(|(other, _)| **other != id);
+        let others = others.filter(|(_, wire)| Some(wire.node) == node && wire.is_served);
+        let mut known = others.filter_map(|(_, wire)| wire.announced.as_ref());
+        !is_broken(Rule::ListsMeet)
+            && known.any(|other| other.key == asked.key && !other.agrees_with(asked))
     }
 
     /// A node tells what became of requests.

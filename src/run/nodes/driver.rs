@@ -593,8 +593,8 @@ fn refusal(failure: &Failure) -> Option<Refusal> {
             _ => return None,
         },
         ErrorName::NotLasting | ErrorName::Denied => Refusal::Unfit,
-        ErrorName::NodeListDiffers
-        | ErrorName::RequireTooLarge
+        ErrorName::NodeListDiffers => Refusal::OtherList,
+        ErrorName::RequireTooLarge
         | ErrorName::Mismatch
         | ErrorName::BadRequest
         | ErrorName::TooManyWaiters

@@ -10,11 +10,12 @@ pub(super) mod restriction;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::EpollFlags;
 
-use crate::core::{ProcessId, RequestId};
+use crate::core::{ProcessId, Request, RequestId};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::Call;
 use crate::daemon::net::connection::restriction::Restriction;
@@ -106,6 +107,9 @@ pub(crate) struct Connection {
     pub(crate) counts_down: bool,
     /// What it may still do, if it was restricted.
     pub(crate) restriction: Option<Box<Restriction>>,
+    /// What it asked for last over several nodes. It is known here while the connection is open, also if
+    /// it was refused.
+    pub(crate) over_nodes: Option<Arc<Request>>,
     /// What its client last looked near for deadlocks.
     pub(crate) looks_near: Option<Box<WaitsNear>>,
     /// Since when the client has waited for a message because of the shared log, in milliseconds of
@@ -142,6 +146,7 @@ impl Connection {
             key_notes: Vec::new(),
             counts_down: false,
             restriction: None,
+            over_nodes: None,
             looks_near: None,
             wordless_since: None,
         }

@@ -17,6 +17,7 @@ impl Server {
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
         daemon.notes.extend(self.history.notes());
+        daemon.notes.extend(self.leases.note());
         // They name programs and addresses, which only the configuration does otherwise.
         if self.is_operator(viewer) {
             daemon.notes.extend(self.hooks.notes());

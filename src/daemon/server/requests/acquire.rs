@@ -124,6 +124,9 @@ impl Server {
         let (deferred_until, is_question) = (None, false);
         let newcomer =
             PendingAcquire { conn: id, request, pidfd, more, deferred_until, crowd, is_question };
+        if let Some(why) = self.announce(id, &newcomer.request) {
+            return self.refuse(newcomer, &why);
+        }
         Ok(self.ask(newcomer))
     }
 

@@ -46,6 +46,10 @@ impl Server {
         {
             failure = failure.hint(refusal::count_in_text(text));
         }
+        let over = newcomer.request.over_nodes.as_deref();
+        if failure.name == ErrorName::NodeListDiffers && over.is_some_and(|over| over.spare) {
+            self.leases.are_apart(&failure.message);
+        }
         // A note is told once: not to a question, whose client may ask nothing more.
         if failure.name == ErrorName::Refused && !newcomer.is_question {
             let notes = self.told_sizes.notes(&self.ledger.table, &newcomer.request, None);

@@ -24,10 +24,58 @@ fn all_nodes_are_asked_one_after_the_other_and_confirmed_together() {
 fn a_majority_starts_with_enough_and_asks_the_others_as_spares() {
     let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
     assert_eq!(scene.hear(granted(0, 5)), ["ask 1 #1"]);
-    assert_eq!(scene.hear(granted(1, 5)), ["confirm 0 #1 at 6", "confirm 1 #1 at 6"]);
+    // Before it confirms, all know its list.
+    assert_eq!(scene.hear(granted(1, 5)), ["ask 2 #1 spare"]);
+    let confirm = ["confirm 0 #1 at 6", "confirm 1 #1 at 6"];
+    assert_eq!(scene.hear(refused(2, Refusal::Full)), confirm);
     scene.hear(confirmed(0, 900));
-    let started = ["start 6 [0, 1] until 55900", "ask 2 #1 spare"];
-    assert_eq!(scene.hear(confirmed(1, 901)), started);
+    assert_eq!(scene.hear(confirmed(1, 901)), ["start 6 [0, 1] until 55900"]);
+    assert!(scene.pass(20_000).contains(&"ask 2 #2 spare".to_owned()));
+}
+
+#[test]
+fn a_majority_waits_a_second_for_nodes_that_may_know_another_list() {
+    let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority)));
+    scene.hear(Input::Tick);
+    scene.hear(Input::Reached { node: 0 });
+    scene.hear(Input::Reached { node: 1 });
+    scene.hear(granted(0, 5));
+    assert_eq!(scene.hear(granted(1, 5)), [""; 0], "node 2 may answer soon");
+    let confirm = ["confirm 0 #1 at 6", "confirm 1 #1 at 6"];
+    assert_eq!(scene.pass(1_000), confirm);
+
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    scene.hear(granted(0, 5));
+    scene.hear(granted(1, 5));
+    let done = scene.hear(refused(2, Refusal::OtherList));
+    assert_eq!(done, ["cancel 1", "cancel 0", "failed 2: no"]);
+}
+
+#[test]
+fn a_spare_that_was_granted_before_the_start_is_confirmed_after_it() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    scene.hear(granted(0, 5));
+    scene.hear(granted(1, 5));
+    assert_eq!(scene.hear(granted(2, 9)), ["confirm 0 #1 at 6", "confirm 1 #1 at 6"]);
+    scene.hear(confirmed(0, 1_000));
+    let started = ["start 6 [0, 1] until 56000", "confirm 2 #1 at 9"];
+    assert_eq!(scene.hear(confirmed(1, 1_000)), started);
+}
+
+#[test]
+fn a_spare_is_asked_anew_if_it_is_needed() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    scene.hear(granted(0, 5));
+    scene.hear(granted(1, 5));
+    assert_eq!(scene.hear(granted(2, 5)).len(), 2);
+    scene.hear(Input::ConfirmFailed { node: 1 });
+    (0..2).for_each(|node| drop(scene.hear(Input::Gone { node })));
+    scene.hear(granted(0, 5));
+    assert_eq!(scene.hear(granted(1, 5)), [""; 0], "node 2 may answer soon");
+    assert_eq!(scene.hear(Input::Reached { node: 2 }), ["ask 2 #1 spare"]);
+    scene.hear(away(1));
+    assert!(scene.pass(1_000).contains(&"release 2 #1".to_owned()));
+    assert_eq!(scene.hear(Input::Gone { node: 2 }), ["ask 2 #2"]);
 }
 
 #[test]
@@ -106,8 +154,9 @@ fn a_majority_does_without_a_node_that_never_confirms_or_refuses_the_token() {
         let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
         // It is asked again some times, and then passed over.
         let mut lease = 1;
-        while scene.hear(granted(0, 5)) != ["ask 2 #1"] {
-            let done = scene.hear(granted(1, 5));
+        while scene.hear(granted(0, 5)) == [format!("ask 1 #{lease}")] {
+            assert_eq!(scene.hear(granted(1, 5)), [format!("ask 2 #{lease} spare")]);
+            let done = scene.hear(refused(2, Refusal::Full));
             assert_eq!(done, [0, 1].map(|node| format!("confirm {node} #{lease} at 6")));
             scene.hear(failure.clone());
             (0..2).for_each(|node| drop(scene.hear(Input::Gone { node })));
@@ -129,6 +178,7 @@ fn a_token_that_all_other_nodes_refuse_is_said_of_each_of_them() {
     let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
     scene.hear(granted(0, 5_000));
     scene.hear(granted(1, 5));
+    scene.hear(refused(2, Refusal::Full));
     let refused = |node| Input::TokenRefused { node, why: "a year ahead".to_owned() };
     scene.hear(refused(1));
     (0..2).for_each(|node| drop(scene.hear(Input::Gone { node })));
@@ -215,7 +265,9 @@ fn a_silent_node_is_passed_over_after_1_s_if_enough_others_answer() {
     assert_eq!(scene.hear(refused(0, Refusal::Full)), [""; 0]);
     assert_eq!(scene.pass(5_000), ["ask 0 #2 now"]);
     assert_eq!(scene.hear(granted(0, 5)), [""; 0]);
-    assert_eq!(scene.hear(granted(1, 5)), ["confirm 0 #2 at 6", "confirm 1 #1 at 6"]);
+    assert_eq!(scene.hear(granted(1, 5)), ["ask 2 #1 spare"]);
+    let confirm = ["confirm 0 #2 at 6", "confirm 1 #1 at 6"];
+    assert_eq!(scene.hear(refused(2, Refusal::Full)), confirm);
 }
 
 #[test]

@@ -27,8 +27,12 @@ impl Scene {
 
     /// A coordinator that has reached all nodes, and what it has done since.
     pub(super) fn reached(plan: Plan) -> (Self, Vec<String>) {
+        Self::reached_at(plan, 1_000)
+    }
+
+    fn reached_at(plan: Plan, now: Millis) -> (Self, Vec<String>) {
         let count = plan.nodes.len();
-        let mut scene = Self::with(Coordinator::new(plan));
+        let mut scene = Self { now, ..Self::with(Coordinator::new(plan)) };
         let connected: Vec<String> = (0..count).map(|node| format!("connect {node}")).collect();
         assert_eq!(scene.hear(Input::Tick), connected);
         let done = (0..count).flat_map(|node| scene.hear(Input::Reached { node })).collect();
@@ -38,8 +42,13 @@ impl Scene {
     /// A coordinator whose command runs on the nodes that granted first, confirmed at 1 s.
     pub(super) fn running(plan: Plan) -> Self {
         let need = plan.require.least(plan.nodes.len());
-        let (mut scene, _) = Self::reached(plan);
+        let has_spares = plan.require == Require::Majority;
+        let (mut scene, _) = Self::reached_at(plan, if has_spares { 0 } else { 1_000 });
         (0..need).for_each(|node| drop(scene.hear(granted(node, 5))));
+        if has_spares {
+            // The others say nothing to the list for a second.
+            scene.pass(1_000);
+        }
         let mut done = Vec::new();
         (0..need).for_each(|node| done = scene.hear(confirmed(node, 1_000)));
         assert!(done.iter().any(|done| done.starts_with("start")), "{done:?}");

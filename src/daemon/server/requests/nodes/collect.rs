@@ -4,7 +4,9 @@
 //! written where it would outlive a reboot. Of several connections that ask for one part it depends on the
 //! newest: what an older one still brings was sent before its client lost it.
 
-use crate::core::{Above, NODES_MAX, OverNodes, RequestId};
+use std::sync::Arc;
+
+use crate::core::{Above, NODES_MAX, OverNodes, Refusal, Request, RequestId, differs_in_nodes};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
@@ -64,6 +66,26 @@ impl Server {
         let owner = waits_on.or_else(|| self.conns.with_provisional(request));
         let accepted = |id| self.conns.peek(id).map(|conn| conn.accepted_ticks);
         owner.is_some_and(|owner| accepted(owner) > accepted(id))
+    }
+
+    /// Lets others know over which nodes a request is made, for as long as its connection is open. The table
+    /// knows it only while it waits or holds something here.
+    pub(crate) fn announce(&mut self, id: ConnId, request: &Arc<Request>) -> Option<Refusal> {
+        request.over_nodes.as_ref()?;
+        let table = &self.ledger.table;
+        // What the table knows it refuses by itself, so that the history has it.
+        let is_news = |theirs: &&Request| table.tagged(theirs.tag).is_none();
+        let differs = self
+            .conns
+            .over_nodes(id)
+            .filter(is_news)
+            .find_map(|theirs| differs_in_nodes(request, theirs));
+        if differs.is_none()
+            && let Some(conn) = self.conns.get(id)
+        {
+            conn.over_nodes = Some(Arc::clone(request));
+        }
+        differs
     }
 
     /// Whether this node keeps a lease over nodes for so long. After the loss of its state it waits for no
