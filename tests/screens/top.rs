@@ -82,7 +82,7 @@ pub(crate) fn screens(lines: u16, columns: u16) -> Vec<String> {
         (DOWN, "> #1"),
         ("w", "what waits for what"),
         (ESCAPE, "> #1"),
-        ("k", "[y/N]"),
+        ("x", "[y/N]"),
     ] {
         screen.keys(keys);
         let asked = "the daemon is asked";
@@ -300,16 +300,16 @@ fn what_is_done_is_asked_before() {
     let sentence = |shown: &str| shown.split_whitespace().collect::<Vec<_>>().join(" ");
     screen.keys(DOWN);
     screen.until("the waiter has the mark", |shown| shown.contains("> #1 "));
-    screen.keys("k");
+    screen.keys("x");
     let ask = format!("send TERM to pid {} `true`", waiter.pid());
     screen.until("it is asked", |shown| sentence(shown).contains(&ask) && shown.ends_with("[y/N]"));
     screen.keys("n");
     screen.until("it is not done", |shown| shown.ends_with("nothing was done"));
     assert_eq!(world.key("x").waiting, 1);
-    screen.keys("ky");
+    screen.keys("xy");
     screen.until("a yes before the question is none", |shown| shown.contains("? help"));
     assert_eq!(world.key("x").waiting, 1);
-    screen.keys("k");
+    screen.keys("x");
     screen.until("it is asked", |shown| sentence(shown).contains(&ask) && shown.ends_with("[y/N]"));
     screen.keys("y");
     screen.until("it is done", |shown| sentence(shown).contains("sent TERM to pid"));

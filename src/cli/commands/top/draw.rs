@@ -38,7 +38,7 @@ const KEYS_OF_KEY: [&str; 9] = [
     "w chain",
     "h history",
     "r release",
-    "k kill",
+    "x kill",
     "p pause",
     "z size",
 ];
@@ -48,21 +48,21 @@ const KEYS_ABOVE: [&str; 3] = ["Esc back", "q quit", "arrows scroll"];
 
 /// All keys.
 const HELP: [(&str, &str); 15] = [
-    ("arrows", "move the mark, or scroll; also Page Up, Page Down, Home, End"),
-    ("Enter", "look into the key; there: the chain of the one with the mark"),
-    ("Esc", "back; in the list: no filter"),
+    ("j, k", "move the mark, or scroll; also arrows, Page Up, Page Down, Home, End"),
+    ("Enter", "open the key; there, show the chain of waits of the selected one"),
+    ("Esc", "go back; in the list, clear the filter"),
     ("/", "list only keys with this text in their name, users or commands"),
     ("s", "sort by waiters, longest wait, longest hold, name"),
-    ("w", "what the one with the mark waits for, and what waits for it"),
-    ("h", "the key over time, and what ended of it"),
-    ("r", "break the hold with the mark, as `canal release --force` does"),
-    ("k", "end the process with the mark, as `canal kill` does (TERM)"),
-    ("z", "store a size, as `canal resize` does: 4, or 3x2 for buckets"),
-    ("p", "pause the key, or resume it"),
-    ("Ctrl-L", "draw the screen anew"),
-    ("Ctrl-Z", "stop canal; `fg` goes on"),
+    ("w", "show what the selected one waits for, and what waits for it"),
+    ("h", "show the key over time, and its ended commands"),
+    ("r", "break the selected hold, like `canal release --force`"),
+    ("x", "end the selected process, like `canal kill` (TERM)"),
+    ("z", "store a size, like `canal resize`: 4, or 3x2 for buckets"),
+    ("p", "pause or resume the key"),
+    ("Ctrl-L", "redraw the screen"),
+    ("Ctrl-Z", "stop canal; `fg` continues it"),
     ("q", "quit; also Ctrl-C"),
-    ("y", "what r, k, z and p ask is done after y only"),
+    ("y", "confirm what r, x, z and p ask"),
 ];
 
 /// The screen, and where something is typed.

@@ -230,6 +230,11 @@ impl Model {
     }
 
     fn command(&mut self, key: Key) -> Option<Effect> {
+        let key = match key {
+            Key::Char('j') => Key::Down,
+            Key::Char('k') => Key::Up,
+            key => key,
+        };
         match (key, self.above.is_some()) {
             (Key::Char('q'), _) => return Some(Effect::Quit),
             (Key::Escape | Key::Backspace, _) => self.back(),
@@ -246,7 +251,7 @@ impl Model {
             (Key::Char('s'), _) if self.open.is_none() => self.choice.next_order(),
             (Key::Char('/'), _) if self.open.is_none() => self.bottom = Bottom::Filter,
             (Key::Char(c @ ('h' | 'p' | 'z')), _) => return self.about_key(c),
-            (Key::Char(c @ ('w' | 'r' | 'k')), _) => return self.about_someone(c),
+            (Key::Char(c @ ('w' | 'r' | 'x')), _) => return self.about_someone(c),
             _ => {}
         }
         None
@@ -315,7 +320,7 @@ impl Model {
             }
             ('r', Who::Holder { token }) => self.ask(Ask::WouldRelease { token }),
             ('r', Who::Waiter { .. }) => {
-                self.say("it waits, and holds nothing of this key; k ends its process")
+                self.say("it waits, and holds nothing of this key; x ends its process")
             }
             (_, who) => {
                 let key = open.key.clone();

@@ -153,7 +153,7 @@ fn the_mark_on_a_page_stays_on_its_holder() {
     );
     model.report(status(&[]));
     assert_eq!((model.opened(), model.mark()), (None, None));
-    for what in ["w", "r", "k"] {
+    for what in ["w", "r", "x"] {
         assert_eq!(press(&mut model, what), None);
         assert_eq!(said(&model), "nobody holds it or waits for it");
     }
@@ -212,9 +212,9 @@ fn a_yes_that_was_typed_before_the_question_is_none() {
 fn what_waits_is_ended_and_not_released() {
     let mut model = model(three());
     assert_eq!(press(&mut model, "\n↓r"), None);
-    assert!(said(&model).contains("k ends its process"), "{:?}", model.bottom);
+    assert!(said(&model).contains("x ends its process"), "{:?}", model.bottom);
     let Some(Effect::Ask(Ask::WouldKill { key, who: Who::Waiter { pid, .. } })) =
-        press(&mut model, "k")
+        press(&mut model, "x")
     else {
         panic!("{:?}", model.bottom)
     };
@@ -269,9 +269,23 @@ fn a_page_above_is_left_before_anything_else_happens() {
     let mut model = model(three());
     let asked = press(&mut model, "\nh");
     assert_eq!(asked, Some(Effect::Ask(Ask::History { key: "b".to_owned() })));
-    assert_eq!(press(&mut model, "k"), None, "it is about what is not seen");
+    assert_eq!(press(&mut model, "x"), None, "it is about what is not seen");
     assert_eq!((&model.above, &model.bottom), (&None, &Bottom::Help));
     press(&mut model, "?\x1b\x1b");
     assert_eq!(model.open, None);
     assert_eq!(press(&mut model, "q"), Some(Effect::Quit));
+}
+
+#[test]
+fn j_and_k_move_the_mark_but_are_text_in_a_filter() {
+    let mut model = model(three());
+    let marked = |model: &Model| model.marked.clone();
+    press(&mut model, "↓");
+    let second = marked(&model);
+    press(&mut model, "k");
+    assert_ne!(marked(&model), second);
+    press(&mut model, "j");
+    assert_eq!(marked(&model), second);
+    press(&mut model, "/jk");
+    assert_eq!(model.choice.filter, "jk");
 }
