@@ -163,7 +163,7 @@ _canal() {
         acquire) options="$lock $wait --pid --ttl --on --require --on-lost --json $everywhere" ;;
         release) options="--all --handle --force --token -y --yes --pid --json $everywhere" ;;
         renew) options="--handle --while --ttl --note --json $everywhere" ;;
-        status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
+        status | list | ps) options="--under --mine --user --waiting --json -1 --one-line --watch --ended --why --graph $everywhere" ;;
         top) options="--under --mine --user --waiting $everywhere" ;;
         stats) options="--since --user --ascii --svg --force --json $everywhere" ;;
         metrics) options=$everywhere ;;

@@ -185,6 +185,7 @@ complete -c canal -n $at -l user -x -a '(__fish_complete_users)' -d 'Show only h
 complete -c canal -n $at -l waiting -d 'Show only locks that have waiters'
 
 set -l at '__canal_at status list ps'
+complete -c canal -n $at -s 1 -l one-line -d 'Print one line for each holder and waiter'
 complete -c canal -n $at -l watch -d 'Show it again after each change'
 complete -c canal -n $at -l ended -d 'Show the leases that ended recently'
 complete -c canal -n $at -l why -x -a '(__fish_complete_pids)' -d 'Follow the chain of waits of a process'

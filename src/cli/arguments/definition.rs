@@ -310,17 +310,20 @@ pub(crate) struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print one line for each holder and waiter
+    #[arg(short = '1', long, conflicts_with = "json")]
+    pub(crate) one_line: bool,
     /// Show it again after each change, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
     /// Show the leases that ended recently, and why
-    #[arg(long, conflicts_with_all = ["watch", "waiting"])]
+    #[arg(long, conflicts_with_all = ["watch", "waiting", "one_line"])]
     pub(crate) ended: bool,
     /// Follow the chain of waits of a process or session to its end
-    #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended", "graph"])]
+    #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "under", "mine", "user", "waiting", "one_line", "watch", "ended", "graph"])]
     pub(crate) why: Option<WhyTarget>,
     /// Print waiters and their blockers as a Graphviz graph
-    #[arg(long, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended"])]
+    #[arg(long, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "one_line", "watch", "ended"])]
     pub(crate) graph: bool,
 }
 

@@ -224,3 +224,24 @@ fn a_closed_standard_output_does_not_panic() {
         }
     }
 }
+
+#[test]
+fn one_line_names_each_holder_and_waiter() {
+    let world = World::with_daemon().on_one_host();
+    let holder = world.holder(&["-k", "gpu=2", "--note", "left out"]);
+    let wide = world.canal(["run", "--read", "db", "--", "cat"]).stdin(Stdio::piped()).spawn();
+    wait_until("it reads db", || world.key("db").holders.len() == 1);
+    let waiter = world.canal(["run", "--write", "db", "--", "true"]).spawn();
+    world.until_waiting("db", 1);
+    let page = world.canal(["status", "-1"]).end().code(0).stdout;
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let lines: Vec<Vec<String>> = page.lines().map(words).collect();
+    assert_eq!(lines[0], ["KEY", "PLACE", "PID", "USER", "FOR", "SLOTS", "COMMAND"]);
+    let begins: Vec<String> = lines[1..].iter().map(|line| line[..3].join(" ")).collect();
+    let expected = [
+        format!("db holds {}", wide.pid()),
+        format!("db #1 {}", waiter.pid()),
+        format!("gpu holds {}", holder.pid()),
+    ];
+    assert_eq!(begins, expected, "{page}");
+}

@@ -137,6 +137,9 @@ impl Report<'_> {
             (None, Some(_)) => Scope::Overview,
             (None, None) => Scope::Everything,
         };
+        if self.args.one_line {
+            return view::one_line_each(status, now);
+        }
         view::page(status, scope, self.args.only.is_set(), self.verbose, now)
     }
 

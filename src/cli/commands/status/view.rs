@@ -75,6 +75,25 @@ pub(super) fn page(
     page
 }
 
+/// A line for each holder and waiter, with its key, and nothing else.
+pub(super) fn one_line_each(status: &Status, now: &Now) -> Page {
+    let mut page = Page::default();
+    let names = ["KEY", "PLACE", "PID", "USER", "FOR", "SLOTS", "COMMAND"];
+    page.cells(names.map(str::to_owned), HEAD);
+    page.keep_whole(0);
+    for key in &status.keys {
+        let here = status.engine.as_ref().map(|engine| engine.host.as_str());
+        let drawer = Drawer { key, scope: Scope::Everything, verbose: false, here, now };
+        let holders = key.holders.iter().map(|holder| drawer.holder_cells(holder));
+        let waiters = key.waiters.iter().map(|waiter| drawer.waiter_cells(waiter));
+        for [place, pid, user, age, _, slots, command] in holders.chain(waiters) {
+            let key = sanitize(&key.key);
+            page.cells([key, place, pid, user, age, slots, command], PLAIN);
+        }
+    }
+    page
+}
+
 /// The holders and the waiters of a key in full, a group for each.
 pub(in crate::cli::commands) fn participants(status: &Status, key: &KeyInfo, now: &Now) -> Page {
     let mut page = Page::default();
@@ -220,8 +239,8 @@ impl Drawer<'_> {
         matches!(self.scope, Scope::Key(_))
     }
 
-    fn holder(&self, page: &mut Page, holder: &HolderInfo) {
-        let cells = [
+    fn holder_cells(&self, holder: &HolderInfo) -> [String; COLUMNS] {
+        [
             "holds".to_owned(),
             number(holder.pid, holder.lease.is_some()),
             user_name::name(holder.uid),
@@ -232,8 +251,23 @@ impl Drawer<'_> {
                 Some(mode) => taken(mode).to_owned(),
             },
             command(holder.command.as_ref()),
-        ];
-        page.cells(cells, PLAIN);
+        ]
+    }
+
+    fn waiter_cells(&self, waiter: &WaiterInfo) -> [String; COLUMNS] {
+        [
+            format!("#{}", waiter.position),
+            number(waiter.pid, waiter.lease.is_some()),
+            user_name::name(waiter.uid),
+            self.now.age(&waiter.since),
+            self.now.clock(&waiter.since),
+            taken(waiter.mode).to_owned(),
+            command(waiter.command.as_ref()),
+        ]
+    }
+
+    fn holder(&self, page: &mut Page, holder: &HolderInfo) {
+        page.cells(self.holder_cells(holder), PLAIN);
         self.elsewhere(page, holder.host.as_deref());
         if let Some(state) = holder.state.as_deref().and_then(state) {
             page.note(state.to_owned(), WARNING);
@@ -285,16 +319,7 @@ impl Drawer<'_> {
 
     /// `before` is the reason of the waiter above; the same reason is not repeated.
     fn waiter(&self, page: &mut Page, waiter: &WaiterInfo, before: Option<&str>) {
-        let cells = [
-            format!("#{}", waiter.position),
-            number(waiter.pid, waiter.lease.is_some()),
-            user_name::name(waiter.uid),
-            self.now.age(&waiter.since),
-            self.now.clock(&waiter.since),
-            taken(waiter.mode).to_owned(),
-            command(waiter.command.as_ref()),
-        ];
-        page.cells(cells, PLAIN);
+        page.cells(self.waiter_cells(waiter), PLAIN);
         self.elsewhere(page, waiter.host.as_deref());
         let details = details(waiter);
         if before != Some(waiter.reason.as_str()) || !details.is_empty() {
