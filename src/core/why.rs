@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use crate::core::index::grant_order::{Class, Rank};
+use crate::core::index::grant_order::Class;
 use crate::core::index::key_tree::conflict;
 use crate::core::index::lock::Lock;
 use crate::core::index::node::Node;
@@ -225,19 +225,6 @@ impl Table {
         let meets = |item: &Item| item.key.covers(key) || key.covers(&item.key);
         let mut waiters = self.waiters.values();
         waiters.any(|waiter| waiter.request.items.iter().any(meets) && !self.is_inactive(waiter))
-    }
-
-    /// The requests that wait for a key, in the order of service.
-    #[must_use]
-    pub fn served(&self, key: &Key) -> Vec<RequestId> {
-        let inactive = self.tree.node(key).into_iter().flat_map(|node| &node.inactive);
-        let inactive =
-            inactive.filter_map(|id| self.waiters.get(id)).map(|waiter| self.rank(waiter));
-        let reads = self.tree.waiting_here(key, Mode::Read);
-        let mut all: Vec<Rank> =
-            reads.chain(self.tree.waiting_here(key, Mode::Write)).chain(inactive).collect();
-        all.sort_unstable();
-        all.into_iter().map(|rank| rank.request).collect()
     }
 
     /// A waiter's position in the queue of an item's key: 1 is served next. Linear in the length of

@@ -9,7 +9,7 @@ use super::admit::Admission;
 use crate::core::index::grant_order::{Class, Rank, Tier};
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
-use crate::core::{Entry, FrameId, Granted, Item, Key, Mode, Request, RequestId, Table};
+use crate::core::{Entry, FrameId, Granted, Item, Mode, Request, RequestId, Table};
 
 impl Table {
     /// The waiters that precede a request.
@@ -91,21 +91,6 @@ impl Table {
         };
         let last = slots.max(competing)?;
         Some(last.request)
-    }
-
-    /// Whether the lineage holds a key that covers `key`, so that every competitor for `key` waits
-    /// for that hold. Then no waiter precedes the request.
-    pub(in crate::core) fn lineage_covers(
-        &self,
-        key: &Key,
-        mode: Mode,
-        lineage: &[FrameId],
-    ) -> bool {
-        lineage.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
-            key.path()
-                .filter_map(|covering| frame.shares.get(covering))
-                .any(|share| share.writes > 0 || mode != Mode::Write && share.reads > 0)
-        })
     }
 
     /// The waiters that arrived with `id` or later, oldest first.

@@ -4,13 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::core::index::grant_order::Class;
 use crate::core::index::lock::Lock;
-use crate::core::model::InvalidOutcome;
-use crate::core::{
-    Ask, Change, Entry, FrameId, HeldItem, Key, Kind, Mode, Request, RequestId, Table, Token, View,
-    WaiterState, WaiterStatus,
-};
+use crate::core::{Ask, FrameId, HeldItem, Key, Kind, Mode, Request, Table, Token, View};
 
 /// Why a request can never be granted while nobody resizes or resumes a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,44 +38,6 @@ impl Table {
     pub(in crate::core) fn remove_use(&mut self, key: &Key, mode: Mode) {
         if mode == Mode::Counted {
             self.tree.change_lock(key, Lock::remove_use);
-        }
-    }
-
-    pub(in crate::core) fn store_view(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
-        let Change::Resize { key, view } = &entry.change else {
-            return Err("a view was stored by an entry that is no resize".to_owned().into());
-        };
-        self.change_setting(key, |lock| lock.stored = *view);
-        Ok(())
-    }
-
-    pub(in crate::core) fn store_pause(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
-        let Change::Pause { key, paused } = &entry.change else {
-            return Err("a key was paused by an entry that is no pause".to_owned().into());
-        };
-        self.change_setting(key, |lock| lock.paused = *paused);
-        for id in self.served(key) {
-            let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.size_unchecked) else {
-                continue;
-            };
-            let unchecked = self.awaits_resumption(&waiter.request, waiter.frame);
-            if let Some(waiter) = self.waiters.get_mut(&id) {
-                waiter.size_unchecked = unchecked;
-            }
-        }
-        Ok(())
-    }
-
-    /// Changes what is stored of a lock. Its waiters are queued again: they may have another
-    /// capacity now, and may be parked or not parked any more.
-    fn change_setting(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
-        let waiters = self.served(key);
-        for id in &waiters {
-            self.dequeue(*id);
-        }
-        self.tree.change_lock(key, change);
-        for id in &waiters {
-            self.enqueue(*id);
         }
     }
 
@@ -186,42 +143,18 @@ impl Table {
         matches!(misfit, Some(Misfit::Paused { .. }))
     }
 
-    /// Whether a waiter belongs into no queue: its process is stopped, or it is parked.
-    pub(in crate::core) fn must_rest(&self, waiter: &WaiterState) -> bool {
-        waiter.status == WaiterStatus::Suspended
-            || self.misfit(&waiter.request, &self.lineage(waiter.frame, None)).is_some()
-    }
-
-    /// Queues the waiters of a frame's session again that are parked now, or not any more, because
-    /// the session can share other slots of some keys than before.
-    pub(in crate::core) fn requeue_session<'k>(
-        &mut self,
-        frame: FrameId,
-        mut keys: impl Iterator<Item = &'k Key>,
-    ) {
-        let session = self.sessions.get(&self.session(frame));
-        let waits = session.is_some_and(|session| session.waiters > 0);
-        if !waits || !keys.any(|key| self.may_park(key)) {
-            return;
-        }
-        let frames = session.into_iter().flat_map(|session| &session.frames);
-        let waiters = frames.filter_map(|frame| self.frames.get(frame)).flat_map(|it| &it.waiters);
-        let waiters = waiters.filter_map(|id| self.waiters.get(id));
-        let changed = waiters.filter(|waiter| self.must_rest(waiter) != self.is_inactive(waiter));
-        let changed: Vec<RequestId> = changed.map(|waiter| waiter.id).collect();
-        for id in changed {
-            self.dequeue(id);
-            self.enqueue(id);
-        }
-    }
-
-    /// Whether a waiter for a key can be parked, or would be if it could not share slots.
-    fn may_park(&self, key: &Key) -> bool {
-        self.tree.node(key).is_some_and(|node| {
-            let barriers = node.lock.queue.barriers().map(|(_, class)| class);
-            let mut classes = node.lock.queue.classes().chain(barriers);
-            let is_small = |class: Class| class.count > class.capacity;
-            node.lock.paused || !node.inactive.is_empty() || classes.any(is_small)
+    /// Whether the lineage holds a key that covers `key`, so that every competitor for `key` waits
+    /// for that hold. Then no waiter precedes the request.
+    pub(in crate::core) fn lineage_covers(
+        &self,
+        key: &Key,
+        mode: Mode,
+        lineage: &[FrameId],
+    ) -> bool {
+        lineage.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
+            key.path()
+                .filter_map(|covering| frame.shares.get(covering))
+                .any(|share| share.writes > 0 || mode != Mode::Write && share.reads > 0)
         })
     }
 }

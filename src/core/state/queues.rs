@@ -1,9 +1,14 @@
-//! The queues of the keys: where each waiter stands in them.
+//! The queues of the keys: where each waiter stands in them, and which settings of a key move it.
+
+use std::collections::BTreeSet;
 
 use crate::core::index::grant_order::{Class, Rank};
 use crate::core::index::key_tree::KeyTree;
 use crate::core::index::lock::Lock;
-use crate::core::{Ask, Key, Request, RequestId, Table, WaiterState};
+use crate::core::model::InvalidOutcome;
+use crate::core::{
+    Ask, Change, Entry, FrameId, Key, Mode, Request, RequestId, Table, WaiterState, WaiterStatus,
+};
 
 impl Table {
     /// The rank of a waiter.
@@ -74,6 +79,107 @@ impl Table {
             let lock = self.tree.lock(&item.key)?;
             Some((&item.key, lock, class(lock, &item.ask)?))
         })
+    }
+
+    /// The requests that wait for a key, in the order of service.
+    #[must_use]
+    pub fn served(&self, key: &Key) -> Vec<RequestId> {
+        let inactive = self.tree.node(key).into_iter().flat_map(|node| &node.inactive);
+        let inactive =
+            inactive.filter_map(|id| self.waiters.get(id)).map(|waiter| self.rank(waiter));
+        let reads = self.tree.waiting_here(key, Mode::Read);
+        let mut all: Vec<Rank> =
+            reads.chain(self.tree.waiting_here(key, Mode::Write)).chain(inactive).collect();
+        all.sort_unstable();
+        all.into_iter().map(|rank| rank.request).collect()
+    }
+
+    /// Whether a waiter belongs into no queue: its process is stopped, or it is parked.
+    pub(in crate::core) fn must_rest(&self, waiter: &WaiterState) -> bool {
+        waiter.status == WaiterStatus::Suspended
+            || self.misfit(&waiter.request, &self.lineage(waiter.frame, None)).is_some()
+    }
+
+    pub(in crate::core) fn store_view(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
+        let Change::Resize { key, view } = &entry.change else {
+            return Err("a view was stored by an entry that is no resize".to_owned().into());
+        };
+        self.change_setting(key, |lock| lock.stored = *view);
+        Ok(())
+    }
+
+    pub(in crate::core) fn store_pause(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
+        let Change::Pause { key, paused } = &entry.change else {
+            return Err("a key was paused by an entry that is no pause".to_owned().into());
+        };
+        self.change_setting(key, |lock| lock.paused = *paused);
+        for id in self.served(key) {
+            let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.size_unchecked) else {
+                continue;
+            };
+            let unchecked = self.awaits_resumption(&waiter.request, waiter.frame);
+            if let Some(waiter) = self.waiters.get_mut(&id) {
+                waiter.size_unchecked = unchecked;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes what is stored of a lock. Its waiters are queued again: they may have another
+    /// capacity now, and may be parked or not parked any more.
+    fn change_setting(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
+        let waiters = self.served(key);
+        for id in &waiters {
+            self.dequeue(*id);
+        }
+        self.tree.change_lock(key, change);
+        for id in &waiters {
+            self.enqueue(*id);
+        }
+    }
+
+    /// Queues the waiters of a frame's session again that are parked now, or not any more, because
+    /// the session can share other slots of some keys than before.
+    pub(in crate::core) fn requeue_session<'k>(
+        &mut self,
+        frame: FrameId,
+        mut keys: impl Iterator<Item = &'k Key>,
+    ) {
+        let session = self.sessions.get(&self.session(frame));
+        let waits = session.is_some_and(|session| session.waiters > 0);
+        if !waits || !keys.any(|key| self.may_park(key)) {
+            return;
+        }
+        let frames = session.into_iter().flat_map(|session| &session.frames);
+        let waiters = frames.filter_map(|frame| self.frames.get(frame)).flat_map(|it| &it.waiters);
+        let waiters = waiters.filter_map(|id| self.waiters.get(id));
+        let changed = waiters.filter(|waiter| self.must_rest(waiter) != self.is_inactive(waiter));
+        let changed: Vec<RequestId> = changed.map(|waiter| waiter.id).collect();
+        for id in changed {
+            self.dequeue(id);
+            self.enqueue(id);
+        }
+    }
+
+    /// Whether a waiter for a key can be parked, or would be if it could not share slots.
+    fn may_park(&self, key: &Key) -> bool {
+        self.tree.node(key).is_some_and(|node| {
+            let barriers = node.lock.queue.barriers().map(|(_, class)| class);
+            let mut classes = node.lock.queue.classes().chain(barriers);
+            let is_small = |class: Class| class.count > class.capacity;
+            node.lock.paused || !node.inactive.is_empty() || classes.any(is_small)
+        })
+    }
+
+    /// The active waiters among some, in the order of service.
+    pub(in crate::core) fn in_order(&self, requests: BTreeSet<RequestId>) -> Vec<RequestId> {
+        let waiters = requests.into_iter().filter_map(|request| self.waiters.get(&request));
+        let mut active: Vec<(Rank, RequestId)> = waiters
+            .filter(|waiter| waiter.status == WaiterStatus::Active && !self.is_inactive(waiter))
+            .map(|waiter| (self.rank(waiter), waiter.id))
+            .collect();
+        active.sort_unstable();
+        active.into_iter().map(|(_, request)| request).collect()
     }
 }
 

@@ -115,19 +115,6 @@ impl Table {
         }
     }
 
-    pub(in crate::core) fn release_whole(&mut self, transition: &mut Transition<'_>, token: Token) {
-        let Some(hold) = self.holds.get(&token) else { return };
-        let keys = hold.items.iter().map(|item| item.key.clone()).collect();
-        self.release_keys(transition, token, keys);
-    }
-
-    fn release_keys(&mut self, transition: &mut Transition<'_>, token: Token, keys: Vec<Key>) {
-        let Some(hold) = self.holds.get(&token) else { return };
-        let (frame, request) = (hold.frame, hold.request);
-        let whole = keys.len() == hold.items.len();
-        self.commit(transition, Outcome::Released { token, frame, request, keys, whole });
-    }
-
     fn end(&mut self, transition: &mut Transition<'_>, id: FrameId) {
         let Some(frame) = self.frames.get(&id) else { return };
         let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());

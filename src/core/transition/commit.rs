@@ -1,7 +1,7 @@
 //! Commits an outcome: records it, carries it out, and adds to the worklist what it may affect.
 
 use super::worklist::Transition;
-use crate::core::{FrameId, Granted, Key, Mode, Outcome, RequestId, Table};
+use crate::core::{FrameId, Granted, Key, Mode, Outcome, RequestId, Table, Token};
 
 impl Table {
     /// Records an outcome and carries it out.
@@ -108,5 +108,23 @@ impl Table {
             .worklist()
             .holdings_changed
             .extend(self.waiters.values().map(|waiter| waiter.frame));
+    }
+
+    pub(in crate::core) fn release_whole(&mut self, transition: &mut Transition<'_>, token: Token) {
+        let Some(hold) = self.holds.get(&token) else { return };
+        let keys = hold.items.iter().map(|item| item.key.clone()).collect();
+        self.release_keys(transition, token, keys);
+    }
+
+    pub(in crate::core) fn release_keys(
+        &mut self,
+        transition: &mut Transition<'_>,
+        token: Token,
+        keys: Vec<Key>,
+    ) {
+        let Some(hold) = self.holds.get(&token) else { return };
+        let (frame, request) = (hold.frame, hold.request);
+        let whole = keys.len() == hold.items.len();
+        self.commit(transition, Outcome::Released { token, frame, request, keys, whole });
     }
 }

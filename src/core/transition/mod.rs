@@ -4,7 +4,6 @@
 //! granted, there is no deadlock and there is no empty frame.
 
 mod apply;
-mod bypass_pass;
 mod commit;
 mod effects;
 mod grant_pass;
