@@ -54,26 +54,28 @@ impl Ledger {
         self.journal.is_some() || self.host != NO_HOST
     }
 
-    /// Applies the next change of the embedded journal. Nothing of it may be told before
-    /// [`Self::commit`].
-    pub(crate) fn apply(&mut self, change: Change) -> Applied {
-        let revision = Revision(self.table.revision().0 + 1);
+    /// The next entry of the embedded journal, and its place there.
+    pub(crate) fn next_entry(&mut self, change: Change) -> (Revision, Entry) {
         let at = *self.now.get_or_insert_with(|| UnixMillis(clock::unix_ms()));
         let entry = Entry { version: ENTRY_VERSION, at, change };
+        (Revision(self.table.revision().0 + 1), entry)
+    }
+
+    /// Applies the next entry of the log. Nothing of it may be told before [`Self::commit`].
+    pub(crate) fn apply_entry(&mut self, revision: Revision, entry: &Entry) -> Applied {
         // A release is one outcome, and the end of its frame is another.
         let mut outcomes = Vec::with_capacity(2);
-        self.table.apply(revision, &entry, &mut outcomes);
+        self.table.apply(revision, entry, &mut outcomes);
         if let Some((table, kept)) = self.kept() {
-            kept.note(table, revision, &entry, &outcomes);
+            kept.note(table, revision, entry, &outcomes);
         }
         Applied { revision, outcomes }
     }
 
-    /// Applies an entry that the engine returned.
-    pub(crate) fn apply_shared(&mut self, revision: Revision, entry: &Entry) -> Applied {
-        let mut outcomes = Vec::new();
-        self.table.apply(revision, entry, &mut outcomes);
-        Applied { revision, outcomes }
+    /// Applies the next change of the embedded journal.
+    pub(crate) fn apply(&mut self, change: Change) -> Applied {
+        let (revision, entry) = self.next_entry(change);
+        self.apply_entry(revision, &entry)
     }
 
     /// Makes sure that a new request and everything that follows from it can be recorded.

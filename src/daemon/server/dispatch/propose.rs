@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::core::{Change, HoldState, RequestId, Revision, Withdrawal};
+use crate::core::{Change, Entry, HoldState, RequestId, Revision, Withdrawal};
 use crate::daemon::calls::completion::{Applied, Completion};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::in_flight::{Awaiting, Proposed};
@@ -37,11 +37,8 @@ impl Server {
         if self.cluster.is_some() {
             return self.propose_to_engine(change, then);
         }
-        let before = self.at_stake(&then);
-        let cause = self.history.follows().then(|| Cause::of(&change, &then));
-        let applied = self.ledger.apply(change);
-        self.record(cause, &applied);
-        self.take_note(&applied, matches!(then, Completion::End { .. }));
+        let (revision, entry) = self.ledger.next_entry(change);
+        let (applied, before) = self.follow(revision, &entry, &then);
         self.complete(applied, then, &before);
     }
 
@@ -53,31 +50,39 @@ impl Server {
         self.carry_out(id, step);
     }
 
-    /// The holds that a release may end. The table no longer has them afterwards.
-    pub(crate) fn at_stake(&self, then: &Completion) -> Vec<Arc<HoldState>> {
-        match then {
+    /// Applies the next entry of the log, whichever log that is, and notes what it decided. Ends the
+    /// calls of waiters that it refused or withdrew. Also returns the holds that a release of this
+    /// host may have ended: the table no longer has them.
+    pub(crate) fn follow(
+        &mut self,
+        revision: Revision,
+        entry: &Entry,
+        then: &Completion,
+    ) -> (Applied, Vec<Arc<HoldState>>) {
+        let before = match then {
             Completion::Release(back) => self.holds_at_stake(&back.giving),
             _ => Vec::new(),
-        }
-    }
-
-    /// Records the requests that a change ended. `cause` is what the change says; `None` where nothing
-    /// follows them.
-    pub(crate) fn record(&mut self, cause: Option<Cause>, applied: &Applied) {
+        };
+        let cause = self.history.follows().then(|| Cause::of(&entry.change, then));
+        let applied = self.ledger.apply_entry(revision, entry);
         self.hooks.stirred |= !applied.outcomes.is_empty();
         if let Some(cause) = cause {
-            self.history.take_in(&cause, applied, &self.ledger.table, self.ledger.host);
+            self.history.take_in(&cause, &applied, &self.ledger.table, self.ledger.host);
         }
-    }
-
-    /// Notes every outcome of a change. Ends the calls of waiters that it refused or withdrew.
-    pub(crate) fn take_note(&mut self, applied: &Applied, owner_ended: bool) {
-        self.due.changed |= !applied.outcomes.is_empty();
-        for outcome in &applied.outcomes {
-            if let Some((id, failure)) = self.note(outcome, owner_ended) {
-                self.carry_out(id, Err(failure));
+        // A confirmation has no outcome, but its grant counts from now on.
+        self.due.changed |=
+            !applied.outcomes.is_empty() || matches!(entry.change, Change::Confirm { .. });
+        // Processes whose holds ended with an incarnation of ours did not release them and may still
+        // run. The daemon looks for them in its own record before it joins.
+        if self.ledger.is_member() || !matches!(entry.change, Change::HostGone { .. }) {
+            let owner_ended = matches!(entry.change, Change::End { .. });
+            for outcome in &applied.outcomes {
+                if let Some((id, failure)) = self.note(outcome, owner_ended) {
+                    self.carry_out(id, Err(failure));
+                }
             }
         }
+        (applied, before)
     }
 
     /// Carries out what follows, when a change of this host has been applied.

@@ -8,7 +8,6 @@ use anyhow::Context;
 use crate::core::{Change, FrameId, RequestId, Revision, Snapshot, Table, Token};
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::cluster::not_a_member::not_yet;
-use crate::daemon::history::cause::Cause;
 use crate::daemon::server::Server;
 use crate::daemon::store::ledger::NO_HOST;
 use crate::daemon::waiters::regrant::granted;
@@ -43,22 +42,9 @@ impl Server {
                     let took = clock::now().saturating_duration_since(proposed.since);
                     cluster.count_append(took);
                 }
-                let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
-                let cause = self.history.follows().then(|| {
-                    let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
-                    Cause::of(&entry.change, then)
-                });
                 let recovered = self.ledger.table.recovery().is_some();
-                let applied = self.ledger.apply_shared(revision, &entry);
-                self.record(cause, &applied);
-                // Processes whose holds ended with an incarnation of ours did not release them and
-                // may still run. The daemon looks for them in its own record before it joins.
-                let host_is_gone = matches!(entry.change, Change::HostGone { .. });
-                if self.ledger.is_member() || !host_is_gone {
-                    self.take_note(&applied, matches!(entry.change, Change::End { .. }));
-                }
-                // A confirmation has no outcome, but its grant counts from now on.
-                self.due.changed |= matches!(entry.change, Change::Confirm { .. });
+                let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
+                let (applied, before) = self.follow(revision, &entry, then);
                 if let (Change::Withdraw { request, .. }, Some(cluster)) =
                     (&entry.change, &mut self.cluster)
                 {
@@ -73,7 +59,7 @@ impl Server {
                     self.tell_after_all(request);
                 }
                 self.follow_recovery(recovered);
-                if host_is_gone && self.ledger.is_member() {
+                if matches!(entry.change, Change::HostGone { .. }) && self.ledger.is_member() {
                     // Requests may have waited for the end of an earlier incarnation.
                     self.ask_for_those_waiting();
                 }
