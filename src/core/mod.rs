@@ -28,7 +28,7 @@ pub use model::{
     key_room, room_of,
 };
 pub use state::Table;
-pub use why::{Blocker, KeyReport, Reason, SizeFound, Why};
+pub use why::{Blocker, KeyReport, OwnSlots, Reason, SizeFound, Why};
 
 #[cfg(test)]
 mod tests;

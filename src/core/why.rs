@@ -105,6 +105,15 @@ pub enum Reason {
     Recovering,
 }
 
+/// Whether slots that a request's own lineage holds are among those that block it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnSlots {
+    /// They are: they are in use.
+    Count,
+    /// They are not: a waiter does not wait for them.
+    LeftOut,
+}
+
 impl Table {
     /// The keys that `prefix` covers (all keys if `None`) and that are in use, have a stored view or
     /// are paused, in order. The cost is their number.
@@ -282,14 +291,13 @@ impl Table {
 
     /// The holds that block an item of a request that waits, or would arrive next; none if it only
     /// has to let other waiters go first. Holds of the item's own key come first, oldest first; at
-    /// most `max`. With `own`, slots held by the request's own lineage count too: a waiter does not
-    /// wait for those.
+    /// most `max`.
     #[must_use]
     pub fn blocking_holds(
         &self,
         asked: &Request,
         item: usize,
-        own: bool,
+        own: OwnSlots,
         max: usize,
     ) -> Vec<Token> {
         let asked = &*self.asked_for(asked);
@@ -303,7 +311,7 @@ impl Table {
                     && self.shareable_hold(lock, key, count, &lineage).is_none()
             })
         });
-        let exempt = if own { &[][..] } else { &lineage };
+        let exempt = if own == OwnSlots::Count { &[][..] } else { &lineage };
         let counted =
             self.holders(key).filter(|token| self.is_counted_of_others(*token, key, exempt));
         let counted = counted.take(if full { max } else { 0 });

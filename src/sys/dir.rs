@@ -52,16 +52,24 @@ pub enum DirError {
 /// The mode bits that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
 
+/// What becomes of a directory that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfMissing {
+    /// It is created with the mode 0700.
+    Create,
+    /// It is an error.
+    Fail,
+}
+
 /// Opens a directory without following a link at its end. Checks that the directory belongs to
-/// `uid` and that no other user can write in it. With `create`, creates it (0700) if it does not
-/// exist.
+/// `uid` and that no other user can write in it.
 ///
 /// Links in the directories above it are followed: a user that may write there can exchange
 /// everything below it anyway. Other users may read it if its owner wants that (`/run/canal`).
-pub fn open_private(path: &Path, uid: u32, create: bool) -> Result<OwnedFd, DirError> {
+pub fn open_private(path: &Path, uid: u32, missing: IfMissing) -> Result<OwnedFd, DirError> {
     // With a slash or a dot at its end a link would be followed.
     let path = &path.components().collect::<PathBuf>();
-    if create {
+    if missing == IfMissing::Create {
         match nix::unistd::mkdir(path, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(Errno::ENOENT) => {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{NodeId, NodeIdentity};
-use crate::sys::dir::open_private;
+use crate::sys::dir::{IfMissing, open_private};
 
 /// The name of the file.
 const NAME: &str = "nodes.json";
@@ -220,7 +220,7 @@ impl Pins {
         if let Some(above) = self.dir.parent() {
             fs::create_dir_all(above).map_err(failed)?;
         }
-        open_private(&self.dir, self.uid, true)
+        open_private(&self.dir, self.uid, IfMissing::Create)
             .map(drop)
             .map_err(|error| PinError::Dir(error.to_string()))
     }

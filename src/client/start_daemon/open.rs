@@ -13,7 +13,9 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 
 use crate::duration::stated;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::dir::{DirError, is_closed_to_others, is_private, make_private, open_private};
+use crate::sys::dir::{
+    DirError, IfMissing, is_closed_to_others, is_private, make_private, open_private,
+};
 
 use super::attempt::{self, Attempt};
 use super::starts::Starts;
@@ -86,7 +88,7 @@ fn wait_for_one(
     let (mut left, mut has_started) = (None, false);
     loop {
         let round = Instant::now();
-        if may_start && check_dir(place, true)? == Dir::Ready {
+        if may_start && check_dir(place, IfMissing::Create)? == Dir::Ready {
             match attempt::attempt(place, options, begun.elapsed(), starts)? {
                 Attempt::Connected(connection) => return Ok(Opened { connection, has_started }),
                 Attempt::Up(connection) => return Ok(Opened { connection, has_started: true }),
@@ -113,7 +115,7 @@ fn wait_for_one(
 
 /// Connects if a process listens.
 fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
-    if check_dir(place, false)? == Dir::Missing {
+    if check_dir(place, IfMissing::Fail)? == Dir::Missing {
         return Ok(None);
     }
     knock(place, options)
@@ -143,7 +145,7 @@ enum Dir {
     Missing,
 }
 
-fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
+fn check_dir(place: &Place, missing: IfMissing) -> Result<Dir, ClientError> {
     let checked = match place.rule {
         Rule::Shared if is_closed_to_others(&place.dir) => return Ok(Dir::Ready),
         Rule::Shared => check_shared(&place.dir),
@@ -152,24 +154,24 @@ fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
             if is_private(&place.dir, uid) {
                 return Ok(Dir::Ready);
             }
-            check_other(place, uid, create)
+            check_other(place, uid, missing)
         }
     };
     match checked {
         Ok(()) => Ok(Dir::Ready),
-        // Without `create` that is only a daemon that never ran.
-        Err(DirError::Missing(_)) if !create => Ok(Dir::Missing),
+        // A daemon never ran.
+        Err(DirError::Missing(_)) if missing == IfMissing::Fail => Ok(Dir::Missing),
         Err(error) => Err(ClientError::Place(error.to_string())),
     }
 }
 
-/// The error for a directory that is not private; with `create`, makes the directory. The user's own
+/// The error for a directory that is not private. The user's own
 /// one, which canal made, is made private again.
-fn check_other(place: &Place, uid: u32, create: bool) -> Result<(), DirError> {
+fn check_other(place: &Place, uid: u32, missing: IfMissing) -> Result<(), DirError> {
     if place.is_users_own() {
         make_private(&place.dir, uid)?;
     }
-    match open_private(&place.dir, uid, create) {
+    match open_private(&place.dir, uid, missing) {
         // Every user has to trust root: this is the directory of a service.
         Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => check_shared(&place.dir),
         other => other.map(drop),

@@ -28,7 +28,7 @@ use crate::daemon::net::listen::Listener;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::runtime_dir::instance_guard::InstanceGuard;
 use crate::protocol::place::{Place, Rule, USUAL_SOCKET};
-use crate::sys::dir::{make_private, open_private};
+use crate::sys::dir::{IfMissing, make_private, open_private};
 
 /// A place that this daemon has claimed, but not opened to clients yet.
 #[derive(Debug)]
@@ -318,7 +318,7 @@ fn open_dir(place: &Place, uid: u32) -> Result<File, ClaimError> {
     if place.is_users_own() {
         make_private(&place.dir, uid)?;
     }
-    Ok(File::from(open_private(&place.dir, uid, true)?))
+    Ok(File::from(open_private(&place.dir, uid, IfMissing::Create)?))
 }
 
 /// Whether there is no room for another file, on the disk or in the user's quota.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::core::Token;
+use crate::core::{OwnSlots, Token};
 use crate::daemon::config::hooks_section::On;
 use crate::daemon::due::is_due;
 use crate::daemon::hooks::configured::{Lasting, lasting};
@@ -67,8 +67,9 @@ impl Shown<'_> {
         let waiter = self.table.waiter(self.table.tagged(one.asked.tag)?)?;
         let asked = Arc::clone(&waiter.request);
         let items = 0..asked.items.len();
-        let tokens =
-            items.flat_map(|item| self.table.blocking_holds(&asked, item, false, HOLDERS_MAX));
+        let tokens = items.flat_map(|item| {
+            self.table.blocking_holds(&asked, item, OwnSlots::LeftOut, HOLDERS_MAX)
+        });
         Some(Event {
             on: one.on,
             at_ms: now_ms,

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::{FrameId, HoldState, Item, Key, Mode, Owner, Request, Token, UnixMillis};
+use crate::core::{
+    FrameId, HoldState, Item, Key, Mode, OwnSlots, Owner, Request, Token, UnixMillis,
+};
 use crate::daemon::limits::HOLDERS_LOOKED_AT_MAX;
 use crate::daemon::view::conflict::blocking_holds;
 use crate::daemon::view::{Shown, held_item};
@@ -160,8 +162,8 @@ impl<'a> Shown<'a> {
 
     /// A few of the holders that block an item of a request. The longest holder comes first, and
     /// each frame appears once. The list is empty if the item only has to let other waiters go
-    /// first. `own` says whether to include slots of the request's own session.
-    pub(crate) fn holders(&self, asked: &Request, item: usize, own: bool) -> Vec<HolderInfo> {
+    /// first.
+    pub(crate) fn holders(&self, asked: &Request, item: usize, own: OwnSlots) -> Vec<HolderInfo> {
         let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
         let mut tokens = self.table.blocking_holds(asked, item, own, HOLDERS_LOOKED_AT_MAX);
         tokens.sort_unstable();

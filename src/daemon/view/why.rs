@@ -1,6 +1,6 @@
 //! What keeps a request waiting.
 
-use crate::core::{HeldItem, Item, Key, Mode, Reason, Request, RequestId, Why};
+use crate::core::{HeldItem, Item, Key, Mode, OwnSlots, Reason, Request, RequestId, Why};
 use crate::daemon::view::Shown;
 use crate::daemon::view::conflict::{conflict, lineage};
 use crate::daemon::wording::reason::{self, reason};
@@ -85,7 +85,8 @@ impl Shown<'_> {
     pub(crate) fn conflict(&self, asked: &Request, item: usize) -> Option<String> {
         let Item { key, ask } = asked.items.get(item)?;
         let mode = ask.mode();
-        let blocking = self.table.blocking_holds(asked, item, false, usize::MAX).into_iter();
+        let blocking =
+            self.table.blocking_holds(asked, item, OwnSlots::LeftOut, usize::MAX).into_iter();
         let found = blocking.filter_map(|token| {
             let hold = self.table.hold(token)?;
             let item = held_item(&hold.items, key, mode)?;

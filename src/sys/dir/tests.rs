@@ -16,12 +16,14 @@ fn mode(path: &Path) -> u32 {
 fn a_missing_directory_is_made_for_us_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new");
-    assert!(matches!(open_private(&path, own(), false), Err(DirError::Missing(p)) if p == path));
-    let dir = open_private(&path, own(), true).unwrap();
+    assert!(
+        matches!(open_private(&path, own(), IfMissing::Fail), Err(DirError::Missing(p)) if p == path)
+    );
+    let dir = open_private(&path, own(), IfMissing::Create).unwrap();
     assert_eq!(mode(&path), 0o700);
     let opened = fstat(dir.as_fd()).unwrap();
     assert_eq!(opened.st_ino, lstat(&path).unwrap().st_ino);
-    assert!(open_private(&path, own(), true).is_ok(), "and found the next time");
+    assert!(open_private(&path, own(), IfMissing::Create).is_ok(), "and found the next time");
     assert!(is_private(&path, own()));
 }
 
@@ -29,7 +31,7 @@ fn a_missing_directory_is_made_for_us_alone() {
 fn only_the_last_directory_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none/new");
-    let error = open_private(&path, own(), true).unwrap_err();
+    let error = open_private(&path, own(), IfMissing::Create).unwrap_err();
     assert!(matches!(error, DirError::Missing(p) if p == folder.path().join("none")));
 }
 
@@ -42,12 +44,12 @@ fn a_link_is_refused_with_and_without_a_slash_at_its_end() {
     for end in ["", "/", "/.", "//"] {
         let mut path = link.clone().into_os_string();
         path.push(end);
-        let error = open_private(Path::new(&path), own(), true).unwrap_err();
+        let error = open_private(Path::new(&path), own(), IfMissing::Create).unwrap_err();
         assert!(matches!(error, DirError::Symlink(_)), "{end}: {error}");
         assert!(!is_private(Path::new(&path), own()), "{end}");
     }
     fs::remove_dir(&target).unwrap();
-    let error = open_private(&link, own(), true).unwrap_err();
+    let error = open_private(&link, own(), IfMissing::Create).unwrap_err();
     assert!(matches!(error, DirError::Symlink(_)), "dangling: {error}");
     assert!(!target.exists(), "nothing is made behind a link");
 }
@@ -57,7 +59,7 @@ fn a_file_is_no_directory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     fs::write(&path, "").unwrap();
-    let error = open_private(&path, own(), true).unwrap_err();
+    let error = open_private(&path, own(), IfMissing::Create).unwrap_err();
     assert!(matches!(error, DirError::NotADirectory(_)), "{error}");
     assert!(!is_private(&path, own()));
 }
@@ -69,13 +71,13 @@ fn a_directory_that_others_can_write_to_is_refused() {
     fs::create_dir(&path).unwrap();
     for bits in [0o777, 0o770, 0o702, 0o1777] {
         fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
-        let error = open_private(&path, own(), true).unwrap_err();
+        let error = open_private(&path, own(), IfMissing::Create).unwrap_err();
         assert!(matches!(error, DirError::Open(_, found) if found == bits), "{bits:o}: {error}");
         assert!(!is_private(&path, own()), "{bits:o}");
     }
     for bits in [0o700, 0o755, 0o2750] {
         fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
-        assert!(open_private(&path, own(), true).is_ok(), "{bits:o}");
+        assert!(open_private(&path, own(), IfMissing::Create).is_ok(), "{bits:o}");
         assert!(is_private(&path, own()), "{bits:o}");
     }
 }
@@ -84,7 +86,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
 fn a_directory_of_another_user_is_refused_with_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let other = own() + 1;
-    let error = open_private(folder.path(), other, true).unwrap_err();
+    let error = open_private(folder.path(), other, IfMissing::Create).unwrap_err();
     let expected =
         format!("{} belongs to uid {}, not to uid {other}", folder.path().display(), own());
     assert_eq!(error.to_string(), expected);
@@ -161,7 +163,9 @@ fn a_directory_in_which_others_left_something_stays_closed() {
 
 #[test]
 fn a_file_system_that_takes_no_directories_is_not_said_to_be_missing() {
-    let said = |path: &str| open_private(Path::new(path), own(), true).unwrap_err().to_string();
+    let said = |path: &str| {
+        open_private(Path::new(path), own(), IfMissing::Create).unwrap_err().to_string()
+    };
     assert_eq!(
         said("/proc/nope"),
         "/proc/nope does not exist, and /proc is no place where a directory can be made"

@@ -9,7 +9,7 @@ use crate::sys::process::user::{geteuid, lstat};
 use super::finding::Finding;
 use crate::cli::wording::machine_daemon;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::dir::{DirError, open_private};
+use crate::sys::dir::{DirError, IfMissing, open_private};
 
 /// What was found, and whether the daemon there can be asked: a client that connects repairs the
 /// user's own directory.
@@ -30,7 +30,7 @@ fn directory(place: &Place) -> (Finding, bool) {
     if place.rule == Rule::Shared {
         return shared(place);
     }
-    match open_private(&place.dir, geteuid().as_raw(), false) {
+    match open_private(&place.dir, geteuid().as_raw(), IfMissing::Fail) {
         Ok(opened) => match can_lock(opened) {
             Ok(()) => {
                 let fine = format!("{dir} is yours, and nobody else can write it");

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a deferred request is asked again, and answered, when its time is over.
 
-use crate::core::{FrameId, Key, Refusal, Request, RequestId, UnixMillis};
+use crate::core::{FrameId, Key, OwnSlots, Refusal, Request, RequestId, UnixMillis};
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
@@ -87,7 +87,7 @@ impl Server {
         if failure.name == ErrorName::Refused {
             // The session of the request itself may hold some of the slots: its holds are listed,
             // too.
-            failure.holders = shown.holders(request, at, true).into();
+            failure.holders = shown.holders(request, at, OwnSlots::Count).into();
         }
         failure
     }
@@ -116,7 +116,7 @@ impl Server {
         if why.held.is_some()
             && let Some(waiter) = self.ledger.table.waiter(request)
         {
-            failure.holders = shown.holders(&waiter.request, why.item, false).into();
+            failure.holders = shown.holders(&waiter.request, why.item, OwnSlots::LeftOut).into();
         }
         failure
     }
@@ -125,7 +125,8 @@ impl Server {
     /// already, and its end is about to be reported.
     fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
         let table = &self.ledger.table;
-        let in_the_way = table.blocking_holds(request, item, true, PROCESSES_LOOKED_AT_MAX);
+        let in_the_way =
+            table.blocking_holds(request, item, OwnSlots::Count, PROCESSES_LOOKED_AT_MAX);
         in_the_way
             .into_iter()
             .filter_map(|token| table.hold(token))

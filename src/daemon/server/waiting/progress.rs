@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::core::{Key, Mode, RequestId};
+use crate::core::{Key, Mode, OwnSlots, RequestId};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::due::is_due;
 use crate::daemon::history::estimates::{self, EstimateBudget};
@@ -119,10 +119,10 @@ impl Server {
         let asked = &waiter.asked.request;
         let holders = match why.held {
             None => Vec::new(),
-            Some(_) if why.nests => shown.holders(asked, why.item, false),
+            Some(_) if why.nests => shown.holders(asked, why.item, OwnSlots::LeftOut),
             Some(held) => {
                 let seen = scene.holders.entry((viewer, held));
-                seen.or_insert_with(|| shown.holders(asked, why.item, false)).clone()
+                seen.or_insert_with(|| shown.holders(asked, why.item, OwnSlots::LeftOut)).clone()
             }
         };
         let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
