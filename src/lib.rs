@@ -1,5 +1,5 @@
-//! canal limits how many commands run at once, and shows who runs, who waits and why. This library
-//! is for programs that take such locks themselves.
+//! canal limits how many commands run at once, and shows who runs, who waits and why. Programs use
+//! this library to take such locks themselves.
 //!
 //! ```
 //! use std::time::Duration;
@@ -18,10 +18,10 @@
 //! # }
 //! ```
 //!
-//! A daemon on this machine holds the locks. All programs of a user meet at it, and so do the
-//! commands that `canal run` runs: a program that holds `Lock::new("gpu").slots(2)` keeps
-//! `canal run --key gpu --slots 2 -- ./train` waiting, and the other way round. The daemon starts by
-//! itself if the `canal` program is installed.
+//! A daemon on this machine keeps the locks. All programs of a user share it with the commands that
+//! `canal run` runs: a program that holds `Lock::new("gpu").slots(2)` makes `canal run --key gpu
+//! --slots 2 -- ./train` wait once both slots are taken, and the other way round. The daemon starts
+//! by itself if the `canal` program is installed.
 //!
 //! | to | use |
 //! |---|---|
@@ -31,19 +31,18 @@
 //! | choose the daemon | [`Endpoint`] |
 //! | test a program that takes locks | [`testing::Daemon`] |
 //!
-//! A lock belongs to the process that takes it, not to a thread: see [`Lock`]. All calls block; an
-//! async program makes them in a thread for blocking work.
+//! A lock belongs to the process that takes it, not to a thread: see [`Lock`]. All calls block, so
+//! an async program must make them in a thread for blocking work.
 //!
-//! The modules that this documentation does not show belong to the program. They may change at any
-//! time.
+//! Modules that this documentation does not show belong to the program and may change at any time.
 
-// The contract of engines names this crate from outside, and from within.
+// The engine contract names this crate both from outside and from within.
 #[cfg(test)]
 extern crate self as canal;
 
 mod api;
 mod duration;
-/// What every engine must do: the simulated one, too.
+/// The contract of every engine, including the simulated one.
 #[cfg(test)]
 #[path = "../tests/engine_contract/mod.rs"]
 mod engine_contract;
@@ -83,7 +82,7 @@ mod sim;
 #[doc(hidden)]
 pub mod sys;
 
-/// The examples of that page are tested with those of the documentation.
+/// Tests the examples of that page together with those of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/library.md")]
 struct LibraryPage;

@@ -8,7 +8,7 @@ use canal::sys::memory::LargeApart;
 #[cfg(target_env = "musl")]
 use dlmalloc::GlobalDlmalloc;
 
-// The allocator of musl asks the kernel for nearly every block of a short program.
+// The allocator of musl calls the kernel for nearly every block that a short program allocates.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: LargeApart<GlobalDlmalloc> = LargeApart(GlobalDlmalloc);

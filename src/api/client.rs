@@ -1,4 +1,4 @@
-//! Asking a daemon for holders and waiters.
+//! Reads the holders and waiters of a daemon.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use super::status::{Status, Waits};
 use crate::client::{self, Watch};
 use crate::protocol::{GraphQuery, StatusQuery, WhyQuery};
 
-/// A connection to a daemon, to ask for holders and waiters. It connects again by itself if the
-/// daemon is replaced. A forked process has to make a connection of its own.
+/// A connection to a daemon that reports its holders and waiters. It reconnects by itself if the
+/// daemon is replaced. A forked process must open its own connection.
 ///
 /// ```
 /// use canal::{Client, Lock};
@@ -41,7 +41,7 @@ use crate::protocol::{GraphQuery, StatusQuery, WhyQuery};
 pub struct Client(client::Client);
 
 impl Client {
-    /// Connects to the daemon that the `canal` command uses, and starts one if need be.
+    /// Connects to the daemon that the `canal` command uses, and starts one if necessary.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable).
@@ -53,51 +53,51 @@ impl Client {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), and
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a path that no socket can have.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a path that cannot name a socket.
     pub fn connect_to(endpoint: &Endpoint) -> Result<Self, Error> {
         endpoint.connect().map(Self)
     }
 
-    /// The state of all keys that are in use, have a stored size or are paused.
+    /// Reads the state of all keys that are in use, have a stored size or are paused.
     ///
     /// # Errors
-    /// No daemon answers any more.
+    /// No daemon answers.
     pub fn status(&mut self) -> Result<Status, Error> {
         Ok(self.0.status(&all())?)
     }
 
-    /// The state of this key and of the keys below it.
+    /// Reads the state of this key and of the keys below it.
     ///
     /// # Errors
-    /// No daemon answers any more, or this is not a key.
+    /// No daemon answers, or `key` is not a valid key.
     pub fn status_of(&mut self, key: &str) -> Result<Status, Error> {
         Ok(self.0.status(&of(key))?)
     }
 
-    /// What a process waits for, and what the processes wait for that block it, to the end of the
-    /// chain. Empty if it waits for nothing.
+    /// Reports what blocks a process, what blocks those processes in turn, and so on to the end of
+    /// the chain. The result is empty if the process does not wait.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it neither holds nor waits.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the process neither holds nor waits.
     pub fn why(&mut self, pid: u32) -> Result<Waits, Error> {
         Ok(self.0.why(&WhyQuery { pid: Some(pid), session: None })?)
     }
 
-    /// All waiting requests, each with what blocks it.
+    /// Reports all waiting requests and what blocks each of them.
     ///
     /// # Errors
-    /// No daemon answers any more.
+    /// No daemon answers.
     pub fn waits(&mut self) -> Result<Waits, Error> {
         Ok(self.0.graph(&GraphQuery {})?)
     }
 
-    /// The state of all keys, now and after each change, a few times a second at most.
+    /// Reports the state of all keys now and after each change, a few times a second at most.
     #[must_use]
     pub fn updates(self) -> Updates {
         Updates::new(self.0, all())
     }
 
-    /// The state of this key and of the keys below it, now and after each change.
+    /// Reports the state of this key and of the keys below it, now and after each change.
     #[must_use]
     pub fn updates_of(self, key: &str) -> Updates {
         Updates::new(self.0, of(key))
@@ -112,8 +112,9 @@ fn of(key: &str) -> StatusQuery {
     StatusQuery { key: Some(key.to_owned()), ..StatusQuery::default() }
 }
 
-/// The state of the locks, now and after each change. In between the iterator sleeps and costs
-/// nothing. It goes on with the next daemon if this one is replaced, and ends after an error.
+/// The state of the locks, now and after each change. Between changes the iterator sleeps and costs
+/// nothing. If the daemon is replaced, the iterator continues with the next one. It ends after an
+/// error.
 #[derive(Debug)]
 pub struct Updates {
     client: client::Client,
@@ -126,10 +127,11 @@ impl Updates {
         Self { client, watch: Watch::new(query), failed: false }
     }
 
-    /// The next state, if something changes within this time. The first state comes at once.
+    /// Returns the next state, or `None` if nothing changes within this time. The first state comes
+    /// immediately.
     ///
     /// # Errors
-    /// No daemon answers any more, or what was asked for is not a key.
+    /// No daemon answers, or the iterator was created with an invalid key.
     pub fn next_within(&mut self, time: Duration) -> Result<Option<Status>, Error> {
         self.next_until(Instant::now().checked_add(time))
     }

@@ -1,4 +1,4 @@
-//! Which daemon a lock or a client uses.
+//! Chooses the daemon that a lock or a client uses.
 
 use std::path::PathBuf;
 
@@ -10,12 +10,12 @@ use crate::protocol::user_namespace::MachineUid;
 use crate::run::environment;
 use crate::run::nodes::Lookout;
 
-/// Which daemon is used, and whether one may be started.
+/// The daemon to use, and whether the library may start it.
 ///
-/// By default it is the one that the `canal` command uses: at the socket that the environment
-/// variable `CANAL_SOCKET` names, else the daemon of the machine (`/run/canal`), else the user's
-/// own (`/tmp/canal-UID`). If the user's own daemon does not run, it is started: the program
-/// `canal` along `PATH`.
+/// By default, this is the daemon that the `canal` command uses: the one at the socket named by the
+/// environment variable `CANAL_SOCKET`, else the daemon of the machine (`/run/canal`), else the
+/// user's own (`/tmp/canal-UID`). If the user's own daemon does not run, the library starts it with
+/// the first `canal` program in `PATH`.
 ///
 /// ```
 /// use canal::{Endpoint, Lock};
@@ -37,26 +37,27 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The daemon that the `canal` command uses.
+    /// Chooses the daemon that the `canal` command uses.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The daemon that listens at this socket. Its journal, state and configuration lie beside it.
+    /// Chooses the daemon that listens at this socket. Its journal, state and configuration are in
+    /// the same directory.
     #[must_use]
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self { socket: Some(socket.into()), ..Self::default() }
     }
 
-    /// Starts no daemon: where none runs, that is an error.
+    /// Never starts a daemon: if none runs, calls fail.
     #[must_use]
     pub fn no_start(mut self) -> Self {
         self.never_starts = true;
         self
     }
 
-    /// Starts this program instead of the `canal` along `PATH`, if a daemon has to be started.
+    /// Starts this program, instead of the `canal` in `PATH`, when a daemon must be started.
     #[must_use]
     pub fn program(mut self, canal: impl Into<PathBuf>) -> Self {
         self.program = Some(canal.into());
@@ -75,7 +76,8 @@ impl Endpoint {
         Options { program: self.program.clone(), ..Options::from(start) }
     }
 
-    /// Has canal look for deadlocks over nodes on behalf of a request at this daemon; `None` if it cannot.
+    /// Starts to look for deadlocks across nodes on behalf of a request at this daemon. Returns
+    /// `None` if that is impossible.
     pub(super) fn look_out(&self, place: &Place, tag: Tag) -> Option<Lookout> {
         let program = find_program(self.program.as_deref()).ok()?;
         let mut args = Vec::new();
@@ -89,7 +91,7 @@ impl Endpoint {
         self.connect_for(None)
     }
 
-    /// The same for a request that waits so long.
+    /// Connects for a request that waits at most this long.
     pub(super) fn connect_for(&self, wait_ms: Option<u64>) -> Result<Client, Error> {
         Ok(Client::connect(&self.place()?, self.options().of_wait(wait_ms))?)
     }

@@ -1,4 +1,4 @@
-//! Why something was not done.
+//! Reports why a call failed.
 
 use std::fmt;
 use std::io;
@@ -6,38 +6,39 @@ use std::io;
 use crate::client::ClientError;
 use crate::protocol::{CycleStepInfo, ErrorName, Failure, HolderInfo};
 
-/// What kind of error it is.
+/// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lock is not free, and the request was not to wait, or not behind so many.
+    /// The lock is not free, and the request was not allowed to wait, or not behind this many
+    /// waiters.
     Busy,
-    /// The lock did not become free in the time that the request was to wait.
+    /// The lock did not become free within the time that the request was allowed to wait.
     Timeout,
-    /// The request would wait for ever: its session and others wait for each other, or the session
-    /// itself holds what it asks for. [`Error::cycle`] names the others.
+    /// The request would wait forever, because its session and others wait for each other, or
+    /// because its own session holds what it asks for. [`Error::cycle`] names the others.
     Deadlock,
-    /// The request itself is wrong: its key, a size, a path.
+    /// The request itself is wrong: its key, a size or a path.
     Invalid,
-    /// The key is paused, and the request was not to wait, or its time was over.
+    /// The key is paused, and the request was not allowed to wait, or its time ran out.
     Paused,
-    /// The key is in use, or has a stored size, as another kind of lock (slots, or buckets).
+    /// The key is in use, or has a stored size, as the other kind of lock (slots or buckets).
     Mismatch,
-    /// This user may not do that.
+    /// This user lacks the permission.
     Denied,
-    /// A limit of the daemon is reached: connections, waiters, bytes of keys.
+    /// The daemon reached a limit: connections, waiters or bytes of keys.
     Limit,
-    /// No daemon answers, and none could or may be started.
+    /// No daemon answers, and none could be started, or starting one was not allowed.
     Unreachable,
-    /// The daemon answers and cannot decide now: its engine is away, or its disk is full.
+    /// The daemon answers but cannot decide now: it cannot reach its engine, or its disk is full.
     Unavailable,
-    /// The lock is not held any more: it was released by force, or lost over an engine.
+    /// The lock is no longer held: someone released it by force, or an engine lost it.
     Lost,
-    /// Anything else: a system call failed, or the daemon made a mistake of its own.
+    /// Anything else: a system call failed, or the daemon made an error.
     Other,
 }
 
-/// Why something was not done. Its text is what the `canal` command would say.
+/// The reason why a call failed. Its text is the message that the `canal` command would print.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -52,27 +53,27 @@ impl Error {
         Self(Box::new(Inner { kind, message: message.into(), failure: None, source: None }))
     }
 
-    /// What kind of error it is.
+    /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What can be done about it, if there is something.
+    /// Advice on how to solve the problem, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         self.0.failure.as_ref()?.hint.as_deref()
     }
 
-    /// Of [`ErrorKind::Busy`] and [`ErrorKind::Timeout`]: the holders of what was asked for, the
-    /// longest first; at most five.
+    /// For [`ErrorKind::Busy`] and [`ErrorKind::Timeout`]: the holders that block the request, the
+    /// longest hold first, at most five.
     #[must_use]
     pub fn holders(&self) -> &[HolderInfo] {
         self.0.failure.as_ref().map_or(&[], |failure| &failure.holders)
     }
 
-    /// Of [`ErrorKind::Deadlock`]: the whole cycle, each waiter with what blocks it. Empty if the
-    /// request conflicts with its own session only.
+    /// For [`ErrorKind::Deadlock`]: the whole ring, each waiter with what blocks it. Empty if the
+    /// request conflicts only with its own session.
     #[must_use]
     pub fn cycle(&self) -> &[CycleStepInfo] {
         self.0.failure.as_ref().map_or(&[], |failure| &failure.cycle)

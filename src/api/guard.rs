@@ -1,4 +1,4 @@
-//! A lock that is held.
+//! Owns a lock that this process holds, and releases it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -34,25 +34,24 @@ use crate::run;
 /// # }
 /// ```
 ///
-/// The lock belongs to the *process*: it also ends when the process ends, however that happens,
-/// `kill -9` included. It does not end with the thread that took it, and other threads of the
-/// process are not kept out (see [`Lock`](crate::Lock)).
+/// The lock belongs to the *process*: it ends when the process ends for any reason, including `kill
+/// -9`. It outlives the thread that took it, and it does not exclude other threads of the process
+/// (see [`Lock`](crate::Lock)).
 ///
 /// - `fork`: the lock stays with the process that took it. In the child, dropping the guard does
 ///   nothing.
-/// - `exec`: the process keeps its lock until it ends, because no guard is left that could release
-///   it.
-/// - [`std::mem::forget`] does the same on purpose.
+/// - `exec`: the process keeps its lock until it ends, because no guard remains to release it.
+/// - [`std::mem::forget`] also keeps the lock until the process ends.
 ///
 /// # Losing the lock
 ///
-/// A daemon on one machine never takes a lock away, except when an operator breaks it
-/// (`canal release --force`), which the guard does not notice before the release. A daemon that
-/// shares its locks with other hosts over an engine can lose them: if the engine cannot be reached
-/// for too long, other hosts get the lock. The guard tells of that *before* another host can have
-/// the lock, but the program has to stop in time: ask [`is_lost`](Self::is_lost) before each step,
-/// or have [`on_lost`](Self::on_lost) call back. [`OnLost::Kill`](crate::OnLost::Kill) has the
-/// process killed instead. A resource that checks the [`token`](Self::token) is safe in any case.
+/// A daemon on one machine never takes a lock away, unless an operator breaks it (`canal release
+/// --force`). The guard notices that only at the release. A daemon that shares its locks with other
+/// hosts through an engine can lose them: if it cannot reach the engine for too long, other hosts
+/// get the lock. The guard reports the loss *before* another host can get the lock, but the program
+/// must stop in time: call [`is_lost`](Self::is_lost) before each step, or register a callback with
+/// [`on_lost`](Self::on_lost). With [`OnLost::Kill`](crate::OnLost::Kill), the daemon kills the
+/// process instead. A resource that checks the [`token`](Self::token) is safe in any case.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
@@ -63,12 +62,12 @@ pub struct Guard {
     /// The process that took the lock.
     pid: u32,
     released: bool,
-    /// Only of a lock that can be lost.
+    /// `None` if the lock cannot be lost.
     monitor: Option<LossMonitor>,
 }
 
 impl Guard {
-    /// The guard of what was granted to the request with this tag.
+    /// Creates the guard for what the daemon granted to the request with this tag.
     pub(super) fn new(
         client: Client,
         place: Place,
@@ -78,7 +77,7 @@ impl Guard {
         let Acquired { grant, page, .. } = acquired;
         let watched = Watched { place: place.clone(), tag, token: grant.token };
         let pid = std::process::id();
-        // From here on an error releases the lock.
+        // If a later step fails, dropping the guard releases the lock.
         let mut guard = Self { client, place, grant, tag, pid, released: false, monitor: None };
         if let Some(page) = page {
             let monitor = LossMonitor::begin(page, watched);
@@ -90,28 +89,29 @@ impl Guard {
         }
     }
 
-    /// The fencing token: greater than that of every grant before. A resource that remembers the
-    /// greatest token and refuses smaller ones is safe from a process that goes on after it has
-    /// lost its lock.
+    /// The fencing token, which is greater than the tokens of all earlier grants. A resource that
+    /// remembers the greatest token and refuses smaller ones is safe from a process that continues
+    /// after it has lost its lock.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.grant.token
     }
 
-    /// What was granted of each key, in the order of the request.
+    /// The slots that were granted of each key, in the order of the request.
     #[must_use]
     pub fn keys(&self) -> &[GrantedKey] {
         &self.grant.keys
     }
 
-    /// The numbers of all slots that are held, in the order of the request. Each is 0-based, and no
-    /// two holds have the same slot of a key at once. Empty if all keys are read or written.
+    /// The numbers of all held slots, in the order of the request. Numbers start at 0, and two
+    /// holds never have the same slot of a key at the same time. Empty if all keys are read or
+    /// written.
     #[must_use]
     pub fn slots(&self) -> Vec<u64> {
         self.grant.keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot).collect()
     }
 
-    /// The number of the slot, if exactly one is held.
+    /// The number of the slot, if the lock has exactly one.
     #[must_use]
     pub fn slot(&self) -> Option<u64> {
         if let [slot] = self.slots()[..] { Some(slot) } else { None }
@@ -123,8 +123,8 @@ impl Guard {
         &self.grant.session
     }
 
-    /// Whether the lock is lost, or cannot be relied on any more. Once that is so, it stays so.
-    /// This asks no daemon: it reads memory that the daemon shares.
+    /// Whether the lock is lost, or can no longer be relied on. A lost lock stays lost. This call
+    /// needs no daemon: it reads memory that the daemon shares.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost().is_some()
@@ -147,8 +147,8 @@ impl Guard {
         }
     }
 
-    /// Calls back, once, if the lock is lost while it is held: in a thread of canal's, or at once
-    /// if it is lost already. The callback is dropped when the lock is released.
+    /// Calls back once if the lock is lost while it is held: in a thread that canal owns, or
+    /// immediately if the lock is already lost. Releasing the lock drops the callback.
     pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
         if let Some(monitor) = &self.monitor {
             monitor.on_lost(Box::new(callback));
@@ -156,7 +156,7 @@ impl Guard {
     }
 
     /// Makes a command part of this session: sets the variables that `canal run` sets for its
-    /// command (`CANAL_KEY`, `CANAL_TOKEN`, `CANAL_SLOT` …). Then locks that the command takes do
+    /// command (`CANAL_KEY`, `CANAL_TOKEN`, `CANAL_SLOT` …). Locks that the command takes then do
     /// not conflict with this one.
     ///
     /// The lock does not wait for the command: it ends with this guard or this process.
@@ -171,14 +171,14 @@ impl Guard {
         }
     }
 
-    /// Releases the lock, and tells whether that was done. Dropping the guard does the same and
+    /// Releases the lock and reports whether that succeeded. Dropping the guard does the same but
     /// ignores errors.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was not held any more. [`ErrorKind::Unreachable`] if no
-    /// daemon answered within some seconds: the lock may be held until this process ends.
-    /// [`ErrorKind::Unavailable`] if the engine is away: the lock is released when it is back.
-    /// [`ErrorKind::Invalid`] in a process that was forked from the one that took the lock.
+    /// [`ErrorKind::Lost`] if the lock was no longer held. [`ErrorKind::Unreachable`] if no daemon
+    /// answered within a few seconds: the lock may stay held until this process ends.
+    /// [`ErrorKind::Unavailable`] if the daemon cannot reach the engine: the lock is released once
+    /// it can. [`ErrorKind::Invalid`] in a process that was forked from the one that took the lock.
     pub fn release(mut self) -> Result<(), Error> {
         if self.pid != std::process::id() {
             let message = format!("the lock belongs to process {}", self.pid);
@@ -191,8 +191,8 @@ impl Guard {
         self.released = true;
         let release = Release { token: Some(self.grant.token), ..Release::default() };
         let released = match self.client.release(&release, None) {
-            // The daemon may have done it. A token is never used again, so asking again does no
-            // harm.
+            // The daemon may already have released the lock. Tokens are never reused, so it is safe
+            // to ask again.
             Err(ClientError::Gone) => match self.client.release(&release, None) {
                 Err(error) if is_not_held(&error) => return Ok(()),
                 again => again,

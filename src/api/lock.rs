@@ -1,4 +1,4 @@
-//! Asking for a lock.
+//! Builds and sends a request for locks.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::run::environment;
 use crate::run::nodes::{EnclosingLeases, WaitWithin};
 use crate::sys::process;
 
-/// A request for a lock, or for several that are taken together. Nothing is locked until
-/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) is called. Each call takes the
-/// lock anew.
+/// A request for a lock, or for several that are taken together. Nothing is locked until you call
+/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire). Each call takes the lock once
+/// more.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,28 +42,28 @@ use crate::sys::process;
 ///
 /// # Kinds of locks
 ///
-/// - [`Lock::new`]: a counted lock. With [`slots`](Self::slots) at most that many hold it at once.
-///   With [`per`](Self::per) and [`buckets`](Self::buckets) it is that many in each of the buckets.
-///   Different callers may state different sizes, and each counts by its own; a size that is stored
-///   (`canal resize`) counts for all. Without a size it is that of the latest holder who states one,
-///   else 1.
-/// - [`Lock::read`] and [`Lock::write`]: shared, or alone, on a key and all keys below it.
+/// - [`Lock::new`]: a counted lock. [`slots`](Self::slots) sets how many holders it can have at
+///   once. [`per`](Self::per) and [`buckets`](Self::buckets) set how many each of the buckets can
+///   have. Callers may pass different sizes, and each request counts by its own. A stored size
+///   (`canal resize`) replaces them all. A request without a size uses the size of the latest
+///   holder that passed one, or else 1.
+/// - [`Lock::read`] and [`Lock::write`]: share a key and all keys below it, or hold them alone.
 ///
-/// Several keys are asked for with [`and`](Self::and), [`and_read`](Self::and_read) and
-/// [`and_write`](Self::and_write). They are granted all together or not at all.
+/// Add further keys with [`and`](Self::and), [`and_read`](Self::and_read) and
+/// [`and_write`](Self::and_write). canal grants all of them together or none.
 ///
 /// # Processes, not threads
 ///
 /// A lock belongs to the process, and all locks of a process belong to one session. A session does
-/// not exclude itself, so locks do not keep the threads of one process apart:
+/// not block itself, so locks do not exclude the threads of one process from each other:
 ///
-/// - A process that holds slots of a key and asks for the key again shares the slots that it has
-///   (`slots`). With `per` and `buckets` each request takes slots of its own, and a request that
-///   cannot fit beside those of its own process is refused as [`ErrorKind::Deadlock`].
+/// - With `slots`, a process that holds slots of a key and asks for the key again shares the slots
+///   that it has. With `per` and `buckets`, each request takes its own slots. A request that cannot
+///   fit next to those of its own process fails with [`ErrorKind::Deadlock`].
 /// - A process that reads or writes a key does not wait for itself.
-/// - While one thread waits, the whole process counts as waiting when deadlocks are looked for.
+/// - While one thread waits, the search for deadlocks treats the whole process as waiting.
 ///
-/// Put a [`std::sync::Mutex`] beside the lock where threads must be kept apart as well.
+/// If threads must exclude each other too, add a [`std::sync::Mutex`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked until `acquire` is called"]
 pub struct Lock {
@@ -76,22 +76,24 @@ pub struct Lock {
     note: Option<String>,
     new_session: bool,
     on_lost: OnLost,
-    /// What is wrong with the request, as far as it is known yet.
+    /// The first error in the request that the builder has found so far.
     fault: Option<String>,
 }
 
 impl Lock {
-    /// A counted lock of this key: a path such as `db` or `db/replica/3`, of at most 1,024 bytes.
+    /// Asks for a counted lock of this key: a path such as `db` or `db/replica/3`, of at most 1,024
+    /// bytes.
     pub fn new(key: impl Into<String>) -> Self {
         Self::of(key.into(), None)
     }
 
-    /// To read this key and all keys below it, shared with other readers and with counted locks.
+    /// Asks to read this key and all keys below it, shared with other readers and with counted
+    /// locks.
     pub fn read(key: impl Into<String>) -> Self {
         Self::of(key.into(), Some(Mode::Read))
     }
 
-    /// To write this key and all keys below it, alone.
+    /// Asks to write this key and all keys below it, alone.
     pub fn write(key: impl Into<String>) -> Self {
         Self::of(key.into(), Some(Mode::Write))
     }
@@ -112,17 +114,17 @@ impl Lock {
         lock.with(key, mode)
     }
 
-    /// Asks for a counted lock of another key as well. The sizes that follow are of this key.
+    /// Adds a counted lock of another key. Sizes set after this call apply to that key.
     pub fn and(self, key: impl Into<String>) -> Self {
         self.with(key.into(), None)
     }
 
-    /// Asks to read another key as well.
+    /// Adds another key to read.
     pub fn and_read(self, key: impl Into<String>) -> Self {
         self.with(key.into(), Some(Mode::Read))
     }
 
-    /// Asks to write another key as well.
+    /// Adds another key to write.
     pub fn and_write(self, key: impl Into<String>) -> Self {
         self.with(key.into(), Some(Mode::Write))
     }
@@ -135,14 +137,14 @@ impl Lock {
         self
     }
 
-    /// At most this many slots of the key that was named last are held at once. The lock is
-    /// re-entrant for its session.
+    /// Sets the size of the most recently named key to this many slots. The lock is re-entrant for
+    /// its session.
     pub fn slots(self, slots: u64) -> Self {
         self.size(|item| item.slots = Some(slots))
     }
 
-    /// At most this many slots in each bucket of the key that was named last; one bucket, unless
-    /// [`buckets`](Self::buckets) says otherwise.
+    /// Sets how many slots each bucket of the most recently named key has. The key has one bucket
+    /// unless [`buckets`](Self::buckets) sets another number.
     pub fn per(self, per: u64) -> Self {
         self.size(|item| {
             item.per = Some(per);
@@ -150,12 +152,12 @@ impl Lock {
         })
     }
 
-    /// How many buckets the key has that was named last. Goes with [`per`](Self::per).
+    /// Sets how many buckets the most recently named key has. Requires [`per`](Self::per).
     pub fn buckets(self, buckets: u64) -> Self {
         self.size(|item| item.buckets = Some(buckets))
     }
 
-    /// Takes this many slots at once of the key that was named last; 1 by default.
+    /// Takes this many slots of the most recently named key at once; 1 by default.
     pub fn count(self, count: u64) -> Self {
         self.size(|item| item.count = Some(count))
     }
@@ -171,84 +173,84 @@ impl Lock {
         self
     }
 
-    /// Waits at most this long; for ever by default. With zero the request does not wait.
+    /// Waits at most this long; forever by default. With zero, the request does not wait.
     pub fn wait(mut self, time: Duration) -> Self {
         self.wait = Some(time);
         self
     }
 
-    /// Goes before waiters of a lower priority; 0 by default. A shared daemon may permit priorities
-    /// above 0 to some users only.
+    /// Overtakes waiters of a lower priority; 0 by default. A shared daemon may allow priorities
+    /// above 0 only to some users.
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// What `canal status` shows of this process; its command line by default.
+    /// Sets what `canal status` shows for this process; its command line by default.
     pub fn command(mut self, command: impl Into<String>) -> Self {
         self.command = Some(command.into());
         self
     }
 
-    /// What others are to know about this request, such as the address of a CI run; `canal status`
-    /// and those who wait see it. Everybody who sees the key sees it: it is no place for secrets. At
-    /// most 512 bytes; what could steer a terminal is replaced.
+    /// Sets a note for other users, such as the address of a CI run. `canal status` and waiters
+    /// show it. Everyone who can see the key can read the note, so do not put secrets in it. At
+    /// most 512 bytes; canal replaces characters that could control a terminal.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
 
-    /// Does not wait if so many requests wait for one of the keys already: that is
-    /// [`ErrorKind::Busy`]. With 1, one holds the lock, one waits, and the rest give up.
+    /// Does not wait if this many requests already wait for one of the keys: the call fails with
+    /// [`ErrorKind::Busy`]. With 1, one process holds the lock, one waits, and the rest give up.
     pub fn max_waiting(mut self, most: u64) -> Self {
         self.max_waiting = Some(most);
         self
     }
 
-    /// Does not join the session of the `canal run` under which this process runs. Then locks of
-    /// that session block this request as those of any other session do. A process that holds a
-    /// lock already stays in its session.
+    /// Does not join the session of the `canal run` under which this process runs. Locks of that
+    /// session then block this request as those of any other session do. A process that already
+    /// holds a lock stays in its session.
     pub fn new_session(mut self) -> Self {
         self.new_session = true;
         self
     }
 
-    /// What happens to this process if it loses the lock, which is possible over an engine only. By
-    /// default the [`Guard`] tells of it.
+    /// Sets what happens to this process if it loses the lock, which can only happen with an
+    /// engine. By default, only the [`Guard`] reports the loss.
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self
     }
 
-    /// Which daemon is asked; the one that the `canal` command uses by default.
+    /// Sets the daemon to ask; by default, the one that the `canal` command uses.
     pub fn endpoint(mut self, endpoint: &Endpoint) -> Self {
         self.endpoint = endpoint.clone();
         self
     }
 
-    /// Takes the lock, and waits for it as long as [`wait`](Self::wait) says. If the daemon is
-    /// replaced meanwhile, the request keeps its place in the queue.
+    /// Takes the lock, and waits for it up to the time set with [`wait`](Self::wait). If the daemon
+    /// is replaced in the meantime, the request keeps its place in the queue.
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`], or [`ErrorKind::Busy`] with a wait of zero;
-    /// [`ErrorKind::Deadlock`]; and what [`ErrorKind`] lists beside these.
+    /// [`ErrorKind::Timeout`], or [`ErrorKind::Busy`] with a wait of zero; [`ErrorKind::Deadlock`];
+    /// and the other kinds of [`ErrorKind`].
     pub fn acquire(&self) -> Result<Guard, Error> {
         self.acquire_with(|_| {})
     }
 
-    /// The same, and calls back while the request waits: when it is queued, and when something
-    /// changes, at most about once a second.
+    /// Like [`acquire`](Self::acquire), but calls back while the request waits: when it enters the
+    /// queue, and when something changes, at most about once a second.
     ///
     /// # Errors
-    /// As of [`acquire`](Self::acquire).
+    /// The same as for [`acquire`](Self::acquire).
     pub fn acquire_with(&self, waiting: impl FnMut(&Progress)) -> Result<Guard, Error> {
         self.obtain(self.wait, waiting)
     }
 
-    /// Takes the lock if it is free and no waiter is ahead in the queue; `None` if not.
+    /// Takes the lock if it is free and no waiter is ahead in the queue; otherwise returns `None`.
     ///
     /// # Errors
-    /// As of [`acquire`](Self::acquire), but for busy.
+    /// The same as for [`acquire`](Self::acquire), except [`ErrorKind::Busy`].
     pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         match self.obtain(Some(Duration::ZERO), |_| {}) {
             Ok(guard) => Ok(Some(guard)),
@@ -315,7 +317,7 @@ impl Lock {
     }
 }
 
-/// Whole milliseconds, rounded up: a short wait is not none.
+/// Whole milliseconds, rounded up so that a short wait does not become none.
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! A lock that was lost, and what is to happen then.
+//! Describes the loss of a lock and what the daemon does to the process then.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use crate::protocol;
 use crate::run::LostHold;
 use crate::sys::deadline::Why;
 
-/// What happens to this process if it loses its lock. Only a daemon that works over an engine
-/// (PostgreSQL, etcd) can lose a lock.
+/// The action on this process if it loses its lock. Only a daemon with an engine (PostgreSQL or
+/// etcd) can lose a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// The daemon does nothing to the process. The [`Guard`](crate::Guard) tells of the loss, and
-    /// the program has to stop what it does under the lock.
+    /// The daemon does nothing to the process. The [`Guard`](crate::Guard) reports the loss, and
+    /// the program must stop its work under the lock.
     #[default]
     Tell,
     /// The daemon also sends the process SIGTERM.
     Term,
     /// The daemon also sends the process SIGTERM, and kills it before another host can get the
-    /// lock. Only this keeps the lock exclusive if the program itself does nothing.
+    /// lock. If the program itself does nothing, only this variant keeps the lock exclusive.
     Kill,
 }
 
@@ -33,17 +33,17 @@ impl From<OnLost> for protocol::OnLost {
     }
 }
 
-/// Why a lock was lost.
+/// The reason for the loss of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The engine could not be reached for too long.
+    /// The host could not reach the engine for too long.
     Unreachable,
     /// Another host declared this host gone.
     Gone,
-    /// The engine has another history than before (a fail-over, a restored backup).
+    /// The history of the engine changed (a fail-over or a restored backup).
     Rewritten,
-    /// Another daemon writes to the engine as this host.
+    /// Another daemon writes to the engine under the name of this host.
     Taken,
     /// Another reason.
     Other,
@@ -56,25 +56,25 @@ impl From<Why> for LostReason {
             Why::Gone => Self::Gone,
             Why::Rewritten => Self::Rewritten,
             Why::Taken => Self::Taken,
-            // Nothing of the library is asked for over nodes.
+            // The library never takes locks at nodes.
             Why::Other | Why::Fewer => Self::Other,
         }
     }
 }
 
-/// A lock that was lost, or that cannot be relied on any more.
+/// A lock that was lost or can no longer be relied on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lost {
     /// The fencing token of the lock.
     pub token: u64,
-    /// Why.
+    /// The reason for the loss.
     pub reason: LostReason,
     /// The address of the engine, without user, password and parameters.
     pub engine: String,
-    /// The name that people know this host by.
+    /// The name by which users know this host.
     pub host: String,
-    /// For how long the engine had not been reached at the time of the loss.
+    /// How long the host had failed to reach the engine when it lost the lock.
     pub unreached_for: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Watches the deadline page of a lock that can be lost, in a thread of its own.
+//! Watches the deadline page of a lock that can be lost, in a separate thread.
 //!
 //! Invariant: the answer to "is it lost?" is read from the page at the time of the question, so it
 //! is right even if the thread did not run for a while.
@@ -21,7 +21,7 @@ use crate::protocol::{self, Tag};
 use crate::run::{Fate, Held, HoldMonitor, Phase};
 use crate::sys::deadline::Reader;
 
-/// The pauses between two questions to the daemon that may have taken the lock over.
+/// The bounds of the pause between two questions to the daemon that may have taken over the lock.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
@@ -30,20 +30,20 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 type Callback = Box<dyn FnOnce(&Lost) + Send>;
 
-/// A watched lock. The watch ends when this is dropped.
+/// A watched lock. Dropping this value ends the watch.
 #[derive(Debug)]
 pub(super) struct LossMonitor {
     shared: Arc<Shared>,
-    /// The process in which the thread runs: a fork has a copy of this value and no thread.
+    /// The process in which the thread runs. A fork gets a copy of this value but no thread.
     pid: u32,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified at the loss.
+    /// Notified when the lock is lost.
     lost: Condvar,
-    /// Wakes the thread to end.
+    /// Wakes the thread so that it ends.
     stop: EventFd,
 }
 
@@ -54,7 +54,7 @@ struct State {
     ended: bool,
 }
 
-/// Which hold is watched, and where its daemon is.
+/// The watched hold, and the location of its daemon.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
     pub(super) place: Place,
@@ -63,13 +63,13 @@ pub(super) struct Watched {
 }
 
 impl LossMonitor {
-    /// Watches a hold.
+    /// Starts to watch a hold.
     ///
     /// # Errors
-    /// There are no descriptors or threads left.
+    /// No descriptors or threads are left.
     pub(super) fn begin(page: Reader, watched: Watched) -> io::Result<Self> {
         let held = Held { token: watched.token, page };
-        // The daemon does what else is asked for at a loss.
+        // The daemon carries out any other action that was requested for a loss.
         let page = HoldMonitor::new(held, protocol::OnLost::Warn)?;
         let state = State { page, lost: None, callbacks: Vec::new(), ended: false };
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -95,7 +95,7 @@ impl LossMonitor {
         state.lost.clone()
     }
 
-    /// Calls back at the loss: in the thread, or now if it has happened.
+    /// Calls back at the loss: in the thread, or now if the loss has already happened.
     pub(super) fn on_lost(&self, callback: Callback) {
         let mut state = self.shared.look();
         match state.lost.clone() {
@@ -125,14 +125,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the page.
     fn look(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         state.look();
         state
     }
 
-    /// Waits until the hold is lost, and tells of it. Returns before that if the watch is to end.
+    /// Waits until the hold is lost, and reports the loss. Returns early if the watch is ended.
     fn watch(&self, watched: &Watched) {
         let mut ask_at = None;
         loop {
@@ -170,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// Asks the present daemon what became of the hold whose page has lost its writer.
+    /// Asks the present daemon what became of a hold whose page has lost its writer.
     fn ask(&self, watched: &Watched, sure: Duration) {
         let answer = (sure / 4).clamp(PAUSE_MIN, ANSWER_MAX);
         let options = Options { answer, ..Options::from(Start::Never) };
@@ -188,7 +187,7 @@ impl Shared {
         let fds = polled.iter().map(AsFd::as_fd).chain([self.stop.as_fd()]);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let timeout = patience.map_or(PollTimeout::NONE, |patience| {
-            // Rounded up: a wait of 0 ms would spin.
+            // Rounded up, because a wait of 0 ms would spin.
             PollTimeout::try_from(patience.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
         });
         if poll(&mut fds, timeout).is_err_and(|error| error != Errno::EINTR) {
@@ -198,12 +197,12 @@ impl Shared {
 }
 
 impl State {
-    /// Notes the loss if the page says so. A lock that was lost stays lost.
+    /// Records the loss if the page shows one. A lost lock stays lost.
     fn look(&mut self) {
         if self.lost.is_some() {
             return;
         }
-        // An error of its timer does not matter here.
+        // The page can be read even if its timer fails.
         let _ = self.page.check();
         if self.page.phase() != Phase::Held {
             self.lost = self.page.lost().map(Lost::from);

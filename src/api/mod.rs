@@ -1,10 +1,10 @@
-//! The library that other programs use: taking locks, watching them, and a daemon for tests.
+//! The library that other programs use to take and watch locks, and to run a daemon for tests.
 //!
-//! Everything that is public here is public API and is named at the root of the crate. The rest of
-//! the crate is the program.
+//! Everything public here is public API and is re-exported at the root of the crate. The rest of
+//! the crate belongs to the program.
 //!
-//! Invariant: a [`Guard`] releases its own hold and no other, only once, and only in the process
-//! that took it.
+//! Invariant: a [`Guard`] releases only its own hold, only once, and only in the process that took
+//! it.
 
 mod client;
 mod endpoint;

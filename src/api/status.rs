@@ -1,7 +1,7 @@
-//! Holders and waiters, as [`Client`](crate::Client) reports it.
+//! Holders and waiters, as reported by [`Client`](crate::Client).
 //!
-//! These are the values that `canal status --json` prints; canal-json(7) describes each of them.
-//! Times are RFC 3339 UTC. Later versions add fields and variants.
+//! `canal status --json` prints the same values; canal-json(7) describes each of them. Times are
+//! RFC 3339 UTC. Later versions add fields and variants.
 
 pub use crate::protocol::{
     BlockerInfo, ChildrenInfo, CycleStepInfo, DaemonInfo, EngineInfo, HolderInfo, HostInfo,

@@ -1,4 +1,4 @@
-//! A daemon for tests of programs that take locks.
+//! Runs a daemon for tests of programs that take locks.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,20 +14,20 @@ use crate::client::ClientError;
 use crate::daemon;
 use crate::protocol::Stop;
 
-/// How long the daemon may take to come up.
+/// How long the daemon may take to start.
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// The pause between two looks whether it is up.
+/// The pause between two checks whether the daemon is up.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A directory for sockets where the usual one has too long a name.
+/// The directory for sockets if the name of the usual one is too long.
 const SHORT_DIR: &str = "/tmp";
 
 /// The longest name of a directory for temporary files that leaves room for a socket.
 const DIR_BYTES_MAX: usize = 70;
 
-/// A daemon of a test's own, in a directory of its own. It ends when this is dropped, and the
-/// directory goes with it. Tests that run at the same time do not meet.
+/// A private daemon for one test, in its own directory. Dropping this value ends the daemon and
+/// removes the directory. Tests that run at the same time do not affect each other.
 ///
 /// ```
 /// use canal::testing::Daemon;
@@ -43,7 +43,7 @@ const DIR_BYTES_MAX: usize = 70;
 /// # }
 /// ```
 ///
-/// A program under test meets the daemon if its environment has `CANAL_SOCKET`:
+/// A program under test uses the daemon if its environment has `CANAL_SOCKET`:
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,18 +64,19 @@ pub struct Daemon {
 
 #[derive(Debug)]
 enum RunsIn {
-    /// A thread of this process. `None` once it was waited for.
+    /// A thread of this process. `None` once it has been joined.
     Thread(Option<JoinHandle<anyhow::Result<()>>>),
-    /// A process.
+    /// A child process.
     Process(Child),
 }
 
 impl Daemon {
-    /// Starts a daemon as a thread of this process. No `canal` program is needed. It ends with the
+    /// Starts a daemon as a thread of this process. It needs no `canal` program, ends with the
     /// process at the latest, and does not log.
     ///
     /// # Errors
-    /// It cannot start: the directory for temporary files cannot be used, or the kernel is too old.
+    /// The daemon cannot start: the directory for temporary files is unusable, or the kernel is too
+    /// old.
     pub fn start() -> Result<Self, Error> {
         let dir = Dir::new()?;
         let socket = dir.0.join("canal.sock");
@@ -100,12 +101,12 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Starts a program as the daemon: the path of a `canal`, or a name that is looked up along
-    /// `PATH`. This is for tests in which the daemon itself is killed or stopped. If the test is
-    /// killed, the daemon stays until it is ended.
+    /// Starts a program as the daemon: the path of a `canal`, or a name to look up in `PATH`. Use
+    /// it for tests that kill or stop the daemon itself. If the test is killed, the daemon runs on
+    /// until something ends it.
     ///
     /// # Errors
-    /// The program cannot be started, or says why it cannot be a daemon.
+    /// The program cannot be started, or reports why it cannot be a daemon.
     pub fn start_program(canal: impl AsRef<OsStr>) -> Result<Self, Error> {
         let dir = Dir::new()?;
         let socket = dir.0.join("canal.sock");
@@ -123,26 +124,27 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Where it listens, for [`Lock::endpoint`](crate::Lock::endpoint) and
-    /// [`Client::connect_to`](crate::Client::connect_to). Nothing starts another daemon there.
+    /// The endpoint of the daemon, for [`Lock::endpoint`](crate::Lock::endpoint) and
+    /// [`Client::connect_to`](crate::Client::connect_to). No call through this endpoint starts
+    /// another daemon.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::at(&self.socket).no_start()
     }
 
-    /// Its socket.
+    /// The path of the daemon's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its directory, with its journal and state; it is removed in the end.
+    /// The directory with the daemon's journal and state; it is removed at the end.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir.0
     }
 
-    /// The process in which it runs.
+    /// The process in which the daemon runs.
     #[must_use]
     pub fn pid(&self) -> u32 {
         match &self.runs_in {
@@ -184,8 +186,8 @@ impl Daemon {
         }
     }
 
-    /// Asks the daemon that listens at the socket to end, and waits for its end. Returns whether a
-    /// daemon has ended.
+    /// Asks the daemon that listens at the socket to end, and waits until it has. Returns whether a
+    /// daemon ended.
     fn stop(&self) -> bool {
         let client = self.endpoint().connect();
         client.is_ok_and(|mut client| client.stop(&Stop {}).is_ok())
@@ -196,10 +198,10 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         match &mut self.runs_in {
             RunsIn::Process(child) => {
-                // It may be stopped, or busy with what the test did to it.
+                // The daemon may be stopped, or stuck because of something the test did to it.
                 let _ = child.kill();
                 let _ = child.wait();
-                // A client of the test may have started another one.
+                // A client of the test may have started another daemon.
                 self.stop();
             }
             RunsIn::Thread(thread) => {
@@ -213,7 +215,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A new directory that goes when this is dropped.
+/// A new directory, removed when this value is dropped.
 #[derive(Debug)]
 struct Dir(PathBuf);
 
