@@ -1,4 +1,4 @@
-//! Why a call failed.
+//! Defines why a call failed.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use crate::protocol::Failure;
 use crate::protocol::frame::FrameError;
 use crate::sys::process::state_letter;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The daemon answered with an error.
@@ -16,43 +16,43 @@ pub enum ClientError {
     /// The daemon answered with an error that this version does not know.
     #[error("{message}")]
     UnknownError {
-        /// Its qualified name.
+        /// The qualified name of the error.
         name: String,
-        /// What the daemon says of it; the name where it says nothing.
+        /// The daemon's message, or the name if there is none.
         message: String,
     },
-    /// No daemon runs, and none was to be started: where it was looked for.
+    /// No daemon runs, and starting one was not allowed. Contains the socket that was tried.
     #[error("no daemon runs at {0}")]
     NoDaemon(PathBuf),
-    /// A daemon was started and could not come up; its own message.
+    /// A daemon was started but could not come up. Contains its own message.
     #[error("{0}")]
     Start(String),
-    /// The daemon does not answer: its pid and state letter where known.
+    /// The daemon does not answer. Contains its pid and state letter, where known.
     #[error("{}", silence(*pid, *state))]
     Silent {
-        /// Its process; 0 if unknown.
+        /// The pid of the daemon; 0 if unknown.
         pid: u32,
-        /// The state letter of /proc, `?` if unknown.
+        /// The state letter from /proc; `?` if unknown.
         state: char,
     },
-    /// Nobody can read any more what this process prints, and the request was given up for that.
+    /// No process can read this process's output any longer, so it gave up the request.
     #[error("gave up: nobody reads standard output and standard error any longer")]
     Abandoned,
-    /// The daemon went away before it answered a call that must not be sent twice.
+    /// The daemon went away before it answered a call that must not be repeated.
     #[error("the daemon went away before it answered; `canal status` tells what it did")]
     Gone,
-    /// The user's own daemon, from before the machine had one, still holds locks or has waiters.
+    /// The user's own daemon, from before the machine had one, still has holders or waiters.
     #[error("your own daemon still has locks that the machine's daemon does not know: {what}")]
     HeldAtOwnDaemon {
-        /// Some of the keys, with processes.
+        /// Some of the keys, with their processes.
         what: String,
-        /// Its socket.
+        /// The socket of the user's own daemon.
         socket: PathBuf,
     },
-    /// The socket's place cannot be used.
+    /// The directory of the socket is unusable.
     #[error("{0}")]
     Place(String),
-    /// The answer is not what the protocol wants.
+    /// The answer violates the protocol.
     #[error("the daemon's answer cannot be understood: {0}")]
     Protocol(String),
     /// A system call failed.
@@ -61,7 +61,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The error of a daemon that does not answer.
+    /// Describes a daemon that does not answer.
     pub(super) fn silent(pid: Option<u32>) -> Self {
         let state = pid.and_then(state_letter).unwrap_or('?');
         Self::Silent { pid: pid.unwrap_or(0), state }
@@ -90,17 +90,18 @@ pub(crate) enum Broken {
     Failed(ClientError),
 }
 
-/// What a lost connection says about the call.
+/// The conclusion from a lost connection about the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
-    /// The daemon did not do it: it did not read the whole call, or answered that it is stopping.
+    /// The daemon did not carry it out: it did not read the whole call, or answered that it is
+    /// stopping.
     Undone,
-    /// The daemon may have done it.
+    /// The daemon may have carried it out.
     Unknown,
 }
 
 impl Broken {
-    /// What became of an attempt, as a line for people.
+    /// The outcome of an attempt, as a line for the user.
     pub(super) fn explained<T>(
         attempt: &Result<T, Self>,
         done: impl FnOnce(&T) -> String,
@@ -117,8 +118,8 @@ impl Broken {
         }
     }
 
-    /// An error at the socket. ECONNRESET means that the daemon's end was closed over bytes that
-    /// it had not read (`unix_release_sock` in the kernel).
+    /// Classifies an error at the socket. ECONNRESET means that the daemon's end was closed with
+    /// unread bytes (`unix_release_sock` in the kernel).
     pub(super) fn from_socket(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ECONNRESET) => Self::Disconnected(CallOutcome::Undone),

@@ -1,9 +1,9 @@
-//! A blocking client. No async runtime: `canal run` must start fast.
-//!
-//! Invariant: no call hangs because of a daemon that is stopped, dead or replaced. Every wait has
-//! an end, and what must not be done twice is not asked twice.
+//! A blocking client, without an async runtime because `canal run` must start fast.
 //!
 //! Other programs use it through [`Lock`](crate::Lock) and [`Client`](crate::Client) of the crate.
+//!
+//! Invariant: no call hangs because a daemon is stopped, dead or replaced. Every wait is bounded,
+//! and the client never repeats a call that must not take effect twice.
 
 use crate::protocol::place::Place;
 use crate::protocol::{Handle, Tag};
@@ -38,21 +38,21 @@ use start_daemon::starts::Starts;
 pub struct Client {
     place: Place,
     options: Options,
-    /// `None` after it was lost; the next call makes another.
+    /// `None` after the connection was lost; the next call opens another.
     connection: Option<Connection>,
-    /// Whether it started the daemon when it connected first.
+    /// Whether this client started the daemon when it first connected.
     has_started_daemon: bool,
     starts: Starts,
-    /// What is told of each call and answer.
+    /// Receives a line for each call and answer.
     trace: Option<fn(&str)>,
-    /// Those without whom a request that waits is given up.
+    /// The readers of the output. When they are gone, the client gives up a waiting request.
     audience: Option<Audience>,
 }
 
 /// A new random name for a request.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// The system cannot provide random bytes.
 pub fn tag() -> Result<Tag, ClientError> {
     let mut tag = [0; 16];
     getrandom::fill(&mut tag).map_err(std::io::Error::from)?;
@@ -62,16 +62,16 @@ pub fn tag() -> Result<Tag, ClientError> {
 /// A new random secret for a lease.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// The system cannot provide random bytes.
 pub fn handle() -> Result<Handle, ClientError> {
     tag().map(|Tag(bits)| Handle::new(bits))
 }
 
 impl Client {
-    /// Connects, starting a daemon if need be.
+    /// Connects, and starts a daemon if necessary.
     ///
     /// # Errors
-    /// None runs and none may or can be started, or its directory cannot be trusted.
+    /// No daemon runs and none may or can be started, or its directory cannot be trusted.
     pub fn connect(place: &Place, options: impl Into<Options>) -> Result<Self, ClientError> {
         let options = options.into();
         let mut starts = Starts::default();
@@ -81,14 +81,13 @@ impl Client {
         Ok(Self { place, options, connection, has_started_daemon, starts, trace, audience })
     }
 
-    /// Has `say` called with a line for people for each call that is sent from now on, and for each
-    /// answer.
+    /// From now on, calls `say` with a line for the user for each call and for each answer.
     pub fn trace_to(&mut self, say: fn(&str)) {
         self.trace = Some(say);
     }
 
-    /// Has a request that waits given up once nobody can read standard output and standard error any
-    /// longer.
+    /// From now on, gives up a waiting request when standard output and standard error have no
+    /// reader left.
     pub fn give_up_unread(&mut self) {
         self.audience = Some(Audience::new());
     }
@@ -105,8 +104,7 @@ impl Client {
         self.has_started_daemon
     }
 
-    /// The connection, or a new one if there is none. The caller puts it back if it can be used
-    /// again.
+    /// The connection, or a new one if there is none. The caller puts it back if it remains usable.
     fn take_connection(&mut self) -> Result<Connection, ClientError> {
         match self.connection.take() {
             Some(connection) => Ok(connection),

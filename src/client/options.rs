@@ -1,4 +1,4 @@
-//! How a client behaves.
+//! The options of a client.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,36 +6,36 @@ use std::time::Duration;
 /// Whether a client starts a daemon if none runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// It does, where the place allows it (not at `/run/canal`).
+    /// It does, if the place allows it (`/run/canal` does not).
     IfNeeded,
-    /// It does not.
+    /// It never does.
     Never,
 }
 
-/// How a client behaves.
+/// The options of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether it starts a daemon if none runs.
+    /// Whether the client starts a daemon if none runs.
     pub start: Start,
-    /// The program that it starts; without one, the `canal` along PATH. A program that is canal says
+    /// The program to start; by default, the `canal` in PATH. A program that is itself canal passes
     /// [`OWN`](crate::client::OWN).
     pub program: Option<PathBuf>,
     /// How long the daemon may take to send a message that it owes, if its process sleeps, is
-    /// stopped, or is not known.
+    /// stopped, or is unknown.
     pub answer: Duration,
-    /// The same for a daemon that is busy: it executes, is ready to, or waits for the disk.
+    /// The same for a busy daemon: one that executes, is ready to execute, or waits for the disk.
     pub answer_if_busy: Duration,
-    /// How long a daemon may take to come up while its process sleeps or is stopped.
+    /// How long a starting daemon may take while its process sleeps or is stopped.
     pub up: Duration,
 }
 
-/// A daemon that comes up sleeps for moments, whatever it is started for.
+/// The least time for a starting daemon, which sleeps briefly in any case.
 const UP_MIN: Duration = Duration::from_secs(2);
 const UP_MAX: Duration = Duration::from_secs(10);
 
 impl Options {
-    /// For a request that waits so long; `None` is without end. A daemon that hangs while it comes up is
-    /// not waited for much longer.
+    /// The options for a request that waits this long, or without end if `None`. They bound how far
+    /// a daemon that hangs while it starts can delay the request.
     #[must_use]
     pub fn of_wait(self, wait_ms: Option<u64>) -> Self {
         let wait = wait_ms.map_or(UP_MAX, Duration::from_millis);

@@ -1,10 +1,10 @@
 //! The daemon that a user had before the machine got one.
 //!
-//! When `/run/canal` appears, clients go to the daemon of the machine, which does not know what the
-//! user's own daemon granted. Until that has ended, the same key would be granted twice.
+//! When `/run/canal` appears, clients turn to the machine's daemon, which does not know the grants
+//! of the user's own daemon. Until that one has ended, the same key could be granted twice.
 //!
-//! Invariant: a request goes to the daemon of the machine only if the user's own daemon holds
-//! nothing and nobody waits there, or if it was told to end.
+//! Invariant: a request reaches the machine's daemon only if the user's own one has no holders and
+//! no waiters, or has been asked to end.
 
 use nix::errno::Errno;
 use nix::sys::stat::lstat;
@@ -14,12 +14,13 @@ use crate::protocol::place::{Place, Rule};
 use crate::protocol::{KeyInfo, Status, StatusQuery, Stop};
 use crate::sys::dir::{is_private, with_c_str};
 
-/// Refuses if the user's own daemon still holds locks that a daemon of the machine does not know.
+/// Refuses the request if the user's own daemon still has holds that a daemon of the machine does
+/// not know.
 ///
-/// Without such a daemon this takes one system call: its socket is looked for. A daemon that ends in
-/// order removes its socket. One that was killed leaves it, and is started again: commands that it
-/// granted locks to may still run. A daemon at which nothing happens any more is told to end, so
-/// that the next request finds no socket.
+/// Without a daemon of the user's own, this takes one system call, which looks for its socket. A
+/// daemon that ends normally removes its socket. One that was killed leaves it, and is started
+/// again, because commands to which it granted locks may still run. An idle daemon is asked to end,
+/// so that the next request finds no socket.
 pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<(), ClientError> {
     if place.rule != Rule::Shared {
         return Ok(());
@@ -34,7 +35,7 @@ pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<(), Cli
     if let Some(what) = in_use(&status) {
         return Err(ClientError::HeldAtOwnDaemon { what, socket: own.socket });
     }
-    // If it does not end, the next request looks again.
+    // If it does not end, the next request checks again.
     let _ = client.stop(&Stop {});
     Ok(())
 }
@@ -44,8 +45,8 @@ fn is_ours(own: &Place) -> bool {
     is_private(&own.dir, crate::sys::process::user::geteuid().as_raw())
 }
 
-/// What is held and waited for on this machine, for a message: `nightly (pid 812), 2 more`. `None`
-/// if nothing is.
+/// The holders and waiters on this machine, for a message: `nightly (pid 812), 2 more`. `None` if
+/// there are none.
 fn in_use(status: &Status) -> Option<String> {
     let here = status.engine.as_ref().map(|engine| engine.host.as_str());
     let is_here = |host: Option<&String>| host.is_none() || host.map(String::as_str) == here;
@@ -62,7 +63,7 @@ fn in_use(status: &Status) -> Option<String> {
     let mut all = status.keys.iter().flat_map(of_key);
     let first = all.next()?;
     let more = all.count();
-    // What is left out of a very long status is in use as well.
+    // The count also covers keys that a very long status omits.
     let more = if more > 0 { format!(", {more} more") } else { String::new() };
     Some(first + &more)
 }

@@ -1,13 +1,10 @@
-//! `canal bridge`: joins two descriptors to the daemon's socket, so that a client on another
-//! machine can talk to the daemon through ssh.
+//! `canal bridge`: connects two descriptors to the daemon's socket for a client on another machine.
 //!
-//! Whole messages pass in both directions. An empty message is a *beat*: the client says that it is
-//! there, and the bridge answers with another one. The daemon sees neither, but hears of beats while a
-//! grant of it is not confirmed: that ends if nothing comes for its TTL. A bridge that has heard
-//! nothing for the TTL of the lease that was asked for ends, and with it the connection: sshd
-//! notices a network that was cut only after hours.
+//! An empty message is a *beat*, a sign of life, which the bridge answers with another beat. The
+//! bridge ends if the client is silent for the TTL of its lease: sshd notices a dead network only
+//! after hours.
 //!
-//! Invariant: a message is passed on as a whole or not at all.
+//! Invariant: the bridge passes a message on as a whole or not at all.
 
 mod traffic;
 
@@ -34,40 +31,40 @@ use crate::client::start_daemon::starts::Starts;
 use crate::client::{ClientError, Options};
 use traffic::{Passing, Traffic};
 
-/// How much is read at once.
+/// The most bytes that one call reads.
 const READ_BYTES: usize = 64 * 1024;
 
-/// A write of at most this much to a pipe that poll(2) calls writable does not block.
+/// A write of at most this many bytes does not block on a pipe that poll(2) calls writable.
 const WRITE_BYTES: usize = 4096;
 
-/// While this much waits to be written, nothing more is read for the same direction.
+/// While this many bytes wait to be written, the bridge reads no more for the same direction.
 const PENDING_MAX: usize = 1 << 20;
 
-/// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
+/// The longest sleep, because the clock of poll(2) stands still while the machine is suspended.
 const SLEEP_MS_MAX: u64 = 1000;
 
-/// How long the answers to a client's last calls may take after its end.
+/// How long the daemon may take to answer a client's last calls after the client's end.
 const LAST_ANSWERS_MS: u64 = 5000;
 
-/// The message that a beat is.
+/// The message that represents a beat.
 const BEAT: &[u8] = &[0];
 
-/// What the daemon hears of a beat: a call without effect and answer.
+/// The message that the daemon receives for a beat: a call without effect and without an answer.
 const WORD: &[u8] = br#"{"method":"io.canal.Nodes.Identify","oneway":true}"#;
 
 /// Why a bridge ended before its client did.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
-    /// The daemon cannot be reached, or refused to restrict the connection.
+    /// The daemon could not be reached, or refused to restrict the connection.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The daemon is older than the calls that the client is to be restricted to.
+    /// The daemon is older than the calls to which the client would be restricted.
     #[error("the daemon is older than its `canal`, and knows no nodes")]
     OlderDaemon,
     /// The daemon went away while it owed an answer, or while a grant depended on the connection.
     #[error("the daemon went away")]
     DaemonGone,
-    /// The client went away without a word.
+    /// The client was silent for too long.
     #[error("the other side was silent for {}", stated(*.0))]
     Silent(Duration),
     /// A message is too large, or a system call failed.
@@ -75,9 +72,9 @@ pub enum BridgeError {
     Io(#[from] io::Error),
 }
 
-/// Joins the client that writes to `input` and reads from `output` to the daemon of a place, until
-/// the client ends. Starts a daemon if need be. `keys`: the client may only do leases over nodes
-/// under these keys.
+/// Connects the client that writes to `input` and reads from `output` to the daemon of a place,
+/// until the client ends. Starts a daemon if necessary. With `keys`, the client may only use leases
+/// at nodes, and only under these keys.
 ///
 /// # Errors
 /// See [`BridgeError`].
@@ -105,14 +102,15 @@ pub fn bridge(
     bridge.run(&attach)
 }
 
-/// A new connection, on which only what `keys` allows can be done.
+/// A new connection, restricted to what `keys` allows.
 fn attach(
     place: &Place,
     options: &Options,
     keys: Option<&[String]>,
     again: bool,
 ) -> Result<OwnedFd, BridgeError> {
-    // A daemon that dies while it owes an answer ends the bridge, so each attachment counts by itself.
+    // A daemon that dies while it owes an answer ends the bridge, so each attachment has its own
+    // count.
     let starts = &mut Starts::default();
     let mut connection = match again {
         false => open::connect_first(place, options, starts)?.connection,
@@ -148,7 +146,7 @@ fn restrict(
     }
 }
 
-/// Bytes that wait to be written.
+/// The bytes that wait to be written.
 #[derive(Debug, Default)]
 struct Pending {
     bytes: Vec<u8>,
@@ -185,20 +183,20 @@ struct Bridge<'a> {
     /// `None` once the client has ended.
     input: Option<BorrowedFd<'a>>,
     output: BorrowedFd<'a>,
-    /// `None` after the daemon went away, until the client's next message.
+    /// `None` after the daemon went away, until the client sends its next message.
     socket: Option<OwnedFd>,
     from_client: Decoder,
     from_daemon: Decoder,
     to_client: Pending,
     to_daemon: Pending,
     traffic: Traffic,
-    /// When the client was last heard, by CLOCK_BOOTTIME.
+    /// When the client last sent something, by CLOCK_BOOTTIME.
     heard_at: u64,
-    /// When the daemon was last sent something.
+    /// When the bridge last sent something to the daemon.
     passed_at: u64,
 }
 
-/// Opens a connection; `true` after there was one.
+/// Opens a connection. The argument is `true` if there has been one before.
 type Attach<'a> = &'a dyn Fn(bool) -> Result<OwnedFd, BridgeError>;
 
 impl Bridge<'_> {
@@ -216,7 +214,7 @@ impl Bridge<'_> {
                 };
             }
             let ready = self.wait(left.min(SLEEP_MS_MAX))?;
-            // First, so that no call goes to a daemon that has gone.
+            // First, so that no call is sent to a daemon that has gone away.
             if ready.socket {
                 self.read_daemon()?;
             }
@@ -226,19 +224,19 @@ impl Bridge<'_> {
             }
             self.write_daemon()?;
             if ready.output && !self.write_client()? {
-                // Nobody reads any more.
+                // The client no longer reads.
                 return Ok(());
             }
         }
     }
 
-    /// Whether nothing is left to do after the client's end.
+    /// Whether nothing remains to be done after the client's end.
     fn is_over(&self) -> bool {
         let owed = self.traffic.only_short_answers_owed() && self.socket.is_some();
         self.input.is_none() && self.to_client.is_empty() && !owed
     }
 
-    /// How long the client may still be silent; how long its last answers may still take.
+    /// How long the client may still be silent, or how long its last answers may still take.
     fn left_ms(&self) -> u64 {
         let most = match self.input {
             Some(_) => self.traffic.silence_ms(),
@@ -260,7 +258,7 @@ impl Bridge<'_> {
             polled.push(PollFd::new(socket.as_fd(), events));
         }
         let writes = match self.to_client.is_empty() {
-            // The end of the reader is an event without being asked for.
+            // poll(2) reports the end of the reader even if no event is requested.
             true => PollFlags::empty(),
             false => PollFlags::POLLOUT,
         };
@@ -317,7 +315,7 @@ impl Bridge<'_> {
     fn read_daemon(&mut self) -> Result<(), BridgeError> {
         let Some(socket) = &self.socket else { return Ok(()) };
         let mut buffer = vec![0; READ_BYTES];
-        // Descriptors are closed: they mean nothing on another machine.
+        // Descriptors are closed because they mean nothing on another machine.
         let mut received = Vec::new();
         let flags = libc::MSG_DONTWAIT;
         match fds::receive(socket.as_fd(), &mut buffer, &mut received, flags) {
@@ -342,7 +340,7 @@ impl Bridge<'_> {
         if !self.traffic.may_reattach() {
             return Err(BridgeError::DaemonGone);
         }
-        // A call without an answer may be lost, as it may be with the daemon.
+        // A call without an answer may be lost here, just as it may be lost with the daemon.
         self.to_daemon = Pending::default();
         self.from_daemon = Decoder::new(REPLY_BYTES_MAX);
         Ok(())
@@ -355,7 +353,7 @@ impl Bridge<'_> {
                 Ok(count) => self.to_daemon.wrote(count),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => break,
-                    // Its last words are read first.
+                    // The bridge first reads what the daemon sent before its end.
                     _ => {
                         self.to_daemon = Pending::default();
                         return Ok(());
@@ -369,7 +367,7 @@ impl Bridge<'_> {
     /// Writes to the client. Returns whether it still reads.
     fn write_client(&mut self) -> Result<bool, BridgeError> {
         if self.to_client.is_empty() {
-            // There was an event all the same: its end.
+            // The event can only be the end of the reader.
             return Ok(!has_hung_up(self.output));
         }
         let left = self.to_client.left();
@@ -383,7 +381,7 @@ impl Bridge<'_> {
     }
 }
 
-/// What can be done without waiting.
+/// The directions that are ready without waiting.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ready {
     input: bool,

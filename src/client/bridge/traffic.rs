@@ -1,7 +1,7 @@
-//! What a bridge must know of the messages that pass it. No I/O and no clock.
+//! Tracks what a bridge must know about the messages that pass through it. No I/O and no clock.
 //!
-//! Invariant: a connection to the daemon may be replaced by another one, unnoticed by the client,
-//! only where nothing depends on it: no answer is owed, and no grant ends with it.
+//! Invariant: a connection to the daemon may be replaced behind the client's back only if nothing
+//! depends on it: the daemon owes no answer, and no grant ends with it.
 
 use std::collections::VecDeque;
 
@@ -9,36 +9,37 @@ use serde::Deserialize;
 
 use crate::protocol::NODES_INTERFACE;
 
-/// For how long a client that has asked for no lease yet may be silent, in milliseconds.
+/// How long a client that has not yet asked for a lease may be silent, in milliseconds.
 const SILENCE_MS: u64 = 60_000;
 
-/// What the bridge knows of a client and its daemon.
+/// The bridge's knowledge of a client and its daemon.
 #[derive(Debug)]
 pub(super) struct Traffic {
-    /// The calls that the daemon has not answered yet, in the order in which they were made.
+    /// The calls that the daemon has not answered yet, in the order of the calls.
     owed: VecDeque<Call>,
-    /// Whether a lease was asked for and is not confirmed: it ends with its connection.
+    /// Whether the client has asked for a lease and not confirmed it, so that the lease ends with
+    /// the connection.
     collecting: bool,
-    /// The TTL of the lease that was asked for last, in milliseconds.
+    /// The TTL of the lease that the client last asked for, in milliseconds.
     ttl_ms: Option<u64>,
 }
 
-/// A call, as far as the bridge distinguishes them.
+/// The kinds of calls that the bridge distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Collect,
     ConfirmAt,
-    /// It has answers until it is cancelled.
+    /// The daemon answers it repeatedly until it is cancelled.
     Watch,
     Other,
 }
 
-/// What becomes of a message of the client.
+/// The bridge's action on a message of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passing {
-    /// It only says that the client is there; the answer is another one.
+    /// A sign of life: the bridge answers it with another beat.
     Beat,
-    /// It is the daemon's.
+    /// A call, which the bridge passes to the daemon.
     Call,
 }
 
@@ -69,12 +70,13 @@ impl Traffic {
         Self { owed: VecDeque::new(), collecting: false, ttl_ms: None }
     }
 
-    /// A whole message of the client, without its end.
+    /// Records a whole message of the client, without its terminator.
     pub(super) fn client_said(&mut self, message: &[u8]) -> Passing {
         if message.is_empty() {
             return Passing::Beat;
         }
-        // The daemon answers what it does not understand with an error, which is one reply.
+        // The daemon answers a message that it does not understand with an error, which is one
+        // reply.
         let seen: Option<CallSeen> = serde_json::from_slice(message).ok();
         let name = seen.as_ref().and_then(|seen| {
             seen.method.strip_prefix(NODES_INTERFACE).and_then(|name| name.strip_prefix('.'))
@@ -96,7 +98,7 @@ impl Traffic {
         Passing::Call
     }
 
-    /// A whole message of the daemon, without its end.
+    /// Records a whole message of the daemon, without its terminator.
     pub(super) fn daemon_said(&mut self, message: &[u8]) {
         let seen: Option<ReplySeen> = serde_json::from_slice(message).ok();
         if seen.as_ref().is_some_and(|seen| seen.continues) {
@@ -105,31 +107,32 @@ impl Traffic {
         let failed = seen.is_none_or(|seen| seen.error.is_some());
         match self.owed.pop_front() {
             Some(Call::Collect) if failed => self.collecting = false,
-            // Without the grant there is nothing more to lose; with a confirmed one, neither.
+            // If the grant failed, nothing is left to lose; if it is confirmed, it no longer
+            // depends on the connection.
             Some(Call::ConfirmAt) => self.collecting = false,
             _ => {}
         }
     }
 
-    /// Whether the daemon's connection may be replaced by another one.
+    /// Whether another connection to the daemon may replace the present one.
     pub(super) fn may_reattach(&self) -> bool {
         self.owed.is_empty() && !self.collecting
     }
 
-    /// After what time the daemon has to hear of the client again, in milliseconds: it ends a grant that is
-    /// not confirmed when it has heard nothing for the TTL.
+    /// How long the daemon may go without a message from the client, in milliseconds. It ends an
+    /// unconfirmed grant if it receives none for the TTL.
     pub(super) fn word_after_ms(&self) -> Option<u64> {
         let has_grant = self.collecting && self.owed.is_empty();
         has_grant.then_some(self.silence_ms() / 4)
     }
 
-    /// Whether the client waits for nothing that could take long: what is owed comes soon.
+    /// Whether the daemon owes answers, and all of them come soon.
     pub(super) fn only_short_answers_owed(&self) -> bool {
         let is_short = |call: &Call| !matches!(call, Call::Collect | Call::Watch);
         !self.owed.is_empty() && self.owed.iter().all(is_short)
     }
 
-    /// For how long the client may be silent, in milliseconds.
+    /// How long the client may be silent, in milliseconds.
     pub(super) fn silence_ms(&self) -> u64 {
         self.ttl_ms.unwrap_or(SILENCE_MS)
     }

@@ -1,7 +1,7 @@
-//! Asking for a lock, and waiting for it even while daemons are replaced.
+//! Asks for a lock, and waits for it even while daemons are replaced.
 //!
-//! Invariant: one `acquire` is one request. Each time it is sent it has the same tag, so that a
-//! daemon that knows it continues it and never grants it twice.
+//! Invariant: one `acquire` is one request. Each attempt sends the same tag, so that a daemon that
+//! knows the request continues it and never grants it twice.
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
@@ -22,19 +22,19 @@ use crate::client::{Client, ClientError, own_daemon};
 
 const ACQUIRE: &str = "Acquire";
 
-/// The shortest time after which `progress` is called again.
+/// The shortest time between two calls of `progress`.
 const CALL_AGAIN_MIN: Duration = Duration::from_millis(1);
 
-/// For how long a request that does not wait (any more) is asked again after the daemon went away:
-/// enough to start another one.
+/// How long a client repeats a request that does not wait, or whose wait is over, after the daemon
+/// went away. The time suffices to start another daemon.
 const RETRY_MS_MIN: u64 = 10_000;
 
-/// The callback while a request waits; it returns when it is to be called again, or why the request is
-/// given up.
+/// The callback while a request waits. It returns when to call it again, or an error that gives up
+/// the request.
 pub(crate) type OnProgress<'a> =
     &'a mut dyn FnMut(Option<&Progress>) -> Result<Option<Duration>, Box<Failure>>;
 
-/// When a wait is over, by CLOCK_BOOTTIME; the daemon's clock is the same.
+/// The end of a wait, by CLOCK_BOOTTIME, which is also the daemon's clock.
 #[derive(Clone, Copy, Debug)]
 struct WaitDeadline(Option<u64>);
 
@@ -43,15 +43,14 @@ impl WaitDeadline {
         Self(wait_ms.map(boottime_ms_after))
     }
 
-    /// The rest of the wait, for the next daemon. It is never 0 for a wait that has begun: 0 would
-    /// mean not to wait at all.
+    /// The rest of the wait, for the next daemon. For a wait that has begun, it is never 0, because
+    /// 0 means not to wait at all.
     fn left_ms(self, wait_ms: Option<u64>) -> Option<u64> {
         let until = self.0?;
         let least = wait_ms.map_or(1, |wait_ms| wait_ms.min(1));
         Some(until.saturating_sub(boottime_ms()).max(least))
     }
 
-    /// The rest of the wait.
     fn left(self) -> Option<Duration> {
         self.0.map(|until| Duration::from_millis(until.saturating_sub(boottime_ms())))
     }
@@ -61,47 +60,49 @@ impl WaitDeadline {
     }
 }
 
-/// The FIFOs of a jobserver, as its build uses them.
+/// The FIFOs of a jobserver, from the side of its build.
 #[derive(Debug)]
 pub struct JobserverEnds {
-    /// Where the build takes job tokens.
+    /// The FIFO from which the build takes job tokens.
     pub offers: OwnedFd,
-    /// Where it writes them back.
+    /// The FIFO to which the build writes them back.
     pub returns: OwnedFd,
 }
 
-/// What a granted request brought.
+/// The result of a granted request.
 #[derive(Debug)]
 pub struct Acquired {
     /// The grant.
     pub grant: Grant,
-    /// The FIFO's write end that the command is to inherit (only `with_children`).
+    /// The write end of the FIFO that the command inherits (only with `with_children`).
     pub children: Option<OwnedFd>,
-    /// The jobserver that the command is to inherit (only `jobserver`).
+    /// The jobserver that the command inherits (only with `jobserver`).
     pub jobserver: Option<JobserverEnds>,
-    /// The deadline page, which says until when the hold is safe; only of a daemon that works over
-    /// an engine.
+    /// The deadline page, which shows until when the hold is safe. Only a daemon with an engine has
+    /// one.
     pub page: Option<Reader>,
 }
 
 impl Client {
-    /// Sends the request, and waits as long as it says. `progress` is called for every progress
-    /// message of the daemon. It returns after what time it is to be called again, with `None`, if
-    /// no message comes; the client may call it sooner. Without such a time the client sleeps until
-    /// a message comes, except that it checks every 25 s whether the daemon is stopped. An error of it
-    /// ends the wait; the request is withdrawn with the connection, so this client is to be dropped then. If the
-    /// daemon goes away meanwhile, the client connects to the next one (and starts it if need be)
-    /// and continues under the same tag.
+    /// Sends the request and waits for the grant as long as the request allows.
     ///
-    /// `owner` is the process that shall own the lock; by default this process. The request's
-    /// `owner_fd` is set accordingly.
+    /// The client calls `progress` with every progress message of the daemon. `progress` returns
+    /// the time after which the client calls it again, with `None`, if no message comes; the client
+    /// may call it sooner. Without such a time, the client sleeps until a message comes, except
+    /// that it checks every 25 s whether the daemon is stopped. An error from `progress` ends the
+    /// wait. Closing the connection then withdraws the request, so the caller must drop this
+    /// client. If the daemon goes away during the wait, the client connects to the next one (and
+    /// starts it if necessary) and continues under the same tag.
+    ///
+    /// `owner` is the process that will own the lock; by default, this process. The client sets the
+    /// request's `owner_fd` accordingly.
     ///
     /// # Errors
-    /// A refusal is [`ClientError::Failure`]. The daemon is [`ClientError::Silent`] if it sends no
-    /// message for 5 s, or for that long after the wait is over, or if it is found stopped after 30
-    /// s of silence. The 5 s are a minute for a daemon whose process is busy.
-    /// [`ClientError::HeldAtOwnDaemon`] if this is the daemon of the machine, and locks that the
-    /// user's own daemon granted before are still held. [`ClientError::Abandoned`] after
+    /// A refusal is [`ClientError::Failure`]. [`ClientError::Silent`] if the daemon sends no
+    /// message for 5 s, or for 5 s after the end of the wait, or if it is found stopped after 30 s
+    /// of silence. A daemon whose process is busy gets a minute instead of 5 s.
+    /// [`ClientError::HeldAtOwnDaemon`] if this is the daemon of the machine, and the user's own
+    /// daemon still has holds that it granted earlier. [`ClientError::Abandoned`] after
     /// [`Self::give_up_unread`].
     pub fn acquire(
         &mut self,
@@ -165,8 +166,8 @@ impl Client {
             .and_then(|()| wait.grant(&mut connection, progress));
         self.audience = audience;
         if matches!(acquired, Err(Broken::Failed(ClientError::Abandoned))) {
-            // The daemon finds it when the connection closes, which withdraws the request. It can do
-            // without: the history then says only that it was withdrawn.
+            // The daemon finds this message when the connection closes, which withdraws the
+            // request. Without the message, the history only shows that the request was withdrawn.
             let abandon = Abandon { tag: request.tag };
             let _ = connection.send("Abandon", &abandon, Replies::One, None, limits);
         }
@@ -182,7 +183,7 @@ impl Client {
     }
 }
 
-/// A progress message as a line for people.
+/// A progress message as a line for the user.
 fn waits(word: &Progress) -> String {
     let Progress { key, position, waiting, reason, .. } = word;
     match waiting {
@@ -195,9 +196,9 @@ fn waits(word: &Progress) -> String {
 struct Wait<'a> {
     until: WaitDeadline,
     silence: Silence,
-    /// When `progress` is called next if the daemon says nothing.
+    /// When to call `progress` next if the daemon sends nothing.
     call_at: Option<Instant>,
-    /// Without whom the wait is given up.
+    /// The readers of the output, without whom the client gives up the wait.
     audience: Option<&'a mut Audience>,
 }
 
@@ -208,11 +209,11 @@ impl Wait<'_> {
         progress: OnProgress<'_>,
     ) -> Result<Acquired, Broken> {
         loop {
-            // A request that need not wait is served even if nobody reads.
+            // A request that need not wait is served even if no reader is left.
             let audience = self.audience.as_deref().filter(|_| self.silence.answered());
             match connection.message_before(self.patience(), audience)? {
                 Ok(message) => {
-                    // Mostly it is granted at once.
+                    // Most requests are granted immediately.
                     if let Some(grant) = frame::parse_last_reply(&message) {
                         return acquired(grant, connection);
                     }
@@ -236,7 +237,7 @@ impl Wait<'_> {
         }
     }
 
-    /// How long to sleep: until something is due.
+    /// How long to sleep until something is due.
     fn patience(&self) -> Duration {
         let now = Instant::now();
         let patience = self.silence.patience(self.until.left(), now);
@@ -267,7 +268,7 @@ impl Wait<'_> {
     }
 }
 
-/// What the daemon says while a request waits, and at its end.
+/// The messages that the daemon sends while a request waits and at its end.
 enum Word {
     Progress(Progress),
     Last(Grant),

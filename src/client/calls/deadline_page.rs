@@ -1,4 +1,4 @@
-//! Descriptors that come with replies, and the deadline page.
+//! Receives the descriptors that come with replies, and the deadline page among them.
 
 use std::os::fd::OwnedFd;
 
@@ -10,7 +10,7 @@ use crate::client::connection::stream::{Connection, Replies, parameters};
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
 
-/// The descriptors that came with a reply, each to be taken once.
+/// The descriptors that came with a reply. Each can be taken once.
 pub(crate) struct Received(Vec<Option<OwnedFd>>);
 
 impl Received {
@@ -18,7 +18,6 @@ impl Received {
         Self(connection.take_received().into_iter().map(Some).collect())
     }
 
-    /// The one with this index.
     pub(crate) fn take(&mut self, index: u32) -> Result<OwnedFd, ClientError> {
         let place = usize::try_from(index).ok().and_then(|index| self.0.get_mut(index));
         place.and_then(Option::take).ok_or_else(|| {
@@ -27,7 +26,7 @@ impl Received {
         })
     }
 
-    /// The deadline page with these indices.
+    /// The deadline page made of the descriptors with these indices.
     pub(crate) fn page(&mut self, page: u32, line: u32) -> Result<Reader, ClientError> {
         let (page, line) = (self.take(page)?, self.take(line)?);
         Reader::open(page, line).map_err(|error| ClientError::Protocol(error.to_string()))
@@ -35,12 +34,13 @@ impl Received {
 }
 
 impl Client {
-    /// Asks for the deadline page of a request that is held; once, however it ends.
+    /// Asks for the deadline page of a held request. The client sends this call once, whatever its
+    /// outcome.
     ///
     /// # Errors
-    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if this daemon knows of no such
-    /// hold (yet), [`ErrorName::Unsupported`](crate::protocol::ErrorName::Unsupported) if it works
-    /// over no engine.
+    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if this daemon does not know the
+    /// hold (yet), [`ErrorName::Unsupported`](crate::protocol::ErrorName::Unsupported) if it has no
+    /// engine.
     pub fn page(&mut self, query: &DeadlinePageQuery) -> Result<Reader, ClientError> {
         match self.page_once(query) {
             Ok(page) => Ok(page),

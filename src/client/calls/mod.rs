@@ -1,7 +1,7 @@
-//! The calls of a client, by how their answers come.
+//! The calls of a client, grouped by the way in which their answers come.
 //!
-//! Invariant: a call that must not be done twice is not sent twice unless the daemon cannot have
-//! done it.
+//! Invariant: the client repeats a call that must not take effect twice only if the daemon cannot
+//! have carried it out.
 
 pub(super) mod acquire;
 pub(super) mod deadline_page;

@@ -1,7 +1,7 @@
-//! Giving back exactly once, even while daemons are replaced.
+//! Releases a hold exactly once, even while daemons are replaced.
 //!
-//! Invariant: a hold that the owner got after the release was asked for is never given back, nor
-//! any hold but the one that was named at first.
+//! Invariant: a release never ends a hold that the owner got after the release was requested, nor
+//! any hold other than the one named first.
 
 use super::single_reply::{ATTEMPTS_MAX, Backoff, Repeat};
 use crate::client::connection::silence::Limits;
@@ -11,12 +11,12 @@ use crate::protocol::{ErrorName, Failure, Release, Released};
 use crate::sys::pidfd::Pidfd;
 
 impl Client {
-    /// Gives back a hold of `owner`, by default of this process. The message's `owner_fd` is set
-    /// accordingly.
+    /// Releases a hold of `owner`; by default, of this process. The client sets the message's
+    /// `owner_fd` accordingly.
     ///
     /// # Errors
-    /// There is no such hold, or it is not the caller's. [`ClientError::Gone`] if the daemon may
-    /// have done it and ended before it answered.
+    /// The hold does not exist, or it does not belong to the caller. [`ClientError::Gone`] if the
+    /// daemon may have released the hold and ended before it answered.
     pub fn release(
         &mut self,
         release: &Release,
@@ -26,10 +26,10 @@ impl Client {
         self.call("Release", &release, owner, Repeat::IfUndone)
     }
 
-    /// Asks what [`Client::release`] would give back now. Changes nothing.
+    /// Asks what [`Client::release`] would release now, and changes nothing.
     ///
     /// # Errors
-    /// As of [`Client::release`].
+    /// The same as for [`Client::release`].
     pub fn would_release(
         &mut self,
         release: &Release,
@@ -39,11 +39,11 @@ impl Client {
         self.call("WouldRelease", &release, owner, Repeat::Always)
     }
 
-    /// Gives back exactly once: first asks which hold that is, and asks the next daemon if one goes
-    /// away before it answered.
+    /// Releases exactly once: first asks which hold it is, and repeats the call at the next daemon
+    /// if one goes away before it answers.
     ///
     /// # Errors
-    /// As of [`Client::release`]. [`ClientError::Gone`] only if daemons keep going away.
+    /// The same as for [`Client::release`]. [`ClientError::Gone`] only if daemons keep going away.
     pub fn release_once(
         &mut self,
         release: &Release,
@@ -54,7 +54,7 @@ impl Client {
     }
 }
 
-/// Finds out which hold is to be given back, gives it back, and repeats that until it is certain.
+/// Finds out which hold to release, releases it, and repeats that until the outcome is certain.
 pub(crate) fn once(
     client: &mut Client,
     release: &Release,
@@ -63,7 +63,7 @@ pub(crate) fn once(
     for _ in 0..ATTEMPTS_MAX {
         let held = match client.call("WouldRelease", release, owner, Repeat::Always) {
             Ok(held) => held,
-            // Over an engine the log may have to say what a lease is.
+            // With an engine, the daemon may have to read the log before it knows a lease.
             Err(error) if is(&error, ErrorName::LeaseLost) => {
                 return client.call("Release", release, owner, Repeat::IfUndone);
             }
@@ -76,8 +76,8 @@ pub(crate) fn once(
     Err(ClientError::Gone)
 }
 
-/// Gives back what was `held` a moment ago; `None` if the owner holds something else now, in which
-/// case nothing was done.
+/// Releases what was `held` at the time of the first question. Does nothing and returns `None` if
+/// the owner now holds something else.
 fn give_back(
     client: &mut Client,
     release: &Release,
@@ -106,12 +106,12 @@ fn give_back(
     Err(ClientError::Gone)
 }
 
-/// What an error says of the hold that was named.
+/// The consequence of an error for the named hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// It is given back.
+    /// The hold has been released.
     Over,
-    /// It is there, and a later one too.
+    /// The hold still exists, and so does a later one.
     Changed,
 }
 
@@ -123,7 +123,7 @@ fn outcome(failure: &Failure) -> Option<Outcome> {
     }
 }
 
-/// What the first try gave back, if it did, and the last one.
+/// Combines what the first attempt released, if it released anything, with what the last one did.
 fn both(first: Released, last: Released) -> Released {
     let mut released = first.released;
     released.retain(|hold| last.released.iter().all(|other| other.token != hold.token));

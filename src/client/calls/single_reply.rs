@@ -1,4 +1,4 @@
-//! Calls with one answer.
+//! Calls that have one answer.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ use crate::client::connection::stream::{Replies, parameters};
 use crate::client::error::{Broken, CallOutcome};
 use crate::client::{Client, ClientError};
 
-/// Whether a call may be sent again when the connection was lost before its answer.
+/// Whether the client may repeat a call if it lost the connection before the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Doing it twice is the same as doing it once.
+    /// Yes: doing it twice has the same effect as doing it once.
     Always,
-    /// Only if the daemon cannot have done it.
+    /// Only if the daemon cannot have carried it out.
     IfUndone,
 }
 
-/// The pauses between attempts after the daemon went away: a daemon that ends at every call is not
-/// to be started in a tight loop.
+/// The pauses between attempts after the daemon went away. Without them, a client would start a
+/// daemon that ends at every call in a tight loop.
 #[derive(Debug)]
 pub(crate) struct Backoff(Duration);
 
@@ -44,7 +44,7 @@ impl Backoff {
     }
 }
 
-/// How often a call without a wait of its own is tried.
+/// How many times the client tries a call that does not wait.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
 impl Client {
@@ -59,7 +59,7 @@ impl Client {
         self.call_within(limits, method, input, owner, repeat)
     }
 
-    /// Calls a method that looks for something in the history.
+    /// Calls a method that searches the history.
     fn search<P: Serialize, T: DeserializeOwned>(
         &mut self,
         method: &str,
@@ -116,7 +116,7 @@ impl Client {
             }
         };
         self.trace(|| format!("{method}: {}", Broken::explained(&output, done)));
-        // A connection that failed is not used again; a connection that carried an error reply is.
+        // The client reuses a connection that carried an error reply, but not one that failed.
         if !matches!(output, Err(Broken::Disconnected(_))) {
             self.connection = Some(connection);
         }
@@ -124,33 +124,33 @@ impl Client {
     }
 }
 
-/// What a client is told of a call that was answered.
+/// The trace line for a call that was answered.
 fn done<T>(_: &T) -> String {
     "answered".to_owned()
 }
 
 impl Client {
-    /// Confirms a provisional grant, after its owner was told. If the daemon goes away meanwhile,
-    /// confirms at the next one: confirming twice has no further effect.
+    /// Confirms a provisional grant, after its owner has learned of it. If the daemon goes away in
+    /// the meantime, confirms at the next one: confirming twice has no further effect.
     ///
     /// # Errors
-    /// [`ErrorName::UnknownTag`](crate::protocol::ErrorName::UnknownTag) if the grant was taken
-    /// back.
+    /// [`ErrorName::UnknownTag`](crate::protocol::ErrorName::UnknownTag) if the grant was
+    /// withdrawn.
     pub fn confirm(&mut self, confirm: &Confirm) -> Result<(), ClientError> {
         let _: serde_json::Value = self.call("Confirm", confirm, None, Repeat::Always)?;
         Ok(())
     }
 
-    /// Asks what would be granted now without waiting. Takes nothing.
+    /// Asks what the daemon would grant now without waiting, and takes nothing.
     ///
     /// # Errors
-    /// [`ErrorName::Refused`](crate::protocol::ErrorName::Refused) if nothing would be, and those
-    /// of [`Client::acquire`].
+    /// [`ErrorName::Refused`](crate::protocol::ErrorName::Refused) if it would grant nothing, and
+    /// the errors of [`Client::acquire`].
     pub fn would_acquire(&mut self, asked: &WouldAcquire) -> Result<WouldGrant, ClientError> {
         self.call("WouldAcquire", asked, None, Repeat::Always)
     }
 
-    /// Renews a lease: from now it lives for its whole TTL.
+    /// Renews a lease, which then lives for its whole TTL from now.
     ///
     /// # Errors
     /// [`ErrorName::LeaseLost`](crate::protocol::ErrorName::LeaseLost) if the lease has ended.
@@ -161,7 +161,7 @@ impl Client {
     /// Asks for the state of the locks.
     ///
     /// # Errors
-    /// Only those of every call.
+    /// Only the errors that any call can have.
     pub fn status(&mut self, query: &StatusQuery) -> Result<Status, ClientError> {
         self.call("Status", query, None, Repeat::Always)
     }
@@ -175,33 +175,33 @@ impl Client {
         self.call("Why", query, None, Repeat::Always)
     }
 
-    /// Asks for all waiters and their blockers.
+    /// Asks for all waiters and what blocks them.
     ///
     /// # Errors
-    /// Only those of every call.
+    /// Only the errors that any call can have.
     pub fn graph(&mut self, query: &GraphQuery) -> Result<Waits, ClientError> {
         self.call("Graph", query, None, Repeat::Always)
     }
 
-    /// Asks who leads by holding a key.
+    /// Asks for the leader of a key, which is its only holder.
     ///
     /// # Errors
-    /// [`ErrorName::NotExclusive`](crate::protocol::ErrorName::NotExclusive) if several can hold the
-    /// key at once, [`ErrorName::EngineAway`](crate::protocol::ErrorName::EngineAway) if the daemon
-    /// cannot know.
+    /// [`ErrorName::NotExclusive`](crate::protocol::ErrorName::NotExclusive) if several can hold
+    /// the key at once, [`ErrorName::EngineAway`](crate::protocol::ErrorName::EngineAway) if the
+    /// daemon cannot know.
     pub fn leader(&mut self, query: &LeaderQuery) -> Result<Leader, ClientError> {
         self.call("Leader", query, None, Repeat::Always)
     }
 
-    /// Asks for the leases that ended lately.
+    /// Asks for the leases that ended recently.
     ///
     /// # Errors
-    /// Only those of every call.
+    /// Only the errors that any call can have.
     pub fn ended_leases(&mut self, query: &EndedLeasesQuery) -> Result<EndedLeases, ClientError> {
         self.call("EndedLeases", query, None, Repeat::Always)
     }
 
-    /// Asks for requests and holds that have ended: one page, the newest first.
+    /// Asks for one page of requests and holds that have ended, the newest first.
     ///
     /// # Errors
     /// [`ErrorName::Unsupported`](crate::protocol::ErrorName::Unsupported) if the daemon keeps no
@@ -210,10 +210,10 @@ impl Client {
         self.search("History", query)
     }
 
-    /// Asks how long what has ended waited and held its locks.
+    /// Asks how long ended requests waited and how long they held their locks.
     ///
     /// # Errors
-    /// As [`Client::history`].
+    /// The same as for [`Client::history`].
     pub fn history_stats(
         &mut self,
         query: &HistoryStatsQuery,
@@ -221,15 +221,15 @@ impl Client {
         self.search("HistoryStats", query)
     }
 
-    /// Asks for the figures that a monitor reads.
+    /// Asks for the metrics that a monitoring system reads.
     ///
     /// # Errors
-    /// Only those of every call.
+    /// Only the errors that any call can have.
     pub fn metrics(&mut self, query: &MetricsQuery) -> Result<Metrics, ClientError> {
         self.call("Metrics", query, None, Repeat::Always)
     }
 
-    /// Asks which holds and waiting requests a [`Kill`] may be about. Signals nothing.
+    /// Asks which holds and waiting requests a [`Kill`] could target, and sends no signal.
     ///
     /// # Errors
     /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if there are none.
@@ -237,12 +237,12 @@ impl Client {
         self.call("WouldKill", asked, None, Repeat::Always)
     }
 
-    /// The process of a hold or of a waiting request, if the caller can end it: with a pidfd, a
-    /// client finds the processes below it, and sees them end.
+    /// Returns the process of a hold or of a waiting request, if the caller may end it. With its
+    /// pidfd, a client finds the processes below it and notices when they end.
     ///
     /// # Errors
-    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if it does not hold or wait any
-    /// more.
+    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if the process no longer holds
+    /// or waits.
     pub fn process_to_kill(&mut self, kill: &Kill) -> Result<Option<Pidfd>, ClientError> {
         let asked = WouldKill { token: kill.token, request: kill.request, ..WouldKill::default() };
         let found = self.would_kill(&asked)?;
@@ -257,26 +257,27 @@ impl Client {
     /// Sends a signal to the process of a hold or of a waiting request.
     ///
     /// # Errors
-    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if it does not hold or wait any
-    /// more, [`ErrorName::Denied`](crate::protocol::ErrorName::Denied) if it must not be signalled.
-    /// [`ClientError::Gone`] if the daemon may have done it and ended before it answered.
+    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if the process no longer holds
+    /// or waits, [`ErrorName::Denied`](crate::protocol::ErrorName::Denied) if the caller may not
+    /// signal it. [`ClientError::Gone`] if the daemon may have sent the signal and ended before it
+    /// answered.
     pub fn kill(&mut self, kill: &Kill) -> Result<Killed, ClientError> {
         self.call("Kill", kill, None, Repeat::IfUndone)
     }
 
-    /// Has the daemon read its configuration again.
+    /// Makes the daemon read its configuration again.
     ///
     /// # Errors
-    /// [`ErrorName::BadConfiguration`](crate::protocol::ErrorName::BadConfiguration) if the file
-    /// cannot be used; the caller may not.
+    /// [`ErrorName::BadConfiguration`](crate::protocol::ErrorName::BadConfiguration) if the file is
+    /// unusable; an error if the caller lacks the permission.
     pub fn reload(&mut self, reload: &Reload) -> Result<Reloaded, ClientError> {
         self.call("Reload", reload, None, Repeat::Always)
     }
 
-    /// Asks what is in force of the configuration.
+    /// Asks for the configuration that is in force.
     ///
     /// # Errors
-    /// Only those of every call.
+    /// Only the errors that any call can have.
     pub fn configuration(
         &mut self,
         query: &ConfigurationQuery,
@@ -284,10 +285,10 @@ impl Client {
         self.call("Configuration", query, None, Repeat::Always)
     }
 
-    /// Stores a view.
+    /// Stores a size.
     ///
     /// # Errors
-    /// The view makes no sense, or the caller may not.
+    /// The size makes no sense, or the caller lacks the permission.
     pub fn resize(&mut self, resize: &Resize) -> Result<Resized, ClientError> {
         self.call("Resize", resize, None, Repeat::Always)
     }

@@ -1,4 +1,4 @@
-//! Ending a daemon.
+//! Ends a daemon.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::client::connection::stream::{Replies, activity, parameters};
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
 
-/// How long a daemon may take to end. The same is true as of its answers: a busy one may take
-/// longer.
+/// How long a daemon may take to end. A busy one may take longer, as it may for its answers.
 const END_MAX: Duration = Duration::from_secs(10);
 
 impl Client {
-    /// Ends the daemon and waits until it is gone: its process where that can be known, else its
-    /// end of the connection. What it holds is taken up by the next one.
+    /// Ends the daemon and waits until it is gone. It watches the daemon's process if that is
+    /// known, and the daemon's end of the connection otherwise. The next daemon takes over its
+    /// holds.
     ///
     /// # Errors
-    /// It is not gone after 10 s, or after a minute of work: [`ClientError::Silent`].
+    /// [`ClientError::Silent`] if the daemon is not gone after 10 s, or after a minute of work.
     pub fn stop(&mut self, stop: &Stop) -> Result<Stopping, ClientError> {
         match self.stop_once(stop) {
             Ok(stopping) => Ok(stopping),
@@ -31,10 +31,10 @@ impl Client {
     fn stop_once(&mut self, stop: &Stop) -> Result<Stopping, Broken> {
         let limits = Limits::from(&self.options);
         let mut connection = self.take_connection()?;
-        // Under socket activation the service manager listens, and in another pid namespace the
-        // daemon has another number. Only where both numbers agree do they name the daemon.
+        // With socket activation, the listening process is the service manager, and in another pid
+        // namespace the daemon has another pid. The pids name the daemon only if they agree.
         let listener = connection.pid();
-        // A daemon in a thread of this process does not take it along.
+        // A daemon that runs as a thread of this process ends without it.
         let elsewhere = listener.filter(|pid| *pid != std::process::id());
         let watched = elsewhere.and_then(|pid| Pidfd::open(pid).ok());
         connection.send("Stop", stop, Replies::One, None, limits)?;
@@ -48,7 +48,7 @@ impl Client {
     }
 }
 
-/// Waits for the end of a daemon; whether it has ended in time.
+/// Waits for the end of a daemon. Returns whether it ended in time.
 fn ends(daemon: &Pidfd, pid: u32, limits: Limits) -> bool {
     let mut owed = Owed::new(limits);
     loop {

@@ -1,4 +1,4 @@
-//! Watching the state of the locks, or the leader of a key.
+//! Watches the state of the locks, or the leader of a key.
 
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use crate::client::connection::stream::{Connection, Replies, Reply, parameters, 
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
 
-/// When the watcher's callback is called next.
+/// When to call the watcher's callback next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Never: the watch is over.
     Never,
-    /// When something has changed.
+    /// When something changes.
     AtChange,
-    /// The same, and after this time if nothing has changed by then.
+    /// When something changes, or after this time at the latest.
     After(Duration),
 }
 
 impl Next {
-    /// When that is if nothing changes; `None` if only a change counts.
+    /// When to call if nothing changes; `None` to wait for a change.
     fn at(self) -> Option<Instant> {
         match self {
             Self::After(time) => Instant::now().checked_add(time),
@@ -37,11 +37,11 @@ impl Next {
 
 impl Client {
     /// Calls `each` with the state of the locks, now and after each change, and with `None` when a
-    /// time is over that it asked for. In between the client sleeps. Goes on with the next daemon
-    /// if this one goes away.
+    /// time that it asked for has passed. In between, the client sleeps. If the daemon goes away,
+    /// the watch continues at the next one.
     ///
     /// # Errors
-    /// The first state did not come, or no daemon follows.
+    /// The first state did not come, or no other daemon followed.
     pub fn watch(
         &mut self,
         query: &StatusQuery,
@@ -62,18 +62,19 @@ impl Client {
     }
 }
 
-/// What came of one look at a watch.
+/// The result of one look at a watch.
 #[derive(Debug)]
 pub enum Watched<S> {
     /// The next state.
     State(S),
-    /// Nothing has changed by the time that was named, or the watch is over.
+    /// Nothing changed within the given time, or the watch is over.
     Nothing,
-    /// The daemon went away. The next look goes on with the next daemon.
+    /// The daemon went away. The next look continues at the next daemon.
     Lost,
 }
 
-/// A watch of the state of the locks, or of what a query `Q` asks about: one state `S` after the other.
+/// A watch of the state of the locks, or of whatever a query `Q` asks for: one state `S` after the
+/// other.
 #[derive(Debug)]
 pub struct Watch<Q = StatusQuery, S = Status> {
     method: &'static str,
@@ -81,7 +82,7 @@ pub struct Watch<Q = StatusQuery, S = Status> {
     /// `None` before the first call, and after the connection was lost.
     connection: Option<Connection>,
     pauses: Backoff,
-    /// Whether a state has come.
+    /// Whether a state has arrived.
     has_begun: bool,
     /// Whether the last look lost the connection.
     is_lost: bool,
@@ -91,7 +92,7 @@ pub struct Watch<Q = StatusQuery, S = Status> {
 }
 
 impl Watch {
-    /// A watch of the state of the locks that has not asked yet.
+    /// A watch of the state of the locks that has not yet sent its call.
     #[must_use]
     pub fn new(query: StatusQuery) -> Self {
         Self::calling("Status", query)
@@ -99,8 +100,8 @@ impl Watch {
 }
 
 impl Watch<LeaderQuery, Leader> {
-    /// A watch of the leader of a key that has not asked yet. After each restart of the daemon the
-    /// state at that time comes, even if it is the one that came before.
+    /// A watch of the leader of a key that has not yet sent its call. After each restart of the
+    /// daemon, it reports the state at that time, even if that equals the previous one.
     #[must_use]
     pub fn of_leader(query: LeaderQuery) -> Self {
         Self::calling("Leader", query)
@@ -120,12 +121,14 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         self.over
     }
 
-    /// The first state, and after that the next one. `None` if nothing has changed until then, or
-    /// if the watch is over. Without a time the caller sleeps until something changes. Goes on with
-    /// the next daemon if this one goes away, and waits as long as that one cannot use its engine.
+    /// Returns the first state, and after that the next one. Returns `None` if nothing changes in
+    /// the given time, or if the watch is over. Without a time, the caller sleeps until something
+    /// changes. If the daemon goes away, the watch continues at the next one, and waits while that
+    /// one cannot reach its engine.
     ///
     /// # Errors
-    /// The first state did not come, no daemon follows, or the daemon ends the watch with an error.
+    /// The first state did not come, no other daemon followed, or the daemon ended the watch with
+    /// an error.
     pub fn next(
         &mut self,
         client: &mut Client,
@@ -140,10 +143,10 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         }
     }
 
-    /// As [`Self::next`], but returns also when the daemon went away.
+    /// Like [`Self::next`], but also returns when the daemon goes away.
     ///
     /// # Errors
-    /// As of [`Self::next`].
+    /// The same as for [`Self::next`].
     pub fn look(
         &mut self,
         client: &mut Client,
@@ -189,7 +192,8 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         Ok(Some(state))
     }
 
-    /// Asks, and takes the connection for this watch: the daemon goes on to send over it.
+    /// Sends the call and takes the connection for this watch, because the daemon keeps sending
+    /// over it.
     fn begin(&mut self, client: &mut Client) -> Result<Reply, Broken> {
         let limits = Limits::from(&client.options);
         let mut connection = client.take_connection()?;
@@ -201,12 +205,12 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
     }
 }
 
-/// Whether the daemon cannot use its engine at present.
+/// Whether the daemon cannot reach its engine at present.
 fn is_engine_away(error: &ClientError) -> bool {
     matches!(error, ClientError::Failure(failure) if failure.name == ErrorName::EngineAway)
 }
 
-/// The next reply, if it comes until then; without a time it is waited for.
+/// The next reply, if it comes by then. Without a time, waits until it comes.
 fn reply_until(
     connection: &mut Connection,
     until: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Connecting to the process that listens at a place.
+//! Connects to the process that listens at a place.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -28,7 +28,7 @@ pub(crate) fn knock(place: &Place, options: &Options) -> Result<Option<Connectio
         socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
     let mut connected = connect(socket.as_raw_fd(), &address);
     let mut owed = Owed::new(Limits::from(options));
-    // The first wait is a whole one: each further wait is behind all others in the queue.
+    // The first wait gets the whole time, because each further one starts at the end of the queue.
     let mut patience = options.answer;
     while connected == Err(Errno::EAGAIN) {
         connected = wait_in_line(&socket, &address, patience);
@@ -50,10 +50,10 @@ fn refused(place: &Place, error: Errno) -> ClientError {
     ClientError::Place(format!("cannot connect to {}: {error}", place.socket.display()))
 }
 
-/// The queue of connections to be accepted is full: waits in it as a blocking connect(2) does,
-/// bounded by SO_SNDTIMEO. EAGAIN means that the time is over.
+/// Waits in the full queue of connections that the daemon has not accepted, as a blocking
+/// connect(2) does. SO_SNDTIMEO bounds the wait; EAGAIN means that the time has passed.
 fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, patience: Duration) -> Result<(), Errno> {
-    // 0 would be a wait without an end.
+    // 0 would mean a wait without end.
     let milliseconds = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX).max(1);
     setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;
     fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
@@ -67,12 +67,12 @@ fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, patience: Duration) -> Res
     connected
 }
 
-/// The pid that the daemon wrote in its instance lock.
+/// The pid that the daemon wrote to its instance lock.
 pub(crate) fn recorded_pid(place: &Place) -> Option<u32> {
     pid_in(&place.dir.join("lock"))
 }
 
-/// The number of the process that a file names.
+/// The pid that a file contains.
 pub(crate) fn pid_in(path: &Path) -> Option<u32> {
     let text = std::fs::read(path).ok()?;
     String::from_utf8_lossy(&text).split_whitespace().next()?.parse().ok()

@@ -1,6 +1,7 @@
-//! One connection to a daemon: opening it, calls and replies over it, and how long it may be silent.
+//! One connection to a daemon: opens it, carries calls and replies, and bounds the daemon's
+//! silence.
 //!
-//! Invariant: no wait here is longer than its caller said.
+//! Invariant: no wait takes longer than its caller allowed.
 
 pub(super) mod knock;
 pub(super) mod silence;

@@ -1,14 +1,10 @@
-//! When a client that waits for a grant wakes up, and when the daemon's silence is an error.
+//! Decides when a client that waits for a message wakes up, and when silence is an error. No clock.
 //!
-//! Invariant: only short waits in which nothing came count against the daemon, so that time in
-//! which the client itself did not run is never taken for silence of the daemon. A client makes
-//! short waits only while the daemon owes it a message; otherwise it sleeps until something is due.
+//! A busy daemon gets more time than one that sleeps or is stopped: on an overloaded machine, it
+//! may need many seconds for a task of milliseconds. Only [`Owed`] decides that, for every wait.
 //!
-//! A busy daemon is not silent: on a machine with more work than processors, it may need many
-//! seconds for what usually takes milliseconds. So it gets longer than a daemon that sleeps or is
-//! stopped. [`Owed`] alone decides that, for every kind of wait.
-//!
-//! There is no clock here: the caller passes the time.
+//! Invariant: only short waits in which nothing came count against the daemon, so the client never
+//! blames it for time in which the client itself did not run.
 
 use std::time::{Duration, Instant};
 
@@ -19,34 +15,35 @@ use crate::client::Options;
 pub(crate) const SLICE: Duration = Duration::from_secs(1);
 use crate::sys::process::Activity;
 
-/// A daemon that is stopped is an error after this silence.
+/// The silence after which a stopped daemon is an error.
 const STOPPED_AFTER: Duration = Duration::from_secs(30);
 
-/// An answer of the history may take so long: on a busy machine the thread that looks for it, which has
-/// the lowest priority, hardly runs.
+/// How long an answer from the history may take. The thread that searches it has the lowest
+/// priority and hardly runs on a busy machine.
 const SEARCH_MAX: Duration = Duration::from_secs(3_600);
 
-/// A wait of no time would mean no wait at all.
+/// The shortest wait, because a wait of 0 would mean no wait at all.
 const PATIENCE_MIN: Duration = Duration::from_millis(1);
 
-/// How long the daemon may take for a message that it owes.
+/// How long the daemon may take to send a message that it owes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// How long in a row its process may sleep or be stopped, or be unknown.
+    /// How long in a row its process may sleep, be stopped or be unknown.
     pub(crate) idle: Duration,
-    /// How long it may take in all, as long as it is found busy.
+    /// How long it may take in total while it is found busy.
     pub(crate) busy: Duration,
-    /// Whether a process that sleeps counts as busy: not its first thread makes the message.
+    /// Whether a sleeping process counts as busy, because another thread than its first prepares
+    /// the message.
     pub(crate) by_other_thread: bool,
 }
 
 impl Limits {
-    /// For a message that the first thread of the daemon makes.
+    /// The limits for a message that the daemon's first thread prepares.
     pub(crate) const fn of(idle: Duration, busy: Duration) -> Self {
         Self { idle, busy, by_other_thread: false }
     }
 
-    /// How long the daemon may look for something in its history.
+    /// The limits for a search of the daemon's history.
     pub(crate) fn of_search(options: &Options) -> Self {
         Self { busy: SEARCH_MAX, by_other_thread: true, ..Self::from(options) }
     }
@@ -66,21 +63,21 @@ impl From<&Options> for Limits {
     }
 }
 
-/// A message that the daemon owes, and how long it has owed it.
+/// A message that the daemon owes, and for how long it has owed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
     limits: Limits,
-    /// How long nothing came.
+    /// How long nothing has come.
     silent: Duration,
-    /// How long nothing came since the daemon was last found busy.
+    /// How long nothing has come since the daemon was last found busy.
     idle: Duration,
-    /// How long nothing had come when the client last looked what the daemon does.
+    /// How long nothing had come when the client last checked the daemon's activity.
     looked_at: Duration,
     is_over: bool,
 }
 
 impl Owed {
-    /// The daemon owes a message from now on.
+    /// Starts a debt: the daemon owes a message from now on.
     pub(crate) fn new(limits: Limits) -> Self {
         let none = Duration::ZERO;
         Self { limits, silent: none, idle: none, looked_at: none, is_over: false }
@@ -98,13 +95,14 @@ impl Owed {
 
     /// Counts a wait of `waited` in which nothing came. Returns whether the silence is an error.
     ///
-    /// What the daemon does is looked up once a second, and not only when its time is over: a daemon
-    /// that began late because the machine is busy may then have to wait for an engine, and sleeps.
+    /// The client checks the daemon's activity once a second, and not only when the time is over. A
+    /// daemon that started late because the machine is busy may then have to wait for an engine,
+    /// and sleeps.
     pub(crate) fn grow(&mut self, waited: Duration, activity: impl FnOnce() -> Activity) -> bool {
         if self.is_over {
             return true;
         }
-        // A wait that was interrupted says nothing.
+        // An interrupted wait proves nothing.
         if waited.is_zero() {
             return false;
         }
@@ -117,13 +115,12 @@ impl Owed {
         if looks && self.limits.is_busy(activity()) {
             self.idle = Duration::ZERO;
         }
-        // The client reads once more before that is an error: the daemon may have answered, and
-        // gone to sleep, after the last read and before it was looked at.
+        // The client reads once more before this counts as an error: the daemon may have answered
+        // after the last read, and gone to sleep before the check.
         self.is_over = self.idle >= self.limits.idle || self.silent >= self.longest();
         false
     }
 
-    /// How long nothing came.
     pub(crate) fn silent(&self) -> Duration {
         self.silent
     }
@@ -139,14 +136,15 @@ pub(crate) struct Silence {
     limits: Limits,
     /// Whether the daemon has sent a message about this request.
     answered: bool,
-    /// The message that the daemon owes. `None` while it owes none because nothing has changed.
+    /// The message that the daemon owes. `None` while nothing has changed and it owes none: the
+    /// client then sleeps until something is due.
     owed: Option<Owed>,
     /// When the client next checks whether the daemon is stopped.
     look_at: Instant,
 }
 
 impl Silence {
-    /// The client has sent its request at `now`, so the daemon owes the first message.
+    /// Starts when the client has sent its request, at `now`. The daemon owes the first message.
     pub(crate) fn new(limits: Limits, now: Instant) -> Self {
         Self { limits, answered: false, owed: Some(Owed::new(limits)), look_at: now }
     }
@@ -159,25 +157,24 @@ impl Silence {
         }
     }
 
-    /// Whether the daemon has sent a message about this request.
     pub(crate) fn answered(&self) -> bool {
         self.answered
     }
 
-    /// The daemon sent a message.
+    /// Records a message of the daemon.
     pub(crate) fn end_with_word(&mut self, now: Instant) {
         self.answered = true;
         self.end_with_part(now);
     }
 
-    /// The daemon sent a part of a message.
+    /// Records a part of a message of the daemon.
     pub(crate) fn end_with_part(&mut self, now: Instant) {
         self.owed = (!self.answered).then(|| Owed::new(self.limits));
         self.look_at = now + self.look_every();
     }
 
-    /// Counts a wait of `waited` without a message. Returns whether the silence is an error: the
-    /// daemon has owed a message for too long.
+    /// Counts a wait of `waited` without a message. Returns whether the daemon has owed a message
+    /// for too long, which is an error.
     pub(crate) fn grow(
         &mut self,
         waited: Duration,
@@ -187,7 +184,7 @@ impl Silence {
     ) -> bool {
         let looks = now >= self.look_at;
         if !self.answered || wait_is_over || (looks && activity() == Activity::Stopped) {
-            // The wait may have been a long one in which the daemon owed nothing at first.
+            // The daemon may have owed nothing at the start of a long wait.
             let waited = self.owed.map_or(Duration::ZERO, |_| waited);
             return self.owed.get_or_insert(Owed::new(self.limits)).grow(waited, activity);
         }
@@ -198,7 +195,8 @@ impl Silence {
         false
     }
 
-    /// A daemon that is found stopped gets the time of an answer to go on.
+    /// How often to check for a stopped daemon. One that is found stopped gets the time of an
+    /// answer to continue.
     fn look_every(&self) -> Duration {
         STOPPED_AFTER.saturating_sub(self.limits.idle)
     }
@@ -212,7 +210,7 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(5);
     const LIMITS: Limits = Limits::of(IDLE, Duration::from_secs(30));
 
-    /// A waiter whose time passes only as it waits, or is itself stopped.
+    /// A waiter whose clock advances only while it waits or is itself stopped.
     struct Waiter {
         silence: Silence,
         began: Instant,
@@ -236,8 +234,8 @@ mod tests {
             (self.now - self.began).as_secs()
         }
 
-        /// Waits once for nothing, with `late` in which the client was stopped; whether that is an
-        /// error.
+        /// Waits once while nothing comes, and is itself stopped for `late` after that. Returns
+        /// whether that is an error.
         fn wait(&mut self, wait_s: Option<u64>, late: Duration, activity: Activity) -> bool {
             let until = wait_s.map(|wait_s| self.began + Duration::from_secs(wait_s));
             let left = until.map(|until| until.saturating_duration_since(self.now));
@@ -248,7 +246,7 @@ mod tests {
             self.silence.grow(patience, is_over, self.now, || activity)
         }
 
-        /// When waiting without a message is an error, in seconds.
+        /// After how many seconds a wait without a message is an error.
         fn fails_after(&mut self, wait_s: Option<u64>, activity: Activity) -> u64 {
             while !self.wait(wait_s, Duration::ZERO, activity) {
                 assert!(self.seconds() < 10_000, "{:?}", self.silence);
@@ -273,7 +271,7 @@ mod tests {
             assert!(!waiter.wait(Some(7200), Duration::ZERO, Idle));
         }
         assert_eq!(waiter.wakes, 3600 / 25);
-        // It is noticed as soon as at the beginning.
+        // The client notices it as soon as at the beginning.
         assert!(waiter.fails_after(None, Stopped) <= 3600 + 30);
     }
 
@@ -285,7 +283,7 @@ mod tests {
             (Waiter::answered(), Some(10), Idle),
             (Waiter::answered(), None, Stopped),
         ] {
-            // Both were stopped meanwhile, and the daemon goes on a moment later.
+            // Both were stopped in the meantime, and the daemon continues a moment later.
             for _ in 0..4 {
                 assert!(!waiter.wait(wait_s, hour, activity), "{:?}", waiter.silence);
             }
@@ -352,7 +350,7 @@ mod tests {
             }
             assert_eq!(waiter.fails_after(None, then), 17, "{then:?}");
         }
-        // It sleeps for moments, and works in between.
+        // The daemon sleeps briefly, and works in between.
         let mut waiter = Waiter::new();
         let mut states = [Busy, Idle, Idle, Idle, Idle].into_iter().cycle();
         while waiter.seconds() < 5 {

@@ -1,6 +1,6 @@
 //! One connection: sends calls and reads replies, and waits for them only for a bounded time.
 //!
-//! Invariant: no wait here is longer than its caller said, whatever the daemon does.
+//! Invariant: no wait takes longer than its caller allowed, whatever the daemon does.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -24,24 +24,24 @@ use super::silence::{Limits, Owed, SLICE};
 use crate::client::ClientError;
 use crate::client::error::{Broken, CallOutcome};
 
-/// How much is read at first: more than a grant has, and no new page of memory.
+/// How many bytes the first read takes: more than a grant needs, without a new page of memory.
 const READ_BYTES: usize = 512;
 
-/// How many bytes of a longer message are read at once.
+/// How many bytes one read of a longer message takes.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
-/// A socket that is connected to the daemon; non-blocking.
+/// A non-blocking socket that is connected to the daemon.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
     decoder: Decoder,
     buffer: Vec<u8>,
     received: Vec<OwnedFd>,
-    /// The daemon closed its end before it had the whole call.
+    /// The daemon closed its end before it had received the whole call.
     cut: bool,
 }
 
-/// A call as it is sent; borrows what [`Call`](crate::protocol::Call) owns.
+/// A call in the form in which it is sent. It borrows what [`Call`](crate::protocol::Call) owns.
 #[derive(Serialize)]
 struct Outgoing<'a, P> {
     method: &'a str,
@@ -50,7 +50,8 @@ struct Outgoing<'a, P> {
     more: bool,
 }
 
-/// A reply, as varlink frames it; the caller of [`parameters`] knows the form of its parameters.
+/// A reply in the framing of varlink. The caller of [`parameters`] knows the type of the
+/// parameters.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Reply {
     parameters: Option<Box<RawValue>>,
@@ -63,9 +64,8 @@ pub(crate) struct Reply {
 /// How many replies a call may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replies {
-    /// One.
     One,
-    /// Several, all but the last with `continues`.
+    /// Several; all but the last have `continues`.
     More,
 }
 
@@ -80,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Sends a call; the pidfd goes with its first byte.
+    /// Sends a call. The pidfd travels with its first byte.
     pub(crate) fn send<P: Serialize>(
         &mut self,
         method: &str,
@@ -96,7 +96,7 @@ impl Connection {
         self.send_qualified(&qualified, parameters, replies, owner, limits)
     }
 
-    /// The same for a method with its interface before it.
+    /// Sends a call whose method includes its interface.
     pub(crate) fn send_qualified<P: Serialize>(
         &mut self,
         method: &str,
@@ -127,8 +127,7 @@ impl Connection {
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // The daemon may have sent the reason, for example that it has too many
-                // connections.
+                // The daemon may have sent the reason, such as too many connections.
                 Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
                     self.cut = true;
                     return Ok(());
@@ -139,7 +138,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next reply; waits until the daemon was silent for too long, which is an error.
+    /// Waits for the next reply. It is an error if the daemon is silent for too long.
     pub(crate) fn reply(&mut self, limits: Limits) -> Result<Reply, Broken> {
         let mut owed = Owed::new(limits);
         loop {
@@ -166,8 +165,8 @@ impl Connection {
         })
     }
 
-    /// The next reply as it came, if it comes within `patience`; for [`frame::parse_last_reply`]
-    /// and [`reply`].
+    /// The next reply in unparsed form, if it comes within `patience`; for
+    /// [`frame::parse_last_reply`] and [`reply`].
     pub(crate) fn message_within(
         &mut self,
         patience: Duration,
@@ -175,7 +174,7 @@ impl Connection {
         self.message_before(patience, None)
     }
 
-    /// The same, but returns also when somebody of an audience leaves.
+    /// Like [`Self::message_within`], but also returns when a reader of an audience leaves.
     pub(crate) fn message_before(
         &mut self,
         patience: Duration,
@@ -185,7 +184,7 @@ impl Connection {
             return Ok(Ok(message));
         }
         let waited = self.wait(PollFlags::POLLIN, patience, audience)?;
-        // Read even if poll saw nothing: what came meanwhile counts.
+        // Reads even if poll(2) reported nothing, because something may have come since.
         if self.buffer.is_empty() {
             self.buffer.resize(READ_BYTES, 0);
         }
@@ -210,29 +209,28 @@ impl Connection {
         Ok(self.decoded()?.ok_or(ReadStatus::Part))
     }
 
-    /// The socket alone. What was read and not taken is gone.
+    /// Returns the bare socket. Discards what was read but not taken.
     pub(crate) fn into_socket(self) -> OwnedFd {
         self.socket
     }
 
-    /// The descriptors that came so far.
+    /// Takes the descriptors that have come so far.
     pub(crate) fn take_received(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.received)
     }
 
-    /// The pid of the process that listens, as the kernel knows it; under socket activation that is
-    /// the service manager. `None` if it has no number in this pid namespace.
+    /// The pid that the kernel reports for the listening process; with socket activation, that is
+    /// the service manager. `None` if it has no pid in this pid namespace.
     pub(crate) fn pid(&self) -> Option<u32> {
         peer::credentials(self.socket.as_fd()).ok().map(|peer| peer.pid).filter(|pid| *pid != 0)
     }
 
-    /// What the daemon does.
     pub(crate) fn activity(&self) -> Activity {
         activity(self.pid())
     }
 
-    /// Waits until the daemon closes the connection, for as long as it may take for a message;
-    /// whether it has.
+    /// Waits until the daemon closes the connection, for the time that it may take for a message.
+    /// Returns whether it did.
     pub(crate) fn wait_closed(&mut self, limits: Limits) -> bool {
         let mut owed = Owed::new(limits);
         loop {
@@ -252,15 +250,15 @@ impl Connection {
         Ok(self.decoder.next_message()?.map(<[u8]>::to_vec))
     }
 
-    /// Waits for an event, or until somebody of an audience leaves, at most `patience`. Returns how long
-    /// it waited if nothing came.
+    /// Waits for an event, or until a reader of an audience leaves, at most `patience`. Returns how
+    /// long it waited if nothing came.
     fn wait(
         &self,
         event: PollFlags,
         patience: Duration,
         audience: Option<&Audience>,
     ) -> Result<Duration, Broken> {
-        // Rounded up: a wait of 0 ms would spin.
+        // Rounded up, because a wait of 0 ms would spin.
         let timeout = patience.as_micros().div_ceil(1000);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let socket = PollFd::new(self.socket.as_fd(), event);
@@ -283,29 +281,29 @@ impl Connection {
     }
 }
 
-/// What the daemon with this pid does. Of a daemon within this process nothing can be said: the
-/// client that asks runs, too.
+/// The activity of the daemon with this pid. For a daemon within this process it is unknown,
+/// because the client that asks runs too.
 pub(crate) fn activity(pid: Option<u32>) -> Activity {
     pid.filter(|pid| *pid != std::process::id()).map_or(Activity::Idle, process::activity)
 }
 
-/// What came instead of a reply.
+/// The outcome of a read that did not complete a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStatus {
     /// Nothing came for this long.
     Nothing(Duration),
-    /// A part of one.
+    /// A part of a reply came.
     Part,
 }
 
-/// Reads a reply.
+/// Parses a reply.
 pub(crate) fn reply(message: &[u8]) -> Result<Reply, ClientError> {
     Ok(frame::parse(message)?)
 }
 
-/// The parameters of a reply, or the error that it is.
+/// The parameters of a reply, or the error that it carries.
 pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken> {
-    // A method without output may leave the parameters out.
+    // A method without output may omit the parameters.
     let parameters = reply.parameters.as_deref().map_or("{}", RawValue::get);
     match reply.error {
         Some(name) => Err(failure(name, parameters)),

@@ -1,9 +1,10 @@
-//! A connection to a node: an ssh with a bridge at its other end, or a bridge on this machine.
+//! A connection to a node: an ssh process with a bridge at its other end, or a local bridge.
 //!
-//! Nothing here waits: the caller polls the descriptors of all its links together. Calls of one link
-//! are answered in the order in which they were sent.
+//! Nothing here waits: the caller polls the descriptors of all its links together. A link answers
+//! calls in the order in which they were sent.
 //!
-//! Invariant: what is read from a link belongs to it alone; a link that has ended yields nothing more.
+//! Invariant: bytes read from a link belong to that link alone, and a link that has ended yields
+//! nothing.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,13 +31,13 @@ use super::ssh::{self, NodeFailure};
 use crate::client::Options;
 use crate::client::bridge::bridge;
 
-/// How much is read at once.
+/// The most bytes that one call reads.
 const READ_BYTES: usize = 64 * 1024;
 
-/// How many of the last bytes that a process wrote to standard error are kept.
+/// How many of the last bytes from a process's standard error are kept.
 const SAID_BYTES: usize = 16 * 1024;
 
-/// The program, found along PATH: the user's own ssh.
+/// The user's own ssh program, found in PATH.
 const SSH: &str = "ssh";
 
 /// The exit code of a bridge that failed.
@@ -57,11 +58,12 @@ pub struct Link {
     heard_at: u64,
     /// Whether the other side has closed its end.
     closed: bool,
-    /// Whether the process ends by itself when its input does, with what was sent before.
+    /// Whether the process ends by itself when its input does, after passing on what was sent
+    /// before.
     ends_by_itself: bool,
 }
 
-/// How a node is reached.
+/// The way to reach a node.
 #[derive(Clone, Debug)]
 enum Reach {
     Ssh(SshHost, Option<String>),
@@ -71,11 +73,11 @@ enum Reach {
 /// An answer of a node.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its parameters; those of the error if it is one.
+    /// The parameters of the answer, or of the error if it is one.
     pub parameters: String,
     /// Whether more answers to the same call follow.
     pub continues: bool,
-    /// The qualified name of the error that it is.
+    /// The qualified name of the error, if the answer is one.
     pub error: Option<String>,
 }
 
@@ -104,12 +106,12 @@ pub enum Answers {
     None,
     /// One.
     One,
-    /// Several, all but the last with `continues`.
+    /// Several; all but the last have `continues`.
     Several,
 }
 
 impl Link {
-    /// Begins to connect to a node. `here` is the place that all commands of this machine use. This
+    /// Starts to connect to a node. `here` is the place that all commands of this machine use. This
     /// process must have one thread.
     ///
     /// # Errors
@@ -148,8 +150,8 @@ impl Link {
             .map_err(failed)
     }
 
-    /// A process of its own, so that a daemon that is slow, stopped or must be started never keeps
-    /// the caller from anything.
+    /// Starts a separate process, so that a daemon that is slow, stopped or not yet started never
+    /// blocks the caller.
     fn on_this_machine(place: &Place, options: &Options) -> Result<Self, NodeFailure> {
         let failed =
             |error: io::Error| NodeFailure::passing(format!("cannot start a bridge: {error}"));
@@ -158,14 +160,15 @@ impl Link {
         let Some(process) = fork().map_err(failed)? else {
             drop((socket, errors));
             fds::close_from_except(3, &[its.as_fd(), its_errors.as_fd()]);
-            // Until it is connected to the daemon it does not see that its input has ended.
+            // Until the process is connected to the daemon, it does not notice that its input has
+            // ended.
             if end_with_parent(its.as_fd()).is_err() {
                 std::process::exit(BRIDGE_FAILED);
             }
             let code = match bridge(place, options, None, its.as_fd(), its.as_fd()) {
                 Ok(()) => 0,
                 Err(error) => {
-                    // A reader that has gone need not know.
+                    // It does not matter if the reader is gone.
                     let _ = nix::unistd::write(&its_errors, format!("canal: {error}\n").as_bytes());
                     BRIDGE_FAILED
                 }
@@ -194,8 +197,8 @@ impl Link {
         })
     }
 
-    /// Sends a call, the method with its interface before it. What cannot be written now is written
-    /// by [`Self::turn`].
+    /// Sends a call. `method` includes its interface. [`Self::turn`] writes what cannot be written
+    /// now.
     ///
     /// # Errors
     /// The parameters have no JSON form.
@@ -213,22 +216,22 @@ impl Link {
         Ok(())
     }
 
-    /// Says that this side is there, and asks for a sign of the other one.
+    /// Sends a sign of life, and asks for one from the other side.
     pub fn beat(&mut self) {
-        // A beat that could not be written yet says as much.
+        // A beat that still waits to be written has the same effect.
         if self.written == self.pending.len() {
             self.pending.push(0);
             self.write();
         }
     }
 
-    /// When the other side was heard last, by CLOCK_BOOTTIME in milliseconds.
+    /// When the other side last sent something, by CLOCK_BOOTTIME in milliseconds.
     #[must_use]
     pub fn heard_at(&self) -> u64 {
         self.heard_at
     }
 
-    /// What to poll.
+    /// The descriptors to poll.
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
         let mut events = PollFlags::POLLIN;
         events.set(PollFlags::POLLOUT, self.written < self.pending.len());
@@ -237,11 +240,11 @@ impl Link {
         socket.into_iter().chain(errors)
     }
 
-    /// Writes and reads what can be without waiting, and returns the answers that came.
+    /// Writes and reads as much as possible without waiting, and returns the answers that came.
     ///
     /// # Errors
-    /// The link has ended, and why. The answers before that are lost: nothing that depends on the
-    /// connection is left.
+    /// The link has ended; the error contains the reason. Earlier answers of the same turn are
+    /// lost, because nothing that depends on the connection is left.
     pub fn turn(&mut self) -> Result<Vec<Answer>, NodeFailure> {
         self.write();
         self.read_errors();
@@ -294,7 +297,7 @@ impl Link {
             match fds::send(self.socket.as_fd(), left, &[], libc::MSG_DONTWAIT) {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The end is read, with what came before it.
+                // A later read finds the end, after everything that came before it.
                 Err(_) => break,
             }
         }
@@ -323,18 +326,19 @@ impl Link {
         self.errors = None;
     }
 
-    /// The other side has closed its end. That is a sign of it, too: its process ends soon.
+    /// Records that the other side has closed its end. That is a sign of life too: its process ends
+    /// soon.
     fn close(&mut self) {
         self.closed = true;
         self.heard_at = boottime_ms();
     }
 
-    /// Why the link ended, once that is known: the process has ended, or does nothing any more.
+    /// Why the link ended, once that is known: its process has ended, or is stuck.
     fn end_of_process(&mut self) -> Option<NodeFailure> {
         let code = match ended(self.process, Reap::Later) {
             Ok(Some(End::Exited(code))) => Some(i32::from(code)),
             Ok(Some(End::Killed(_))) | Err(_) => None,
-            // Its last words are on their way, unless it is stuck.
+            // Its last output is on the way, unless it is stuck.
             Ok(None) if boottime_ms().saturating_sub(self.heard_at) < 1000 => return None,
             Ok(None) => None,
         };
@@ -349,19 +353,19 @@ impl Link {
         })
     }
 
-    /// Whether the other side has closed its end, and its last words are awaited: [`Self::turn`] is
-    /// to be called again soon.
+    /// Whether the other side has closed its end and its last output is awaited. If so, the caller
+    /// must call [`Self::turn`] again soon.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closed
     }
 
-    /// Has what was sent pass when the link is dropped.
+    /// Makes sure that what was sent arrives even if the link is dropped.
     pub fn end_by_itself(&mut self) {
         self.ends_by_itself = true;
     }
 
-    /// The process at this side. Whoever drops the link has to reap it.
+    /// The process at this side. After dropping the link, the caller must reap the process.
     #[must_use]
     pub fn process(&self) -> Pid {
         self.process
@@ -369,7 +373,7 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// Ends the process, and waits for nothing.
+    /// Ends the process without waiting for it.
     fn drop(&mut self) {
         if !self.ends_by_itself {
             let _ = kill(self.process, Signal::SIGKILL);
@@ -377,7 +381,7 @@ impl Drop for Link {
     }
 }
 
-/// Two ends of one stream, ours first.
+/// The two ends of one stream, ours first.
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = UnixStream::pair()?;
     Ok((ours.into(), theirs.into()))

@@ -1,6 +1,6 @@
-//! Which nodes a list of the command line names: `web1,ssh:deploy@web2`, `@web`, `local`.
+//! Resolves a list of nodes from the command line: `web1,ssh:deploy@web2`, `@web`, `local`.
 //!
-//! Invariant: each node of a list is there once, also where two names stand for one address.
+//! Invariant: each node appears once, even if two names have the same address.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::protocol::node_address::NodeAddress;
 /// How similar a known name must be to an unknown one to be suggested.
 const SIMILAR: f64 = 0.7;
 
-/// The names that may stand in a list.
+/// The names that a list may contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownNodes {
-    /// Where they are written, or would be, for messages.
+    /// The file that defines them, or would define them, for messages.
     pub source: String,
-    /// The nodes by their name.
+    /// The nodes by name.
     pub nodes: BTreeMap<String, KnownNode>,
     /// The members of each group, by its name without `@`.
     pub groups: BTreeMap<String, Vec<String>>,
@@ -23,65 +23,65 @@ pub struct KnownNodes {
 /// A node that has a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownNode {
-    /// Where it is.
+    /// The address of the node.
     pub address: NodeAddress,
-    /// The program over there, if it is not the `canal` along PATH.
+    /// The program on the node, if it is not the `canal` in its PATH.
     pub canal: Option<String>,
 }
 
 /// A node of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What its user calls it: its name, else its address.
+    /// The user's word for the node: its name, or else its address.
     pub name: String,
-    /// Where it is.
+    /// The address of the node.
     pub address: NodeAddress,
-    /// The program over there, if it is not the `canal` along PATH.
+    /// The program on the node, if it is not the `canal` in its PATH.
     pub canal: Option<String>,
 }
 
-/// Why a list cannot be used.
+/// Why a list is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
-    /// It names no node.
+    /// The list names no node.
     #[error("the list of nodes is empty")]
     Empty,
-    /// Something between two commas is missing.
+    /// A name between two commas is missing.
     #[error("`{0}` has nothing before or after a comma")]
     Gap(String),
-    /// A name that the configuration does not have.
+    /// The configuration does not define this node.
     #[error("unknown node `{name}`")]
     UnknownNode {
         /// The name.
         name: String,
-        /// What to do about it.
+        /// Advice for the user.
         hint: String,
     },
-    /// A group that the configuration does not have.
+    /// The configuration does not define this group.
     #[error("unknown group `@{name}`")]
     UnknownGroup {
-        /// Its name without `@`.
+        /// The name of the group, without `@`.
         name: String,
-        /// What to do about it.
+        /// Advice for the user.
         hint: String,
     },
-    /// An address that is none.
+    /// The text is not an address.
     #[error("`{text}`: {why}")]
     Address {
-        /// As it was given.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// A node is there twice under one name.
+    /// The list contains a node twice under one name.
     #[error("{name} is named twice{by_group}")]
     Twice {
-        /// Its name.
+        /// The name of the node.
         name: String,
         /// ` (once by @web)`, or nothing.
         by_group: String,
     },
-    /// A node is there under two names.
+    /// The list contains a node under two names.
     #[error("{one} and {other} are one node: {address}")]
     SameAddress {
         /// One name.
@@ -94,7 +94,7 @@ pub enum ListError {
 }
 
 impl ListError {
-    /// What to do about it.
+    /// Advice for the user.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -110,11 +110,11 @@ impl ListError {
     }
 }
 
-/// The nodes that the words of all `--on` name, in the order in which they are named. `known` is
-/// called if a word is no address.
+/// The nodes that the arguments of all `--on` name, in order. Calls `known` only if a word is not
+/// an address.
 ///
 /// # Errors
-/// [`ListError`] within; outside, why the names could not be read.
+/// The inner error is a [`ListError`]; the outer one tells why the names could not be read.
 pub fn resolve<E>(
     words: &[String],
     known: impl FnOnce() -> Result<KnownNodes, E>,
@@ -131,7 +131,7 @@ pub fn resolve<E>(
 
 fn resolve_by(parts: &[(&String, &str)], known: &KnownNodes) -> Result<Vec<Node>, ListError> {
     let mut nodes = Vec::new();
-    // By which group each of them came.
+    // The group that named each node, if any.
     let mut groups: Vec<Option<&str>> = Vec::new();
     for (word, part) in parts {
         if part.is_empty() {

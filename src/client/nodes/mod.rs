@@ -1,5 +1,5 @@
-//! Nodes: several daemons that are asked for one lock. Which they are ([`list`]), how they are reached
-//! ([`link`]), and whether each still is the one that was met first ([`pins`]).
+//! Nodes: several daemons that a client asks for one lock. [`list`] resolves their names, [`link`]
+//! reaches them, and [`pins`] checks that each is still the daemon that was first met.
 
 pub mod link;
 pub mod list;

@@ -1,11 +1,10 @@
-//! The identities of the nodes that this user has met, in a file of the state directory.
+//! The identities of the nodes that this user has met, in a file in the state directory.
 //!
-//! A node is known by its daemon: machine, place and user. What an address led to at first is kept,
-//! so that a machine that was set up anew, or a name that now leads elsewhere, is an error and not
-//! silently another lock.
+//! A daemon identifies a node by machine, place and user. If an address later leads to another
+//! identity, that is an error: otherwise a reinstalled machine would silently be another lock.
 //!
-//! Invariant: the file is replaced as a whole and under a lock; two commands at once lose nothing
-//! that either of them met.
+//! Invariant: the file is replaced as a whole and under a lock, so two concurrent commands lose
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -30,59 +29,59 @@ const LOCK: &str = "nodes.lock";
 /// A node that was met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pin {
-    /// Its id.
+    /// The id of the node.
     pub node: NodeId,
-    /// Its machine, for people.
+    /// The name of its machine, for messages.
     pub machine: String,
-    /// The folder of its socket.
+    /// The directory of its socket.
     pub place: String,
-    /// The user of its daemon.
+    /// The uid of its daemon.
     pub uid: u32,
     /// The name of that user, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
-/// Why the identities cannot be read or kept.
+/// Why the identities cannot be read or saved.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// The file or its folder cannot be used.
+    /// The file or its directory is unusable.
     #[error("{path}: {error}")]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
-    /// Something else than canal has written the file.
+    /// Another program has written the file.
     #[error("{path} is no list of nodes: {what}")]
     Broken {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         what: String,
     },
-    /// The folder cannot be trusted.
+    /// The directory cannot be trusted.
     #[error("{0}")]
     Dir(String),
     /// An address leads to another daemon than before.
     #[error("{name} is another daemon than before: now {now}, before {before}")]
     Differs {
-        /// What its user calls the node.
+        /// The user's word for the node.
         name: String,
-        /// Its address.
+        /// The address of the node.
         address: String,
-        /// What it is now.
+        /// The identity that it has now.
         now: String,
-        /// What it was.
+        /// The identity that it had before.
         before: String,
-        /// The file that keeps it.
+        /// The file that contains the earlier identity.
         path: PathBuf,
     },
 }
 
 impl PinError {
-    /// What to do about it.
+    /// Advice for the user.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -99,7 +98,7 @@ impl PinError {
     }
 }
 
-/// The file of a user.
+/// The file with the identities that a user has met.
 #[derive(Clone, Debug)]
 pub struct Pins {
     dir: PathBuf,
@@ -113,7 +112,7 @@ struct Content {
 }
 
 impl Pin {
-    /// What is kept of an identity.
+    /// The part of an identity that is saved.
     #[must_use]
     pub fn of(identity: &NodeIdentity) -> Self {
         Self {
@@ -138,8 +137,9 @@ impl Pin {
 }
 
 impl Pins {
-    /// Those of the user that looked for this place. They lie beside a socket that was given, and
-    /// otherwise in the user's own state directory: that of the machine's daemon belongs to others.
+    /// The identities for the user of this place. The file is next to a socket that was given
+    /// explicitly, and otherwise in the user's own state directory: the state directory of the
+    /// machine's daemon belongs to another user.
     #[must_use]
     pub fn of(place: &Place) -> Self {
         let dir = match place.rule {
@@ -151,7 +151,7 @@ impl Pins {
         Self { dir, uid: crate::sys::process::user::geteuid().as_raw() }
     }
 
-    /// What the address led to before; `None` if it was never met.
+    /// The identity that the address led to before; `None` if it was never met.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -171,7 +171,7 @@ impl Pins {
     /// Keeps what an address leads to, if it was not met before.
     ///
     /// # Errors
-    /// It led elsewhere before, or it cannot be kept.
+    /// The address led to another identity before, or the file cannot be written.
     pub fn meet(&self, name: &str, address: &NodeAddress, pin: &Pin) -> Result<(), PinError> {
         let address = address.to_string();
         let differs = |before: &Pin| PinError::Differs {
@@ -181,7 +181,7 @@ impl Pins {
             before: before.shown(),
             path: self.path(),
         };
-        // Nearly always it is there, and nothing need be written.
+        // Nearly always the identity is already known, and nothing need be written.
         match self.read()?.nodes.get(&address) {
             Some(before) if before.node == pin.node => return Ok(()),
             Some(before) => return Err(differs(before)),
@@ -197,7 +197,6 @@ impl Pins {
         self.write(&content)
     }
 
-    /// The file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join(NAME)
@@ -249,7 +248,7 @@ impl Pins {
     }
 }
 
-/// Writes a file so that it is whole on the disk before it gets its name.
+/// Writes a file and syncs it to disk before giving it its name.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)

@@ -1,10 +1,9 @@
-//! Starting a daemon, one client at a time.
+//! Starts a daemon, one client at a time.
 //!
-//! Of all clients that find no daemon, the one that holds `start.lock` starts one, and the kernel
-//! frees that lock if its holder dies. This lock only spares the machine a herd of daemons; the
-//! daemon's own instance lock ensures that only one daemon runs. A holder may be stopped: clients
-//! that have waited for a while take the next lock (`start.lock.1` …), so that one of them starts a
-//! daemon.
+//! Of all clients that find no daemon, the holder of `start.lock` starts one; the kernel frees the
+//! lock if the holder dies. It only prevents a herd of daemons: the daemon's own instance lock
+//! ensures that just one runs. Because a holder may be stopped, clients that have waited for a
+//! while take the next lock (`start.lock.1` …).
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -27,35 +26,35 @@ use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
 use crate::client::{ClientError, Options};
 
-/// Where the daemon finds what it runs, whatever its starter's PATH is.
+/// The PATH of the daemon, whatever the PATH of its starter.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Switches for tests and operators that go along.
+/// Variables for tests and operators that the daemon inherits.
 const PASSED_ON: [&str; 5] =
     ["CANAL_LOG", "CANAL_KERNEL", "CANAL_FAULT", "CANAL_SNAPSHOT_BATCHES", "RUST_BACKTRACE"];
 
-/// How long a client keeps the start lock if its daemon came up and does not listen: that daemon
-/// lost against one that already runs and has yet to make its socket again.
+/// How long a client keeps the start lock if its daemon came up but does not listen. That daemon
+/// lost against a running one that has yet to create its socket again.
 const LOST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many holders of start locks can be stopped before no client starts a daemon any more.
+/// How many holders of start locks can be stopped before clients can no longer start a daemon.
 const LOCKS_MAX: u128 = 5;
 
-/// What came of trying to start a daemon.
+/// The outcome of an attempt to start a daemon.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// One listens that another client started.
+    /// A daemon listens that another client started.
     Connected(Connection),
-    /// One was started, and listens.
+    /// The daemon was started, and listens.
     Up(Connection),
-    /// One was started, and nothing listens yet.
+    /// The daemon was started, but does not listen yet.
     Started,
-    /// Another client is to start one: it holds this lock.
+    /// Another client, which holds this lock, will start a daemon.
     Left(PathBuf),
 }
 
-/// Starts a daemon unless another client is doing that, and connects to it. The caller has `waited`
-/// for others to start one.
+/// Starts a daemon unless another client is doing so, and connects to it. The caller has `waited`
+/// for other clients to start one.
 pub(crate) fn attempt(
     place: &Place,
     options: &Options,
@@ -74,7 +73,7 @@ pub(crate) fn attempt(
             return Err(ClientError::Place(format!("{}: flock(2): {error}", path.display())));
         }
     }
-    // The holder of the lock before this client may have started a daemon since the first attempt.
+    // The previous holder of the lock may have started a daemon since the first attempt.
     if let Some(connection) = knock(place, options)? {
         return Ok(Attempt::Connected(connection));
     }
@@ -103,8 +102,8 @@ pub(crate) fn attempt(
     Ok(Attempt::Started)
 }
 
-/// Waits for the report of a daemon that was started. If that takes long, the lock names the daemon,
-/// so that clients that wait for the lock know what they wait for.
+/// Waits for the report of a started daemon. If that takes long, writes the daemon's pid to the
+/// lock, so that clients that wait for the lock know the daemon.
 fn report_of(started: &mut Started, limits: Limits, lock: &File) -> io::Result<String> {
     let mut owed = Owed::new(limits);
     let mut named = false;
@@ -112,16 +111,16 @@ fn report_of(started: &mut Started, limits: Limits, lock: &File) -> io::Result<S
         let patience = owed.patience();
         if let Some(report) = started.report_within(patience)? {
             if named {
-                // An older name in the lock makes others wait for a minute at most.
+                // An older pid in the lock delays other clients by a minute at most.
                 let _ = lock.set_len(0);
             }
             return Ok(report);
         }
         if let Some(pid) = started.pid().filter(|_| !named) {
-            // A full disk is no reason not to start.
+            // A full disk must not prevent the start.
             named = lock.write_all_at(format!("{pid}\n").as_bytes(), 0).is_ok();
         }
-        // A process without a pid has not run yet: it waits for a processor.
+        // A process without a pid has not run yet, because it waits for a processor.
         let doing = || started.pid().map_or(Activity::Busy, |pid| activity(Some(pid)));
         if owed.grow(patience, doing) {
             let pid = started.pid().map_or_else(String::new, |pid| format!("pid {pid} "));
@@ -132,16 +131,17 @@ fn report_of(started: &mut Started, limits: Limits, lock: &File) -> io::Result<S
     }
 }
 
-/// What the daemon does that is to come up: the one that has the instance lock, or the one that the
-/// holder of the start lock `left` waits for.
+/// The activity of the daemon that is starting: the one that has the instance lock, or the one that
+/// the holder of the start lock `left` waits for.
 pub(crate) fn activity_of_coming(place: &Place, left: Option<&Path>) -> Activity {
     let pids = [recorded_pid(place), left.and_then(pid_in)];
     let busy = pids.into_iter().flatten().any(|pid| activity(Some(pid)) == Activity::Busy);
     if busy { Activity::Busy } else { Activity::Idle }
 }
 
-/// The start lock to take after waiting for `waited`: the next one each time that a holder may take
-/// to bring a daemon up, which is half of the time that a daemon may take to answer.
+/// The start lock to take after waiting for `waited`. A client moves to the next lock each time a
+/// holder has used up its time to start a daemon, which is half of the time that a daemon may take
+/// to answer.
 fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
     let each_ms = (answer.as_millis() / 2).max(1);
     match (waited.as_millis() / each_ms).min(LOCKS_MAX - 1) {
@@ -162,7 +162,8 @@ fn open_lock(path: &Path) -> io::Result<File> {
 
 fn argv(place: &Place) -> Vec<OsString> {
     let mut argv: Vec<OsString> = program::ARGV.map(OsString::from).into();
-    // Also that of a user's own daemon: `/run/canal` may have been made since it was looked for.
+    // Even for a user's own daemon, because `/run/canal` may have been created since the client
+    // looked for it.
     if place.rule != Rule::Shared {
         argv.push("--socket".into());
         argv.push(place.socket.clone().into());
@@ -215,7 +216,6 @@ mod tests {
         lock_path(&place(Rule::Given), Duration::ZERO, Duration::from_secs(1));
     }
 
-    /// Another client started it since this one found none.
     #[test]
     fn no_daemon_is_started_where_one_listens_by_now() {
         let dir = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// Starts a shell in place of a daemon, which may sleep for a moment and work for long.
+    /// Starts a shell in place of a daemon. It may sleep for a short time and work for a long one.
     fn bring_up(script: &str, lock: &Path) -> io::Result<String> {
         let limits = Limits::of(Duration::from_millis(100), BOUND);
         let argv = ["sh", "-c", script].map(OsString::from);
@@ -253,7 +253,7 @@ mod tests {
             let lock = lock.clone();
             move || bring_up(&script, &lock)
         });
-        // It is named when the time of one that sleeps is over.
+        // The lock names the daemon once the time of a sleeping one is over.
         let named = wait_for_lines(&lock, 1);
         std::fs::write(&up, "").unwrap();
         assert_eq!(starter.join().unwrap().unwrap(), named);

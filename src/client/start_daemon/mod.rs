@@ -1,7 +1,7 @@
-//! Starting a daemon where none runs.
+//! Starts a daemon where none runs.
 //!
-//! Invariant: of the clients that find no daemon, one starts it and the others wait. No client starts
-//! daemons without an end.
+//! Invariant: of the clients that find no daemon, one starts it and the others wait. No client
+//! starts daemons endlessly.
 
 pub(super) mod attempt;
 pub(super) mod open;

@@ -1,6 +1,7 @@
-//! Finding the daemon of a place, or starting it.
+//! Finds the daemon of a place, or starts it.
 //!
-//! Invariant: nothing is sent to a socket in a directory that another user could have made.
+//! Invariant: the client sends nothing to a socket in a directory that another user could have
+//! created.
 
 use std::path::Path;
 use std::thread;
@@ -24,13 +25,14 @@ use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::Connection;
 use crate::client::{ClientError, Options, Start};
 
-/// The first pause between two attempts while a daemon comes up, which takes some 20 ms.
+/// The first pause between two attempts while a daemon starts, which takes about 20 ms.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 
-/// The longest: thousands of waiters that lost their daemon must leave it room to come up.
+/// The longest pause. Thousands of waiters that lost their daemon must leave the next one room to
+/// start.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// A connection, and how it came about.
+/// A connection, and whether this client started its daemon.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
@@ -44,12 +46,12 @@ pub(crate) fn connect_first(
     options: &Options,
     starts: &mut Starts,
 ) -> Result<Opened, ClientError> {
-    // A daemon that is started by others may be starting again.
+    // A daemon that others manage may be restarting.
     let wait = if place.rule == Rule::Shared { options.answer } else { Duration::ZERO };
     connect_within(place, options, wait, starts)
 }
 
-/// Connects again, after a daemon that was there went away.
+/// Connects again, after a daemon that had answered went away.
 pub(crate) fn connect_again(
     place: &Place,
     options: &Options,
@@ -70,7 +72,7 @@ fn connect_within(
     }
 }
 
-/// Starts a daemon if it may, and connects as soon as one listens.
+/// Starts a daemon if allowed, and connects as soon as one listens.
 fn wait_for_one(
     place: &Place,
     options: &Options,
@@ -96,7 +98,7 @@ fn wait_for_one(
                 Attempt::Left(lock) => left = Some(lock),
             }
         }
-        // Not all the same, or they would knock at once.
+        // The pauses differ, or all clients would connect at the same time.
         let pause_of_own = pause + pause * (std::process::id() % 8) / 8;
         let waited = round.elapsed() + pause_of_own;
         if owed.grow(waited, || attempt::activity_of_coming(place, left.as_deref())) {
@@ -121,8 +123,8 @@ fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>, Clien
     knock(place, options)
 }
 
-/// The error after this time. `left` is the lock of another client that was to start a daemon at
-/// last.
+/// The error after this time. `left` is the lock of another client that was supposed to start a
+/// daemon.
 fn never_up(place: &Place, after: Duration, left: Option<&Path>) -> ClientError {
     let time = stated(Duration::from_secs(after.as_secs()));
     let socket = place.socket.display();
@@ -138,7 +140,7 @@ fn never_up(place: &Place, after: Duration, left: Option<&Path>) -> ClientError 
     })
 }
 
-/// Whether the directory of a place is there.
+/// Whether the directory of a place exists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dir {
     Ready,
@@ -178,8 +180,9 @@ fn check_other(place: &Place, uid: u32, missing: IfMissing) -> Result<(), DirErr
     }
 }
 
-/// The directory of a daemon that another user runs. The client cannot know which user that should
-/// be (root or a service's user), but refuses a directory in which any user can put another socket.
+/// Checks the directory of a daemon that another user runs. The client cannot know which user to
+/// expect (root or a service's user), but refuses a directory in which any user can create another
+/// socket.
 fn check_shared(path: &Path) -> Result<(), DirError> {
     let owned = || path.to_owned();
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

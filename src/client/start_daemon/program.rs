@@ -1,4 +1,4 @@
-//! Which program is the daemon, and which processes are daemons that a client started.
+//! Decides which program is the daemon, and which processes are daemons that a client started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -11,14 +11,14 @@ use crate::sys::process;
 use crate::sys::process::exec::{Lookup, lookup};
 use crate::sys::startup;
 
-/// This program itself, as [`Options::program`](crate::client::Options::program), for a program
-/// that is canal whatever its file is called.
+/// This program itself, for [`Options::program`](crate::client::Options::program). A program that
+/// is canal uses it, whatever the name of its file.
 pub const OWN: &str = "/proc/self/exe";
 
 /// The first arguments of a daemon that a client started.
 pub(crate) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
 
-/// The program to start as the daemon: the given one, or the `canal` along PATH.
+/// The program to start as the daemon: the given one, or the `canal` in PATH.
 pub(crate) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
     match said {
         Some(said) if said == Path::new(OWN) => return Ok(newest_of_own()),
@@ -37,23 +37,23 @@ pub(crate) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
     }
 }
 
-/// The file of this program, or the file that has replaced it since.
+/// The file of this program, or a newer file that has replaced it.
 fn newest_of_own() -> PathBuf {
     own_paths().find(|path| path.exists()).unwrap_or_else(own_program)
 }
 
-/// This program, by a path that can be executed: [`OWN`], or without /proc the path by which it was
-/// executed itself.
+/// This program, by a path that can be executed: [`OWN`], or, without /proc, the path by which the
+/// program itself was executed.
 #[must_use]
 pub fn own_program() -> PathBuf {
     let own = PathBuf::from(OWN);
     if own.exists() { own } else { startup::executed_as().unwrap_or(own) }
 }
 
-/// Where the file of this program was when it was started.
+/// The path of this program's file when the program started.
 fn own_paths() -> impl Iterator<Item = PathBuf> {
     let link = std::fs::read_link(OWN).ok();
-    // The kernel adds this where the file was replaced by a newer one.
+    // The kernel appends this if a newer file has replaced the old one.
     let replaced = link.as_ref().and_then(|link| {
         let path = link.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
         Some(PathBuf::from(OsString::from_vec(path.to_vec())))
@@ -61,12 +61,12 @@ fn own_paths() -> impl Iterator<Item = PathBuf> {
     link.into_iter().chain(replaced)
 }
 
-/// Whether a process is a daemon that a client started and that uses `said` as
-/// [`Options::program`](crate::client::Options::program). It serves other clients as well, whatever
-/// process it descends from.
+/// Whether a process is a daemon that a client started with `said` as
+/// [`Options::program`](crate::client::Options::program). Such a daemon serves other clients too,
+/// whatever process it descends from.
 ///
-/// A command cannot imitate such a daemon by its name: it would have to be that program, started in
-/// that way.
+/// A command cannot imitate such a daemon by name: it would have to be the same program, started in
+/// the same way.
 #[must_use]
 pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
     let words = process::first_words(pid, ARGV.len());
@@ -78,8 +78,8 @@ fn file_of(pid: u32) -> Option<Metadata> {
     std::fs::metadata(format!("/proc/{pid}/exe")).ok()
 }
 
-/// What a daemon may have been started from. This program may have been replaced since it was
-/// started, and the daemon may have been started before that or after.
+/// The files from which a daemon may have been started. This program's file may have been replaced
+/// since the program started, and the daemon may have started before or after that.
 fn programs(said: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let own = said == Some(Path::new(OWN));
     let newest = own.then(own_paths).into_iter().flatten();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::sys::rerun::wait_until;
 
-    /// A shell that calls itself so, and waits for its end.
+    /// Starts a shell with this argv, and waits for its end.
     fn called(words: &[&str], dir: &Path) -> Child {
         std::fs::write(dir.join("daemon"), "read x").unwrap();
         let mut shell = Command::new("/bin/sh");

@@ -1,4 +1,4 @@
-//! The daemons that a client has started since one last answered it.
+//! Counts the daemons that a client has started since one last answered it.
 //!
 //! Invariant: a client starts at most [`STARTS_MAX`] daemons in a row that do not answer it.
 
@@ -15,11 +15,11 @@ use crate::protocol::place::Place;
 use crate::safe_text::one_line;
 use crate::sys::pidfd::Pidfd;
 
-/// One daemon may be killed by chance, and the one after it, too. The third death has a cause that a
-/// fourth daemon would meet as well.
+/// Chance may kill one daemon, and even the one after it. A third death has a cause that would kill
+/// a fourth daemon too.
 const STARTS_MAX: u32 = 3;
 
-/// How much of the end of a log is read.
+/// How many bytes from the end of a log are read.
 const LOG_BYTES_MAX: u64 = 16 * 1024;
 
 const HINT: &str =
@@ -35,10 +35,11 @@ pub(crate) struct Starts {
 }
 
 impl Starts {
-    /// Counts a start that is about to be made.
+    /// Counts a start that is about to happen.
     ///
     /// # Errors
-    /// [`STARTS_MAX`] daemons have died without an answer. The error says why the last one did.
+    /// [`STARTS_MAX`] daemons have died without an answer. The error contains the reason of the
+    /// last one.
     pub(super) fn begin(&mut self, place: &Place) -> Result<(), ClientError> {
         let log = log_of(place);
         if self.count == STARTS_MAX {
@@ -50,17 +51,17 @@ impl Starts {
         Ok(())
     }
 
-    /// The process of the start that was begun.
+    /// Records the process of the latest start.
     pub(super) fn is_process(&mut self, started: Option<Pidfd>) {
         self.last = started;
     }
 
-    /// The daemon that was started left the place to another daemon, which is no failure.
+    /// Records that the started daemon left the place to another daemon, which is not a failure.
     pub(super) fn gave_way(&mut self) {
         self.count -= 1;
     }
 
-    /// A daemon has answered this client.
+    /// Records that a daemon has answered this client.
     pub(crate) fn daemon_answered(&mut self) {
         *self = Self::default();
     }
@@ -79,7 +80,7 @@ impl Starts {
     }
 }
 
-/// Where a daemon that a client starts writes its log.
+/// The log file of a daemon that a client starts.
 pub(super) fn log_of(place: &Place) -> PathBuf {
     place.dir.join("daemon.log")
 }
@@ -89,12 +90,12 @@ pub(crate) fn last_line_of_log(place: &Place) -> Option<String> {
     last_line(&log_of(place), 0)
 }
 
-/// The last line that a daemon wrote in a log after its first `from` bytes. The lines
-/// `hint:` and `note:` explain the line before them, so they do not count.
+/// The last line that a daemon wrote to a log after its first `from` bytes. Lines that begin with
+/// `hint:` or `note:` explain the line before them, so they do not count.
 fn last_line(log: &Path, from: u64) -> Option<String> {
     let mut file = File::open(log).ok()?;
     let bytes = file.metadata().ok()?.len();
-    // A log that is shorter than before was begun again.
+    // A log that is shorter than before has been restarted.
     let from = if from > bytes { 0 } else { from };
     file.seek(SeekFrom::Start(from.max(bytes.saturating_sub(LOG_BYTES_MAX)))).ok()?;
     let mut text = Vec::new();

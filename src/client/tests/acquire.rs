@@ -1,4 +1,4 @@
-//! Asking and waiting.
+//! Tests of requests and waits.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -164,7 +164,7 @@ fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
     let second = client.page(&DeadlinePageQuery { tag: request.tag, token: None }).unwrap();
     let (tag, _next) = daemon.join().unwrap();
     assert_eq!(tag, serde_json::to_value(request.tag).unwrap());
-    // A child that another test starts has a copy of the line until it executes its program.
+    // A child that another test forks has a copy of the descriptor until it executes its program.
     let mut line = [PollFd::new(first.line(), PollFlags::POLLIN)];
     poll(&mut line, PollTimeout::from(60_000_u16)).unwrap();
     assert!(first.is_left() && !second.is_left());
@@ -267,7 +267,7 @@ fn a_waiter_with_patience_is_called_at_its_times_during_silence() {
         if ticks == 2 {
             go_on.send(()).unwrap();
         }
-        // Longer, the two together, than the answer may take: a queue is no silence.
+        // Together, the two are longer than the answer may take: a queue is not silence.
         Ok(Some(Duration::from_millis(150)))
     };
     client.acquire(&request(None), None, tick).unwrap();

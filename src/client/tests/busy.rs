@@ -1,7 +1,7 @@
-//! A daemon whose process works, sleeps or is stopped while it owes a message.
+//! Tests a daemon whose process works, sleeps or is stopped while it owes a message.
 //!
-//! The kernel says which process listens. Here that is a shell, which does what a test wants, and
-//! answers nothing. The test may accept and answer in its place.
+//! The kernel reports which process listens. Here that is a shell, which behaves as the test
+//! requires and answers nothing. The test may accept and answer in its place.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,7 +22,7 @@ use fake::{grant, progress};
 
 const SCENE: &str = "client::tests::busy::listens_and_becomes_a_shell";
 
-/// Says what the shell is to do.
+/// The variable that contains the shell's script.
 const SCRIPT: &str = "CANAL_TEST_SCRIPT";
 
 #[test]
@@ -43,7 +43,7 @@ struct Process {
 }
 
 impl Process {
-    /// One that listens at this place and does what `script` says.
+    /// Starts a process that listens at this place and runs `script`.
     fn start(scratch: &Scratch, script: &str, does: Activity) -> Self {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
@@ -82,7 +82,7 @@ impl Process {
         wait_until(&format!("it is {does:?}"), || activity(self.child.id()) == does);
     }
 
-    /// Writes its number where a daemon does.
+    /// Writes its pid to the file where a daemon writes it.
     fn takes_the_lock(&self, scratch: &Scratch) {
         let lock = scratch.dir.path().join("lock");
         std::fs::write(lock, format!("{}\n", self.child.id())).unwrap();
@@ -101,7 +101,7 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// Longer than the time of a daemon that is not busy.
 const LATE: Duration = Duration::from_millis(400);
 
-/// A client that gives a busy daemon `busy`, and any other one a moment.
+/// A client that allows a busy daemon `busy`, and any other one a short time.
 fn options(busy: Duration) -> Options {
     Options { answer: ANSWER, answer_if_busy: busy, ..patient() }
 }
@@ -127,7 +127,7 @@ fn a_daemon_that_works_may_take_longer() {
         assert_eq!(peer.call().0, "Acquire");
         std::thread::sleep(LATE);
         peer.go_on(progress(1));
-        // The end of the wait is owed, too.
+        // The daemon also owes the end of the wait.
         std::thread::sleep(LATE);
         peer.reply(grant());
     });

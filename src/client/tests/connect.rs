@@ -1,4 +1,4 @@
-//! Finding a daemon, or not.
+//! Tests of finding a daemon, or none.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -18,7 +18,7 @@ fn without_a_daemon_and_with_no_start_a_client_fails_at_once() {
     let before = Instant::now();
     let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
     assert!(matches!(&error, ClientError::NoDaemon(path) if *path == scratch.place.socket));
-    // A socket that nobody listens at, and a directory that is not there, are no daemon either.
+    // A socket without a listener, or a missing directory, also means that no daemon runs.
     drop(scratch.listen());
     let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
     assert!(matches!(error, ClientError::NoDaemon(_)), "{error:?}");
@@ -87,7 +87,7 @@ fn a_daemon_that_accepts_no_connection_is_silent_and_named_by_its_lock() {
     let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
     bind(listener.as_raw_fd(), &UnixAddr::new(&scratch.place.socket).unwrap()).unwrap();
     listen(&listener, Backlog::new(0).unwrap()).unwrap();
-    // One has room in a line of length 0.
+    // A queue of length 0 has room for one connection.
     let _first = UnixStream::connect(&scratch.place.socket).unwrap();
     std::fs::write(scratch.dir.path().join("lock"), "4194999\n").unwrap();
     let before = Instant::now();

@@ -1,4 +1,4 @@
-//! A daemon that does what a test tells it, and a place for it.
+//! A fake daemon that a test scripts, and a place for it.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::protocol::place::{Place, Rule};
 use crate::sys::fds;
 use crate::sys::rerun::BOUND;
 
-/// A place of a test's own; its files go with it.
+/// A private place for one test. Dropping it removes its files.
 pub(super) struct Scratch {
     pub(super) dir: TempDir,
     pub(super) place: Place,
@@ -40,7 +40,7 @@ impl Scratch {
         UnixListener::bind(&self.place.socket).unwrap()
     }
 
-    /// Runs a daemon beside the test; what it returns is had by joining.
+    /// Runs a daemon in parallel to the test. Joining it yields its result.
     pub(super) fn daemon<T: Send + 'static>(
         &self,
         act: impl FnOnce(UnixListener) -> T + Send + 'static,
@@ -50,12 +50,12 @@ impl Scratch {
     }
 }
 
-/// A client that starts nothing and loses its patience soon.
+/// A client that starts no daemon and gives up quickly.
 pub(super) fn impatient() -> Options {
     Options { answer: Duration::from_millis(200), ..patient() }
 }
 
-/// A client that starts nothing.
+/// A client that starts no daemon.
 pub(super) fn patient() -> Options {
     Options::from(Start::Never)
 }
@@ -114,14 +114,14 @@ impl Peer {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Waits until something can be read, and reads nothing of it.
+    /// Waits until there is something to read, but does not read it.
     pub(super) fn wait_unread(&self) {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut fds, PollTimeout::from(10_000_u16)).unwrap(), 1);
     }
 
-    /// Waits until the client hangs up.
+    /// Waits until the client closes the connection.
     pub(super) fn wait_closed(mut self) {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).unwrap();
@@ -149,7 +149,7 @@ pub(super) fn grant() -> Value {
     })
 }
 
-/// What a waiter is told.
+/// A progress message for a waiter.
 pub(super) fn progress(position: u64) -> Value {
     json!({
         "key": "k",
@@ -160,7 +160,7 @@ pub(super) fn progress(position: u64) -> Value {
     })
 }
 
-/// An empty state of the locks of a daemon with this pid.
+/// An empty state of the locks from a daemon with this pid.
 pub(super) fn status(pid: u32) -> Value {
     json!({
         "daemon": { "pid": pid, "version": "0", "socket": "/s", "since": "x", "uid": 0 },

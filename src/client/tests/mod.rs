@@ -1,4 +1,4 @@
-//! The client against a daemon that misbehaves as a test wants it.
+//! Tests the client against a daemon that misbehaves as each test requires.
 
 use std::time::{Duration, Instant};
 
@@ -192,7 +192,7 @@ fn a_release_that_may_have_been_done_is_not_sent_again() {
     assert_eq!(again.kind(), std::io::ErrorKind::WouldBlock);
 }
 
-/// What a daemon says that a release would give back, or gave back.
+/// The daemon's answer about what a release would release, or released.
 fn released(token: u64) -> serde_json::Value {
     let holder = json!({
         "pid": 1, "uid": 0, "since": "2026-01-01T00:00:00Z", "token": token, "session": "s1",
@@ -363,7 +363,7 @@ fn a_watcher_goes_on_with_the_next_daemon_until_it_has_seen_enough() {
             None => old.send(()).unwrap(),
         }
         match (seen.len(), calls) {
-            // Nothing changes until it was called once more.
+            // Nothing changes until the callback has run once more.
             (1, 1) => Next::After(Duration::from_millis(1)),
             (3, _) => Next::Never,
             _ => Next::AtChange,
@@ -381,7 +381,7 @@ fn stopping_waits_for_the_end_of_the_connection() {
     let daemon = scratch.daemon(|listener| {
         let mut peer = accept(&listener);
         assert_eq!(peer.call().0, "Stop");
-        // Not this process, as behind a service manager's socket.
+        // Not the pid of this process, as with a service manager's socket.
         peer.reply(json!({ "pid": 1 }));
         std::thread::sleep(Duration::from_millis(100));
         Instant::now()

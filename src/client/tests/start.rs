@@ -1,4 +1,4 @@
-//! Starting a daemon: here a script that only says that it was started.
+//! Tests of starting a daemon: here, a script that only records its start.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use crate::client::start_daemon::starts::Starts;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::rerun::{BOUND, wait_for_lines, wait_until};
 
-/// The folder of the program that [`starting`] writes, as a shell in it says it.
+/// The directory of the program that [`starting`] writes, as an expression for a shell in it.
 const SCRATCH: &str = "${0%/*}";
 const UNTIL_LISTENING: &str = r#"while ! [ -S "${0%/*}/canal.sock" ]; do sleep 0.01; done"#;
 
 fn starting(scratch: &Scratch, script: &str) -> Options {
     let program: PathBuf = scratch.dir.path().join("program");
-    // Written by another process: a fork of another test would keep a descriptor of ours open for
-    // writing, and the kernel executes no such file (ETXTBSY).
+    // Another process writes the file. Otherwise a fork of another test could keep our descriptor
+    // open for writing, and the kernel would not execute the file (ETXTBSY).
     let written = std::process::Command::new("/bin/sh")
         .args(["-c", r#"printf '#!/bin/sh\n%s\n' "$1" >"$0" && chmod 700 "$0""#])
         .args([program.as_os_str(), script.as_ref()])
@@ -61,7 +61,7 @@ fn of_many_clients_at_once_one_starts_the_daemon_and_all_are_connected() {
     const CLIENTS: usize = 40;
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
-    // It is up when the test listens in its place.
+    // The daemon counts as up when the test listens in its place.
     let script = format!(r#"echo "$@" >>"{SCRATCH}/starts"; {UNTIL_LISTENING}"#);
     // However slow the machine is, no client takes the start for stuck.
     let options = Options { answer: BOUND, ..starting(&scratch, &script) };
@@ -88,14 +88,14 @@ fn of_many_clients_at_once_one_starts_the_daemon_and_all_are_connected() {
 fn a_daemon_that_does_not_listen_is_tried_again_until_one_does() {
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
-    // As one that lost against a daemon whose socket somebody removed.
+    // Like a daemon that lost against one whose socket was removed.
     let script = format!(r#"echo >>"{SCRATCH}/starts"; echo gave way >&3"#);
     let options = starting(&scratch, &script);
     let client = std::thread::spawn({
         let place = scratch.place.clone();
         move || Client::connect(&place, options).map(drop)
     });
-    // That is no failure, however often it happens.
+    // That is not a failure, however often it happens.
     wait_for_lines(&starts, 5);
     let _listener = scratch.listen();
     client.join().unwrap().unwrap();
@@ -136,7 +136,7 @@ fn a_starter_that_dies_leaves_the_start_to_the_next() {
         let place = scratch.place.clone();
         move || Client::connect(&place, options).map(drop)
     });
-    // Time for many attempts.
+    // Enough time for many attempts.
     let began = Instant::now();
     wait_until("a while passed", || began.elapsed() > Duration::from_millis(100));
     assert!(!starts.exists());

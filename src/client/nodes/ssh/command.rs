@@ -1,7 +1,7 @@
-//! The command line of ssh.
+//! Builds the command line of ssh.
 //!
-//! Keys, jump hosts, names and known hosts are those of the user's configuration. What would ask a
-//! person, open something else beside the connection, or outlive it is turned off.
+//! Keys, jump hosts, names and known hosts come from the user's configuration. The options here
+//! disable everything that would prompt the user, open another channel or outlive the connection.
 
 use std::ffi::OsString;
 
@@ -11,30 +11,32 @@ use crate::shell_word;
 /// How long ssh may take to connect, in seconds.
 const CONNECT_S: u32 = 10;
 
-/// How often ssh asks whether the other side is there, in seconds, and how often it may be silent.
+/// How often ssh checks whether the other side is alive, in seconds, and how many checks may go
+/// unanswered.
 const ALIVE_S: u32 = 5;
 const ALIVE_COUNT: u32 = 3;
 
-/// The arguments of ssh for a bridge at a host. `canal` is the program over there.
+/// The arguments of ssh for a bridge at a host. `canal` is the program on that host.
 #[must_use]
 pub fn arguments(host: &SshHost, canal: Option<&str>) -> Vec<OsString> {
     let options = [
-        // Nobody is there to type.
+        // No user is present to type.
         "BatchMode=yes".to_owned(),
         format!("ConnectTimeout={CONNECT_S}"),
         format!("ServerAliveInterval={ALIVE_S}"),
         format!("ServerAliveCountMax={ALIVE_COUNT}"),
-        // A connection that the user shares is used, but none is made that would outlive this one.
+        // ssh may use a connection that the user shares, but must not create one that outlives this
+        // one.
         "ControlMaster=no".to_owned(),
         "ControlPersist=no".to_owned(),
         "ClearAllForwardings=yes".to_owned(),
         "PermitLocalCommand=no".to_owned(),
         "RemoteCommand=none".to_owned(),
         "EscapeChar=none".to_owned(),
-        // What went wrong is read from what it says.
+        // canal derives the failure from the error output of ssh.
         "LogLevel=ERROR".to_owned(),
     ];
-    // No terminal, no agent, no X11.
+    // No terminal, no agent and no X11.
     let mut arguments: Vec<OsString> = ["-T", "-a", "-x"].map(OsString::from).into();
     for option in options {
         arguments.extend(["-o".into(), option.into()]);

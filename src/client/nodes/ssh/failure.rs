@@ -1,53 +1,53 @@
-//! What went wrong with ssh, in words that say what to do.
+//! Explains a failure of ssh, and advises what to do.
 //!
-//! ssh has one exit code (255) for all errors of its own, so they are told apart by what it says.
-//! canal runs it in the C locale.
+//! ssh has one exit code (255) for all its own errors, so this module distinguishes them by the
+//! error output. canal runs ssh in the C locale.
 
 use crate::protocol::node_address::{NodeAddress, SshHost};
 
-/// The exit code of ssh for errors of its own.
+/// The exit code of ssh for its own errors.
 const SSH_ITSELF: i32 = 255;
 
-/// The exit codes of a shell that cannot run the command, or does not find it.
+/// The exit codes of a shell that cannot run or find the command.
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
-/// The most bytes of a text that something else wrote, in a message.
+/// The most bytes of foreign text that a message quotes.
 const QUOTED_BYTES: usize = 200;
 
-/// Why a node cannot be used or reached.
+/// Why a node is unusable or unreachable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFailure {
-    /// Whether trying again cannot help before somebody changes something.
+    /// Whether another attempt is useless until a user changes something.
     pub permanent: bool,
-    /// What is wrong: a clause in lower case.
+    /// The problem, as a clause in lower case.
     pub what: String,
-    /// What to do about it.
+    /// Advice for the user.
     pub hint: Option<String>,
 }
 
 impl NodeFailure {
-    /// It may go away by itself.
+    /// A failure that may go away by itself.
     #[must_use]
     pub fn passing(what: impl Into<String>) -> Self {
         Self { permanent: false, what: what.into(), hint: None }
     }
 
-    /// Somebody has to change something.
+    /// A failure that stays until a user changes something.
     #[must_use]
     pub fn permanent(what: impl Into<String>) -> Self {
         Self { permanent: true, what: what.into(), hint: None }
     }
 
-    /// Adds what to do.
+    /// Adds advice.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 }
 
-/// Why an ssh ended. `canal` is the program over there, `code` the exit code (`None` if it was
-/// killed), `said` what it wrote to standard error.
+/// Why an ssh process ended. `canal` is the program on the host, `code` the exit code (`None` if a
+/// signal killed ssh), and `said` its error output.
 #[must_use]
 pub fn explain(host: &SshHost, canal: Option<&str>, code: Option<i32>, said: &str) -> NodeFailure {
     match code {
@@ -68,14 +68,14 @@ pub fn explain(host: &SshHost, canal: Option<&str>, code: Option<i32>, said: &st
     }
 }
 
-/// What a person would type to try it.
+/// The command that a user would type to try the connection.
 fn by_hand(host: &SshHost) -> String {
     let port = host.port.map(|port| format!("-p {port} ")).unwrap_or_default();
     let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
     format!("ssh {port}{user}{}", host.host)
 }
 
-/// How the host stands in `known_hosts`, as a word for a shell.
+/// The name of the host in `known_hosts`, quoted for a shell.
 fn known_as(host: &SshHost) -> String {
     match host.port {
         Some(port) => format!("'[{}]:{port}'", host.host),
@@ -83,7 +83,7 @@ fn known_as(host: &SshHost) -> String {
     }
 }
 
-/// The error of ssh itself.
+/// An error of ssh itself.
 fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
     let has = |words: &str| said.contains(words);
     let by_hand = by_hand(host);
@@ -144,9 +144,9 @@ fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
     }
 }
 
-/// The error of the bridge over there.
+/// An error of the bridge on the host.
 fn of_bridge(code: i32, said: &str) -> NodeFailure {
-    // The subcommand is unknown to a canal that has none.
+    // A canal without nodes does not know the subcommand.
     if said.contains("unknown command `bridge`") || said.contains("unrecognized subcommand") {
         return older();
     }
@@ -165,14 +165,14 @@ fn of_bridge(code: i32, said: &str) -> NodeFailure {
     }
 }
 
-/// The failure of a canal that knows no nodes.
+/// The failure of a canal that does not support nodes.
 #[must_use]
 pub fn older() -> NodeFailure {
     NodeFailure::permanent("the canal there is older and knows no nodes")
         .hint("install the same version on all nodes, and `canal daemon --replace` there")
 }
 
-/// The last line that says something.
+/// The last line that is not empty.
 fn last(said: &str) -> &str {
     said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Reaching a daemon over the user's own ssh.
+//! Reaches a daemon over the user's own ssh.
 
 mod command;
 mod failure;
