@@ -1,7 +1,7 @@
-//! `canal acquire`: take the lock for another process, or as a lease.
+//! `canal acquire`: takes a lock for another process, or as a lease.
 //!
-//! The grant is provisional until it was printed and confirmed. If canal ends before that, the
-//! daemon takes the grant back.
+//! The grant is provisional until canal has printed and confirmed it. If canal ends before that,
+//! the daemon withdraws the grant.
 
 use std::os::unix::process::parent_id;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::protocol::{
 use crate::run::SUCCESS;
 use crate::sys::process;
 
-/// What `--json` prints of a refusal.
+/// The `--json` output for a refusal.
 #[derive(Debug, Serialize)]
 struct Refused<'a> {
     refused: &'a str,
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
         return Err(Failed::new("-E 0 would mean to go on without the lock")
             .hint("`canal run -E 0` skips its command; with `canal acquire`, choose another code and test for it"));
     }
-    // Before the owner is looked up: errors in the options come first.
+    // This precedes the search for the owner, so that errors in the options come first.
     let lock = args.lock.with_operand(args.key.as_ref())?;
     let mut request = acquisition::request(&lock, &args.wait, args.session, &args.note, "")?;
     request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     let owner = match args.ttl {
         Some(ttl) => {
             request.lease = Some(lease(ttl)?);
-            // It outlives whatever it is asked for in.
+            // A lease outlives the session and frame in which it is requested.
             (request.session, request.frame) = (None, None);
             request.command = asker();
             None
@@ -104,8 +104,8 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     Ok(SUCCESS)
 }
 
-/// The error for a grant that was not confirmed. If its owner has ended meanwhile, the error is the
-/// one for an owner that ended earlier.
+/// The error for a grant that was not confirmed. If its owner has ended in the meantime, this is
+/// the same error as for an owner that ended earlier.
 fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
     let taken_back =
         matches!(&error, ClientError::Failure(failure) if failure.name == ErrorName::UnknownTag);
@@ -115,7 +115,7 @@ fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
     connect::failed(error)
 }
 
-/// The error for a lock over nodes without `--ttl`.
+/// The error for a lock at nodes without `--ttl`.
 fn not_for_a_process() -> Failed {
     wrong(
         "acquire",
@@ -126,18 +126,20 @@ fn not_for_a_process() -> Failed {
     )
 }
 
-/// A lease of this length, under a new handle.
+/// A request for a lease with this TTL, under a new handle.
 fn lease(ttl: Duration) -> Result<LeaseAsked, Failed> {
     let handle = client::handle().map_err(connect::failed)?;
     Ok(LeaseAsked { handle, ttl_ms: millis(ttl) })
 }
 
-/// The command line to show for a lease: that of the script, because this process ends at once.
+/// The command line to show for a lease. It is that of the script, because this process ends
+/// immediately.
 fn asker() -> String {
     process::command_line(parent_id()).unwrap_or_default()
 }
 
-/// What later steps need, as lines that a shell and the environment files of CI services take.
+/// The variables that later steps need, as lines for a shell and for the environment files of CI
+/// services.
 fn variables(handle: Handle, grant: &Grant) -> String {
     let slots = grant.keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot.to_string());
     let slots: Vec<_> = slots.collect();

@@ -1,6 +1,6 @@
-//! `canal complete`: gives names to the completion scripts while a user types.
+//! `canal complete`: lists names for the completion scripts while a user types.
 //!
-//! It starts no daemon, prints nothing to stderr, and gives nothing if the daemon does not answer
+//! It starts no daemon, prints nothing to stderr, and lists nothing if the daemon does not answer
 //! within [`DEADLINE`].
 
 use std::sync::mpsc;
@@ -15,21 +15,21 @@ use crate::protocol::StatusQuery;
 use crate::protocol::place::Place;
 use crate::run::SUCCESS;
 
-/// As long as typing may hang.
+/// The longest delay that a user who types should notice.
 const DEADLINE: Duration = Duration::from_millis(100);
 
-/// The most names to offer; a longer list does not help a user.
+/// The most names to list; a longer list does not help a user.
 const NAMES_MAX: u64 = 500;
 
 pub(crate) fn run(args: &CompleteArgs, global: &Global) -> u8 {
     let CompletionKind::Keys = args.what;
     if let (Ok(target), prefix) = (Target::of(global), args.prefix.clone()) {
         let (sender, receiver) = mpsc::channel();
-        // A thread because connecting may block; it ends with the process.
+        // Connecting may block, so this is a thread, which ends with the process.
         thread::spawn(move || sender.send(keys(&target.place, prefix)));
         let keys = receiver.recv_timeout(DEADLINE).ok().flatten().unwrap_or_default();
         let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
-        // A shell that does not read has no use for an error either.
+        // A shell that does not read the names does not need an error either.
         let _ = stdout::print(&lines);
     }
     SUCCESS

@@ -1,4 +1,4 @@
-//! `canal completions`: the scripts of `completions/`, which are part of the program.
+//! `canal completions`: prints the scripts of `completions/`, which are part of the program.
 
 use crate::cli::arguments::definition::{CompletionsArgs, Shell};
 use crate::cli::failed::Failed;

@@ -1,4 +1,4 @@
-//! `canal config`: the configuration in force, and where each value comes from.
+//! `canal config`: shows the configuration in force, and the source of each value.
 
 use crate::cli::arguments::definition::{ConfigArgs, Global};
 use crate::cli::connect;
@@ -12,7 +12,7 @@ use crate::protocol::{
 };
 use crate::run::SUCCESS;
 
-/// The most columns of a name, and of a value, that others are aligned to.
+/// The most columns to which names and values are aligned.
 const COLUMNS_MAX: usize = 40;
 
 pub(crate) fn run(args: &ConfigArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
@@ -60,7 +60,7 @@ fn padded(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(missing))
 }
 
-/// Where a value comes from: `default`, `line 12`, `--idle-exit`.
+/// The source of a value: `default`, `line 12`, `--idle-exit`.
 fn source(setting: &SettingInfo) -> String {
     let by = setting.by.as_deref();
     match (setting.source, setting.line, by) {

@@ -1,4 +1,4 @@
-//! `canal daemon`: run it, stop it, replace it.
+//! `canal daemon`: runs, stops, replaces or reloads the daemon.
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
     Ok(SUCCESS)
 }
 
-/// Ends the daemon that runs, if the one of these options could take its place.
+/// Ends the running daemon, if one with these options could take its place.
 fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
     let (place, uid) = (&options.place, crate::sys::process::user::geteuid().as_raw());
     let replacing = daemon::replace(place, uid)?;
@@ -69,7 +69,8 @@ fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
     }
     let until = Instant::now() + REPLACE_MAX;
     let mut free = false;
-    // One that a client was just starting may come up after the first, and goes too.
+    // A daemon that a client was just starting may come up after the first one ends, and must end
+    // too.
     while !free && Instant::now() < until {
         if let Some(pid) = stop(place)? {
             verbosity.detail(&format!("stopped the daemon, pid {pid}"));
@@ -86,28 +87,28 @@ fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
     Ok(())
 }
 
-/// How long a daemon that is stopped or replaced may take to end, how often it is asked to, and how often
-/// canal checks whether it has ended.
+/// How long a daemon may take to end when it is stopped or replaced, how often canal asks it to,
+/// and how often canal checks whether it has ended.
 const REPLACE_MAX: Duration = Duration::from_secs(10);
 const STOP_AGAIN: Duration = Duration::from_millis(500);
 const REPLACE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Ends the daemon that runs, and gives its pid if one did.
+/// Ends the running daemon, and returns its pid if there was one.
 fn stop(place: &Place) -> Result<Option<u32>, Failed> {
     let until = Instant::now() + REPLACE_MAX;
     loop {
         match Client::connect(place, Start::Never).and_then(|mut client| client.stop(&Stop {})) {
             Ok(stopping) => return Ok(Some(stopping.pid)),
             Err(ClientError::NoDaemon(_)) => return Ok(None),
-            // It ended before it answered, for instance because it was killed. A client may have
-            // started another one since.
+            // The daemon ended before it answered, for example because it was killed. A client may
+            // have started another one since.
             Err(ClientError::Gone) if Instant::now() < until => std::thread::sleep(REPLACE_PAUSE),
             Err(error) => return Err(connect::failed(error)),
         }
     }
 }
 
-/// Has the daemon that runs read its configuration again, and says what came of it.
+/// Makes the running daemon read its configuration again, and prints the result.
 fn reload(place: &Place, verbosity: Verbosity) -> Result<(), Failed> {
     let reloaded =
         Client::connect(place, Start::Never).and_then(|mut client| client.reload(&Reload {}));
@@ -147,7 +148,7 @@ fn milliseconds(length: Length) -> u64 {
     }
 }
 
-/// Whole seconds, rounded up; 0 is never.
+/// Whole seconds, rounded up; 0 means never.
 fn idle_seconds(length: Length) -> u64 {
     match length {
         Length::Finite(length) => {

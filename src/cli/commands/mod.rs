@@ -1,7 +1,7 @@
-//! One file (or folder) per subcommand; each has a `run`, which returns the exit code.
+//! The subcommands, one file or folder each, with a `run` that returns the exit code.
 //!
-//! Invariant: a command that fails returns [`Failed`](super::failed::Failed) and leaves printing it
-//! to `cli::main`.
+//! Invariant: a command that fails returns [`Failed`](super::failed::Failed), and `cli::main`
+//! prints it.
 
 pub(super) mod acquire;
 pub(super) mod complete;

@@ -1,4 +1,4 @@
-//! `canal release`: give back.
+//! `canal release`: releases a hold or a lease.
 
 use crate::cli::arguments::definition::{Global, ReleaseArgs};
 use crate::cli::arguments::handle::{GivenHandle, HandleArgs};
@@ -39,7 +39,8 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
             verbosity.note(&line);
         }
     }
-    // A token in the command says which hold is meant. A key does not: another one may have it by now.
+    // A token on the command line identifies the hold. A key does not, because another process may
+    // have it by now.
     if let Some(key) = force_key.filter(|_| !args.yes) {
         let again = format!("canal release --force --yes {key}");
         confirm("break the hold?", "nothing was released", &again, verbosity)?;
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     if args.json {
         stdout::print(&stdout::json(&released)?)?;
     }
-    // A hold that was broken by force is always reported.
+    // canal always reports a hold that was broken by force.
     let say = if args.force { Verbosity::note } else { Verbosity::detail };
     let (done, whose) = if args.force { ("broke the hold of", "by") } else { ("gave back", "of") };
     for line in lines(&released, done, whose) {
@@ -68,7 +69,7 @@ fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
     let query = StatusQuery { key: Some(key.to_owned()), ..StatusQuery::default() };
     let status = client.status(&query).map_err(connect::failed)?;
     let holders = status.keys.iter().filter(|it| it.key == key).flat_map(|it| &it.holders);
-    // The daemon names the key of a hold above or below.
+    // For a hold above or below the key, the daemon includes its key.
     let holders: Vec<&HolderInfo> = holders.filter(|holder| holder.key.is_none()).collect();
     match *holders {
         [holder] => Ok(holder.token),
@@ -82,14 +83,14 @@ fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
     }
 }
 
-/// Adds to the error what is easily overlooked: that a size is no part of KEY here, or that the owner
-/// is the parent process, which is not obvious in a pipe or a subshell.
+/// Adds a hint about what is easy to overlook: KEY has no size here, and the owner is the parent
+/// process, which is not obvious in a pipe or a subshell.
 fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> Failed {
     let not_held = matches!(&error, ClientError::Failure(f) if f.name == ErrorName::NotHeld);
     let failed = connect::failed(error);
     let is_sized = |key: &Key| key.as_str().contains(['=', ':']) && !key.as_str().contains('/');
     match owner {
-        // The daemon may know better who holds it.
+        // The daemon's own hint may be better.
         _ if !not_held || failed.hint.is_some() => failed,
         _ if args.key.as_ref().is_some_and(is_sized) => {
             failed.hint("KEY is a key as it stands here: leave out =VIEW and :COUNT of `--key`")
@@ -102,13 +103,13 @@ fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> F
     }
 }
 
-/// What is to be given back.
+/// The holds to release.
 enum What {
-    /// At the daemon of this place.
+    /// A hold at the daemon of this place.
     Here(Release),
     /// The only hold of this key, by force.
     Forced(String),
-    /// A lease over nodes.
+    /// A lease at nodes.
     OverNodes(Box<LeaseHandle>),
 }
 
@@ -123,8 +124,8 @@ impl What {
     }
 }
 
-/// Exactly one of KEY, --all, --handle, --force KEY and --force --token says what; if none does, the handle that
-/// the environment names.
+/// The holds that the command line names with exactly one of KEY, --all, --handle, --force KEY and
+/// --force --token; without these, the lease whose handle is in the environment.
 fn what(args: &ReleaseArgs) -> Result<What, Failed> {
     let error = |message: &str| Err(wrong("release", message));
     let others = args.key.is_some() || args.all || args.force || args.token.is_some();

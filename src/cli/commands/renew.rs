@@ -1,4 +1,4 @@
-//! `canal renew`: let a lease live on, once or as long as a process lives.
+//! `canal renew`: renews a lease, once or while a process lives.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::pidfd::Pidfd;
 
-/// The longest sleep at once. The clock of the sleep stands still while the machine is suspended,
-/// and that of the lease does not.
+/// The longest single sleep. The clock of the sleep stands still while the machine is suspended,
+/// but that of the lease does not.
 const SLEEP_MS_MAX: u64 = 30_000;
 
 pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
@@ -56,20 +56,20 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Re
     }
 }
 
-/// The lease that is renewed.
+/// The lease to renew.
 struct Lease {
     handle: Handle,
-    /// The TTL that it is to have from now on.
+    /// The new TTL of the lease.
     ttl_ms: Option<u64>,
-    /// Whether it is renewed until a process ends.
+    /// Whether canal renews it until a process ends.
     is_kept: bool,
     json: bool,
     verbosity: Verbosity,
 }
 
 impl Lease {
-    /// Renews it once, with a new note if there is one. The outer error ends the command: the lease is
-    /// lost, or its owner has given it back.
+    /// Renews the lease once, with a new note if there is one. The outer error ends the command:
+    /// the lease is lost, or its owner has released it.
     fn renew(
         &self,
         client: &mut Client,
@@ -77,7 +77,7 @@ impl Lease {
     ) -> Result<Result<Renewed, ClientError>, Failed> {
         match client.renew(&Renew { handle: self.handle, note, ttl_ms: self.ttl_ms }) {
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-                // A script gives its lease back while its renewals run beside it. Nothing is lost.
+                // A script releases its lease while its renewals run in parallel. Nothing is lost.
                 if self.is_kept && failure.reason.as_deref() == Some("released") {
                     self.verbosity.detail("the lease was given back: there is nothing to renew");
                     return Err(Failed::silent(SUCCESS));
@@ -88,8 +88,8 @@ impl Lease {
         }
     }
 
-    /// Renews it whenever a third of its TTL is over, until the process ends. A renewal that fails is
-    /// tried again soon; after a whole TTL without one the lease counts as lost.
+    /// Renews the lease every third of its TTL, until the process ends. After a failure, tries
+    /// again soon. After a whole TTL without a renewal, the lease counts as lost.
     fn keep(
         &self,
         client: &mut Client,
@@ -111,7 +111,7 @@ impl Lease {
                     }
                     self.verbosity.detail(&message(&renewed, &Now::here()));
                     (renewed_at, failing) = (asked_at, false);
-                    // Another client may have changed it.
+                    // Another client may have changed the TTL.
                     ttl_ms = renewed.lease.ttl_ms;
                 }
                 Err(error) if process.has_ended() => {
@@ -134,7 +134,7 @@ impl Lease {
     }
 }
 
-/// Whether the process ends within this time, by a clock that goes on in suspend.
+/// Whether the process ends within this time, by a clock that keeps running during suspend.
 fn ends_within(process: &Pidfd, time_ms: u64) -> bool {
     let until = boottime_ms_after(time_ms);
     loop {
@@ -149,7 +149,7 @@ fn ends_within(process: &Pidfd, time_ms: u64) -> bool {
     }
 }
 
-/// The failure of a lease that could not be renewed for as long as it lives.
+/// The failure if a lease could not be renewed for a whole TTL.
 fn not_renewed(ttl_ms: u64, error: &ClientError) -> Failed {
     let ttl = stated(Duration::from_millis(ttl_ms));
     let message = format!("the lease could not be renewed for {ttl} and counts as lost: {error}");

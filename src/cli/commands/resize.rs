@@ -1,4 +1,4 @@
-//! `canal resize`: store a size, pause a key or resume it.
+//! `canal resize`: stores the size of a key, pauses the key or resumes it.
 
 use crate::cli::arguments::definition::{Global, ResizeArgs};
 use crate::cli::arguments::lock::{stated_view, wire_view};
@@ -35,12 +35,12 @@ fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
     Ok(Resize { key: key.as_str().to_owned(), per, buckets, slots, forget: args.forget, pause })
 }
 
-/// What was done.
+/// The message about what was done.
 pub(super) fn told(asked: &Resize, resized: &Resized) -> String {
     sentence(resized, asked.pause.is_none() && asked.slots != Some(0))
 }
 
-/// `db: was 3x2, is 4x2; 5 held, 2 waiting`. `sized` says whether a size was changed.
+/// `db: was 3x2, is 4x2; 5 held, 2 waiting`. `sized` means that a size was changed.
 fn sentence(resized: &Resized, sized: bool) -> String {
     let Resized { key, before, now, paused, held, waiting } = resized;
     let shown = |view: &Option<String>| view.clone().unwrap_or_else(|| "not stored".to_owned());

@@ -1,4 +1,4 @@
-//! `canal run`: take the lock, become the command.
+//! `canal run`: takes the lock and becomes the command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -49,7 +49,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     request.max_run_ms = max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
     let wrapper = if limits.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
     request.wrapper = Some(wrapper);
-    // Found before anything is asked for: a typo does not queue.
+    // The command is looked up before the request, so that a typing error does not wait in the
+    // queue.
     let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
     if args.nodes.is_given() {
         acquisition::text_notes(&request.items, verbosity);
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     }
 }
 
-/// Fails if variables of two keys, such as `CANAL_SLOT_GPU`, would have one name.
+/// Fails if variables of two keys, such as `CANAL_SLOT_GPU`, would have the same name.
 fn check_variables(request: &Acquire) -> Result<(), Failed> {
     let counted = request.items.iter().filter(|item| item.mode.is_none());
     match clash(counted.map(|item| &*item.key)) {
@@ -86,11 +87,11 @@ fn check_variables(request: &Acquire) -> Result<(), Failed> {
     }
 }
 
-/// Why the command was not started.
+/// Why the command did not start.
 enum NotStarted {
-    /// Something failed, or was refused.
+    /// canal failed, or the daemon refused the request.
     Failed(Failed),
-    /// The daemon requires a supervisor beside the command; it did not look at the request yet.
+    /// The daemon requires a supervisor, and has not considered the request yet.
     SupervisorRequired,
 }
 
@@ -100,19 +101,19 @@ impl From<Failed> for NotStarted {
     }
 }
 
-/// All that is needed to take the lock and become the command.
+/// Everything that is needed to take the lock and become the command.
 struct Job<'a> {
     args: &'a RunArgs,
     verbosity: Verbosity,
     target: Target,
     command: Command,
     request: Acquire,
-    /// Whether the daemon said that the hold can be lost.
+    /// Whether the daemon reported that the hold can be lost.
     can_be_lost: bool,
 }
 
 impl Job<'_> {
-    /// Takes the lock and becomes the command; returns why it did not.
+    /// Takes the lock and becomes the command; returns only if that fails, with the reason.
     fn start(&self, child_channel: Option<ChildChannel>) -> NotStarted {
         let choice = self.args.wait.progress.unwrap_or_default();
         let obtained = acquisition::obtain(
@@ -157,7 +158,7 @@ impl Job<'_> {
         self.request.items.iter().map(|item| &*item.key).collect()
     }
 
-    /// Has a child do it, and stays as its parent.
+    /// Lets a child take the lock, and stays as its parent.
     fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
         let child = |child_channel| {
             let failed = match self.start(Some(child_channel)) {
@@ -175,7 +176,7 @@ impl Job<'_> {
     }
 }
 
-/// Says why the command was ended, if canal did that, and passes its end on.
+/// Prints why canal ended the command, if it did, and passes on how the command ended.
 fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u8 {
     if let Ended::TimeOver(signal) = ended {
         let after = limits.max_run.map(stated).unwrap_or_default();
@@ -184,7 +185,7 @@ fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u8 {
     ended.pass_on()
 }
 
-/// What the supervisor prints and asks while the command runs.
+/// The supervisor's messages and questions while the command runs.
 struct RunHooks<'a, 'b>(&'a Job<'b>);
 
 impl SupervisorHooks for RunHooks<'_, '_> {
@@ -226,19 +227,19 @@ fn argv(args: &RunArgs) -> Result<Vec<OsString>, Failed> {
     }
 }
 
-/// What only a shell understands in a word.
+/// Characters in a word that only a shell interprets.
 const SHELL_ONLY: &[char] = &[' ', '\t', '\n', '|', '&', ';', '<', '>', '(', ')', '$', '`', '*'];
 
-/// Commands that a shell does itself.
+/// Commands that are built into a shell.
 const BUILTINS: &[&str] = &[
     "cd", "export", "source", ".", "eval", "exec", "set", "ulimit", "umask", "if", "for", "while",
 ];
 
-/// The failure for a command that is not there; a command line for the shell needs `-c`.
+/// The failure for a command that does not exist. A command line for the shell needs `-c`.
 fn not_found(not_run: NotRun, args: &RunArgs) -> Failed {
     let name = not_run.command.to_string_lossy().into_owned();
     let line = args.command.len() == 1 && name.contains(SHELL_ONLY);
-    // A long line is no file name at all.
+    // A long line cannot be a file name.
     let too_long = line && not_run.error.raw_os_error() == Some(libc::ENAMETOOLONG);
     let is_for_shell = (not_run.code == OwnCode::NotFound || too_long)
         && args.how.shell.is_none()
@@ -257,7 +258,8 @@ fn not_found(not_run: NotRun, args: &RunArgs) -> Failed {
 /// The most columns of a command line that a hint repeats.
 const HINT_COLUMNS: usize = 60;
 
-/// Without any key, what stands before `--` was probably meant as one: `canal run nightly -- ./x`.
+/// If no option names a key, the word before `--` was probably meant as one: `canal run nightly --
+/// ./x`.
 fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
     match args.command.as_slice() {
         [key, dashes, ..] if args.lock.names_none() && dashes == "--" => {
@@ -268,7 +270,7 @@ fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
     }
 }
 
-/// What cannot be asked for with `--jobserver`.
+/// Checks that the request is possible with `--jobserver`.
 fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result<(), Failed> {
     if !args.how.jobserver {
         return Ok(());
@@ -291,7 +293,7 @@ fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the command is held to; `None` if nothing needs a parent.
+/// The limits of the command; `None` if nothing needs a parent.
 fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
     let Some(max_run) = how.max_run else {
         let given =
@@ -314,7 +316,7 @@ fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
     }))
 }
 
-/// What a command is held to that may run for ever.
+/// The limits of a command that may run forever.
 fn unlimited(how: &HowArgs) -> Limits {
     Limits {
         max_run: None,

@@ -1,4 +1,4 @@
-//! `canal test`: ask whether locks are free, without taking them.
+//! `canal test`: checks whether locks are free, without taking them.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::protocol::{
 };
 use crate::run::SUCCESS;
 
-/// What `--json` prints of locks that are free.
+/// The `--json` output if all locks are free.
 #[derive(Debug, Serialize)]
 struct Free<'a> {
     free: bool,
@@ -25,7 +25,7 @@ struct Free<'a> {
     notes: Vec<SizeNote>,
 }
 
-/// What `--json` prints of locks that are not all free.
+/// The `--json` output if at least one lock is not free.
 #[derive(Debug, Serialize)]
 struct Busy<'a> {
     free: bool,
@@ -66,7 +66,7 @@ fn busy<'a>(failure: &'a Failure, asked: &[WireItem]) -> Busy<'a> {
     Busy { free: false, refused, message, holders, notes: notes(asked) }
 }
 
-/// How the keys were read.
+/// How canal read the keys.
 fn notes(asked: &[WireItem]) -> Vec<SizeNote> {
     asked.iter().filter_map(SizeNote::of_text).collect()
 }

@@ -1,4 +1,4 @@
-//! The clock of this machine. No lock depends on it; the times that canal shows do.
+//! Checks the clock of this machine. No lock depends on it, but the times that canal shows do.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::cli::arguments::duration::short;
 use crate::protocol::DaemonInfo;
 use crate::sys::{clock, peer, process};
 
-/// canal is not older than this: 2026-01-01, in milliseconds.
+/// canal is not older than 2026-01-01, in milliseconds.
 const EARLIEST_MS: u64 = 1_767_225_600_000;
 
-/// Tokens count from the time of the day. 2100-01-01, in milliseconds.
+/// The year 2100, in milliseconds. Tokens derive from the time of day.
 const LATEST_MS: u64 = 4_102_444_800_000;
 
-/// A daemon takes less time than this from its start until it says when it started.
+/// A daemon takes less time than this from its start until it records its start.
 const JUMP_MIN: Duration = Duration::from_secs(60);
 
-/// The kernel tells when a process started in hundredths of a second.
+/// The kernel counts the start times of processes in hundredths of a second.
 const TICK_MS: u64 = 10;
 
 pub(super) fn look(daemon: Option<&DaemonInfo>) -> Vec<Finding> {
@@ -45,15 +45,15 @@ fn time_of_day(now_ms: u64) -> Finding {
     }
 }
 
-/// How long the daemon has run, by a clock that nobody sets. `None` if the process cannot be seen
+/// How long the daemon has run, by a clock that cannot be set. `None` if the process is not visible
 /// from here.
 fn age_ms(pid: u32) -> Option<u64> {
     process::name(pid).filter(|name| name == "canal")?;
     Some(peer::ticks_now().checked_sub(process::started(pid)?)? * TICK_MS)
 }
 
-/// A daemon noted when it started. If by now the clock gives another time for that moment, somebody
-/// has set it since.
+/// Compares the start of a daemon as it recorded it with that moment by the present clock. A
+/// difference means that the clock was set in between.
 fn jump(noted_ms: u64, started_ms: u64) -> Option<Finding> {
     let by = Duration::from_millis(noted_ms.abs_diff(started_ms));
     (by >= JUMP_MIN).then(|| {

@@ -1,5 +1,4 @@
-//! Whether `canal` is found by those who do not have the PATH of a login: cron, and the commands of
-//! ssh(1).
+//! Checks whether cron and the commands of ssh(1), which lack the PATH of a login, find `canal`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use super::finding::Finding;
 
-/// The PATH of a crontab that sets none; users' crontabs do not take that of `/etc/crontab`.
+/// The PATH of a crontab that sets none. Users' crontabs do not inherit the PATH of `/etc/crontab`.
 const PATH_OF_CRON: &str = "/usr/bin:/bin";
 
-/// The PATH of a command that sshd runs without a login, if nothing else is configured. Builds of
-/// sshd differ; these folders are in all of them.
+/// The PATH of a command that sshd runs without a login, unless configured otherwise. Builds of
+/// sshd differ, but all of them include these directories.
 const PATH_OF_SSH: &str = "/usr/bin:/bin";
 
 const CRONTAB: &str = "/etc/crontab";
 const ENVIRONMENT: &str = "/etc/environment";
 
-/// One of them is there where cron is.
+/// At least one of these exists if cron is installed.
 const CRON_IS_THERE: [&str; 4] = [CRONTAB, "/etc/cron.d", "/usr/sbin/cron", "/usr/sbin/crond"];
 
-/// One of them is there where sshd is.
+/// At least one of these exists if sshd is installed.
 const SSHD_IS_THERE: [&str; 2] = ["/etc/ssh/sshd_config", "/usr/sbin/sshd"];
 
 pub(super) fn look() -> Vec<Finding> {
@@ -41,7 +40,7 @@ pub(super) fn look() -> Vec<Finding> {
     findings
 }
 
-/// What a crontab finds with its PATH.
+/// The program that a crontab with this PATH finds.
 fn of_crontab(who: &str, path: &str, own: &Path) -> Finding {
     let shown = own.display();
     match find(path, own) {
@@ -59,7 +58,7 @@ fn of_crontab(who: &str, path: &str, own: &Path) -> Finding {
     }
 }
 
-/// What `ssh HOST canal …` finds. `stated`: the PATH of `/etc/environment`.
+/// The program that `ssh HOST canal …` finds. `stated` is the PATH in `/etc/environment`.
 fn of_ssh(stated: Option<&str>, own: &Path) -> Finding {
     let (path, shown) = (stated.unwrap_or(PATH_OF_SSH), own.display());
     match find(path, own) {
@@ -86,12 +85,12 @@ fn of_ssh(stated: Option<&str>, own: &Path) -> Finding {
     }
 }
 
-/// The folders of a PATH, as text that fits any width.
+/// The directories of a PATH, as text that can be folded to any width.
 fn folders(path: &str) -> String {
     path.replace(':', ", ")
 }
 
-/// What a PATH leads to.
+/// The result of a search in a PATH.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     This(PathBuf),
@@ -99,7 +98,7 @@ enum Found {
     Nothing,
 }
 
-/// The first `canal` in a PATH that can be executed.
+/// The first executable `canal` in a PATH.
 fn find(path: &str, own: &Path) -> Found {
     let files =
         path.split(':').filter(|dir| !dir.is_empty()).map(|dir| Path::new(dir).join("canal"));
@@ -114,7 +113,7 @@ fn find(path: &str, own: &Path) -> Found {
     }
 }
 
-/// The PATH that a file of assignments sets: the last one counts.
+/// The PATH in a file of assignments. The last one counts.
 fn stated_path(text: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;

@@ -1,4 +1,4 @@
-//! The daemon, its configuration and its engine.
+//! Checks the daemon, its configuration and its engine.
 
 use super::finding::Finding;
 use crate::cli::commands::config::changed;
@@ -11,7 +11,7 @@ use crate::protocol::{
     Configuration, ConfigurationQuery, DaemonInfo, EngineInfo, Status, StatusQuery,
 };
 
-/// What was found, and what the daemon says of itself, if one answers.
+/// Returns the findings, and the daemon's description of itself if one answers.
 pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
     let query = StatusQuery { names_max: Some(0), ..StatusQuery::default() };
     let asked = Client::connect(place, Start::Never).and_then(|mut client| {
@@ -35,7 +35,7 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
     }
 }
 
-/// What can be said where no daemon can be asked.
+/// The findings if no daemon can be asked.
 pub(super) fn unasked(place: &Place) -> Vec<Finding> {
     vec![file(place)]
 }
@@ -58,7 +58,7 @@ fn none(place: &Place) -> Finding {
     }
 }
 
-/// The configuration that the next daemon would read.
+/// Checks the configuration that the next daemon would read.
 fn file(place: &Place) -> Finding {
     match daemon::check_configuration(place) {
         Ok(Some(file)) => Finding::fine("configuration", format!("{} can be used", file.display())),
@@ -83,7 +83,7 @@ fn about(status: &Status, place: &Place) -> Vec<Finding> {
             "`canal daemon --replace` puts the new one in its place; all locks stay held",
         )
     };
-    // What keeps the locks of this machine apart is looked at by itself.
+    // A separate check covers whatever separates the locks of this machine.
     let is_told_elsewhere = |note: &str| place.is_users_own() && Separation::is_told_by(note);
     let notes = daemon.notes.iter().filter(|note| !is_told_elsewhere(note));
     let notes = notes.map(|note| Finding::note("daemon", note));

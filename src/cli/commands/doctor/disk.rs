@@ -1,4 +1,4 @@
-//! The disks under the journal and the durable state.
+//! Checks the disks of the journal and the durable state.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use super::finding::Finding;
 use crate::protocol::place::Place;
 
-/// With less room than this, the next requests may be refused.
+/// With less space than this, the daemon may refuse the next requests.
 const BYTES_MIN: u64 = 16 * 1024 * 1024;
 
-/// The same, of files.
+/// With fewer free files than this, the daemon may refuse the next requests.
 const FILES_MIN: u64 = 100;
 
 const MIB: u64 = 1024 * 1024;
@@ -33,7 +33,7 @@ pub(super) fn look(place: &Place) -> Vec<Finding> {
     findings
 }
 
-/// The directory, or the nearest one above it that is there.
+/// The directory, or its nearest ancestor that exists.
 fn existing(dir: &Path) -> Option<&Path> {
     dir.ancestors().find(|dir| dir.is_dir())
 }
@@ -56,7 +56,7 @@ fn room(about: &'static str, dir: &Path) -> Finding {
         );
     }
     let bytes = found.blocks_available().saturating_mul(found.fragment_size());
-    // Some file systems have no limit on files, and say 0 of 0.
+    // Some file systems do not limit the number of files, and report 0 of 0.
     let few_files = found.files() > 0 && found.files_available() < FILES_MIN;
     if bytes < BYTES_MIN || few_files {
         let files = found.files_available();

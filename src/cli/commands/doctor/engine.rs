@@ -1,6 +1,6 @@
-//! An engine that is to be used: whether a daemon here could use it.
+//! Checks whether a daemon here could use an engine.
 //!
-//! Invariant: nothing is changed at the engine, not even for a moment.
+//! Invariant: the check changes nothing at the engine, not even temporarily.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::cli::failed::Failed;
 use crate::daemon::{self, Identity, Inspection, Outage, SeenEngine, TableSize, Transport};
 use crate::protocol::place::Place;
 
-/// Clocks that differ by less are as good as alike.
+/// Clocks that differ by less count as equal.
 const CLOCK_MS: i64 = 2_000;
 
 const MIB: u64 = 1024 * 1024;
 
-/// How many hosts are named.
+/// How many hosts the finding names.
 const HOSTS_NAMED: usize = 8;
 
-/// Looks at the engine with this address, else at the one that `CANAL_ENGINE` or the configuration
-/// names. What is wrong with the configuration as a whole was `found` already.
+/// Checks the engine at this address, or else the one that `CANAL_ENGINE` or the configuration
+/// names. `found` is the result of the check of the whole configuration.
 pub(super) fn look(place: &Place, url: Option<&str>, found: &[Finding]) -> Vec<Finding> {
     match daemon::look_at_engine(place, url) {
         Ok(None) => Vec::new(),
@@ -64,7 +64,7 @@ fn about(engine: &SeenEngine) -> Vec<Finding> {
     findings
 }
 
-/// Whether a server can be used.
+/// Whether a server is usable.
 fn reached(engine: &str, (server, version): &(String, Result<String, Outage>)) -> Finding {
     match version {
         Ok(version) => Finding::fine("engine", format!("{engine}: {server} answers, {version}")),
@@ -103,7 +103,7 @@ fn size(seen: &Inspection) -> String {
     }
 }
 
-/// Who else is there.
+/// Reports which other hosts use the engine.
 fn hosts(engine: &SeenEngine) -> Finding {
     let (about, SeenEngine { label, seen, .. }) = ("engine hosts", engine);
     if let Some(other) = &engine.label_taken_by {

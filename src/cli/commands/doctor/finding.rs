@@ -1,27 +1,27 @@
-//! What was found about a thing.
+//! Defines the result of a check.
 
 use serde::Serialize;
 
-/// How a thing is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Level {
-    /// As it should be.
+    /// Everything is in order.
     Fine,
-    /// Good to know; nothing has to be done.
+    /// Worth knowing, but nothing needs to be done.
     Note,
-    /// Something has to be done.
+    /// The user must do something.
     Problem,
 }
 
-/// What was found about a thing.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    /// The thing: `socket`, `disk` …
+    /// The subject: `socket`, `disk` …
     pub(super) about: &'static str,
     pub(super) level: Level,
     pub(super) message: String,
-    /// What to do.
+    /// Advice for the user.
     pub(super) hint: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl Finding {
         Self { level: Level::Note, ..Self::fine(about, message) }
     }
 
-    /// A note with what can be done about it.
+    /// A note with advice.
     pub(super) fn advice(
         about: &'static str,
         message: impl Into<String>,

@@ -1,4 +1,4 @@
-//! The hooks of the configuration: whether their programs could be run.
+//! Checks whether the programs of the configured hooks can run.
 
 use crate::sys::process::user::geteuid;
 
@@ -9,7 +9,7 @@ use crate::protocol::place::Place;
 
 pub(super) fn look(place: &Place, daemon: Option<&DaemonInfo>) -> Vec<Finding> {
     let uid = daemon.map_or_else(|| geteuid().as_raw(), |daemon| daemon.uid);
-    // What is wrong with the configuration as a whole is found already.
+    // Another check reports errors in the configuration as a whole.
     let seen = daemon::look_at_hooks(place, uid).unwrap_or_default();
     seen.iter().map(about).collect()
 }

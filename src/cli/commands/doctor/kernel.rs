@@ -1,4 +1,5 @@
-//! What the kernel has, what canal does without it, and the limits of this process.
+//! Checks the features of the kernel, how canal replaces missing ones, and the limits of this
+//! process.
 
 use std::path::Path;
 
@@ -7,10 +8,10 @@ use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::process::Origin;
 use crate::sys::{fds, peer};
 
-/// With fewer descriptors no daemon starts.
+/// With fewer descriptors, no daemon starts.
 const DESCRIPTORS_MIN: u64 = 64;
 
-/// What is missing in /proc.
+/// Reports what is missing in /proc.
 fn proc() -> Option<Finding> {
     const HINT: &str = "mount /proc here: `mount -t proc proc /proc`";
     match Origin::read() {

@@ -1,6 +1,7 @@
-//! `canal doctor`: looks for what is wrong with a set-up, and says what to do about it.
+//! `canal doctor`: finds problems with a setup, and explains how to fix them. Each file of this
+//! folder checks one subject.
 //!
-//! Invariant: it changes nothing, here or at an engine, and starts no daemon. Each file of this folder looks at one thing.
+//! Invariant: it changes nothing, here or at an engine, and starts no daemon.
 
 mod clock;
 mod command_path;
@@ -28,10 +29,10 @@ use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::run::SUCCESS;
 
-/// The exit code if there is something to do.
+/// The exit code if there are problems.
 const PROBLEMS: u8 = 1;
 
-/// What `--json` prints.
+/// The `--json` output.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     findings: &'a [Finding],
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global, _: Verbosity) -> Result<u8
         if can_ask { daemon::look(&place) } else { (daemon::unasked(&place), None) };
     findings.extend(found);
     findings.extend(hooks::look(&place, daemon.as_ref()));
-    // A daemon that runs says itself how its engine is.
+    // A running daemon reports the state of its engine itself.
     let is_asked_for = args.engine.is_some() || std::env::var_os("CANAL_ENGINE").is_some();
     if daemon.is_none() || is_asked_for {
         let seen = engine::look(&place, args.engine.as_deref(), &findings);
@@ -66,23 +67,23 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global, _: Verbosity) -> Result<u8
     Ok(if problems == 0 { SUCCESS } else { PROBLEMS })
 }
 
-/// The columns of stdout, if it is a terminal that says them.
+/// The columns of stdout, if it is a terminal that reports them.
 fn columns() -> Option<usize> {
     let stdout = io::stdout();
     let (Width(columns), _) = terminal_size_of(&stdout)?;
     (stdout.is_terminal() && columns > 0).then(|| columns.into())
 }
 
-/// Where the messages begin, if they stand beside what they are about.
+/// The column where messages begin if they are next to their subject.
 const INDENT: usize = 24;
 
-/// With fewer columns, messages stand below what they are about.
+/// With fewer columns, messages are below their subject.
 const BESIDE_MIN: usize = 72;
 
-/// How far messages are indented then.
+/// How far messages are indented below their subject.
 const BELOW_INDENT: usize = 2;
 
-/// One paragraph for each finding. In a log each message is one line.
+/// One paragraph for each finding. In a log, each message is one line.
 fn page(findings: &[Finding], columns: Option<usize>) -> String {
     let mut page = String::new();
     for Finding { about, level, message, hint } in findings {

@@ -1,4 +1,4 @@
-//! What keeps the locks of this machine apart: daemons whose locks are not those of ours.
+//! Checks for daemons with separate tables of locks on this machine.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
 
-/// What to do where only root can do something for all users.
+/// Advice for cases in which only root can do something for all users.
 const SHARE: &str = "where commands of several users must exclude each other: ";
 
 pub(super) fn look(place: &Place) -> Vec<Finding> {
@@ -27,7 +27,8 @@ pub(super) fn look(place: &Place) -> Vec<Finding> {
         .filter_map(|uid| match uid == own {
             _ if place.rule == Rule::Shared => Some(left_over(uid)),
             true => Some(own_elsewhere(uid)),
-            // What is left of it matters to those who share the table.
+            // A leftover daemon of another user matters only to users who share the machine's
+            // table.
             false if is_shared => None,
             false => Some(other_user(uid, sudo)),
         })
@@ -49,8 +50,8 @@ fn separation(separation: &Separation, sudo: Option<u32>) -> Vec<Finding> {
     }
 }
 
-/// A daemon of the time before this machine had one for all users. The clients of its user have it
-/// end, or refuse to use the other one while it holds something, so that no lock is in two tables.
+/// A daemon from before this machine had one for all users. The clients of its user end it, or
+/// refuse to use the machine's daemon while it has holds, so that no lock is in two tables.
 fn left_over(uid: u32) -> Finding {
     let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
     let message = format!(

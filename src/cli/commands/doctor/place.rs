@@ -1,4 +1,4 @@
-//! The socket, why it is that one, and its directory.
+//! Checks the socket, why it was chosen, and its directory.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +11,8 @@ use crate::cli::wording::machine_daemon;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, IfMissing, open_private};
 
-/// What was found, and whether the daemon there can be asked: a client that connects repairs the
-/// user's own directory.
+/// Returns the findings, and whether the daemon there can be asked. A client that connects repairs
+/// the user's own directory.
 pub(super) fn look(place: &Place, is_option: bool) -> (Vec<Finding>, bool) {
     let why = match place.rule {
         Rule::Given if is_option => "--socket names it",
@@ -56,7 +56,7 @@ fn directory(place: &Place) -> (Finding, bool) {
     }
 }
 
-/// Whether the file system gives locks, without which no daemon starts.
+/// Whether the file system supports locks, without which no daemon starts.
 fn can_lock(dir: OwnedFd) -> io::Result<()> {
     fs2::FileExt::try_lock_shared(&File::from(dir))
 }

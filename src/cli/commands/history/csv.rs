@@ -1,4 +1,4 @@
-//! Comma-separated values, as RFC 4180 has them.
+//! Formats records as comma-separated values (RFC 4180).
 
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::user_name;
@@ -24,7 +24,7 @@ const NAMES: [&str; 17] = [
     "at_least",
 ];
 
-/// A line of names, and one for each record.
+/// A line of names, and one line for each record.
 pub(super) fn text(records: &[HistoryRecord]) -> String {
     let mut text = line(NAMES.map(str::to_owned));
     for record in records {

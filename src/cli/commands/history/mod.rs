@@ -1,4 +1,5 @@
-//! `canal history`: what ended, when, how, and how long it waited and held its locks.
+//! `canal history`: shows which requests ended, when and how, and how long they waited and held
+//! their locks.
 
 mod csv;
 pub(super) mod page;
@@ -24,15 +25,15 @@ use crate::client::Client;
 use crate::protocol::{HistoryPage, HistoryQuery, HistoryRecord};
 use crate::run::SUCCESS;
 
-/// How many records are shown to a person who names no number.
+/// How many records to show if the user passes no count.
 const SHOWN: u64 = 50;
 
-/// What `--json` prints.
+/// The `--json` output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct History {
-    /// The oldest first.
+    /// The records, the oldest first.
     pub(super) records: Vec<HistoryRecord>,
-    /// How many records the daemon left out since it started.
+    /// How many records the daemon has dropped since it started.
     pub(super) dropped: u64,
 }
 
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &HistoryArgs, global: &Global, _: Verbosity) -> Result<u
     Ok(SUCCESS)
 }
 
-/// Asks for what the command line names.
+/// Asks for the records that the command line selects.
 fn ask(client: &mut Client, args: &HistoryArgs) -> Result<History, Failed> {
     let all = if args.json || args.csv { u64::MAX } else { SHOWN };
     let query = HistoryQuery {
@@ -64,13 +65,13 @@ fn ask(client: &mut Client, args: &HistoryArgs) -> Result<History, Failed> {
     ask_all(client, query, args.count.unwrap_or(all))
 }
 
-/// Asks for what ended last of a key and those below it.
+/// Asks for the latest records of a key and of the keys below it.
 pub(super) fn of_key(client: &mut Client, key: &str) -> Result<History, Failed> {
     let query = HistoryQuery { key: Some(key.to_owned()), ..HistoryQuery::default() };
     ask_all(client, query, SHOWN)
 }
 
-/// Asks for one page after the other until there are as many records as were asked for.
+/// Asks for one page after the other until there are as many records as requested.
 fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<History, Failed> {
     let (mut query, mut left) = (query, count);
     let mut found = History::default();
@@ -82,7 +83,7 @@ fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<Histo
         left -= records.len() as u64;
         found.records.append(&mut records);
         found.dropped = dropped;
-        // A page that goes back is the last one, whatever it says.
+        // If the next page is not older than this one, this one counts as the last.
         let goes_on = before.filter(|next| query.before.is_none_or(|last| *next < last));
         let Some(next) = goes_on.filter(|_| left > 0) else { break };
         query.before = Some(next);

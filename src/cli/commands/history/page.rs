@@ -1,4 +1,4 @@
-//! The table for people: one line for each record, the newest last.
+//! Formats records as a table: one line for each record, the newest last.
 
 use anstyle::Style;
 use nix::sys::signal::Signal;
@@ -12,7 +12,7 @@ use crate::cli::wording::time::Now;
 use crate::protocol::HistoryRecord;
 
 const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY  COMMAND"];
-/// The column that says how a record ended.
+/// The column that shows how a record ended.
 const HOW: usize = 1;
 const PLAIN: Style = Style::new();
 const FAINT: Style = Style::new().dimmed();
@@ -78,7 +78,7 @@ fn how(record: &HistoryRecord) -> String {
         (_, _, other) => sanitize(other),
     };
     match record.held_ms {
-        // Its process was ended while it waited.
+        // The process was ended while it waited.
         None if record.exit.is_some() || record.signal.is_some() => format!("({text})"),
         _ => text,
     }

@@ -1,5 +1,7 @@
-//! The rows of a trace: each key is a process, each of its slots a thread, and each hold an event in the
-//! row of its slot. A wait is an asynchronous event of the key.
+//! Arranges records as the rows of a trace.
+//!
+//! A key is a process, each of its slots a thread, and each hold an event in the row of its slot. A
+//! wait is an asynchronous event of the key.
 //!
 //! Invariant: no two events of a row overlap.
 
@@ -32,7 +34,7 @@ pub(super) struct Event<'a> {
     args: Args<'a>,
 }
 
-/// What is shown of an event that is selected, or the name of a row.
+/// The details of a selected event, or the name of a row.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 enum Args<'a> {
@@ -66,13 +68,13 @@ struct About<'a> {
     number: u64,
 }
 
-/// A row of a key, in the order in which rows are shown.
+/// A row of a key, in display order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Row {
     Slot(u64),
     Write(usize),
     Read(usize),
-    /// Of holds that share the slots of another one.
+    /// A row for holds that share the slots of another hold.
     Shared(usize),
 }
 
@@ -98,14 +100,14 @@ struct Span<'a> {
     record: &'a HistoryRecord,
 }
 
-/// What happened to a key.
+/// The records of one key.
 #[derive(Debug, Default)]
 struct OfKey<'a> {
     slots: BTreeMap<u64, Vec<Span<'a>>>,
     writes: Vec<Span<'a>>,
     reads: Vec<Span<'a>>,
     shared: Vec<Span<'a>>,
-    /// What waited for the key, as the first one of its request.
+    /// The requests that waited, with this key as their first one.
     waited: Vec<&'a HistoryRecord>,
 }
 
@@ -178,8 +180,8 @@ fn sorted<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
     spans
 }
 
-/// The holds of a slot, which had it one after the other. The end of a hold is noted a moment after the
-/// next one has begun, so it is moved to there.
+/// The holds of a slot, which never overlap. The end of a hold is recorded shortly after the next
+/// one begins, so this moves the end to that begin.
 fn in_turn<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
     let mut spans = sorted(spans);
     let begins: Vec<u64> = spans.iter().skip(1).map(|span| span.begin_ms).collect();
@@ -189,7 +191,7 @@ fn in_turn<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
     spans
 }
 
-/// Holds that may overlap: each is in the first row in which there is room for it.
+/// Arranges holds that may overlap: each goes into the first row that has room for it.
 fn beside_each_other<'a>(
     spans: &[Span<'a>],
     row: fn(usize) -> Row,
@@ -239,7 +241,7 @@ fn wait(record: &HistoryRecord, pid: usize) -> [Event<'_>; 2] {
     })
 }
 
-/// The command, or if that is not the caller's to see, the user.
+/// The command, or the user if the caller may not see the command.
 fn name(record: &HistoryRecord) -> String {
     match record.command.as_deref() {
         Some(command) if !command.is_empty() => command_line(command),
@@ -314,7 +316,7 @@ mod tests {
         events(records).iter().map(|event| serde_json::to_value(event).unwrap()).collect()
     }
 
-    /// The name of the row of an event.
+    /// The name of an event's row.
     fn row(all: &[Value], event: &Value) -> String {
         let of_kind = |kind: &str, at: &str| {
             let is_it = |it: &&Value| {
@@ -344,7 +346,7 @@ mod tests {
     fn each_slot_is_a_row_and_each_key_a_process() {
         let records = [
             record(1, 9_000, Some(4_000), vec![item("db", Mode::Counted, Some("0-1"))]),
-            // It began with the end of the one before, which was noted 3 ms later.
+            // It began at the end of the one before, which was recorded 3 ms later.
             record(2, 9_500, Some(503), vec![item("db", Mode::Counted, Some("1"))]),
             record(3, 9_900, Some(900), vec![item("w", Mode::Write, None)]),
         ];
@@ -401,14 +403,14 @@ mod tests {
         let mut other = record(1, 9_000, Some(1), vec![item("a", Mode::Counted, Some("x,5,7-"))]);
         other.command = None;
         let all = shown(&[other]);
-        // Ranges that make no sense are left out.
+        // Ranges that make no sense are ignored.
         let found = holds(&all);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].0.as_str(), found[0].3.as_str()), ("a: slot 5", "4000000"));
     }
 
     proptest! {
-        /// Whatever the clock did: events of a row come one after the other.
+        /// Whatever the clock does, the events of a row never overlap.
         #[test]
         fn no_events_of_a_row_overlap(
             all in proptest::collection::vec((0..50_u64, 0..30_u64, 0..4_u8, 0..3_u64), 1..40)

@@ -1,4 +1,5 @@
-//! `canal trace`: what ended as a trace in the Chrome trace-event format, for ui.perfetto.dev.
+//! `canal trace`: prints ended requests as a trace in the Chrome trace-event format, for
+//! ui.perfetto.dev.
 
 use super::{ask_all, finite, rows};
 use crate::cli::arguments::definition::{Global, TraceArgs};
@@ -10,7 +11,7 @@ use crate::cli::output::stdout;
 use crate::protocol::HistoryQuery;
 use crate::run::SUCCESS;
 
-/// Prints a trace. Half of one is of no use, so a reader that is gone is a failure.
+/// Prints a trace. If the reader goes away, that is a failure, because half a trace is useless.
 pub(crate) fn run(args: &TraceArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
     let query = HistoryQuery {
         key: args.key.as_ref().map(|key| key.as_str().to_owned()),

@@ -1,8 +1,8 @@
-//! Ends a process with those that it has started, and waits until they have ended.
+//! Ends a process and the processes that it started, and waits until all have ended.
 //!
-//! Invariant: a process is signalled only through a pidfd that was opened while it descended from
-//! the process that was shown, or was an orphan of its group. The process that was shown gets its
-//! first signal from the daemon, which sends none if that process no longer holds or waits.
+//! Invariant: canal signals a process only through a pidfd that it opened while the process was a
+//! descendant of the process shown, or an orphan of its group. The daemon sends the first signal to
+//! the process shown, and sends none if that process no longer holds or waits.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,21 +23,22 @@ use crate::protocol::{ErrorName, Kill, KillTarget};
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{self, add_descendants, add_orphans_of_group, uid_of};
 
-/// How often canal looks for processes that were started meanwhile.
+/// How often canal looks for newly started processes.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// A holder or waiter, and the processes that it has started.
 #[derive(Debug)]
 pub(in crate::cli) struct Ending<'a> {
     pub(super) target: &'a KillTarget,
-    /// First the process itself; its number is 0 if it has none here. Empty if it cannot be known.
+    /// The processes, starting with the holder or waiter itself, whose pid is 0 if it has none
+    /// here. Empty if it cannot be known.
     tree: Vec<(u32, Pidfd)>,
-    /// Those that canal may not signal, which was reported.
+    /// The processes that canal may not signal, and has reported.
     refused: BTreeSet<u32>,
 }
 
 impl<'a> Ending<'a> {
-    /// The processes as they are now.
+    /// Finds the processes as they are now.
     pub(in crate::cli) fn find(
         client: &mut Client,
         target: &'a KillTarget,
@@ -45,7 +46,7 @@ impl<'a> Ending<'a> {
         let kill = kill(target, Signal::SIGTERM);
         let process = match client.process_to_kill(&kill) {
             Ok(process) => process,
-            // The order that follows says what has changed.
+            // The signal that follows reports what has changed.
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::NotHeld => None,
             Err(error) => return Err(connect::failed(error)),
         };
@@ -56,19 +57,19 @@ impl<'a> Ending<'a> {
         Ok(ending)
     }
 
-    /// How many processes it has started that still run.
+    /// How many of the processes that it started are still running.
     pub(super) fn started(&self) -> usize {
         self.tree.iter().skip(1).filter(|(_, it)| !it.has_ended()).count()
     }
 
-    /// Signals the process, and if the signal is meant to end it, all that it has started. Returns
-    /// what could not be signalled.
+    /// Signals the process. If the signal ends commands, also signals all processes that it
+    /// started. Returns the errors for those that could not be signalled.
     pub(in crate::cli) fn signal(
         &mut self,
         client: &mut Client,
         signal: Signal,
     ) -> Result<Vec<String>, Failed> {
-        // The orphans of a process that has ended would not be found.
+        // Once a process has ended, its orphans can no longer be found.
         self.look();
         match client.kill(&kill(self.target, signal)) {
             Ok(_) => {}
@@ -83,14 +84,15 @@ impl<'a> Ending<'a> {
             return Ok(Vec::new());
         }
         let (_, refused) = self.send(1, signal);
-        // A stopped process sees the signal only when it runs again.
+        // A stopped process handles the signal only after it continues.
         for (_, process) in &self.tree {
             let _ = process.signal(Signal::SIGCONT);
         }
         Ok(refused)
     }
 
-    /// Kills what is left. Returns what was killed, and what could not be and was not reported yet.
+    /// Kills the remaining processes. Returns those that were killed, and the errors that were not
+    /// reported yet.
     pub(super) fn kill_left(&mut self) -> (Vec<Left>, Vec<String>) {
         self.look();
         self.send(0, Signal::SIGKILL)
@@ -101,17 +103,17 @@ impl<'a> Ending<'a> {
         self.living().map(|(pid, _)| Left::of(*pid)).collect()
     }
 
-    /// Whether canal may not signal this one.
+    /// Whether canal may not signal this process.
     pub(super) fn is_refused(&self, left: &Left) -> bool {
         self.refused.contains(&left.pid)
     }
 
-    /// Signals the processes from the one with this number on. Returns what was signalled, and what
-    /// could not be and was not reported yet.
+    /// Signals the processes from index `first` on. Returns those that were signalled, and the
+    /// errors that were not reported yet.
     fn send(&mut self, first: usize, signal: Signal) -> (Vec<Left>, Vec<String>) {
         let (mut sent, mut refused) = (Vec::new(), Vec::new());
         for (pid, process) in self.tree.iter().skip(first).filter(|(_, it)| !it.has_ended()) {
-            // A killed process may have no command line left to read.
+            // A killed process may no longer have a command line.
             let named = Left::of(*pid);
             match process.signal(signal) {
                 Ok(()) => sent.push(named),
@@ -161,7 +163,7 @@ impl Left {
     }
 }
 
-/// Waits until all of them have ended, or until the time is over. Returns whether they have.
+/// Waits until all of them have ended, or until the time is over. Returns whether they have ended.
 pub(super) fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
     let until = time.and_then(|time| Instant::now().checked_add(time));
     loop {
@@ -172,13 +174,13 @@ pub(super) fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
         }
         let pause = until.map_or(LOOK, |until| (until - now).min(LOOK));
         let pause = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
-        // One of them is enough: the others are looked at in the next round.
+        // One of them is enough, because the next round examines the others.
         let mut polled: Vec<_> = left
             .first()
             .map(|(_, it)| PollFd::new(it.as_fd(), PollFlags::POLLIN))
             .into_iter()
             .collect();
-        // An interrupted wait is one that was too short.
+        // If the wait is interrupted, it is merely shorter.
         let _ = poll(&mut polled, pause);
         for ending in endings.iter_mut() {
             ending.look();
@@ -186,9 +188,9 @@ pub(super) fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
     }
 }
 
-/// Whether a signal is one by which people end a command. Others (HUP, USR1, STOP …) mean something
-/// to the process itself only: sent to all that it has started, they would end what does not know
-/// them.
+/// Whether users normally end a command with this signal. Other signals (HUP, USR1, STOP …) only
+/// have a meaning for the process itself: sent to all descendants, they would end those that do not
+/// expect them.
 pub(super) fn ends(signal: Signal) -> bool {
     use Signal::{SIGABRT, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
     matches!(signal, SIGTERM | SIGINT | SIGQUIT | SIGABRT | SIGKILL)
@@ -202,7 +204,8 @@ fn refusal(pid: u32, process: &Pidfd, error: &io::Error) -> String {
     }
 }
 
-/// This process itself, which may run under the lock, and a daemon that serves others as well.
+/// Whether the process is this one, which may run under the lock, or a daemon, which also serves
+/// other clients.
 fn is_spared(pid: u32) -> bool {
     pid == std::process::id() || is_on_demand_daemon(pid, Some(Path::new(OWN)))
 }

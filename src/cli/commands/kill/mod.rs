@@ -1,7 +1,8 @@
-//! `canal kill`: end the processes of holders and waiters, after they were shown.
+//! `canal kill`: shows the processes of holders and waiters, and ends them.
 //!
-//! Invariant: only what was shown is signalled, with the processes that it has started. The daemon is
-//! told the hold or the request, not the process, and signals nothing if that has changed.
+//! Invariant: canal signals only what it has shown, and the processes started by that. It names the
+//! hold or the request to the daemon, not the process, and the daemon sends no signal if that has
+//! changed.
 
 mod ending;
 
@@ -26,13 +27,13 @@ use crate::run::{OwnCode, SUCCESS};
 pub(super) use ending::Ending;
 use ending::{Left, ends, wait};
 
-/// What `--json` prints.
+/// The `--json` output.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     signal: &'a str,
     signalled: Vec<&'a KillTarget>,
     refused: Vec<Refused<'a>>,
-    /// What still runs after the wait.
+    /// The processes that still run after the wait.
     left: &'a [Left],
 }
 
@@ -55,8 +56,8 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
     }
     let mut client = connect::client(global)?;
     let found = client.would_kill(&asked).map_err(connect::failed)?;
-    // The last in the queue comes first and the holders last: else a waiter would be granted the lock
-    // of the process that was ended before it.
+    // The order is from the end of the queue to the holders. Otherwise, ending a process would
+    // grant its lock to the next waiter.
     let mut endings = Vec::new();
     for target in processes(&found.targets).into_iter().rev() {
         endings.push(Ending::find(&mut client, target)?);
@@ -101,7 +102,8 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
     Ok(if done { SUCCESS } else { OwnCode::Failed.number() })
 }
 
-/// Waits for the end of what was signalled, and kills it after `kill_after`. Reports what is left.
+/// Waits for the end of the signalled processes, and kills them after `kill_after`. Reports those
+/// that remain.
 fn wait_for(
     endings: &mut [Ending<'_>],
     signal: Signal,
@@ -138,7 +140,7 @@ fn wait_for(
     for ending in endings.iter() {
         for left in ending.left() {
             let shown = left.shown();
-            // canal has said why it cannot end that one.
+            // canal has already reported why it cannot end this process.
             if ending.is_refused(&left) {
                 verbosity.message(&format!("{shown} still runs"));
             } else {
@@ -155,7 +157,7 @@ fn wait_for(
     all_left
 }
 
-/// The command that asks nothing.
+/// The command that skips the question.
 fn again(args: &KillArgs) -> String {
     match (&args.key, args.pid) {
         (Some(key), _) if args.waiters => format!("canal kill --yes --waiters {key}"),
@@ -175,7 +177,7 @@ fn what(args: &KillArgs) -> Result<WouldKill, Failed> {
     }
 }
 
-/// Names what is about to be ended, and what is not.
+/// Prints which processes canal is about to end, and which it is not.
 fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: Verbosity) {
     let now = Now::here();
     for target in &found.targets {
@@ -219,7 +221,7 @@ pub(super) fn line(target: &KillTarget, now: &Now) -> String {
     format!("{}{host}, which {does} {keys} {since}{folder}{note}", party(&target.party))
 }
 
-/// Fails if nothing of it can be ended.
+/// Fails if none of the targets can be ended.
 fn check(found: &KillTargets) -> Result<(), Failed> {
     if found.targets.iter().any(|target| target.refused.is_none()) {
         return Ok(());
@@ -228,7 +230,7 @@ fn check(found: &KillTargets) -> Result<(), Failed> {
     refusal(first)
 }
 
-/// Fails if the caller cannot end this one.
+/// Fails if the caller cannot end this target.
 pub(super) fn refusal(target: &KillTarget) -> Result<(), Failed> {
     let Some(refused) = &target.refused else { return Ok(()) };
     let failed = Failed::new(refused.as_str());
@@ -238,12 +240,12 @@ pub(super) fn refusal(target: &KillTarget) -> Result<(), Failed> {
     })
 }
 
-/// Of each process that can be ended, the first target: it is signalled once.
+/// The first target of each process that can be ended, because each process is signalled once.
 fn processes(targets: &[KillTarget]) -> Vec<&KillTarget> {
     let mut processes: Vec<&KillTarget> = Vec::new();
     for target in targets.iter().filter(|target| target.refused.is_none()) {
         let (pid, host) = (target.party.pid, &target.host);
-        // A process of another pid namespace has no number here.
+        // A process of another pid namespace has no pid here.
         if pid == 0 || !processes.iter().any(|it| it.party.pid == pid && it.host == *host) {
             processes.push(target);
         }
@@ -251,7 +253,7 @@ fn processes(targets: &[KillTarget]) -> Vec<&KillTarget> {
     processes
 }
 
-/// What is said of a process that was signalled.
+/// The message about a process that was signalled.
 pub(super) fn sent(target: &KillTarget, signal: Signal) -> String {
     format!("sent {} to {}", name(signal), party(&target.party))
 }

@@ -1,4 +1,4 @@
-//! `canal leader`: who leads by holding a lock.
+//! `canal leader`: shows the leader that holds a lock.
 
 mod over_nodes;
 
@@ -16,7 +16,7 @@ use crate::client::{Client, Watch};
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
 use crate::run::{OwnCode, SUCCESS};
 
-/// What is said where the daemon does not hear from its engine.
+/// The message if the daemon cannot reach its engine.
 const STALE: &str = "the daemon does not hear from its engine: this may be out of date";
 
 /// A line of `--json`.
@@ -52,13 +52,13 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global, verbosity: Verbosity) -> R
     Err(Failed::silent(OwnCode::NotAcquired.number()))
 }
 
-/// Prints a line for the leader at the time and after each change, until nobody reads any more.
+/// Prints a line for the leader now and after each change, until the output has no reader left.
 fn watch(client: &mut Client, query: LeaderQuery) -> Result<u8, Failed> {
     let key = query.key.clone();
     let mut watch = Watch::of_leader(query);
     let mut last = None;
     while let Some(found) = watch.next(client, None).map_err(connect::failed)? {
-        // The next daemon begins with what the last one may have said already.
+        // The first state from the next daemon may repeat the last one.
         let news = Some(News::of(&found));
         if news == last {
             continue;
@@ -71,10 +71,10 @@ fn watch(client: &mut Client, query: LeaderQuery) -> Result<u8, Failed> {
     Ok(SUCCESS)
 }
 
-/// What is news about a leader.
+/// The facts about a leader whose change is news.
 #[derive(Debug, PartialEq, Eq)]
 struct News {
-    /// Its token and its note.
+    /// The leader's token and note.
     leader: Option<(u64, Option<String>)>,
     stale: bool,
 }
@@ -90,7 +90,7 @@ fn line(key: &str, found: &Leader) -> Result<String, Failed> {
     stdout::json(&Line { key, leader: found.leader.as_ref(), stale: found.stale })
 }
 
-/// `scheduler is led by pid 812 …`, and since when with which token.
+/// `scheduler is led by pid 812 …`, with its start and its token.
 pub(in crate::cli) fn text(key: &str, leader: &HolderInfo, now: &Now) -> String {
     let (key, who) = (sanitize(key), holder(leader, COMMAND_COLUMNS, now));
     let since = now.clock(&leader.since);

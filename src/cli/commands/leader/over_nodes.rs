@@ -1,4 +1,4 @@
-//! `canal leader --on`: who leads over several nodes, as far as enough of them say so.
+//! `canal leader --on`: shows the leader at several nodes, if enough of them agree on it.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::run::nodes::{Around, LeaderAtNodes, LeaderView, MeetError, NodeState,
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
 
-/// How long nodes that have not answered are waited for, while they decide.
+/// How long to wait for nodes that have not answered, if they could change the result.
 const PATIENCE_MS: u64 = 15_000;
 
 /// A line of `--json`.
@@ -26,19 +26,19 @@ struct Line<'a> {
     key: &'a str,
     leader: Option<&'a HolderInfo>,
     stale: bool,
-    /// How many nodes have to name it.
+    /// How many nodes must name the leader.
     need: usize,
     nodes: Vec<NodeLine<'a>>,
 }
 
-/// What one node says, as `--json` prints it.
+/// The answer of one node in `--json`.
 #[derive(Debug, Serialize)]
 struct NodeLine<'a> {
     name: &'a str,
-    /// `leader` (it holds a part of the request that leads), `other` (of another request), `none`,
-    /// `not_exclusive` or `away`.
+    /// `leader` (the node's holder is a part of the leading request), `other` (of another request),
+    /// `none`, `not_exclusive` or `away`.
     state: &'static str,
-    /// For people; null if there is nothing to say.
+    /// A message for users; null if there is none.
     message: Option<&'a str>,
 }
 
@@ -65,7 +65,7 @@ pub(in crate::cli) fn run(
     }
 }
 
-/// What is asked.
+/// The question to the nodes.
 struct Question<'a> {
     key: &'a str,
     need: usize,
@@ -99,7 +99,7 @@ impl Question<'_> {
         Err(Failed::silent(OwnCode::NotAcquired.number()))
     }
 
-    /// Prints a line now and after each change, until nobody reads any more.
+    /// Prints a line now and after each change, until the output has no reader left.
     fn watch(&self, mut asked: LeaderAtNodes<'_>) -> Result<u8, Failed> {
         let mut view = first(&mut asked)?;
         if self.is_hopeless(&view) {
@@ -125,7 +125,7 @@ impl Question<'_> {
         }
     }
 
-    /// Whether too few nodes are left that could answer without a change by people.
+    /// Whether too few nodes could still answer, unless a user intervenes.
     fn is_hopeless(&self, view: &LeaderView) -> bool {
         let hopeless = |node: &&NodeView| match &node.state {
             NodeState::Away(failure) => failure.permanent,
@@ -149,7 +149,7 @@ impl Question<'_> {
     }
 
     /// # Errors
-    /// At as many nodes as have to name a leader, several can hold the key at once.
+    /// Several holders can have the key at once, at as many nodes as must name a leader.
     fn exclusive(&self, view: &LeaderView) -> Result<(), Failed> {
         let mut why = view.nodes.iter().filter_map(|node| match &node.state {
             NodeState::NotExclusive(why) => Some(format!("{}: {why}", node.name)),
@@ -174,7 +174,7 @@ impl Question<'_> {
     }
 }
 
-/// What is known as soon as it is decided, or each node has answered or is away.
+/// The view once it is decided, or once each node has answered or is away.
 fn first(asked: &mut LeaderAtNodes<'_>) -> Result<LeaderView, Failed> {
     let until = boottime_ms() + PATIENCE_MS;
     loop {
@@ -194,7 +194,7 @@ fn failed(error: MeetError) -> Failed {
     }
 }
 
-/// What is news about a leader.
+/// The facts about a leader whose change is news.
 #[derive(Debug, PartialEq, Eq)]
 struct News {
     leader: Option<(Claim, Option<String>)>,
@@ -234,8 +234,7 @@ fn away(node: &NodeView) -> Option<String> {
     }
 }
 
-/// The nodes that went away, and those that answer again. A node that was not heard yet answers for the first
-/// time, which is no news.
+/// The nodes that went away, and those that answer again. The first answer of a node is not news.
 fn changes(before: &[NodeView], now: &[NodeView]) -> Vec<String> {
     let is_away = |node: &NodeView| matches!(node.state, NodeState::Away(_));
     let mut lines = Vec::new();
@@ -250,7 +249,7 @@ fn changes(before: &[NodeView], now: &[NodeView]) -> Vec<String> {
     lines
 }
 
-/// Why it is not known who leads.
+/// Why the leader is unknown.
 fn undecided(view: &LeaderView) -> Option<String> {
     if view.verdict != Verdict::Unknown {
         return None;

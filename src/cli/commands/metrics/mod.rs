@@ -1,4 +1,4 @@
-//! `canal metrics`: the daemon's figures for a monitor.
+//! `canal metrics`: prints the daemon's metrics for a monitoring system.
 
 use crate::cli::arguments::definition::Global;
 use crate::cli::connect;
@@ -7,8 +7,8 @@ use crate::cli::output::stdout;
 use crate::protocol::MetricsQuery;
 use crate::run::SUCCESS;
 
-/// Prints the figures. Half of them would look like a whole to a collector of files, so a reader that is
-/// gone is a failure.
+/// Prints the metrics. If the reader goes away, that is a failure, because a collector of files
+/// would take half of them for all.
 pub(crate) fn run(global: &Global) -> Result<u8, Failed> {
     let found = connect::client(global)?.metrics(&MetricsQuery {}).map_err(connect::failed)?;
     stdout::print_or_fail(&found.text)?;

@@ -1,4 +1,4 @@
-//! Creating files for root: none is overwritten, and no link is followed on the way.
+//! Creates files for root, without overwriting any or following any link on the way.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,12 +11,11 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-/// Creates a file with this content and mode, and the directories above it that are missing (0755).
-/// The name appears with the whole content, or not at all.
+/// Creates a file with this content and mode, and its missing parent directories (0755). The name
+/// appears with the whole content, or not at all.
 ///
 /// # Errors
-/// What is wrong, as text for people: something is there already, a directory is a link, or a
-/// system call failed.
+/// A message for the user: the name already exists, a directory is a link, or a system call failed.
 pub(super) fn create(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let name = path.file_name().unwrap_or_default();
@@ -32,13 +31,13 @@ pub(super) fn create(path: &Path, content: &[u8], mode: u32) -> Result<(), Strin
         .write_all(content)
         .and_then(|()| Ok(fchmod(&file, Mode::from_bits_truncate(mode))?))
         .and_then(|()| file.sync_all())
-        // Unlike a rename this fails if the name is there.
+        // Unlike a rename, this fails if the name exists.
         .and_then(|()| Ok(linkat(&dir, beside.as_os_str(), &dir, name, AtFlags::empty())?));
     let _ = unlinkat(&dir, beside.as_os_str(), UnlinkatFlags::NoRemoveDir);
     written.map_err(failed)
 }
 
-/// Opens a directory by its absolute path, and creates what is missing of it.
+/// Opens a directory by its absolute path, and creates the missing parts of the path.
 fn directory(path: &Path) -> Result<OwnedFd, String> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let failed = |error: Errno| match error {
@@ -58,7 +57,7 @@ fn directory(path: &Path) -> Result<OwnedFd, String> {
         let made = made.map_err(failed)?;
         dir = openat(&dir, name, flags, Mode::empty()).map_err(failed)?;
         if made {
-            // Whatever the umask is.
+            // Independent of the umask.
             fchmod(&dir, mode).map_err(failed)?;
         }
     }

@@ -1,8 +1,8 @@
-//! `canal setup`: one table of locks for all users of the machine, for those who did not install a
-//! package.
+//! `canal setup`: sets up one table of locks for all users of the machine, for installations
+//! without a package.
 //!
-//! Invariant: nothing is changed before it was printed. No file is overwritten, and no symbolic link
-//! is followed.
+//! Invariant: canal prints each change before it makes the first one. It overwrites no file, and
+//! follows no symbolic link.
 
 mod files;
 mod plan;
@@ -24,7 +24,7 @@ use crate::protocol::user_namespace::MachineUid;
 use crate::run::SUCCESS;
 use plan::{Plan, Step};
 
-/// The directory whose existence sends all clients to the daemon of the machine.
+/// The directory whose existence directs all clients to the daemon of the machine.
 const SHARED_DIR: &str = "/run/canal";
 
 pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {

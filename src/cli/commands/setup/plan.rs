@@ -1,4 +1,4 @@
-//! What `canal setup` is going to do.
+//! Plans the steps of `canal setup`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,24 +16,24 @@ const SYSUSERS: &str = include_str!("../../../../packaging/systemd/sysusers.conf
 const TMPFILES: &str = include_str!("../../../../packaging/systemd/tmpfiles.conf");
 const CONFIG: &str = include_str!("../../../../packaging/canal.toml");
 
-/// The program of a package, as the units name it.
+/// The path of a packaged program, as the units name it.
 const PACKAGED: &str = "/usr/bin/canal";
 
-/// Where the program goes if it lies where a service cannot use it.
+/// The path for the program if a service cannot use it from its present path.
 const INSTALLED: &str = "/usr/local/bin/canal";
 
-/// Where packages put units.
+/// The directories in which packages install units.
 const PACKAGED_UNITS: [&str; 2] =
     ["/usr/lib/systemd/system/canal.socket", "/lib/systemd/system/canal.socket"];
 
-/// A step, in the order in which they are done.
+/// A step. Steps are in the order in which they are carried out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Copy this program.
     Copy { to: PathBuf },
     /// Write a file.
     Write { path: PathBuf, text: String },
-    /// Leave a file alone.
+    /// Leave an existing file as it is.
     Keep { path: PathBuf, is_same: bool },
     /// Run a program.
     Run(&'static [&'static str]),
@@ -46,10 +46,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Looks at what is there already.
+    /// Examines what exists already.
     ///
     /// # Errors
-    /// A package has done this, or something is in the way.
+    /// A package has already done this, or an existing file conflicts.
     pub(super) fn make() -> Result<Self, Failed> {
         if PACKAGED_UNITS.iter().any(|unit| Path::new(unit).exists()) {
             let what = "canal is installed as a package, which brings all of this";
@@ -70,19 +70,19 @@ impl Plan {
         steps.extend([
             Step::Run(&["systemd-sysusers", "/etc/sysusers.d/canal.conf"]),
             Step::Run(&["systemctl", "daemon-reload"]),
-            // From here on all clients go to the daemon of the machine.
+            // From here on, all clients use the daemon of the machine.
             Step::Run(&["systemd-tmpfiles", "--create", "/etc/tmpfiles.d/canal.conf"]),
             Step::Run(&["systemctl", "enable", "--now", "canal.socket"]),
         ]);
         Ok(Self { steps })
     }
 
-    /// The steps, for people.
+    /// Describes the steps for the user.
     pub(super) fn describe(&self) -> String {
         let mut text =
             "canal setup makes one table of locks for all users of this machine:\n".to_owned();
         for step in &self.steps {
-            // Writing into memory does not fail.
+            // Writing to memory does not fail.
             let _ = match step {
                 Step::Copy { to } => writeln!(text, "  copy   this program to {}", to.display()),
                 Step::Write { path, .. } => writeln!(text, "  write  {}", path.display()),
@@ -104,7 +104,7 @@ impl Plan {
     }
 }
 
-/// The path of the program for the service, and the step that puts it there.
+/// The path of the program for the service, and the step that copies it there.
 fn program() -> Result<(String, Option<Step>), Failed> {
     let own = fs::read_link(OWN).map_err(|error| Failed::new(format!("this program: {error}")))?;
     if is_for_all(&own)
@@ -128,7 +128,7 @@ fn program() -> Result<(String, Option<Step>), Failed> {
     Ok((INSTALLED.to_owned(), Some(step)))
 }
 
-/// Whether a program lies where every user can execute it and only root can change it.
+/// Whether every user can execute the program and only root can change it.
 fn is_for_all(program: &Path) -> bool {
     let of_root = |path: &Path, needed: u32| {
         lstat(path).is_ok_and(|found| {
@@ -149,7 +149,7 @@ fn write(path: &Path, text: &str) -> Result<Step, Failed> {
     })
 }
 
-/// The content of a file; `None` if it is not there.
+/// The content of a file; `None` if it does not exist.
 fn existing(path: &Path) -> Result<Option<Vec<u8>>, Failed> {
     let failed = |what: String| Failed::new(format!("{}: {what}", path.display()));
     match fs::symlink_metadata(path) {

@@ -1,4 +1,4 @@
-//! `canal status --ended`: the leases that ended lately.
+//! `canal status --ended`: shows the leases that ended recently.
 
 use std::time::Duration;
 

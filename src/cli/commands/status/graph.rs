@@ -1,4 +1,4 @@
-//! `canal status --graph`: all waiters and their blockers, for Graphviz.
+//! `canal status --graph`: prints all waiters and what blocks them, for Graphviz.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ fn dot(waits: &Waits) -> String {
     text + "}\n"
 }
 
-/// The sessions in the order of their names, each with its processes that hold or wait.
+/// The sessions by name, each with its processes that hold or wait.
 fn nodes(waits: &Waits) -> BTreeMap<&str, BTreeSet<String>> {
     let mut nodes: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     let parties = waits.waits.iter().flat_map(|wait| {
@@ -68,7 +68,7 @@ fn edges(waits: &Waits) -> Vec<String> {
     all.filter(|edge| seen.insert(edge.clone())).collect()
 }
 
-/// Solid to a holder, dashed to a waiter that goes first.
+/// Solid to a holder, dashed to a waiter that is ahead in the queue.
 fn edge(wait: &WaitInfo, blocker: &BlockerInfo) -> String {
     let node = |session: &str| format!("\"{}\"", quoted(&sanitize(session)));
     let (from, to) = (node(&wait.waiter.session), node(&blocker.party.session));
@@ -89,7 +89,7 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-/// Text as it stands within quotes in DOT, where `\` begins an escape and `&` an HTML entity.
+/// Quotes a text for DOT, where `\` begins an escape and `&` an HTML entity.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('&', "&amp;")
 }

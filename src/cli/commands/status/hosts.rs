@@ -1,4 +1,4 @@
-//! The engine and the hosts that share a table, on the page of a status.
+//! Shows the engine, and the hosts that share a table, on the page of a status.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 /// How many hosts an overview names.
 const HOSTS_IN_OVERVIEW: usize = 10;
 
-/// One line about the engine, with its error if it has one.
+/// Adds a line about the engine, with its error if it has one.
 pub(super) fn engine(page: &mut Page, engine: &EngineInfo, hosts: &[HostInfo], now: &Now) {
     let (words, style) = standing(engine, hosts, now);
     page.title(format!("engine {}, {words}", sanitize(&engine.name)), String::new(), style);
@@ -28,7 +28,8 @@ pub(super) fn engine(page: &mut Page, engine: &EngineInfo, hosts: &[HostInfo], n
     }
 }
 
-/// A line on each host, the first ones only in an overview; with `verbose` how long they live.
+/// Adds a line for each host, in an overview only for the first ones. With `verbose`, adds all of
+/// them and the TTL.
 pub(super) fn list(
     page: &mut Page,
     engine: &EngineInfo,
@@ -56,12 +57,12 @@ pub(super) fn list(
     }
 }
 
-/// Whether the locks in the report are those that all hosts see.
+/// Whether the report shows the locks that all hosts see.
 pub(super) fn is_member(engine: &EngineInfo) -> bool {
     engine.state == "member"
 }
 
-/// What stands before locks that may have changed since: `what was known at 14:05:11:`.
+/// The title for locks that may have changed since: `what was known at 14:05:11:`.
 pub(super) fn last_known(engine: &EngineInfo, now: &Now) -> String {
     match engine.renewed.as_ref().or(engine.away_since.as_ref()) {
         Some(at) => format!("as it was at {}; it may have changed since:", now.clock(at)),
@@ -100,8 +101,8 @@ fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Styl
     (words, WARNING)
 }
 
-/// `the table recovers since 14:02:11: no lock is granted; waits for host beta to report or to be gone,
-/// and for 52s more`.
+/// `the table recovers since 14:02:11: no lock is granted; waits for host beta to report or to be
+/// gone, and for 52s more`.
 fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     let RecoveryInfo { since, hosts, left_ms } = recovery;
     let names: Vec<_> = hosts.iter().map(|host| sanitize(host)).collect();
@@ -120,8 +121,8 @@ fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     format!("the table recovers since {since}: no lock is granted{waits}")
 }
 
-/// For how long the engine has been silent, if it should have answered two renewals meanwhile: it is
-/// not known yet whether it is away.
+/// How long the engine has been silent, if it should have answered two renewals in that time. It
+/// may or may not be out of reach.
 fn silence(engine: &EngineInfo, now: &Now) -> Option<String> {
     let since = engine.renewed.as_ref()?;
     let usual = Duration::from_millis(engine.ttl_ms / 3);

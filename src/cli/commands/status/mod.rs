@@ -1,4 +1,4 @@
-//! `canal status`: holders, waiters, why a waiter waits, and the leases that ended.
+//! `canal status`: shows holders, waiters, why a waiter waits, and the leases that ended.
 
 mod ended;
 mod graph;
@@ -26,12 +26,12 @@ use crate::sys::process::writers_of;
 use page::Page;
 use scope::Scope;
 
-/// The width of a terminal whose size is unknown.
+/// The width of a terminal of unknown size.
 const COLUMNS_ASSUMED: usize = 80;
 
 /// Moves to the upper left corner.
 const HOME: &str = "\x1b[H";
-/// Clears the rest of the line; stands before each line end.
+/// Clears the rest of the line, before each line end.
 const CLEAR_LINE: &str = "\x1b[K\n";
 /// Clears the rest of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
@@ -80,13 +80,13 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
     Ok(SUCCESS)
 }
 
-/// The key that covers all that is to be shown.
+/// The key that covers everything to show.
 fn prefix(args: &StatusArgs) -> Option<String> {
     args.key.as_ref().or(args.only.under.as_ref()).map(|key| key.as_str().to_owned())
 }
 
-/// Adds the processes that keep a hold. Only here are they looked for: the kernel then shows each
-/// user what that user may see, and the daemon has no work with it.
+/// Adds the processes that keep a hold. canal looks for them itself rather than the daemon: the
+/// kernel then shows each user only what that user may see, and the daemon is spared the work.
 pub(super) fn with_keepers(mut status: Status) -> Status {
     for holder in status.keys.iter_mut().flat_map(|key| &mut key.holders) {
         if let Some(children) = &mut holder.children {
@@ -96,7 +96,7 @@ pub(super) fn with_keepers(mut status: Status) -> Status {
     status
 }
 
-/// How a status is shown.
+/// How to show a status.
 struct Report<'a> {
     args: &'a StatusArgs,
     verbose: bool,
@@ -111,7 +111,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// That of stdout, if it is a terminal.
+    /// The size of stdout, if it is a terminal.
     pub(super) fn of_stdout() -> Option<Self> {
         let stdout = io::stdout();
         stdout.is_terminal().then(|| match terminal_size_of(&stdout) {
@@ -143,14 +143,14 @@ impl Report<'_> {
         view::page(status, scope, self.args.only.is_set(), self.verbose, now)
     }
 
-    /// Whether the report contains ages, which change with time alone.
+    /// Whether the report contains ages, which change even without news.
     fn ages(&self) -> bool {
         io::stdout().is_terminal() && !self.args.json
     }
 
-    /// On a terminal in place of the last one, else after it.
+    /// Shows the page again: on a terminal in place of the last one, elsewhere after it.
     fn show_again(&self, status: &Status, now: &Now) -> Result<ReaderState, Failed> {
-        // The terminal may have another size by now.
+        // The size of the terminal may have changed.
         let screen = Screen::of_stdout();
         match screen {
             Some(screen) if !self.args.json && moves_cursor() => {
@@ -163,19 +163,19 @@ impl Report<'_> {
     }
 }
 
-/// Whether the terminal knows how to move its cursor.
+/// Whether the terminal can move its cursor.
 fn moves_cursor() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-/// As much of the page as fits on the screen, and what does not.
+/// As much of the page as fits on the screen, and a line about what does not fit.
 fn on_screen(page: &Page, screen: Screen) -> String {
     // The last line stays free for the cursor.
     let room = screen.lines.map_or(usize::MAX, |lines| lines.saturating_sub(1).max(2));
     page.fit(screen.columns, room, view::left_out)
 }
 
-/// The text as it is drawn over what stood on the screen.
+/// The text in a form that replaces the previous content of the screen.
 fn redrawn(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     format!("{HOME}{}{CLEAR_LINE}{CLEAR_BELOW}", lines.join(CLEAR_LINE))

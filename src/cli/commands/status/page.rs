@@ -4,16 +4,16 @@ use anstyle::{AnsiColor, Style};
 
 use crate::cli::output::sanitize::{cut, fold, sanitize, width};
 
-/// How many columns a row has; the last column takes the rest of the line.
+/// The number of columns of a row. The last column takes the rest of the line.
 pub(in crate::cli::commands) const COLUMNS: usize = 7;
 
-/// No column but the last is wider than this on a terminal.
+/// The largest width of a column on a terminal, except for the last one.
 const WIDE: usize = 14;
 
-/// The last column has at least this much, whatever becomes of the line.
+/// The least width of the last column, even if the line becomes too long.
 const LAST_AT_LEAST: usize = 10;
 
-/// The columns that a narrow terminal does without, the first one first.
+/// The columns that a narrow terminal omits, in this order.
 const DISPENSABLE: [usize; 4] = [4, 2, 5, 3];
 
 const GAP: &str = "  ";
@@ -28,15 +28,15 @@ pub(in crate::cli::commands) const WARNING: Style = AnsiColor::Yellow.on_default
 #[derive(Clone, Debug, Default)]
 pub(in crate::cli::commands) struct Page {
     rows: Vec<(Row, Style)>,
-    /// Where each group of rows begins. What stands before the first one belongs to none.
+    /// The first row of each group. Rows before the first group belong to none.
     groups: Vec<usize>,
-    /// A column that is not cut, however wide it is.
+    /// A column that is never cut, however wide it is.
     whole: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
 enum Row {
-    /// A name of any length, and text about it.
+    /// A name of any length, and a text about it.
     Title(String, String),
     /// A sentence under a row, indented to its second column.
     Note(String),
@@ -46,16 +46,16 @@ enum Row {
 /// A line of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli::commands) struct Line {
-    /// The number of its group, if it belongs to one.
+    /// The number of the line's group, if it belongs to one.
     pub(in crate::cli::commands) group: Option<usize>,
     pub(in crate::cli::commands) style: Style,
     pub(in crate::cli::commands) text: String,
 }
 
-/// What did not fit on a screen.
+/// The part of a page that did not fit on a screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::cli::commands) struct LeftOut {
-    /// Groups without a single line.
+    /// Groups of which no line is shown.
     pub(in crate::cli::commands) groups: usize,
     /// Lines of other groups, and lines that belong to none.
     pub(in crate::cli::commands) lines: usize,
@@ -67,13 +67,13 @@ impl Page {
         self.groups.push(self.rows.len());
     }
 
-    /// Has a column be as wide as its widest cell.
+    /// Makes a column as wide as its widest cell.
     pub(in crate::cli::commands) fn keep_whole(&mut self, column: usize) {
         self.whole = Some(column);
     }
 
-    /// Adds a name and text about it. If the line is too long, the name is cut, or the text gets a
-    /// line of its own.
+    /// Adds a name and a text about it. If the line is too long, the name is cut, or the text moves
+    /// to the next line.
     pub(in crate::cli::commands) fn title(&mut self, name: String, said: String, style: Style) {
         self.rows.push((Row::Title(name, said), style));
     }
@@ -88,13 +88,13 @@ impl Page {
         self.rows.push((Row::Cells(Box::new(cells)), style));
     }
 
-    /// The page as text, fitted to `columns`; nothing is cut without it.
+    /// The page as text, fitted to `columns`, or uncut if there are none.
     pub(in crate::cli::commands) fn render(&self, columns: Option<usize>) -> String {
         self.lines(columns).into_iter().map(|(_, line)| line + "\n").collect()
     }
 
-    /// The first lines of the page, as many as fit into `room` lines. If not all do, the last line
-    /// of the room stays free for what `left_out` says of the rest.
+    /// The first lines of the page that fit into `room` lines. If some do not fit, the last line of
+    /// the room contains what `left_out` returns about the rest.
     pub(in crate::cli::commands) fn fit(
         &self,
         columns: usize,
@@ -124,14 +124,15 @@ impl Page {
         self.unstyled_lines(columns).into_iter().map(styled).collect()
     }
 
-    /// The lines of the page, each with its style beside it.
+    /// The lines of the page without their styles in the text.
     pub(in crate::cli::commands) fn unstyled_lines(&self, columns: Option<usize>) -> Vec<Line> {
         let widths = self.widths(columns);
         let mut lines = Vec::new();
         for (at, (row, style)) in self.rows.iter().enumerate() {
             let group = self.groups.partition_point(|begin| *begin <= at).checked_sub(1);
             for line in row.lines(&widths, columns) {
-                // Whatever of it a daemon sent: a style of its own would pass for one of ours.
+                // Cleaned in full, because a style from the daemon's text would look like one of
+                // ours.
                 let line = sanitize(line.trim_end());
                 let text = columns.map_or_else(|| line.clone(), |columns| cut(&line, columns));
                 lines.push(Line { group, style: *style, text });
@@ -140,7 +141,7 @@ impl Page {
         lines
     }
 
-    /// How wide each column but the last is; `None` if there is no room for it.
+    /// The width of each column but the last; `None` if there is no room for it.
     fn widths(&self, columns: Option<usize>) -> [Option<usize>; COLUMNS - 1] {
         let mut widths = [0; COLUMNS - 1];
         for (row, _) in &self.rows {
@@ -181,7 +182,7 @@ impl Row {
     }
 }
 
-/// In one line, if enough of the name is left there.
+/// One line, if enough of the name fits into it.
 fn title(name: &str, said: &str, columns: Option<usize>) -> Vec<String> {
     let Some(columns) = columns else { return vec![format!("{name}{GAP}{said}")] };
     let room = columns.saturating_sub(width(said) + GAP.len());

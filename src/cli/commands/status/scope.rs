@@ -1,12 +1,12 @@
-//! What a status report covers.
+//! Defines the extent of a status report.
 
-/// What a status report covers.
+/// The extent of a status report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli::commands) enum Scope<'a> {
     /// Everything, with long queues cut short.
     Overview,
     /// Everything.
     Everything,
-    /// One key and those below it.
+    /// One key and the keys below it.
     Key(&'a str),
 }

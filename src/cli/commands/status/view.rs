@@ -1,4 +1,4 @@
-//! What stands on the page of a status.
+//! Lays out the page of a status.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::protocol::{
 /// The most waiters that an overview shows for one key.
 const WAITERS_IN_OVERVIEW: usize = 10;
 
-/// Above the holders and waiters.
+/// The titles above the holders and waiters.
 const COLUMN_NAMES: [&str; COLUMNS] = ["", "PID", "USER", "FOR", "SINCE", "SLOTS", "COMMAND"];
 
-/// The page of a status. `filtered` says that only a part of the locks was asked for.
+/// The page of a status. `filtered` means that the user asked for a part of the locks.
 pub(super) fn page(
     status: &Status,
     scope: Scope<'_>,
@@ -34,7 +34,7 @@ pub(super) fn page(
     let mut page = Page::default();
     let cut_off = status.engine.as_ref().filter(|engine| !hosts::is_member(engine));
     if let Some(engine) = cut_off {
-        // Before all else: whatever follows may not be so any more.
+        // First, because everything below it may be out of date.
         hosts::engine(&mut page, engine, &status.hosts, now);
     }
     if verbose {
@@ -53,7 +53,7 @@ pub(super) fn page(
     if let Some(engine) = cut_off {
         page.title(hosts::last_known(engine, now), String::new(), WARNING);
     }
-    // Whoever asks for one key asks about no others.
+    // A report about one key leaves out other keys.
     if !matches!(scope, Scope::Key(_)) {
         let (counts, oldest) = crowd(status, now);
         page.title(counts, oldest, PLAIN);
@@ -116,7 +116,7 @@ pub(in crate::cli::commands) fn participants(status: &Status, key: &KeyInfo, now
     page
 }
 
-/// What a reader is to know before everything else: that this host is cut off from the table.
+/// The most important warning, shown above everything else: this host is cut off from the table.
 pub(in crate::cli::commands) fn cut_off(status: &Status, now: &Now) -> Option<Page> {
     let engine = status.engine.as_ref().filter(|engine| !hosts::is_member(engine))?;
     let mut page = Page::default();
@@ -128,7 +128,7 @@ pub(in crate::cli::commands) fn cut_off(status: &Status, now: &Now) -> Option<Pa
 /// `12 keys, 9 holders, 3 waiters`, `longest wait 3m12s`.
 pub(in crate::cli::commands) fn crowd(status: &Status, now: &Now) -> (String, String) {
     let keys = status.keys.len() as u64 + status.left_out;
-    // What holds or waits for several keys counts once.
+    // A holder or waiter of several keys counts once.
     let holders = status.keys.iter().flat_map(|key| &key.holders).map(|holder| holder.token);
     let waiters = || status.keys.iter().flat_map(|key| &key.waiters);
     let each_once = waiters().map(|waiter| (&waiter.session, waiter.pid, &waiter.since));
@@ -144,7 +144,7 @@ pub(in crate::cli::commands) fn crowd(status: &Status, now: &Now) -> (String, St
     (counts.join(", "), oldest.unwrap_or_default())
 }
 
-/// The keys for which something waits come first, unless all lie below one that was asked for.
+/// The keys with waiters come first, unless the user asked for one key.
 fn in_order<'a>(keys: &'a [KeyInfo], scope: Scope<'_>) -> Vec<&'a KeyInfo> {
     let mut keys: Vec<&KeyInfo> = keys.iter().collect();
     if !matches!(scope, Scope::Key(_)) {
@@ -178,7 +178,7 @@ fn daemon(page: &mut Page, daemon: &DaemonInfo, now: &Now) {
     }
 }
 
-/// What did not fit on the screen, and how to see it.
+/// Describes what did not fit on the screen, and how to see it.
 pub(super) fn left_out(rest: LeftOut) -> String {
     let keys = plural(rest.groups as u64, "more key", "more keys");
     let lines = plural(rest.lines as u64, "more line", "more lines");
@@ -193,7 +193,7 @@ struct Drawer<'a> {
     key: &'a KeyInfo,
     scope: Scope<'a>,
     verbose: bool,
-    /// The name of the host that answers, where there are several.
+    /// The name of the host that answers, if there are several.
     here: Option<&'a str>,
     now: &'a Now,
 }
@@ -222,7 +222,7 @@ impl Drawer<'_> {
         self.others(page);
     }
 
-    /// Adds how many hold or wait that are not shown.
+    /// Adds how many holders or waiters are not shown.
     fn others(&self, page: &mut Page) {
         let others = self.key.waiting.saturating_sub(self.key.waiters.len() as u64);
         if others > 0 && self.key.left_out == 0 {
@@ -234,7 +234,7 @@ impl Drawer<'_> {
         }
     }
 
-    /// Whether everything is said that is known.
+    /// Whether to show every known detail.
     fn is_full(&self) -> bool {
         matches!(self.scope, Scope::Key(_))
     }
@@ -301,14 +301,14 @@ impl Drawer<'_> {
         Some(format!("--max-run {}{left}", stated(most)))
     }
 
-    /// Adds what a holder or waiter wants people to know.
+    /// Adds the note of a holder or waiter.
     fn words(&self, page: &mut Page, note: Option<&str>) {
         if let Some(note) = note {
             page.note(format!("note: {}", sanitize(note)), NOTE);
         }
     }
 
-    /// Adds the host of a process whose number means nothing on this host.
+    /// Adds the host of a process whose pid has no meaning on this host.
     fn elsewhere(&self, page: &mut Page, host: Option<&str>) {
         if let Some(host) = host.filter(|host| self.here.is_some_and(|here| here != *host))
             && !self.verbose
@@ -317,7 +317,7 @@ impl Drawer<'_> {
         }
     }
 
-    /// `before` is the reason of the waiter above; the same reason is not repeated.
+    /// `before` is the reason of the previous waiter, because an identical reason is not repeated.
     fn waiter(&self, page: &mut Page, waiter: &WaiterInfo, before: Option<&str>) {
         page.cells(self.waiter_cells(waiter), PLAIN);
         self.elsewhere(page, waiter.host.as_deref());
@@ -370,7 +370,7 @@ pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
     parts.join(", ")
 }
 
-/// What stands in the column of the slots where a key is not taken by slots.
+/// The text in the column of the slots if the request takes no slots.
 fn taken(mode: Mode) -> &'static str {
     match mode {
         Mode::Counted => "",
@@ -385,7 +385,7 @@ fn details(waiter: &WaiterInfo) -> String {
         text += &format!("; wants {}", plural(waiter.count, "slot", "slots"));
     }
     if let Some(view) = &waiter.view {
-        // The view is the waiter's own only if it stated one.
+        // The daemon only sends a view that the waiter itself passed.
         text += &format!("; states {}", sanitize(view));
     }
     if let Some(of) = &waiter.estimate {
@@ -442,7 +442,7 @@ fn origin(session: &str, host: Option<&String>, token: Option<u64>) -> String {
 fn number(pid: u32, lease: bool) -> String {
     match (pid, lease) {
         (_, true) => "lease".to_owned(),
-        // A process of another pid namespace has no number here.
+        // A process of another pid namespace has no pid here.
         (0, false) => "-".to_owned(),
         (pid, false) => pid.to_string(),
     }

@@ -1,7 +1,7 @@
-//! `canal status --why`: the chain of waits, to its end, and what waits for the one asked about.
+//! `canal status --why`: shows a chain of waits to its end, and the waiters of its first process.
 //!
-//! Each wait is shown once. Where a ring closes, or two paths lead to one waiter, a reference
-//! stands instead.
+//! Each wait appears once. If a ring closes, or two paths lead to the same waiter, a reference
+//! replaces the repetition.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::cli::wording::time::Now;
 use crate::protocol::{BlockerInfo, WaitInfo, Waits};
 use crate::run::SUCCESS;
 
-/// A chain that is deeper is not indented further.
+/// The depth beyond which a chain is not indented further.
 const DEPTH_MAX: usize = 20;
 
 pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8, Failed> {
@@ -27,7 +27,7 @@ pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8,
     Ok(SUCCESS)
 }
 
-/// What it waits for, and what waits for it.
+/// The chain of the target's waits, and the waiters for the target.
 pub(in crate::cli::commands) fn text(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
     story(target, waits, now) + &waiters(waits, now)
 }
@@ -49,7 +49,7 @@ fn story(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
     text
 }
 
-/// What waits for the one asked about: a line for each request.
+/// The waiters of the target: a line for each request.
 fn waiters(waits: &Waits, now: &Now) -> String {
     let Waits { waiters, waiters_left_out, .. } = waits;
     let mut text = match waiters.len() {
@@ -86,24 +86,24 @@ struct Story<'a> {
     now: &'a Now,
 }
 
-/// What is still to be shown, and its depth.
+/// An entry that is still to be shown, and its depth.
 enum Pending<'a> {
-    /// This wait, under the process that was named before, if any.
+    /// A wait, under the process that was named above it, if any.
     Wait(usize, usize, Option<u32>),
     /// A blocker of the wait above.
     Blocker(&'a BlockerInfo, usize),
-    /// So many more keep it than are named.
+    /// The number of further blockers that the report does not name.
     More(u64, usize),
 }
 
-/// What a blocker's session waits for itself.
+/// The wait of a blocker's own session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Its {
     /// Nothing: the chain ends here.
     None,
-    /// It is shown next.
+    /// The wait is shown next.
     Follow,
-    /// It was shown earlier.
+    /// The wait was shown earlier.
     Told,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Story<'a> {
     fn tell(&mut self) -> String {
         let mut text = String::new();
         for root in 0..self.waits.len() {
-            // Not by recursion: a chain may be as long as there are sessions.
+            // An explicit stack, because a chain may be as long as there are sessions.
             let mut stack = vec![Pending::Wait(root, 0, None)];
             while let Some(next) = stack.pop() {
                 let (depth, line) = match next {

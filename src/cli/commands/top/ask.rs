@@ -1,7 +1,7 @@
-//! What the user asks of the daemon beside the reports, and the answers.
+//! Sends the user's questions and actions to the daemon, and receives the answers.
 //!
-//! Each action is the call of the command of that name, with its permissions and its words. What it
-//! would do is asked first, and shown.
+//! Each action is the call of the command of that name, with the same permissions and messages.
+//! canal first asks what the action would do, and shows that.
 
 use nix::sys::signal::Signal;
 
@@ -13,34 +13,34 @@ use crate::cli::wording::time::Now;
 use crate::client::Client;
 use crate::protocol::{KillTarget, Release, Resize, Waits, WouldKill};
 
-/// The signal of `k`, as that of `canal kill`.
+/// The signal of `k`, the same as that of `canal kill`.
 pub(super) const SIGNAL: Signal = Signal::SIGTERM;
 
-/// A holder or a waiter, among those of a key.
+/// A holder or a waiter of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// The hold with this token.
     Holder { token: u64 },
-    /// What waits in this session since then.
+    /// The request that has waited in this session since then.
     Waiter { session: String, pid: u32, since: String },
 }
 
-/// A question to the daemon, or an order.
+/// A question to the daemon, or an action.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ask {
-    /// What a session waits for, and what waits for it.
+    /// Asks what a session waits for, and what waits for it.
     Chain(WhyTarget),
-    /// What ended of a key.
+    /// Asks which requests for a key have ended.
     History { key: String },
-    /// What a release by force would break.
+    /// Asks what a forced release would break.
     WouldRelease { token: u64 },
-    /// What would be signalled.
+    /// Asks which process would be signalled.
     WouldKill { key: String, who: Who },
-    /// Break this hold.
+    /// Breaks this hold.
     Release { token: u64 },
-    /// Signal this process.
+    /// Signals this process.
     Kill(Box<KillTarget>),
-    /// Store a size, pause or resume.
+    /// Stores a size, pauses or resumes.
     Resize(Resize),
 }
 
@@ -49,15 +49,15 @@ pub(super) enum Ask {
 pub(super) enum Answer {
     Chain(Waits),
     History(history::History),
-    /// What is asked before this is done.
+    /// The question to the user before this action.
     Question(String, Ask),
-    /// What was done.
+    /// The message about what was done.
     Done(String),
     Failed(Failed),
 }
 
 impl Ask {
-    /// Asks, and waits for the answer.
+    /// Sends it, and waits for the answer.
     pub(super) fn put(&self, client: &mut Client) -> Answer {
         self.try_to(client).unwrap_or_else(Answer::Failed)
     }
@@ -115,7 +115,7 @@ fn absent(left_out: u64) -> Failed {
 }
 
 impl Who {
-    /// Whether the daemon means the same one.
+    /// Whether the daemon's target is the same holder or waiter.
     fn is(&self, target: &KillTarget) -> bool {
         match self {
             Self::Holder { token } => target.token == Some(*token),

@@ -1,27 +1,27 @@
-//! Which keys are listed, and in which order.
+//! Selects and sorts the keys of the list.
 
 use crate::cli::user_name;
 use crate::protocol::KeyInfo;
 
-/// What comes first in the list.
+/// The keys that come first in the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The keys for which most wait.
+    /// The keys with the most waiters.
     #[default]
     Waiters,
-    /// The key for which something has waited longest.
+    /// The keys with the longest wait.
     LongestWait,
-    /// The key that was held longest.
+    /// The keys with the longest hold.
     LongestHold,
-    /// The names alone.
+    /// Sorted by name only.
     Name,
 }
 
-/// What is listed, and how.
+/// The keys to list, and their order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
     pub(super) order: Order,
-    /// Only keys with this in their name, or in a user or command of a holder or waiter.
+    /// Lists only keys with this text in their name, or in a user or command of a holder or waiter.
     pub(super) filter: String,
 }
 
@@ -29,14 +29,14 @@ pub(super) struct Choice {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {
     pub(super) key: &'a KeyInfo,
-    /// Since when the oldest waiter waits.
+    /// The start of the longest wait.
     pub(super) waits_since: Option<&'a str>,
-    /// Since when the oldest holder holds.
+    /// The start of the longest hold.
     pub(super) held_since: Option<&'a str>,
 }
 
 impl Order {
-    /// As it is shown.
+    /// The name of the order for display.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Waiters => "most waiters first",
@@ -61,12 +61,12 @@ impl Choice {
         self.order = self.order.next();
     }
 
-    /// The keys that are listed.
+    /// The keys of the list.
     pub(super) fn rows<'a>(&self, keys: &'a [KeyInfo]) -> Vec<Row<'a>> {
         let filter = self.filter.to_lowercase();
         let listed = keys.iter().filter(|key| filter.is_empty() || has(key, &filter));
         let mut rows: Vec<Row<'a>> = listed.map(Row::new).collect();
-        // Times are RFC 3339 in UTC. Their order is that of their text.
+        // Times are RFC 3339 in UTC, so their text sorts like the times.
         let none_last = |since: Option<&'a str>| (since.is_none(), since);
         match self.order {
             Order::Waiters => rows.sort_by_key(|row| u64::MAX - row.key.waiting),
@@ -86,7 +86,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Whether a text stands in the name of a key, or in what holds it or waits for it.
+/// Whether the name of a key, or one of its holders or waiters, contains a text.
 fn has(key: &KeyInfo, filter: &str) -> bool {
     let is_in = |text: &str| text.to_lowercase().contains(filter);
     let holders = key.holders.iter().map(|it| (it.uid, &it.command));

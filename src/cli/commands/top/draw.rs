@@ -1,4 +1,4 @@
-//! Draws what the model says. All text goes through [`sanitize`]: that of others cannot steer the
+//! Draws the model. All text goes through [`sanitize`], so that foreign text cannot control the
 //! terminal.
 
 use ratatui_core::buffer::Buffer;
@@ -20,17 +20,17 @@ use crate::cli::wording::participant::plural;
 use crate::cli::wording::time::Now;
 use crate::protocol::{KeyInfo, Mode, Status};
 
-/// A question may take this many lines.
+/// The most lines of a question.
 const BOTTOM_LINES_MAX: usize = 4;
 
-/// Below this many columns the list has no column for commands.
+/// With fewer columns, the list has no column for commands.
 const COMMANDS_FROM: usize = 72;
 
-/// What keys do in the list.
+/// The keyboard help of the list.
 const KEYS_OF_LIST: [&str; 8] =
     ["? help", "q quit", "Enter look", "/ filter", "s sort", "h history", "p pause", "z size"];
 
-/// What keys do on the page of a key.
+/// The keyboard help of the page of a key.
 const KEYS_OF_KEY: [&str; 9] = [
     "? help",
     "q quit",
@@ -43,10 +43,10 @@ const KEYS_OF_KEY: [&str; 9] = [
     "z size",
 ];
 
-/// What keys do on a page above.
+/// The keyboard help of a page above another one.
 const KEYS_ABOVE: [&str; 3] = ["Esc back", "q quit", "arrows scroll"];
 
-/// All keys.
+/// The complete keyboard help.
 const HELP: [(&str, &str); 15] = [
     ("j, k", "move the mark, or scroll; also arrows, Page Up, Page Down, Home, End"),
     ("Enter", "open the key; there, show the chain of waits of the selected one"),
@@ -65,19 +65,20 @@ const HELP: [(&str, &str); 15] = [
     ("y", "confirm what r, x, z and p ask"),
 ];
 
-/// The screen, and where something is typed.
+/// The screen, and the position of the cursor if the user is typing.
 pub(super) struct Drawn {
     pub(super) buffer: Buffer,
     pub(super) cursor: Option<(u16, u16)>,
 }
 
-/// Draws the model. Notes in it how far a page is scrolled, which is known only here.
+/// Draws the model. Stores in it how far a page is scrolled, because only this function knows the
+/// limits.
 pub(super) fn draw(model: &mut Model, area: Rect, now: &Now) -> Drawn {
     let columns = usize::from(area.width);
     let bottom = bottom(model, columns);
     let head = head(model, columns, now);
     let room = usize::from(area.height).saturating_sub(bottom.lines.len());
-    // Something of the page is shown, whatever there is to be said above it.
+    // Leaves room for some of the page, however much there is to show above it.
     let head: Vec<Line> = head.into_iter().take(room.saturating_sub(2)).collect();
     let room = room - head.len();
     let mut body = body(model, columns, now);
@@ -100,7 +101,7 @@ fn line(style: anstyle::Style, text: impl Into<String>) -> Line {
     Line { group: None, style, text: text.into() }
 }
 
-/// A number of columns or lines, as the buffer has it.
+/// Converts a number of columns or lines to the type of the buffer.
 fn place(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
@@ -131,7 +132,7 @@ impl Canvas {
     }
 }
 
-/// The lines of a page: some at its head that do not move, and others.
+/// The lines of a page: fixed ones at its head, and others that scroll.
 #[derive(Default)]
 struct Body {
     fixed: Vec<Line>,
@@ -143,7 +144,7 @@ impl Body {
         room.saturating_sub(self.fixed.len())
     }
 
-    /// The first line that is shown, so that the one with the mark is, too.
+    /// The first visible line, chosen so that the marked group is visible too.
     fn top(&self, top: usize, marked: Option<usize>, room: usize) -> usize {
         let room = self.room(room);
         let most = self.moving.len().saturating_sub(room);
@@ -151,7 +152,7 @@ impl Body {
         let of_mark = |line: &Line| marked.is_some() && line.group == marked;
         let Some(first) = self.moving.iter().position(of_mark) else { return top };
         let last = self.moving.iter().rposition(of_mark).unwrap_or(first);
-        // Its first line counts for more than its last one.
+        // If the group is too long, its first line is more important than its last one.
         top.max((last + 1).saturating_sub(room)).min(first)
     }
 
@@ -160,7 +161,7 @@ impl Body {
     }
 }
 
-/// What stands above every page.
+/// The lines above every page.
 fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
     let mut lines = Vec::new();
     let Some(status) = &model.status else {
@@ -255,7 +256,7 @@ fn help(key: &str, text: &str, columns: usize) -> Vec<Line> {
         .collect()
 }
 
-/// A line of a chain; what does not fit stands below it, as deep.
+/// A line of a chain. Its continuation lines have the same indentation.
 fn folded(text: &str, columns: usize) -> Vec<Line> {
     let depth = text.len() - text.trim_start().len();
     let depth = depth.min(columns / 2);
@@ -280,7 +281,7 @@ fn body_of_key(model: &Model, status: &Status, columns: usize, now: &Now) -> Bod
     Body { fixed, moving }
 }
 
-/// What is said where there is nothing to show.
+/// The message if there is nothing to show.
 fn nothing(model: &Model, status: &Status, scope: Scope<'_>, columns: usize, now: &Now) -> Body {
     let text = match (scope, model.choice.filter.is_empty()) {
         (Scope::Overview, false) => "no key has that text; Esc lists all".to_owned(),
@@ -289,7 +290,7 @@ fn nothing(model: &Model, status: &Status, scope: Scope<'_>, columns: usize, now
     Body { fixed: Vec::new(), moving: folded(&text, columns) }
 }
 
-/// Puts the mark before the first line of a group: where there is no reverse video, it is seen, too.
+/// Puts the mark before the first line of a group, for terminals without reverse video.
 fn mark_begins(lines: &mut [Line], marked: Option<usize>) {
     let of_mark = |line: &&mut Line| marked.is_some() && line.group == marked;
     if let Some(first) = lines.iter_mut().find(of_mark)
@@ -316,7 +317,7 @@ fn list(rows: &[Row<'_>], columns: usize, now: &Now) -> Body {
     Body { fixed, moving: moving.collect() }
 }
 
-/// Key, held, waiting, longest wait, longest hold, the oldest holder.
+/// Key, held, waiting, longest wait, longest hold, longest holder.
 fn cells(row: &Row<'_>, now: &Now) -> [String; 6] {
     let Row { key, waits_since, held_since } = row;
     let age = |since: &Option<&str>| since.map(|since| now.age(since)).unwrap_or_default();
@@ -343,7 +344,7 @@ fn held(key: &KeyInfo) -> String {
     }
 }
 
-/// `alice: ./deploy.sh, and 2 more`: what holds longest.
+/// The longest holder: `alice: ./deploy.sh, and 2 more`.
 fn holder(key: &KeyInfo) -> String {
     let Some(first) = key.holders.iter().min_by_key(|holder| &holder.since) else {
         return String::new();
@@ -356,7 +357,7 @@ fn holder(key: &KeyInfo) -> String {
     format!("{}: {command}{more}", user_name::name(first.uid))
 }
 
-/// How wide each column is; 0 if there is no room for it.
+/// The width of each column; 0 if there is no room for it.
 fn widths(names: &[String; 6], cells: &[[String; 6]], columns: usize) -> [usize; 6] {
     let mut widths = [0; 6];
     for row in std::iter::once(names).chain(cells) {
@@ -370,7 +371,7 @@ fn widths(names: &[String; 6], cells: &[[String; 6]], columns: usize) -> [usize;
     let taken = |widths: &[usize; 6], from: usize| -> usize {
         widths[from..].iter().filter(|wide| **wide > 0).map(|wide| wide + GAP.len()).sum()
     };
-    // The name is what a row is about.
+    // The name is the subject of the row.
     let name_least = widths[0].min(columns / 2).max(8);
     if widths[5] > 0 {
         let fixed = taken(&[0, widths[1], widths[2], widths[3], widths[4], 0], 1);
@@ -392,7 +393,7 @@ const GAP: &str = "  ";
 /// The columns of the mark.
 const MARK: usize = 2;
 
-/// The name and the holder begin at the left, numbers and times end at the right.
+/// The name and the holder are left-aligned; numbers and times are right-aligned.
 fn row_text(cells: &[String; 6], widths: &[usize; 6]) -> String {
     let mut text = " ".repeat(MARK);
     for (at, (cell, wide)) in
@@ -409,17 +410,17 @@ fn row_text(cells: &[String; 6], widths: &[usize; 6]) -> String {
     text
 }
 
-/// What stands at the bottom.
+/// The lines at the bottom.
 struct Foot {
     lines: Vec<Line>,
-    /// The column of the cursor in the last line, if something is typed there.
+    /// The column of the cursor in the last line, if the user is typing there.
     cursor: Option<usize>,
 }
 
 fn bottom(model: &Model, columns: usize) -> Foot {
     let typed = |name: &str, text: &str| {
         let (name, text) = (sanitize(name), sanitize(text));
-        // The end of the text is what is being typed.
+        // Shows the end of the text, where the user is typing.
         let room = columns.saturating_sub(width(&name) + 1);
         let text = tail(&text, room);
         let shown = format!("{name}{text}");
@@ -457,7 +458,7 @@ fn tail(text: &str, columns: usize) -> &str {
     text
 }
 
-/// A sentence in several lines; of one that is too long the begin and the end.
+/// A sentence in several lines. If it is too long, only its beginning and its end.
 fn sentences(text: &str, columns: usize, style: anstyle::Style) -> Vec<Line> {
     let mut lines = fold(&sanitize(text), columns);
     if lines.len() > BOTTOM_LINES_MAX {

@@ -1,7 +1,7 @@
-//! What reaches the screen: the reports of the daemon, and the answers to what the user asks.
+//! Brings the daemon's reports, and its answers to the user's questions, to the screen.
 //!
-//! The reports come over one connection, for the whole life of the command. A second one is made
-//! when the user first asks for something else.
+//! The reports come over one connection for the whole life of the command. The first question opens
+//! a second one.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -18,36 +18,37 @@ use crate::cli::output::stderr::Verbosity;
 use crate::client::{Client, Watch, Watched};
 use crate::protocol::{Status, StatusQuery};
 
-/// How many news wait while the terminal takes nothing. Then the daemon is not read from any more.
+/// How many items may wait while the terminal accepts no output. Then canal stops reading from the
+/// daemon.
 const NEWS_MAX: usize = 8;
 
-/// Something new.
+/// An item for the screen.
 #[derive(Debug)]
 pub(super) enum News {
     /// The state of the locks, at first and after each change.
     Status(Box<Status>),
-    /// The daemon went away; the next one is waited for.
+    /// The daemon went away; canal waits for the next one.
     Lost,
     /// No report follows.
     Over(Result<(), Failed>),
-    /// The answer to what was asked.
+    /// The answer to a question or action.
     Answer(Ask, Answer),
 }
 
-/// Brings the news.
+/// The receiving end of the news.
 #[derive(Debug)]
 pub(super) struct Feed {
-    /// Can be read as soon as there are news.
+    /// Readable as soon as there is news.
     wake: Arc<EventFd>,
     news: Receiver<News>,
     sender: SyncSender<News>,
     target: Target,
-    /// What the thread that asks is to ask; `None` until it is needed.
+    /// Sends questions to the thread that asks the daemon; `None` until it is needed.
     asks: Option<Sender<Ask>>,
 }
 
 impl Feed {
-    /// Watches the state of the locks.
+    /// Starts to watch the state of the locks.
     pub(super) fn start(
         client: Client,
         target: Target,
@@ -62,14 +63,14 @@ impl Feed {
         Ok(Self { wake, news, sender, target, asks: None })
     }
 
-    /// What came since the last time.
+    /// Takes the news that has arrived since the last call.
     pub(super) fn take(&mut self) -> Vec<News> {
-        // First this: what comes now wakes again.
+        // The event is cleared first, so that news arriving now wakes the screen again.
         let _ = self.wake.read();
         self.news.try_iter().collect()
     }
 
-    /// Asks the daemon, and does not wait for the answer.
+    /// Sends a question to the daemon, without waiting for the answer.
     pub(super) fn ask(&mut self, ask: Ask) {
         let asks = self.asks.get_or_insert_with(|| {
             let (asks, to_ask) = channel();
@@ -89,14 +90,14 @@ impl AsFd for Feed {
     }
 }
 
-/// Tells the screen.
+/// The sending end of the news.
 struct Teller {
     wake: Arc<EventFd>,
     sender: SyncSender<News>,
 }
 
 impl Teller {
-    /// Whether the screen is still there.
+    /// Sends news. Returns whether the screen still exists.
     fn tell(&self, news: News) -> bool {
         let is_there = self.sender.send(news).is_ok();
         let _ = self.wake.write(1);
@@ -126,7 +127,7 @@ fn answer(target: &Target, asks: &Receiver<Ask>, teller: &Teller) {
     while let Ok(ask) = asks.recv() {
         let answer = match &mut client {
             Some(client) => ask.put(client),
-            // Silent: nothing but the screen may be written to the terminal.
+            // Silent, because only the screen may write to the terminal.
             None => match target.connect(Verbosity::Silent) {
                 Ok(connected) => ask.put(client.insert(connected)),
                 Err(failed) => Answer::Failed(failed),

@@ -1,6 +1,6 @@
-//! Keys, out of the bytes that a terminal sends for them.
+//! Decodes the bytes that a terminal sends for keys.
 
-/// A key that was pressed.
+/// A key that the user pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     /// A character.
@@ -14,27 +14,27 @@ pub(super) enum Key {
     PageDown,
     Home,
     End,
-    /// Ctrl-L: draw everything anew.
+    /// Ctrl-L: redraws the screen.
     Redraw,
-    /// Ctrl-U: clear what was typed.
+    /// Ctrl-U: clears the typed text.
     Clear,
 }
 
-/// What terminals send before the name of a key.
+/// The byte that terminals send before the name of a key.
 const ESCAPE: u8 = 0x1b;
 
-/// No name of a key is longer. What is longer comes from no keyboard.
+/// The longest name of a key. Longer input does not come from a keyboard.
 const NAME_MAX: usize = 32;
 
 /// Reads keys. The bytes of one key may come in several pieces.
 #[derive(Debug, Default)]
 pub(super) struct Keyboard {
-    /// The beginning of a key.
+    /// The beginning of an incomplete key.
     begun: Vec<u8>,
 }
 
 impl Keyboard {
-    /// The keys that are whole with these bytes.
+    /// The keys that these bytes complete.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Vec<Key> {
         self.begun.extend_from_slice(bytes);
         let mut keys = Vec::new();
@@ -45,19 +45,19 @@ impl Keyboard {
         keys
     }
 
-    /// Whether bytes are there that may be the beginning of a key.
+    /// Whether there are bytes that may be the beginning of a key.
     pub(super) fn has_begun(&self) -> bool {
         !self.begun.is_empty()
     }
 
-    /// Nothing came for a while: an Escape that nothing follows is the key of that name.
+    /// Handles a pause in the input: an Escape without a continuation is the key of that name.
     pub(super) fn pause(&mut self) -> Vec<Key> {
         let begun = std::mem::take(&mut self.begun);
         if begun.first() == Some(&ESCAPE) { vec![Key::Escape] } else { Vec::new() }
     }
 }
 
-/// The first key, and how many bytes it has. `None` if there is no whole one.
+/// The first key, and its number of bytes. `None` if the key is incomplete.
 fn first(bytes: &[u8]) -> Option<(usize, Option<Key>)> {
     match *bytes.first()? {
         ESCAPE => named(bytes),
@@ -70,7 +70,7 @@ fn first(bytes: &[u8]) -> Option<(usize, Option<Key>)> {
     }
 }
 
-/// A character in UTF-8. Bytes that are none are left out.
+/// A character in UTF-8. Invalid bytes are skipped.
 fn character(bytes: &[u8], first: u8) -> Option<(usize, Option<Key>)> {
     let length = match first {
         0x00..0x80 => 1,
@@ -80,7 +80,7 @@ fn character(bytes: &[u8], first: u8) -> Option<(usize, Option<Key>)> {
         _ => return Some((1, None)),
     };
     let Some(whole) = bytes.get(..length) else {
-        // It goes on only if all that came belongs to it.
+        // The character is merely incomplete if all remaining bytes belong to it.
         let goes_on = bytes[1..].iter().all(|byte| byte & 0xc0 == 0x80);
         return if goes_on { None } else { Some((1, None)) };
     };
@@ -101,7 +101,7 @@ fn named(bytes: &[u8]) -> Option<(usize, Option<Key>)> {
             Some((end + 3, key_of(rest[end], &rest[..end])))
         }
         b'O' => Some((3, key_of(*bytes.get(2)?, &[]))),
-        // The key Escape, and something else behind it.
+        // The key Escape, followed by something else.
         _ => Some((1, Some(Key::Escape))),
     }
 }

@@ -1,7 +1,7 @@
-//! `canal top`: keys, holders and waiters on the whole terminal, as they change.
+//! `canal top`: shows keys, holders and waiters on the whole terminal, as they change.
 //!
-//! `model` is what is shown and what keys do to it, `draw` draws it, and neither does I/O. `feed`
-//! brings the reports of the daemon, `terminal` has the keyboard, the screen and the signals.
+//! `model` holds what is shown and reacts to keys, and `draw` draws it; neither does I/O. `feed`
+//! brings the daemon's reports, and `terminal` has the keyboard, the screen and the signals.
 
 mod ask;
 mod choice;
@@ -30,13 +30,12 @@ use keys::Keyboard;
 use model::{Effect, Model, OpenKey};
 use terminal::{Events, Signals, Terminal};
 
-/// An Escape that nothing follows for this long is a key. Over slow lines the parts of a key come
-/// apart.
+/// How long an Escape must stand alone to count as a key. Slow lines may split the bytes of a key.
 const ESCAPE_PAUSE: Duration = Duration::from_millis(200);
 
-/// How it ends.
+/// How `canal top` ends.
 enum End {
-    /// The user is done, or the terminal is gone.
+    /// The user quits, or the terminal is gone.
     Quit,
     Signal(Signal),
     /// No report follows.
@@ -46,7 +45,7 @@ enum End {
 pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     terminal::check()?;
     let target = connect::Target::of(global)?;
-    // What a connection tells later would stand in the middle of the screen.
+    // Later messages of a connection would appear in the middle of the screen.
     let client = target.connect(verbosity.min(Verbosity::Verbose))?;
     let signals = Signals::catch()?;
     let feed = Feed::start(client, target, query(args))?;
@@ -73,11 +72,11 @@ fn query(args: &TopArgs) -> StatusQuery {
     }
 }
 
-/// All that `canal top` has.
+/// The whole state of `canal top`.
 struct Top {
     model: Model,
     keyboard: Keyboard,
-    /// When an Escape that came is the key of that name, if nothing follows it.
+    /// When an Escape counts as the key of that name, if nothing follows it.
     escape_at: Option<Instant>,
     feed: Feed,
     signals: Signals,
@@ -85,7 +84,7 @@ struct Top {
 }
 
 impl Top {
-    /// Until it ends. The terminal is given back.
+    /// Runs until the end, and restores the terminal.
     fn run(mut self) -> Result<End, Failed> {
         loop {
             let now = Now::here();
@@ -105,7 +104,7 @@ impl Top {
             Some(signal) if terminal::ends(signal) => return Ok(Some(End::Signal(signal))),
             Some(Signal::SIGTSTP) => self.terminal.suspend(&self.signals)?,
             Some(Signal::SIGCONT) => self.terminal.resume()?,
-            // The size of the terminal is asked each time.
+            // `show` reads the size of the terminal each time.
             _ => {}
         }
         if events.hung_up {
@@ -132,7 +131,7 @@ impl Top {
         Ok(None)
     }
 
-    /// The keys that are whole.
+    /// The keys that are complete.
     fn keys(&mut self, typed: &[u8]) -> Vec<keys::Key> {
         let mut keys = self.keyboard.read(typed);
         if !typed.is_empty() {

@@ -1,7 +1,7 @@
-//! What the screen shows, and what keys do to it. No I/O, no clock.
+//! Holds what the screen shows, and reacts to keys. No I/O, no clock.
 //!
-//! Invariant: an action is asked of the daemon only after the user said yes to a question that names
-//! what it is about; what is shown may have changed meanwhile, what is done may not.
+//! Invariant: the model requests an action only after the user confirms a question that names its
+//! target. The display may change in the meantime, but the action may not.
 
 use super::ask::{Answer, Ask, Who};
 use super::choice::{Choice, Row};
@@ -11,32 +11,32 @@ use crate::cli::arguments::why_target::WhyTarget;
 use crate::cli::commands::history::History;
 use crate::protocol::{KeyInfo, Resize, Status, Waits};
 
-/// The text typed at the bottom has no more characters.
+/// The most characters of the text typed at the bottom.
 const TYPED_MAX: usize = 200;
 
-/// How far PageUp and PageDown go.
+/// How many rows PageUp and PageDown move.
 const PAGE_ROWS: usize = 8;
 
-/// The whole of it.
+/// The whole model.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     /// The last report; `None` before the first one.
     pub(super) status: Option<Status>,
-    /// Whether the daemon went away, and the next one is waited for.
+    /// Whether the daemon went away, and canal waits for the next one.
     pub(super) is_lost: bool,
-    /// Whether the daemon was asked for a part of the locks only.
+    /// Whether the daemon reports only a part of the locks.
     pub(super) is_part: bool,
-    /// Which keys are listed, and in which order.
+    /// The keys to list, and their order.
     pub(super) choice: Choice,
-    /// The key with the mark on it in the list.
+    /// The marked key in the list.
     pub(super) marked: Option<String>,
     /// The key whose page is open.
     pub(super) open: Option<OpenKey>,
-    /// What lies above the page of a key, or the list.
+    /// A page above the page of a key, or above the list.
     pub(super) above: Option<Above>,
-    /// What stands at the bottom in place of the help line.
+    /// The content of the bottom, if it is not the keyboard help.
     pub(super) bottom: Bottom,
-    /// The first line that is shown of what is longer than the screen.
+    /// The first visible line of content that is longer than the screen.
     pub(super) top: usize,
 }
 
@@ -44,13 +44,13 @@ pub(super) struct Model {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenKey {
     pub(super) key: String,
-    /// The holder or waiter with the mark on it.
+    /// The marked holder or waiter.
     pub(super) marked: Option<Who>,
-    /// Where it was last, in case it is gone.
+    /// The last position of the mark, in case its holder or waiter is gone.
     at: usize,
 }
 
-/// A page above the others, with its answer as soon as that has come.
+/// A page above the others, with its answer once that has arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Above {
     Help,
@@ -58,29 +58,29 @@ pub(super) enum Above {
     History(String, Option<History>),
 }
 
-/// What stands at the bottom.
+/// The content of the bottom.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Bottom {
-    /// The keys that can be pressed.
+    /// The keyboard help.
     #[default]
     Help,
-    /// What was done, or why not.
+    /// The result of an action, or the reason why there is none.
     Said(String),
-    /// The filter is typed.
+    /// The user types the filter.
     Filter,
-    /// A size for this key is typed.
+    /// The user types a size for this key.
     Size { key: String, typed: String },
-    /// What is done if the user says yes.
+    /// The action that follows if the user confirms it.
     Question(String, Ask),
-    /// The daemon is asked.
+    /// The daemon has not answered yet.
     Asking,
 }
 
-/// What is to be done.
+/// A task for the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Effect {
     Quit,
-    /// Draw everything anew.
+    /// Redraw the whole screen.
     Redraw,
     Ask(Ask),
 }
@@ -92,22 +92,22 @@ impl OpenKey {
 }
 
 impl Model {
-    /// The keys that are listed, in their order.
+    /// The listed keys, in their order.
     pub(super) fn rows(&self) -> Vec<Row<'_>> {
         self.status.as_ref().map(|status| self.choice.rows(&status.keys)).unwrap_or_default()
     }
 
-    /// The key whose page is open, as the last report has it.
+    /// The key whose page is open, from the last report.
     pub(super) fn opened(&self) -> Option<&KeyInfo> {
         self.key(&self.open.as_ref()?.key)
     }
 
-    /// A key, as the last report has it.
+    /// A key, from the last report.
     pub(super) fn key(&self, name: &str) -> Option<&KeyInfo> {
         self.status.as_ref()?.keys.iter().find(|key| key.key == name)
     }
 
-    /// The place of the mark in the list, or among the holders and waiters of the open key.
+    /// The position of the mark in the list, or among the holders and waiters of the open key.
     pub(super) fn mark(&self) -> Option<usize> {
         if let Some(open) = &self.open {
             let all = self.opened().map(everyone).unwrap_or_default();
@@ -117,12 +117,12 @@ impl Model {
         rows.iter().position(|row| Some(&row.key.key) == self.marked.as_ref())
     }
 
-    /// A report came.
+    /// Handles a report.
     pub(super) fn report(&mut self, status: Status) -> Option<Effect> {
         (self.status, self.is_lost) = (Some(status), false);
         self.keep_marks();
         match &self.above {
-            // What waits for what, and what ended, may have changed with it.
+            // The chain and the history may have changed too.
             Some(Above::Chain(target, Some(_))) => Some(Effect::Ask(Ask::Chain(target.clone()))),
             Some(Above::History(key, Some(_))) => {
                 Some(Effect::Ask(Ask::History { key: key.clone() }))
@@ -131,7 +131,7 @@ impl Model {
         }
     }
 
-    /// An answer came.
+    /// Handles an answer.
     pub(super) fn answer(&mut self, ask: &Ask, answer: Answer) {
         match (answer, &mut self.above) {
             (Answer::Chain(waits), Some(Above::Chain(target, shown))) => {
@@ -144,12 +144,12 @@ impl Model {
                     *shown = Some(found);
                 }
             }
-            // The page that it is for was left.
+            // The user has left the page to which the answer belongs.
             (Answer::Chain(_) | Answer::History(_), _) => {}
             (Answer::Question(text, then), _) if self.bottom == Bottom::Asking => {
                 self.bottom = Bottom::Question(text, then);
             }
-            // The user did something else meanwhile.
+            // The user has done something else in the meantime.
             (Answer::Question(..), _) => {}
             (Answer::Done(text), _) => self.bottom = Bottom::Said(text),
             (Answer::Failed(failed), above) => {
@@ -168,7 +168,7 @@ impl Model {
         }
     }
 
-    /// A key was pressed.
+    /// Handles a key press.
     pub(super) fn press(&mut self, key: Key) -> Option<Effect> {
         if key == Key::Redraw {
             return Some(Effect::Redraw);
@@ -245,7 +245,7 @@ impl Model {
                 self.move_mark(key);
             }
             (Key::Char('?'), false) => self.cover(Above::Help),
-            // All others are about what lies below.
+            // All other keys act on the page below.
             (_, true) => self.back(),
             (Key::Enter, _) => return self.enter(),
             (Key::Char('s'), _) if self.open.is_none() => self.choice.next_order(),
@@ -279,7 +279,7 @@ impl Model {
         None
     }
 
-    /// What is about the key whose page is open, or which has the mark.
+    /// Handles a key press for the open or marked key.
     fn about_key(&mut self, what: char) -> Option<Effect> {
         let open = self.open.as_ref().map(|open| open.key.clone());
         let Some(key) = open.or_else(|| self.marked.clone()) else {
@@ -304,7 +304,7 @@ impl Model {
         None
     }
 
-    /// What is about the holder or waiter with the mark.
+    /// Handles a key press for the marked holder or waiter.
     fn about_someone(&mut self, what: char) -> Option<Effect> {
         let Some(open) = &self.open else {
             return self.say("Enter looks into a key; then this is about its holders and waiters");
@@ -347,7 +347,7 @@ impl Model {
             Key::PageUp => self.top.saturating_sub(PAGE_ROWS),
             Key::PageDown => self.top + PAGE_ROWS,
             Key::Home => 0,
-            // Drawing knows how long the page is.
+            // Drawing reduces this to the length of the page.
             _ => usize::MAX / 2,
         };
     }
@@ -381,7 +381,7 @@ impl Model {
         }
     }
 
-    /// Where what had the mark is gone, its neighbour gets it.
+    /// Moves the mark to a neighbour if its target is gone.
     fn keep_marks(&mut self) {
         if let Some(open) = &self.open {
             let at = self.mark().unwrap_or(open.at);
@@ -390,7 +390,7 @@ impl Model {
         } else if self.mark().is_none() {
             let rows = self.rows();
             let after = self.marked.as_ref().map(|marked| {
-                // Of what follows by name, the first.
+                // The first of the keys that follow it by name.
                 rows.iter().filter(|row| row.key.key > *marked).map(|row| &row.key.key).min()
             });
             let next = after.flatten().or_else(|| rows.first().map(|row| &row.key.key));
@@ -399,7 +399,7 @@ impl Model {
     }
 }
 
-/// The holders and the waiters of a key, in the order in which they are shown.
+/// The holders and the waiters of a key, in display order.
 fn everyone(key: &KeyInfo) -> Vec<Who> {
     let holders = key.holders.iter().map(|holder| Who::Holder { token: holder.token });
     let waiters = key.waiters.iter().map(|waiter| Who::Waiter {
@@ -419,7 +419,7 @@ fn edit(text: &mut String, key: Key) {
     }
 }
 
-/// What is to be done with a size that was typed, and the question before it.
+/// The change for a typed size, and the question before it.
 fn resize(key: &str, typed: &str) -> Result<(String, Resize), String> {
     let typed = typed.trim();
     let resize = Resize { key: key.to_owned(), ..Resize::default() };

@@ -1,4 +1,4 @@
-//! What has to be written to a terminal so that it shows something else.
+//! Computes the output that changes the content of a terminal.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use ratatui_core::style::{Color, Modifier};
 /// Clears the screen.
 pub(super) const CLEAR: &str = "\x1b[0m\x1b[2J";
 
-/// Whether the terminal and its user want colours.
+/// The styles that the terminal and its user want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Palette {
     Colours,
@@ -16,8 +16,8 @@ pub(super) enum Palette {
     Plain,
 }
 
-/// What turns the screen that shows `before` into one that shows `next`, with the cursor where
-/// something is typed. Nothing if nothing differs.
+/// The output that turns the screen `before` into the screen `next`, with the cursor where the user
+/// types. Empty if the two are equal.
 pub(super) fn changes(
     before: &Buffer,
     next: &Buffer,
@@ -29,7 +29,7 @@ pub(super) fn changes(
     let mut style = String::new();
     for (x, y, cell) in before.diff(next) {
         if behind != Some((x, y)) {
-            // Numbers of lines and columns begin with 1.
+            // Numbers of lines and columns begin at 1.
             let _ = write!(text, "\x1b[{};{}H", y + 1, x + 1);
         }
         let wanted = style_of(cell, palette);
@@ -38,7 +38,8 @@ pub(super) fn changes(
             style = wanted;
         }
         text.push_str(cell.symbol());
-        // Behind a wide character the cursor is moved: terminals differ about widths.
+        // After a wide character, the output moves the cursor explicitly, because terminals differ
+        // in widths.
         behind = cell.symbol().is_ascii().then_some((x + 1, y));
     }
     if !style.is_empty() {
@@ -54,7 +55,7 @@ pub(super) fn changes(
     text
 }
 
-/// The parameters of SGR behind the 0.
+/// The parameters of SGR after the 0.
 fn style_of(cell: &Cell, palette: Palette) -> String {
     let mut style = String::new();
     for (modifier, number) in

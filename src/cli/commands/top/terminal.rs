@@ -1,6 +1,7 @@
-//! The terminal while it is ours: raw mode, the other screen, and signals as something to read.
+//! Owns the terminal: raw mode, the alternate screen, and signals that are read as events.
 //!
-//! Invariant: however this process ends, except by SIGKILL, the terminal is left as it was found.
+//! Invariant: however this process ends, except by SIGKILL, it restores the terminal to its
+//! previous state.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -22,40 +23,40 @@ use super::screen::{self, Palette};
 use crate::cli::failed::Failed;
 use crate::sys::terminal::output::TerminalOutput;
 
-/// Signals that end this process, after the terminal is as it was.
+/// The signals that end this process, after it has restored the terminal.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// To the other screen; no cursor.
+/// Switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
 
-/// Back. A terminal without another screen is cleared.
+/// Switches back. On a terminal without an alternate screen, clears the screen.
 const LEAVE: &str = "\x1b[0m\x1b[2J\x1b[H\x1b[?25h\x1b[?1049l";
 
-/// The size of a terminal that does not say it.
+/// The size of a terminal that does not report one.
 const SIZE_ASSUMED: (u16, u16) = (80, 24);
 
-/// No terminal is larger; what says so is wrong.
+/// The largest plausible width or height of a terminal.
 const SIDE_MAX: u16 = 1000;
 
-/// How the terminal was, while it is ours.
+/// The previous settings of the terminal, while canal uses it.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Where it is written to, from the first time on that it is ours.
+/// The output to the terminal, once canal has used it.
 static OUTPUT: OnceLock<TerminalOutput> = OnceLock::new();
 
-/// What there was to read.
+/// The events that arrived during a wait.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// What was typed.
+    /// The bytes that the user typed.
     pub(super) typed: Vec<u8>,
-    /// The terminal is gone.
+    /// Whether the terminal is gone.
     pub(super) hung_up: bool,
-    /// A signal that came.
+    /// A signal that arrived.
     pub(super) signal: Option<Signal>,
 }
 
-/// The signals of this process, to be read. From now on they have no effect of their own, in this
-/// thread and in those that it starts.
+/// The signals of this process, as events to read. From their creation on, they have no other
+/// effect in this thread and in the threads that it starts.
 #[derive(Debug)]
 pub(super) struct Signals(SignalFd);
 
@@ -81,17 +82,18 @@ pub(super) fn ends(signal: Signal) -> bool {
     ENDING.contains(&signal)
 }
 
-/// The terminal of standard input and output. Dropping it gives it back.
+/// The terminal of standard input and output. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    /// What stands on the screen.
+    /// The present content of the screen.
     shown: Buffer,
     palette: Palette,
-    /// Whether it shows the other screen. A terminal that took nothing does not yet.
+    /// Whether the terminal shows the alternate screen. One that has accepted no output does not
+    /// yet.
     is_entered: bool,
 }
 
-/// Fails where a whole screen cannot be drawn.
+/// Fails if it is impossible to draw a whole screen.
 pub(super) fn check() -> Result<(), Failed> {
     let stream = "`canal status --watch --json` prints the same for programs";
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
@@ -107,7 +109,7 @@ pub(super) fn check() -> Result<(), Failed> {
 }
 
 impl Terminal {
-    /// Takes the terminal.
+    /// Takes over the terminal.
     pub(super) fn enter(signals: &Signals) -> Result<Self, Failed> {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |about| {
@@ -124,7 +126,7 @@ impl Terminal {
         Ok(Self { shown: Buffer::empty(Rect::ZERO), palette, is_entered })
     }
 
-    /// The whole screen.
+    /// The area of the whole screen.
     pub(super) fn area() -> Rect {
         let (columns, lines) = match terminal_size_of(io::stdout()) {
             Some((Width(columns), Height(lines))) if columns > 0 && lines > 0 => (columns, lines),
@@ -133,8 +135,9 @@ impl Terminal {
         Rect::new(0, 0, columns.min(SIDE_MAX), lines.min(SIDE_MAX))
     }
 
-    /// Shows this: writes what differs from what stands there. `cursor` is where something is typed.
-    /// A signal ends the wait for a terminal that takes nothing; all is drawn again then.
+    /// Shows `next` by writing the differences from the present content. `cursor` is where the user
+    /// types. If the terminal accepts no output, a signal ends the wait, and the next call draws
+    /// everything again.
     pub(super) fn show(
         &mut self,
         next: Buffer,
@@ -158,12 +161,12 @@ impl Terminal {
         Ok(())
     }
 
-    /// The next time everything is drawn.
+    /// Makes the next call of [`Self::show`] draw everything.
     pub(super) fn forget(&mut self) {
         self.shown = Buffer::empty(Rect::ZERO);
     }
 
-    /// Sleeps until something is typed, a signal comes, `news` can be read, or the time is over.
+    /// Sleeps until the user types, a signal arrives, `news` is readable, or the time is over.
     pub(super) fn wait(
         signals: &Signals,
         news: impl AsFd,
@@ -176,7 +179,7 @@ impl Terminal {
             PollFd::new(news.as_fd(), PollFlags::POLLIN),
         ];
         let timeout = time.map_or(PollTimeout::NONE, |time| {
-            // Rounded up: a wait of 0 ms would spin.
+            // Rounded up, because a wait of 0 ms would spin.
             let time = time.as_micros().div_ceil(1000);
             PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)
         });
@@ -199,11 +202,13 @@ impl Terminal {
         Ok(events)
     }
 
-    /// Gives the terminal back, stops as Ctrl-Z does, and takes the terminal again when it goes on.
+    /// Restores the terminal, stops like Ctrl-Z, and takes the terminal over again when the process
+    /// continues.
     pub(super) fn suspend(&mut self, signals: &Signals) -> Result<(), Failed> {
         leave();
         let stop = SigSet::from(Signal::SIGTSTP);
-        // To this thread: the others block the signal. It takes effect where it is unblocked.
+        // The signal goes to this thread, because the others block it. It takes effect when it is
+        // unblocked.
         raise(Signal::SIGTSTP).map_err(cannot_use)?;
         stop.thread_unblock().map_err(cannot_use)?;
         stop.thread_block().map_err(cannot_use)?;
@@ -214,7 +219,8 @@ impl Terminal {
 }
 
 impl Terminal {
-    /// This process was stopped by another signal, and goes on: others have used its terminal.
+    /// Continues after another signal stopped this process, while other processes may have used its
+    /// terminal.
     pub(super) fn resume(&mut self) -> Result<(), Failed> {
         let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(before) = before else { return Ok(()) };
@@ -229,7 +235,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Takes the terminal. Returns whether it shows the other screen.
+/// Takes over the terminal. Returns whether it shows the alternate screen.
 fn take(signals: &Signals) -> Result<bool, Failed> {
     let before = tcgetattr(io::stdin()).map_err(cannot_use)?;
     *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before.clone());
@@ -240,20 +246,20 @@ fn take(signals: &Signals) -> Result<bool, Failed> {
 fn make_raw(before: &Termios) -> Result<(), Failed> {
     let mut raw = before.clone();
     cfmakeraw(&mut raw);
-    // Ctrl-C, Ctrl-\ and Ctrl-Z go to the whole job, as everywhere.
+    // Ctrl-C, Ctrl-\ and Ctrl-Z act on the whole job, as usual.
     raw.local_flags |= LocalFlags::ISIG;
     tcsetattr(io::stdin(), SetArg::TCSANOW, &raw).map_err(cannot_use)
 }
 
-/// Gives the terminal back, if it is ours. Errors cannot be told anywhere.
+/// Restores the terminal, if canal uses it. Errors cannot be reported anywhere.
 fn leave() {
     let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
     let _ = OUTPUT.get().map(|output| output.write_last(LEAVE.as_bytes()));
-    // Not TCSADRAIN: that would wait for a terminal that takes nothing.
+    // Not TCSADRAIN, which would wait for a terminal that accepts no output.
     let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
 }
 
-/// Writes until a signal comes. Returns whether all is written.
+/// Writes until a signal arrives. Returns whether the whole text was written.
 fn write(text: &str, signals: &Signals) -> Result<bool, Failed> {
     let Some(output) = OUTPUT.get() else { return Ok(true) };
     output.write_until(text.as_bytes(), signals.0.as_fd()).map_err(cannot_use)

@@ -1,5 +1,5 @@
-//! A key over time, as rows of characters: each of its slots, its readers and writers, and how many
-//! requests waited.
+//! Draws a key over time, as rows of characters: its slots, its readers and writers, and its
+//! waiters.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const SLOTS_MAX: usize = 8;
 /// The most columns of the name of a row.
 const NAME_COLUMNS: usize = 9;
 
-/// A row, in the order in which rows are shown.
+/// A row, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
     Slot(u64),
@@ -27,10 +27,11 @@ enum Lane {
     Waiting,
 }
 
-/// From when to when, in milliseconds before now: the begin is the larger number.
+/// The begin and the end in milliseconds before now, so the begin is the larger number.
 type Span = (u64, u64);
 
-/// The rows: what ended, and what holds or waits now. Nothing if there is nothing to be drawn.
+/// The rows, from ended requests and from present holders and waiters. Empty if there is nothing to
+/// draw.
 pub(super) fn timeline(
     name: &str,
     records: &[HistoryRecord],
@@ -78,13 +79,13 @@ impl Lane {
         }
     }
 
-    /// Whether several at once are counted.
+    /// Whether the row counts concurrent requests.
     fn is_count(self) -> bool {
         matches!(self, Self::Readers | Self::Waiting)
     }
 }
 
-/// What ended.
+/// Adds a request that has ended.
 fn past(name: &str, record: &HistoryRecord, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
     let Some(item) = record.items.iter().find(|item| item.key == name) else { return };
     let ended = milliseconds(&record.ended, now);
@@ -106,7 +107,7 @@ fn past(name: &str, record: &HistoryRecord, lanes: &mut BTreeMap<Lane, Vec<Span>
     }
 }
 
-/// What holds and waits.
+/// Adds the present holders and waiters.
 fn today(key: &KeyInfo, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
     let mut add = |lane, since: &str| {
         lanes.entry(lane).or_default().push((milliseconds(since, now), 0));
@@ -124,20 +125,20 @@ fn today(key: &KeyInfo, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
     key.waiters.iter().for_each(|waiter| add(Lane::Waiting, &waiter.since));
 }
 
-/// How long ago that was.
+/// How many milliseconds ago that was.
 fn milliseconds(at: &str, now: &Now) -> u64 {
     let passed = now.passed(at).unwrap_or_default();
     u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A character for each part of the time: `█` if more than half of it is covered, `▒` if some of it
-/// is; or how many there were.
+/// is. In a row that counts, the character is the number of requests.
 fn cells(spans: &[Span], whole: u64, count: u64, is_count: bool) -> String {
     let cell = |n: u64| {
-        // Before now, in milliseconds: where the part begins, and where it ends.
+        // The begin and the end of the part, in milliseconds before now.
         let (begin, end) = (whole * (count - n) / count, whole * (count - n - 1) / count);
         let covered = |(from, to): &Span| begin.min(*from).saturating_sub(end.max(*to));
-        // What lasted no millisecond is seen, too.
+        // A span of less than a millisecond is visible too.
         let touches = |span: &&Span| {
             covered(span) > 0 || (span.0 == span.1 && (end..begin).contains(&span.0))
         };
@@ -200,7 +201,7 @@ mod tests {
         let status = three();
         let now = at("2026-11-20T14:05:12Z");
         let rows = timeline("b", &[], Some(&status.keys[1]), 59, &now);
-        // It was granted at 14:02:11; two wait since 14:02:11 and 14:03:11.
+        // It was granted at 14:02:11, and two requests have waited since 14:02:11 and 14:03:11.
         assert_eq!(rows.len(), 3, "{rows:#?}");
         assert!(rows[1].ends_with(&"█".repeat(30)), "{rows:#?}");
         assert!(rows[2].ends_with("1111111111222222222222222222222"), "{rows:#?}");

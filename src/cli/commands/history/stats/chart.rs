@@ -1,4 +1,4 @@
-//! Plots on a terminal: of blocks, or of plain ASCII characters.
+//! Draws plots on a terminal, with blocks or plain ASCII characters.
 
 use crate::cli::commands::history::length;
 use crate::cli::commands::history::stats::series::Series;
@@ -6,19 +6,19 @@ use crate::cli::output::sanitize::{cut, sanitize, width};
 use crate::cli::wording::time::Now;
 use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots};
 
-/// How many lines a plot over time is high.
+/// The height of a plot over time, in lines.
 const LINES: usize = 8;
 
-/// A bucket of time is at most this wide, where there are few of them.
+/// The largest width of a time bucket, which it has if there are few of them.
 const BUCKET_COLUMNS_MAX: usize = 4;
 
-/// A bar of a histogram is at most this long.
+/// The longest bar of a histogram.
 const BAR_COLUMNS_MAX: usize = 40;
 
-/// A name before a small plot is at most this long.
+/// The longest name in front of a small plot.
 const NAME_COLUMNS_MAX: usize = 24;
 
-/// The characters of which plots are made.
+/// The characters that form a plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Glyphs {
     /// Unicode's blocks, which have eight heights and lengths.
@@ -27,14 +27,15 @@ pub(super) enum Glyphs {
 }
 
 impl Glyphs {
-    /// Those that the locale has, which is what the first of these variables with a value says.
+    /// The characters that the locale supports, according to the first of these variables that is
+    /// set.
     pub(super) fn of_locale(lc_all: &str, lc_ctype: &str, lang: &str) -> Self {
         let locale = [lc_all, lc_ctype, lang].into_iter().find(|value| !value.is_empty());
         let locale = locale.unwrap_or_default().to_ascii_lowercase();
         if locale.contains("utf-8") || locale.contains("utf8") { Self::Blocks } else { Self::Ascii }
     }
 
-    /// A character that is filled from below by this number of eighths.
+    /// A character that is filled from the bottom by this many eighths.
     fn upward(self, eighths: usize) -> char {
         match (self, eighths) {
             (_, 0) => ' ',
@@ -56,7 +57,7 @@ impl Glyphs {
         }
     }
 
-    /// What stands left of a plot, below it, and where the two meet.
+    /// The characters left of a plot, below it, and where the two axes meet.
     fn axes(self) -> [char; 3] {
         match self {
             Self::Blocks => ['│', '─', '└'],
@@ -69,8 +70,8 @@ impl Glyphs {
     }
 }
 
-/// The length of a bar for `part`, in eighths of a character, where `whole` is `characters` long. At
-/// least one if there is a part.
+/// The length of a bar for `part`, in eighths of a character, if `whole` is `characters` long. A
+/// part above zero gets at least one eighth.
 fn eighths(part: f64, whole: f64, characters: usize) -> usize {
     if part <= 0.0 || whole <= 0.0 {
         return 0;
@@ -79,7 +80,7 @@ fn eighths(part: f64, whole: f64, characters: usize) -> usize {
     ((part / whole * most as f64).round() as usize).clamp(1, most)
 }
 
-/// One line for each bin: its bounds, how many it has, and a bar.
+/// One line for each bin: its bounds, its count, and a bar.
 pub(super) fn histogram(bins: &[HistoryBin], columns: usize, glyphs: Glyphs) -> Vec<String> {
     let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0);
     let bounds: Vec<String> = bins
@@ -160,8 +161,8 @@ pub(super) fn said(series: &Series) -> String {
     format!("in use: {} on average; each column {}", share(series), bound(series.column_ms))
 }
 
-/// `43% of 3 slots`; `43% of 2 to 8 slots` if there were not always as many; `1.3 at once` where nobody
-/// said how many there are.
+/// `43% of 3 slots`; `43% of 2 to 8 slots` if the size changed; `1.3 at once` if the size is
+/// unknown.
 pub(super) fn share(series: &Series) -> String {
     let percent = series.share.map(|share| (share * 100.0).round());
     match (percent, series.sizes) {
@@ -174,7 +175,7 @@ pub(super) fn share(series: &Series) -> String {
     }
 }
 
-/// What a height of a plot means.
+/// The label for a height of a plot.
 pub(super) fn level(slots: f64, size: Option<u64>) -> String {
     match size {
         Some(size) if size > 0 => format!("{}%", (slots / size as f64 * 100.0).round()),
@@ -182,14 +183,14 @@ pub(super) fn level(slots: f64, size: Option<u64>) -> String {
     }
 }
 
-/// One line for each key: its name, its use, and a plot that is one line high.
+/// One line for each key: its name, its use, and a plot of one line.
 pub(super) fn keys(keys: &[HistoryKeyUse], columns: usize, glyphs: Glyphs) -> Vec<String> {
     let names: Vec<String> =
         keys.iter().map(|key| cut(&sanitize(&key.key), NAME_COLUMNS_MAX)).collect();
     let wide = names.iter().map(|name| width(name)).max().unwrap_or(0);
     let mut lines = Vec::new();
     for (key, name) in keys.iter().zip(names) {
-        // The plot is as wide as the share leaves room for, which is nearly the same for all keys.
+        // The plot gets the room that the share leaves, which is nearly the same for all keys.
         let room = columns.saturating_sub(wide + 26).max(1);
         let Some(series) = Series::of(key, room) else { continue };
         let fill = " ".repeat(wide - width(&name));
@@ -201,7 +202,7 @@ pub(super) fn keys(keys: &[HistoryKeyUse], columns: usize, glyphs: Glyphs) -> Ve
     lines
 }
 
-/// How long requests would have waited with another number of slots, a line for each number.
+/// How long requests would have waited with other numbers of slots, one line for each number.
 pub(super) fn slots(of: &HistorySlots) -> Vec<String> {
     let mut rows = vec![["SLOTS", "MEDIAN", "P90", "MAX"].map(str::to_owned)];
     for row in &of.rows {
@@ -225,7 +226,7 @@ pub(super) fn slots(of: &HistorySlots) -> Vec<String> {
     lines.collect()
 }
 
-/// What the table of [`slots`] is about.
+/// The title of the table of [`slots`].
 pub(super) fn slots_said(of: &HistorySlots) -> String {
     let which = match (of.requests, of.more) {
         (1, false) => "the request".to_owned(),

@@ -1,5 +1,5 @@
-//! `canal stats`: how long requests waited and held their locks, by user and by command; how much of
-//! each key was in use; and how many slots a key should have.
+//! `canal stats`: reports how long requests waited and held their locks, by user and by command;
+//! how much of each key was in use; and how many slots a key should have.
 
 mod chart;
 mod report_file;
@@ -27,16 +27,16 @@ use crate::cli::wording::time::Now;
 use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
 use crate::run::SUCCESS;
 
-/// How many users and keys are shown to a person.
+/// How many users and keys a page shows.
 const SHOWN: usize = 10;
 
-/// How many commands are shown to a person.
+/// How many commands a page shows.
 const COMMANDS_SHOWN: usize = 3;
 
-/// The width of a report that no terminal shows.
+/// The width of a report that is not on a terminal.
 const COLUMNS_ASSUMED: usize = 80;
 
-/// What stands left of a line of a page.
+/// The indentation of a line of a page.
 const INDENT: usize = 2;
 
 const NAMES: [&str; COLUMNS] = ["", "MEDIAN", "COUNT", "P90", "P99", "MAX", "OF"];
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &StatsArgs, global: &Global, _: Verbosity) -> Result<u8,
     Ok(SUCCESS)
 }
 
-/// The characters that the locale of this process has.
+/// The characters that the locale of this process supports.
 fn locale() -> Glyphs {
     let value = |name| std::env::var(name).unwrap_or_default();
     Glyphs::of_locale(&value("LC_ALL"), &value("LC_CTYPE"), &value("LANG"))
@@ -82,7 +82,7 @@ fn counts(found: &HistoryStats, since: Option<Duration>) -> String {
     format!("{granted}{within}, {refused} never granted")
 }
 
-/// How many slots there should be, which is what most people ask, and then what was counted.
+/// The recommended number of slots, which is the most common question, and then the counts.
 fn page(found: &HistoryStats, about: &str, since: Option<Duration>, columns: usize) -> Page {
     let mut page = Page::default();
     let HistoryCount { count, refused, .. } = found.all;
@@ -114,13 +114,13 @@ fn page(found: &HistoryStats, about: &str, since: Option<Duration>, columns: usi
     page
 }
 
-/// Adds the plots, as far as there is something to draw.
+/// Adds the plots that have something to show.
 fn draw(page: &mut Page, found: &HistoryStats, columns: usize, glyphs: Glyphs, now: &Now) {
     let columns = columns.saturating_sub(INDENT);
     for (name, bins) in [("waits", &found.wait_bins), ("holds", &found.hold_bins)] {
         part(page, name, chart::histogram(bins, columns, glyphs), columns);
     }
-    // The first key is the one that was asked about, if it was in use itself.
+    // The first key is the requested one, if that was in use itself.
     let asked_for = found.slots.as_ref().map(|slots| &slots.key);
     if let Some(key) = found.keys.first()
         && (found.keys.len() == 1 || asked_for == Some(&key.key))
@@ -136,7 +136,7 @@ fn draw(page: &mut Page, found: &HistoryStats, columns: usize, glyphs: Glyphs, n
     }
 }
 
-/// Adds a title and lines below it, if there are lines.
+/// Adds a title and the lines below it, if there are lines.
 fn part(page: &mut Page, title: &str, lines: Vec<String>, columns: usize) {
     if lines.is_empty() {
         return;

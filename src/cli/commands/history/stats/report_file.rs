@@ -1,4 +1,4 @@
-//! Writes a report to a file: whole or not at all, and over nothing that is there already.
+//! Writes a report to a file: completely or not at all, and without overwriting a file by accident.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -7,11 +7,10 @@ use std::path::Path;
 use crate::cli::failed::Failed;
 use crate::cli::output::stdout;
 
-/// The path that stands for standard output.
+/// The path that means standard output.
 const STDOUT: &str = "-";
 
-/// Writes a report. A file of that name is replaced only if `force` says so, and never something
-/// other than a plain file.
+/// Writes a report. Replaces an existing file only with `force`, and only if it is a regular file.
 pub(super) fn write(path: &Path, text: &str, force: bool) -> Result<(), Failed> {
     if path == Path::new(STDOUT) {
         return stdout::print_or_fail(text);
@@ -35,7 +34,8 @@ fn exists(path: &Path) -> Failed {
     Failed::new(format!("{} is there already", path.display())).hint("`--force` replaces it")
 }
 
-/// Writes the text beside, and gives it its name when it is whole.
+/// Writes the text to another file in the same directory, and gives it its name once it is
+/// complete.
 fn write_whole(path: &Path, text: &str, force: bool) -> io::Result<()> {
     let Some(name) = path.file_name() else { return Err(ErrorKind::InvalidInput.into()) };
     let name = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
@@ -47,9 +47,9 @@ fn write_whole(path: &Path, text: &str, force: bool) -> io::Result<()> {
             return fs::rename(&beside, path);
         }
         match fs::hard_link(&beside, path) {
-            // A name that another program took meanwhile is left to it.
+            // If another program has taken the name in the meantime, it keeps it.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
-            // A file system without links.
+            // The file system does not support hard links.
             Err(_) => fs::rename(&beside, path),
             Ok(()) => fs::remove_file(&beside),
         }

@@ -1,10 +1,10 @@
-//! The use of a key over time, in as many columns as there is room for.
+//! Computes the use of a key over time, in as many columns as there is room for.
 
 use jiff::Timestamp;
 
 use crate::protocol::HistoryKeyUse;
 
-/// By how much more than its size a key may be in use by inexact times.
+/// The factor by which inexact times may make the use of a key exceed its size.
 const OVERLAP_MAX: f64 = 1.05;
 
 /// The use of a key over time.
@@ -12,21 +12,22 @@ const OVERLAP_MAX: f64 = 1.05;
 pub(super) struct Series {
     /// How many slots were in use on average, one number for each column.
     pub(super) columns: Vec<f64>,
-    /// How many milliseconds a column is.
+    /// The length of a column in milliseconds.
     pub(super) column_ms: u64,
     /// How many slots were in use on average over the whole time.
     pub(super) mean: f64,
-    /// Of how many slots: the least and the most that the key had meanwhile. `None` if nobody said how
-    /// many there are.
+    /// The smallest and the largest size of the key during that time. `None` if the size is
+    /// unknown.
     pub(super) sizes: Option<(u64, u64)>,
-    /// Which part of its slots was in use on average, of as many as it had at each time.
+    /// The average share of slots in use, relative to the size at each time.
     pub(super) share: Option<f64>,
-    /// How many slots the whole height of a plot stands for.
+    /// How many slots the full height of a plot represents.
     pub(super) top: f64,
 }
 
 impl Series {
-    /// The use of a key in at most `columns_max` columns; `None` if there is none, or no time passed.
+    /// The use of a key in at most `columns_max` columns; `None` if there was no use, or no time
+    /// passed.
     pub(super) fn of(key: &HistoryKeyUse, columns_max: usize) -> Option<Self> {
         let (from, until) = (millis(&key.from)?, millis(&key.until)?);
         let width = key.bucket_ms;
@@ -49,7 +50,7 @@ impl Series {
         let each = sizes(key);
         let sizes = each.iter().min().copied().zip(each.iter().max().copied());
         let top = match sizes {
-            // Ends and grants of one moment overlap a little.
+            // Ends and grants at the same time overlap a little.
             Some((_, most)) if highest <= most as f64 * OVERLAP_MAX => most as f64,
             _ => highest.ceil(),
         };
@@ -65,13 +66,13 @@ impl Series {
         Some(Self { columns, column_ms, mean, sizes, share, top })
     }
 
-    /// How many slots the key had, if that was the same all the time.
+    /// The size of the key, if it never changed.
     pub(super) fn one_size(&self) -> Option<u64> {
         self.sizes.filter(|(least, most)| least == most).map(|(size, _)| size)
     }
 }
 
-/// How many slots the key had in each bucket; empty if nobody said how many there are.
+/// The size of the key in each bucket; empty if the size is unknown.
 fn sizes(key: &HistoryKeyUse) -> Vec<u64> {
     if key.sizes.len() == key.used.len() && key.sizes.iter().all(|size| *size > 0) {
         return key.sizes.clone();
@@ -89,7 +90,7 @@ fn millis(time: &str) -> Option<u64> {
 pub(super) mod tests {
     use super::*;
 
-    /// Ten minutes in buckets of a minute, of which the first and the last are half as long.
+    /// Ten minutes in buckets of a minute. The first and the last bucket are half as long.
     pub(in crate::cli::commands::history::stats) fn key_use() -> HistoryKeyUse {
         let minute = 60_000;
         HistoryKeyUse {
@@ -147,7 +148,7 @@ pub(super) mod tests {
     #[test]
     fn the_share_is_of_the_slots_that_there_were_at_the_time() {
         let minute = 60_000;
-        // Two slots in the first half, all in use, and eight in the other half, one in use.
+        // Two slots in the first half, all in use, and eight in the second half, one in use.
         let grown = HistoryKeyUse {
             size: Some(8),
             used_ms: 15 * minute,

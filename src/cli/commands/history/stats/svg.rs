@@ -1,6 +1,6 @@
-//! The report as a picture: one SVG file that needs nothing else.
+//! Draws the report as a self-contained SVG file.
 //!
-//! Invariant: every text that comes from outside goes through [`escaped`].
+//! Invariant: every text from outside goes through [`escaped`].
 
 use std::fmt::Write as _;
 
@@ -14,23 +14,23 @@ use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots, HistoryStats};
 const WIDTH: u32 = 860;
 const MARGIN: u32 = 40;
 
-/// The part of the width that a plot over all of it has.
+/// The width of a plot that spans the whole picture.
 const PLOT_WIDTH: u32 = WIDTH - 2 * MARGIN - 50;
 const PLOT_HEIGHT: u32 = 150;
 
-/// Between the bottom of one part and the title of the next.
+/// The space between one part and the title of the next.
 const GAP: u32 = 44;
 
 /// The height of a line of a histogram or a table.
 const LINE: u32 = 22;
 
-/// A plot over time has at most this many columns.
+/// The most columns of a plot over time.
 const COLUMNS_MAX: usize = 128;
 
-/// At most this many keys have a plot.
+/// The most keys that get a plot.
 const KEYS_SHOWN: usize = 10;
 
-/// A text is cut after this many characters.
+/// The most characters of a text; the rest is cut.
 const TEXT_MAX: usize = 90;
 
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}\
@@ -39,7 +39,8 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}\
     .axis{stroke:#8c959f;stroke-width:1}.grid{stroke:#d1d9e0;stroke-width:1}\
     .wait{fill:#bc4c00}.hold{fill:#0969da}.use{fill:#1a7f37}.now{font-weight:600}";
 
-/// The report about a key, or about all keys. `about` names it, `counts` says how much there is.
+/// The report about one key or all keys. `about` names the subject, and `counts` describes how many
+/// requests there are.
 pub(super) fn report(found: &HistoryStats, about: &str, counts: &str, now: &Now) -> String {
     let mut picture = Picture { body: String::new(), y: 44 };
     picture.text(MARGIN, "title", &format!("canal stats: {about}"));
@@ -60,7 +61,7 @@ pub(super) fn report(found: &HistoryStats, about: &str, counts: &str, now: &Now)
     picture.finish()
 }
 
-/// A text as it stands in XML: without what controls a terminal, and not too long.
+/// A text in XML form, shortened, and without characters that control a terminal.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in cut(&sanitize(text), TEXT_MAX).chars() {
@@ -70,7 +71,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // No XML can have these.
+            // XML does not allow these characters.
             '\u{fffe}' | '\u{ffff}' => out.push('?'),
             c if c.is_control() => out.push('?'),
             c => out.push(c),
@@ -94,7 +95,7 @@ impl Picture {
 
     fn text_at(&mut self, x: u32, y: u32, class: &str, text: &str) {
         let text = escaped(text);
-        // Writing into a string does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(self.body, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\">{text}</text>");
     }
 
@@ -119,14 +120,14 @@ impl Picture {
         self.text(MARGIN, "part", title);
     }
 
-    /// Columns of a series between two corners of a rectangle.
+    /// Draws the columns of a series between two corners of a rectangle.
     fn columns(&mut self, series: &Series, (x, y): (u32, u32), (width, height): (u32, u32)) {
         let each = f64::from(width) / series.columns.len() as f64;
         for (at, used) in series.columns.iter().enumerate() {
             let high = used / series.top * f64::from(height);
             if high > 0.0 {
                 let left = f64::from(x) + at as f64 * each;
-                // Columns touch, so that none looks narrower than the others.
+                // Columns touch, so that all look equally wide.
                 let top = f64::from(y + height) - high;
                 self.rect(left, top, each + 0.3, high, "use");
             }
@@ -151,7 +152,7 @@ impl Picture {
         self.text(x + PLOT_WIDTH, "faint end", &now.clock(&key.until));
     }
 
-    /// A small plot for each key.
+    /// Draws a small plot for each key.
     fn keys(&mut self, keys: &[HistoryKeyUse]) {
         self.part("in use, by key");
         self.y += 8;
@@ -167,7 +168,7 @@ impl Picture {
         }
     }
 
-    /// Waits and holds beside each other.
+    /// Draws the histograms of waits and holds next to each other.
     fn histograms(&mut self, found: &HistoryStats) {
         self.y += GAP;
         let top = self.y;
@@ -221,7 +222,7 @@ impl Picture {
         }
     }
 
-    /// A line for each number of slots, with bars for median and 90 percent.
+    /// Draws a line for each number of slots, with bars for the median and for 90 percent.
     fn slots(&mut self, of: &HistorySlots) {
         self.part(&slots_said(of));
         self.y += LINE;
@@ -294,7 +295,7 @@ mod tests {
         report(found, about, "12 grants, 0 never granted", &at("2026-11-20T14:10:30Z"))
     }
 
-    /// Each element is one of those that the report is made of, and all are closed.
+    /// Checks that the report uses only its own elements, and that all are closed.
     fn check(svg: &str) {
         let mut open = Vec::new();
         for tag in svg.split('<').skip(1).map(|rest| rest.split('>').next().unwrap()) {
@@ -327,7 +328,7 @@ mod tests {
         ] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
-        // Nothing is fetched from elsewhere, and nothing runs.
+        // The file loads nothing from elsewhere, and runs no scripts.
         assert!(!svg.contains("href") && !svg.contains("url(") && !svg.contains("script"));
     }
 

@@ -1,5 +1,5 @@
-//! What `canal status --watch` draws on screens of 80x24 and 40x12, with 0, 1 and 200 keys. The
-//! screens lie beside this file; `UPDATE=1` writes them anew.
+//! Tests what `canal status --watch` draws on screens of 80x24 and 40x12, with 0, 1 and 200 keys.
+//! The expected screens are next to this file; `UPDATE=1` rewrites them.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::cli::output::sanitize::width;
 use crate::cli::wording::time::tests::at;
 use crate::protocol::Status;
 
-/// A holder, or a waiter, as the daemon sends it.
+/// A holder or waiter in the form in which the daemon sends it.
 fn row(n: u64, waits: bool) -> serde_json::Value {
     let mut row = serde_json::json!({
         "pid": 4000 + n, "uid": 0, "command": format!("./build --target module-{n} --release"),
@@ -28,7 +28,7 @@ fn row(n: u64, waits: bool) -> serde_json::Value {
     row
 }
 
-/// Every seventh key has a waiter.
+/// Keys of which every seventh has a waiter.
 fn status(keys: u64) -> Status {
     let key = |n: u64| {
         let waiters: Vec<_> = (n % 7 == 3).then(|| row(1000 + n, true)).into_iter().collect();
@@ -46,7 +46,7 @@ fn status(keys: u64) -> Status {
     serde_json::from_value(status).unwrap()
 }
 
-/// The screen as a person sees it.
+/// The screen as a user sees it.
 fn screen(keys: u64, columns: usize, lines: usize) -> String {
     let now = at("2026-11-20T14:05:23Z");
     let page = view::page(&status(keys), Scope::Overview, false, false, &now);
@@ -66,7 +66,7 @@ fn screens_are_as_they_were_agreed() {
             }
             let agreed = fs::read_to_string(dir.join(&name)).unwrap_or_default();
             assert_eq!(shown, agreed, "{name}; UPDATE=1 accepts it");
-            // The cursor stands in the last line.
+            // The cursor is in the last line.
             assert!(shown.lines().count() < lines, "{name}");
             assert!(shown.lines().all(|line| width(line) <= columns), "{name}: {shown}");
         }

@@ -59,7 +59,7 @@ fn status(keys: Vec<KeyInfo>) -> Status {
     Status { daemon, keys, left_out: 0, engine: None, hosts: Vec::new() }
 }
 
-/// As plain text.
+/// The page as plain text.
 fn text(status: &Status, scope: Scope<'_>, verbose: bool, columns: Option<usize>) -> String {
     let text = page(status, scope, false, verbose, &now()).render(columns);
     anstream::adapter::strip_str(&text).to_string()

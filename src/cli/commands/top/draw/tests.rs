@@ -1,5 +1,5 @@
-//! What the screen shows at 80x24 and 40x12. The screens lie in `top/screens`; `UPDATE=1` writes
-//! them anew.
+//! Tests the screen at 80x24 and 40x12. The expected screens are in `top/screens`; `UPDATE=1`
+//! rewrites them.
 
 use std::fs;
 use std::path::Path;
@@ -89,7 +89,7 @@ fn busy() -> Status {
     status(&keys)
 }
 
-/// Each screen: its name, and the keys that lead to it.
+/// The name of each screen, and the keys that lead to it.
 const SCREENS: [(&str, &str); 6] = [
     ("list", ""),
     ("filter", "/team-1"),

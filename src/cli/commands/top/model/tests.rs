@@ -2,7 +2,7 @@ use super::super::choice::Order;
 use super::*;
 use crate::cli::failed::Failed;
 
-/// A holder, or a waiter, as the daemon sends it.
+/// A holder or waiter in the form in which the daemon sends it.
 fn row(n: u64, waits: bool) -> serde_json::Value {
     let mut row = serde_json::json!({
         "pid": 4000 + n, "uid": 0, "command": format!("./build --target module-{n} --release"),
@@ -39,7 +39,7 @@ pub(in super::super) fn status(keys: &[serde_json::Value]) -> Status {
     serde_json::from_value(status).unwrap()
 }
 
-/// Three keys: `a` is held, `b` is waited for by two, `c` by one.
+/// Three keys: `a` is held, `b` has two waiters, and `c` has one.
 pub(in super::super) fn three() -> Status {
     status(&[key("a", 1, 1, 0), key("b", 2, 1, 2), key("c", 4, 1, 1)])
 }
@@ -50,7 +50,7 @@ pub(in super::super) fn model(status: Status) -> Model {
     model
 }
 
-/// Presses keys, and returns what the last one has to be done.
+/// Presses keys, and returns the effect of the last one.
 pub(in super::super) fn press(model: &mut Model, keys: &str) -> Option<Effect> {
     let mut effect = None;
     for c in keys.chars() {
@@ -83,7 +83,8 @@ fn said(model: &Model) -> &str {
 fn keys_are_sorted_by_what_the_user_wants_to_see_first() {
     let mut model = model(three());
     assert_eq!(listed(&model), "b c a", "most waiters first");
-    // The oldest waiters are those of 14:02 (102) and 14:04 (104); the holders of 14:01, 14:02, 14:04.
+    // The oldest waiters are those of 14:02 (102) and 14:04 (104); the holders are those of 14:01,
+    // 14:02 and 14:04.
     for (order, expected) in [
         (Order::LongestWait, "b c a"),
         (Order::LongestHold, "a b c"),
@@ -164,7 +165,7 @@ fn the_chain_is_asked_anew_with_each_report_and_only_while_it_is_shown() {
     let mut model = model(three());
     let target = WhyTarget::Session("s2".to_owned());
     assert_eq!(press(&mut model, "\nw"), Some(Effect::Ask(Ask::Chain(target.clone()))));
-    // It is on its way.
+    // The answer is on its way.
     assert_eq!(model.report(three()), None);
     model.answer(&Ask::Chain(target.clone()), Answer::Chain(Waits::default()));
     assert_eq!(model.report(three()), Some(Effect::Ask(Ask::Chain(target.clone()))));
