@@ -1,10 +1,11 @@
-//! The message about a deadlock: each waiter of the ring, and what it waits for.
+//! Describes a deadlock: each waiter of the ring, and what it waits for.
 
 use super::participant::{held, party, party_again, wanted};
 use crate::cli::output::sanitize::sanitize;
 use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
 
-/// One line for each process, in the order of the wait; each ends where the next one goes on:
+/// One line for each process, in the order of the waits. Each line ends where the next one
+/// continues:
 ///
 /// ```text
 ///   pid 812 `./one.sh` (alice, s3) waits to write `b`, held for writing by
@@ -41,12 +42,12 @@ pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
     lines
 }
 
-/// Whether two of a cycle are one process, or one request over nodes.
+/// Whether two participants of a ring are one process, or one request at nodes.
 fn is_same(one: &PartyInfo, other: &PartyInfo) -> bool {
     (one.pid, one.run, &one.session) == (other.pid, other.run, &other.session)
 }
 
-/// `to write `b`, held for writing by`; over nodes `to write `b` at web1, held for writing by`.
+/// `to write `b`, held for writing by`; at nodes, `to write `b` at web1, held for writing by`.
 fn obstacle(step: &CycleStepInfo) -> String {
     let CycleStepInfo { key, mode, blocker, node, .. } = step;
     let at = node.as_deref().map(|node| format!(" at {}", sanitize(node))).unwrap_or_default();

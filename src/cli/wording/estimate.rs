@@ -1,4 +1,4 @@
-//! How much longer a wait will usually be: `usually 4 min more (2–9)`.
+//! Describes how much longer a wait usually takes: `usually 4 min more (2–9)`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// An estimate that was made some time ago, for people.
+/// An estimate that was made `ago`, as text.
 pub(crate) fn estimate(of: &EstimateInfo, ago: Duration) -> String {
     let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
     let left = |ms: u64| ms.saturating_sub(ago);
@@ -24,7 +24,7 @@ pub(crate) fn estimate(of: &EstimateInfo, ago: Duration) -> String {
         _ => (DAY, "d"),
     };
     let rounded = |ms: u64| (ms + unit / 2) / unit;
-    // What is said as an upper bound is not less than it.
+    // The upper bound is rounded up, so that the text never claims less.
     let (low, median, high) = (rounded(low), rounded(median), high.div_ceil(unit).max(1));
     match median {
         0 if high == 1 => format!("usually under 1 {name} more"),

@@ -1,4 +1,4 @@
-//! The message about a lock that was lost while its command ran, or before it began.
+//! Describes a lock that was lost while its command ran, or before it started.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::run::{LostHold, OwnCode};
 use crate::sys::clock;
 use crate::sys::deadline::Why;
 
-/// What to do about it.
+/// Advice for a lost lock.
 pub(crate) const HINT: &str = "canal-run(1) says under LOSING THE LOCK what this means";
 
-/// What becomes of a process that cannot be signalled.
+/// Advice about a process that canal cannot signal.
 pub(crate) const REFUSED_HINT: &str =
     "canal waits until it ends; canal could end it if it ran as the same user, or as root";
 
-/// A command that was not begun because its lock was lost before.
+/// The failure of a command that did not start because its lock was already lost.
 pub(crate) fn not_begun(lost: &LostHold, keys: &[&str]) -> Failed {
     Failed::with_code(OwnCode::LockLost.number(), message(lost, keys)).hint(HINT)
 }
 
-/// What was lost, when, why, and what follows.
+/// Describes what was lost, when and why, and the consequence.
 pub(crate) fn message(lost: &LostHold, keys: &[&str]) -> String {
     let now = clock::boottime_ms();
     let ago = now.saturating_sub(lost.at);

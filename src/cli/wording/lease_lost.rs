@@ -1,4 +1,4 @@
-//! The message about a lost lease: what was lost, when, why, and the present holder.
+//! Describes a lost lease: what was lost, when and why, and the present holder.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::cli::output::stdout;
 use crate::protocol::{Failure, HolderInfo, LostLease};
 use crate::run::OwnCode;
 
-/// What `--json` prints.
+/// The `--json` output.
 #[derive(Debug, Serialize)]
 struct LossReport<'a> {
     lost: &'a str,
@@ -23,7 +23,7 @@ struct LossReport<'a> {
     holders: &'a [HolderInfo],
 }
 
-/// Says it, and gives the exit code.
+/// Prints the message, and returns the exit code.
 pub(crate) fn explain(
     failure: &Failure,
     json: bool,

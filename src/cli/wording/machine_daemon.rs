@@ -1,11 +1,11 @@
-//! What starts the daemon of this machine, which clients never start.
+//! Describes how the daemon of this machine is started, which clients never do.
 
 use std::path::Path;
 
-/// Where systemd tells that it runs this machine (sd_booted(3)).
+/// The directory that exists if systemd runs this machine (sd_booted(3)).
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// What makes the directory and starts the daemon where systemd does not.
+/// The commands that create the directory and start the daemon without systemd.
 pub(crate) const WITHOUT_SYSTEMD: &str = "`mkdir -p -m 755 /run/canal && canal daemon &`";
 
 /// Whether systemd runs this machine.
@@ -13,7 +13,7 @@ pub(crate) fn is_systemd() -> bool {
     Path::new(SYSTEMD).is_dir()
 }
 
-/// How the daemon of this machine is started.
+/// How to start the daemon of this machine.
 pub(crate) fn start() -> String {
     match is_systemd() {
         true => "`systemctl enable --now canal.socket`".to_owned(),
@@ -21,7 +21,7 @@ pub(crate) fn start() -> String {
     }
 }
 
-/// What to do where it does not run.
+/// Advice if that daemon does not run.
 pub(crate) fn not_on_demand() -> String {
     format!("the daemon of this machine is not started on demand: {}", start())
 }

@@ -1,7 +1,7 @@
-//! What canal tells people: sentences about holders, waiters, refusals, deadlocks and lost locks.
+//! Writes canal's sentences about holders, waiters, refusals, deadlocks and lost locks.
 //!
-//! Invariant: text that comes from other processes goes through
-//! [`sanitize`](super::output::sanitize) before it is part of a message.
+//! Invariant: text from other processes goes through [`sanitize`](super::output::sanitize) before
+//! it becomes part of a message.
 
 pub(super) mod deadlock;
 pub(super) mod estimate;

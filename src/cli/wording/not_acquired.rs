@@ -1,4 +1,4 @@
-//! The message about a refused request, and its exit code.
+//! Prints a refusal, and chooses its exit code.
 
 use super::deadlock;
 use super::participant::{COMMAND_COLUMNS, holder};
@@ -9,16 +9,17 @@ use crate::cli::output::stderr::Verbosity;
 use crate::protocol::{Failure, HOLDERS_SHOWN_MAX};
 use crate::run::OwnCode;
 
-/// What to do about a deadlock, if the daemon has no better idea.
+/// Advice on a deadlock, unless the daemon has better advice.
 pub(crate) const AGAIN: &str = "run it again from where the first lock was taken; locks that are taken together, \
                      in one request, cannot end so";
 
-/// What to do where there may be more holders than a refusal names.
+/// Advice if there may be more holders than a refusal names.
 const ALL_HOLDERS: &str = "these hold it longest; `canal status` shows all holders";
 
-/// Prints why nothing was acquired and the holders, and returns the exit code. `-E` applies only to
-/// a busy or paused lock, a wait that is over, and too many that wait. `-E 0` prints nothing, which suits cron. `-q`
-/// hides that a lock was not free, which the exit code says, but never a deadlock.
+/// Prints why canal acquired nothing, and the holders; returns the exit code. `-E` applies only to
+/// a busy or paused lock, a wait that is over, and too many waiters. `-E 0` prints nothing, which
+/// suits cron. `-q` hides that a lock was not free, because the exit code shows that, but never
+/// hides a deadlock.
 pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
     let code = code(failure, wait);
     if code != 0 && (verbosity > Verbosity::Quiet || is_deadlock(failure)) {
@@ -28,7 +29,7 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) 
         match &failure.hint {
             Some(hint) => verbosity.hint(hint),
             None if !failure.cycle.is_empty() => verbosity.hint(AGAIN),
-            // A refusal names no more of them.
+            // A refusal names at most this many.
             None if failure.holders.len() >= HOLDERS_SHOWN_MAX => verbosity.hint(ALL_HOLDERS),
             None => {}
         }

@@ -1,4 +1,4 @@
-//! What is said about a lock over nodes.
+//! Describes a lock at nodes.
 
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pin;
@@ -9,17 +9,17 @@ use crate::sys::clock;
 
 use super::time::Now;
 
-/// The folder of the daemon that all users of a machine share.
+/// The directory of the daemon that all users of a machine share.
 const SHARED: &str = "/run/canal";
 
-/// What is over when too few nodes hold the lock.
+/// The thing that ends when too few nodes hold the lock.
 #[derive(Clone, Copy, Debug)]
 enum Held {
     ByCommand,
     AsLease,
 }
 
-/// A line about what has happened, if people want to know.
+/// A line about an event, if it matters to users.
 pub(crate) fn line(word: &Word<'_>) -> Option<Line> {
     line_about(word, Held::ByCommand)
 }
@@ -35,7 +35,7 @@ fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
         Word::LeftOut { name, failure } => {
             (true, format!("{name} is left out, because it was never met: {}", failure.what))
         }
-        // The line that shows the wait says it.
+        // The line that shows the wait contains this.
         Word::Waits { .. } => return None,
         Word::Unread { nodes } => (true, unread(nodes)),
         Word::Change { change, names } => change_line(change, names, lock)?,
@@ -130,7 +130,7 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
     })
 }
 
-/// `2 of 3 held`; `3 of 3 held, 2 are needed` where fewer than all are enough.
+/// `2 of 3 held`; `3 of 3 held, 2 are needed` if fewer than all are enough.
 fn held_of(held: usize, need: usize, all: usize) -> String {
     let are = if need == 1 { "is" } else { "are" };
     match need < all {
@@ -139,12 +139,12 @@ fn held_of(held: usize, need: usize, all: usize) -> String {
     }
 }
 
-/// A time of CLOCK_BOOTTIME by the clock on the wall.
+/// Converts a time of CLOCK_BOOTTIME to a clock time.
 pub(crate) fn clock_of(at: Millis) -> String {
     time_of(at).map(|at| Now::here().clock(&at)).unwrap_or_default()
 }
 
-/// A time of CLOCK_BOOTTIME, RFC 3339 UTC.
+/// Converts a time of CLOCK_BOOTTIME to RFC 3339 in UTC.
 pub(crate) fn time_of(at: Millis) -> Option<String> {
     let (now, unix) = (clock::boottime_ms(), clock::unix_ms());
     let at = unix.saturating_add(at).saturating_sub(now);
@@ -194,7 +194,7 @@ fn silence_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// What stands for the engine in messages about a lost lock.
+/// The phrase that replaces the engine in messages about a lost lock.
 pub(crate) fn engine(require: Require, nodes: usize) -> String {
     match require {
         _ if nodes == 1 => "the node".to_owned(),
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn how_many_nodes_hold_the_lock_is_said_of_all_of_them() {
-        // A majority has more than it needs when its spares hold the lock, too.
+        // A majority holds more than it needs while its spares hold the lock too.
         for (held, need, said_of_it) in [
             (3, 2, "web1 answers again; 3 of 3 held, 2 are needed"),
             (1, 2, "web1 answers again; 1 of 3 held, 2 are needed"),

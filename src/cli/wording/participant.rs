@@ -1,4 +1,4 @@
-//! Holders, waiters and queue positions as text.
+//! Describes holders, waiters and queue positions.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::protocol::{HolderInfo, LeaseInfo, Mode, OverNodesInfo, PartyInfo};
 /// The most columns of a command within a sentence.
 pub(crate) const COMMAND_COLUMNS: usize = 40;
 
-/// `pid 812 `make test` (alice, for 3m12s)`, the command cut at that many columns; `(alice, db/x for
-/// 3m12s)` if it holds another key than the one in question, above or below that; its note, if it has
-/// one, follows.
+/// `pid 812 `make test` (alice, for 3m12s)`, with the command cut at that many columns. For a hold
+/// of another key, above or below the key of the request: `(alice, db/x for 3m12s)`. The note
+/// follows, if there is one.
 pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> String {
-    // The daemon sends the key only if it is not the one in question.
+    // The daemon sends the key only if it differs from the key of the request.
     let key = holder.key.as_ref().map(|key| format!("{} ", sanitize(key))).unwrap_or_default();
     let left = holder.lease.as_ref().and_then(left);
     let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
@@ -31,7 +31,8 @@ pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> 
     format!("{shown} {who}{}", note.unwrap_or_default())
 }
 
-/// `over nodes: 2 of 3, waits for web3`; `over nodes: 2 of 3 are needed` if its client did not report.
+/// `over nodes: 2 of 3, waits for web3`; `over nodes: 2 of 3 are needed` if its client did not
+/// report.
 pub(crate) fn over_nodes(over: &OverNodesInfo) -> String {
     let (need, all) = (over.need, over.nodes.len());
     let Some(held) = over.held else {
@@ -48,7 +49,7 @@ pub(crate) fn over_nodes(over: &OverNodesInfo) -> String {
     format!("over nodes: {held} of {all}{waits}")
 }
 
-/// The time that is left to a lease.
+/// The time until a lease expires.
 pub(crate) fn left(lease: &LeaseInfo) -> Option<String> {
     lease.left_ms.map(|left_ms| short(Duration::from_millis(left_ms)))
 }
@@ -68,7 +69,7 @@ pub(crate) fn named(pid: u32, lease: bool) -> String {
     if lease { "a lease".to_owned() } else { process(pid) }
 }
 
-/// `pid 812`, or a phrase for a process that has no number here.
+/// `pid 812`, or a phrase for a process that has no pid here.
 pub(crate) fn process(pid: u32) -> String {
     match pid {
         0 => "a process of another pid namespace".to_owned(),
@@ -76,10 +77,10 @@ pub(crate) fn process(pid: u32) -> String {
     }
 }
 
-/// How many digits of the name of a run over nodes are shown.
+/// How many digits of the name of a run at nodes are shown.
 const RUN_DIGITS: usize = 8;
 
-/// `pid 812 `make test` (alice, s17)`: a process with its user and session; of a request over nodes
+/// `pid 812 `make test` (alice, s17)`: a process with its user and session; for a request at nodes,
 /// `` `./deploy.sh` (alice, run 3f00a1b2)``.
 pub(crate) fn party(party: &PartyInfo) -> String {
     let PartyInfo { pid, uid, command, session, lease, run } = party;
@@ -100,7 +101,7 @@ pub(crate) fn party(party: &PartyInfo) -> String {
     }
 }
 
-/// A process, or a request over nodes, that was shown before.
+/// A process, or a request at nodes, that was shown before.
 pub(crate) fn party_again(party: &PartyInfo) -> String {
     match party.run {
         Some(run) => {
@@ -111,7 +112,7 @@ pub(crate) fn party_again(party: &PartyInfo) -> String {
     }
 }
 
-/// How a key is wanted, after `waits`: `for`, `to read`, `to write`.
+/// How a request wants a key, after `waits`: `for`, `to read`, `to write`.
 pub(crate) fn wanted(mode: Mode) -> &'static str {
     match mode {
         Mode::Counted => "for",
@@ -141,7 +142,7 @@ pub(crate) fn ordinal(n: u64) -> String {
     format!("{n}{end}")
 }
 
-/// `slot`, `slots`: the word that goes with a number.
+/// `slot`, `slots`: a number and its word.
 pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }

@@ -1,13 +1,10 @@
-//! Says without being asked where locks may be kept apart: commands that should exclude each other
-//! talk to different daemons.
+//! Warns if commands that should exclude each other may talk to different daemons.
 //!
-//! Each of these lines is printed once for a daemon, by the client that started it: a script in a
-//! loop does not repeat it. Another user's daemon can start later: the clients look for such daemons
-//! every half a minute at most, and a file beside the socket notes of whom somebody was told. `-v`
-//! prints the lines each time, and `CANAL_SEPARATE` never.
+//! The client that started a daemon prints each warning once. A file next to the socket records
+//! which users' daemons were reported, because such a daemon may start later. `-v` prints the
+//! warnings each time, and `CANAL_SEPARATE` turns them off.
 //!
-//! Root does not connect to another user's daemon, because the user could lead root to another
-//! socket.
+//! Invariant: root never connects to another user's daemon, because the user could redirect root.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -23,19 +20,19 @@ use crate::cli::user_name;
 use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
 
-/// Set to anything: the daemon of this socket is meant to be apart from others.
+/// If set, the daemon of this socket is meant to be separate from others.
 const SEPARATE: &str = "CANAL_SEPARATE";
 
-/// How all of it can be mended.
+/// How to end all separations.
 pub(crate) const ONE_TABLE: &str = "`canal setup`, as root, makes one table for all users";
 
-/// The file that notes of which users' daemons somebody was told, and when a client looked last.
+/// The file that records which users' daemons were reported. Its time is that of the last check.
 const TOLD: &str = "told-users";
 
 /// How often clients look for other users' daemons.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// How many users are named.
+/// How many users a warning names.
 const USERS_NAMED: usize = 3;
 
 /// A client that has connected.
@@ -44,11 +41,11 @@ pub(crate) struct Connected<'a> {
     pub(crate) place: &'a Place,
     /// Whether the variable `CANAL_SOCKET` named the socket.
     pub(crate) by_environment: bool,
-    /// Whether it started the daemon.
+    /// Whether the client started the daemon.
     pub(crate) has_started_daemon: bool,
 }
 
-/// Prints what keeps the locks of the daemon apart from others, if nobody was told yet.
+/// Prints what separates the daemon's locks from others, unless it was already reported.
 pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
     let always = verbosity >= Verbosity::Verbose;
     let is_new = client.has_started_daemon || always;
@@ -88,15 +85,15 @@ fn told_path(place: &Place) -> PathBuf {
     place.dir.join(TOLD)
 }
 
-/// Whether no client of the daemon has looked for other users' daemons lately.
+/// Whether no client of the daemon has recently looked for other users' daemons.
 fn looked_long_ago(place: &Place) -> bool {
     let looked = told_path(place).symlink_metadata().and_then(|found| found.modified());
     let Ok(looked) = looked else { return true };
-    // A time in the future is that of a clock that was set back.
+    // A time in the future means that the clock was set back.
     !SystemTime::now().duration_since(looked).is_ok_and(|ago| ago < LOOK_EVERY)
 }
 
-/// The users that have a daemon of their own, among what was found.
+/// The users in the findings that have their own daemons.
 fn users_in(found: &[Separation]) -> BTreeSet<u32> {
     let users = found.iter().filter_map(|it| match it {
         Separation::OtherUsers(uids) => Some(uids),
@@ -105,12 +102,12 @@ fn users_in(found: &[Separation]) -> BTreeSet<u32> {
     users.flatten().copied().collect()
 }
 
-/// The users whose daemons nobody was told of yet. From now on somebody was. Empty if another client
-/// looks at the same time, or if it cannot be noted: better nothing is said than the same line by
-/// each command.
+/// Finds the users whose daemons were not reported before, and records them as reported. Empty if
+/// another client looks at the same time, or if the record cannot be written: no warning is better
+/// than the same one from each command.
 fn newcomers(place: &Place) -> BTreeSet<u32> {
     let Some(mut file) = open_told(place) else { return BTreeSet::new() };
-    // While this client waited for the other one's lock, that one looked.
+    // The other client looked while this one waited for its lock.
     if !looked_long_ago(place) && file.metadata().is_ok_and(|found| found.len() > 0) {
         return BTreeSet::new();
     }
@@ -121,8 +118,8 @@ fn newcomers(place: &Place) -> BTreeSet<u32> {
     if write_told(&mut file, &all) { newcomers } else { BTreeSet::new() }
 }
 
-/// Notes that somebody was told of these users, and with `anew` of no others: the daemon has just
-/// been started.
+/// Records these users as reported. With `anew`, the record has no other users, because the daemon
+/// has just started.
 fn note_told(place: &Place, mut users: BTreeSet<u32>, anew: bool) {
     if !place.is_users_own() {
         return;
@@ -134,7 +131,8 @@ fn note_told(place: &Place, mut users: BTreeSet<u32>, anew: bool) {
     write_told(&mut file, &users);
 }
 
-/// Opens the file for this client alone. `None` if another client has it, or there is no room.
+/// Opens the file for this client alone. `None` if another client has it, or the file cannot be
+/// created.
 fn open_told(place: &Place) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -149,7 +147,8 @@ fn read_told(file: &mut File) -> BTreeSet<u32> {
     text.split_whitespace().filter_map(|uid| uid.parse().ok()).collect()
 }
 
-/// Whether the users were written. The time of the file is when a client looked.
+/// Writes the users, and returns whether that succeeded. The time of the file is the time of the
+/// check.
 fn write_told(file: &mut File, users: &BTreeSet<u32>) -> bool {
     let mut text: String = users.iter().map(|uid| format!("{uid} ")).collect();
     text.push('\n');
@@ -161,7 +160,7 @@ fn is_about_users(separation: &Separation) -> bool {
     matches!(separation, Separation::OtherUsers(_))
 }
 
-/// What a separation means, as text for people.
+/// Explains a separation to the user.
 pub(crate) fn about(separation: &Separation) -> String {
     match separation {
         Separation::OtherUsers(uids) => {
@@ -205,8 +204,8 @@ pub(crate) fn about(separation: &Separation) -> String {
     }
 }
 
-/// Of a socket that the environment names: the daemon that other commands of this user talk to, if
-/// that runs too.
+/// For a socket from the environment: the daemon that this user's other commands use, if it also
+/// runs.
 fn by_environment(place: &Place) -> Option<String> {
     let usual = Place::find(None, place.uid.clone()).ok()?;
     let is_in_use = match usual.rule {
@@ -232,8 +231,8 @@ fn caller() -> Option<u32> {
     uid.parse().ok().filter(|uid| *uid != 0)
 }
 
-/// Of root under sudo: the user who called sudo, if that has a daemon. Root's daemon runs longer than
-/// one command, so that a file beside its socket notes that it was said.
+/// For root under sudo: the user who called sudo, if that user has a daemon. Root's daemon outlives
+/// the command, so a file next to its socket records the warning.
 fn under_sudo(place: &Place, always: bool) -> Option<String> {
     let uid = caller().filter(|_| is_under_sudo(place))?;
     let noted = place.dir.join(format!("told-sudo-{uid}"));
@@ -250,7 +249,7 @@ fn under_sudo(place: &Place, always: bool) -> Option<String> {
     ))
 }
 
-/// Makes a file, and returns whether it was not there.
+/// Creates a file, and returns whether it did not exist.
 fn mark(path: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);

@@ -1,4 +1,4 @@
-//! Times: RFC 3339 in, ages and clock times for people out.
+//! Converts RFC 3339 times to ages and clock times for users.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use jiff::tz::TimeZone;
 
 use crate::cli::arguments::duration::short;
 
-/// The zone of the machine, where `TZ` does not name another.
+/// The time zone of the machine, if `TZ` does not name another.
 const LOCALTIME: &str = "/etc/localtime";
 
-/// The moment to which ages relate, and the time zone in which clock times are shown.
+/// The moment from which ages are computed, and the time zone of clock times.
 #[derive(Clone, Debug)]
 pub(crate) struct Now {
     at: Timestamp,
@@ -21,12 +21,12 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// Now, in the time zone of this process.
+    /// The present moment, in the time zone of this process.
     pub(crate) fn here() -> Self {
         Self { at: Timestamp::now(), zone: zone_here(), good_for: Cell::default() }
     }
 
-    /// How long ago that was; `?` if the text is no time, zero for a time in the future.
+    /// How long ago that was; `?` if the text is not a time, zero for a time in the future.
     pub(crate) fn age(&self, since: &str) -> String {
         since.parse::<Timestamp>().map_or_else(
             |_| "?".to_owned(),
@@ -38,8 +38,8 @@ impl Now {
         )
     }
 
-    /// About how long ago that was, in one unit up to an hour: `42s`, `3m`, `2h05m`; `?` if the text
-    /// is no time.
+    /// About how long ago that was, in one unit below an hour: `42s`, `3m`, `2h05m`; `?` if the
+    /// text is not a time.
     pub(crate) fn about(&self, since: &str) -> String {
         match self.passed(since) {
             Some(passed) if (60..3_600).contains(&passed.as_secs()) => {
@@ -49,20 +49,19 @@ impl Now {
         }
     }
 
-    /// This moment, for a log: `2026-11-20T14:05:23+01:00`.
+    /// This moment in the format of a log: `2026-11-20T14:05:23+01:00`.
     pub(crate) fn stamp(&self) -> String {
         let here = self.at.to_zoned(self.zone.clone());
         here.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
     }
 
-    /// Notes that something else is to be shown after this time.
+    /// Records that the text will change after this time.
     pub(crate) fn changes_in(&self, time: Duration) {
         let least = self.good_for.get().map_or(time, |before| before.min(time));
         self.good_for.set(Some(least));
     }
 
-    /// For how long the text that was made with this moment stays correct; `None` if it never
-    /// changes.
+    /// How long the text that was made with this moment stays correct; `None` if it never changes.
     pub(crate) fn good_for(&self) -> Option<Duration> {
         self.good_for.get()
     }
@@ -78,14 +77,14 @@ impl Now {
         }
     }
 
-    /// How long ago that was; `None` if the text is no time, or a time in the future.
+    /// How long ago that was; `None` if the text is not a time, or a time in the future.
     pub(crate) fn passed(&self, since: &str) -> Option<Duration> {
         let since: Timestamp = since.parse().ok()?;
         Duration::try_from(self.at.duration_since(since)).ok()
     }
 
-    /// What is left of a time that began then, or for how long it has been over; `None` if the text is
-    /// no time.
+    /// The rest of a time that began at `since`, or how long it has been over; `None` if the text
+    /// is not a time.
     pub(crate) fn left(&self, since: &str, whole: Duration) -> Option<Left> {
         let since: Timestamp = since.parse().ok()?;
         let passed = Duration::try_from(self.at.duration_since(since)).unwrap_or_default();
@@ -102,7 +101,7 @@ impl Now {
         })
     }
 
-    /// When that was: `14:02:11` today, `Nov 19 14:02` this year, else `2025-11-19`.
+    /// When that was: `14:02:11` today, `Nov 19 14:02` this year, otherwise `2025-11-19`.
     pub(crate) fn clock(&self, since: &str) -> String {
         let Ok(since) = since.parse::<Timestamp>() else { return "?".to_owned() };
         let (since, now) = (since.to_zoned(self.zone.clone()), self.at.to_zoned(self.zone.clone()));
@@ -117,16 +116,16 @@ impl Now {
     }
 }
 
-/// What is left of a time.
+/// The rest of a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// This much.
+    /// This much is left.
     Some(String),
-    /// Nothing, for this long.
+    /// The time has been over for this long.
     OverFor(String),
 }
 
-/// After what time what is left is another time as [`short`] shows it.
+/// When the text that [`short`] makes of a remaining time changes next.
 fn until_less(left: Duration) -> Duration {
     let unit = match left.as_secs() {
         0..3_600 => 1,
@@ -137,7 +136,7 @@ fn until_less(left: Duration) -> Duration {
     left - shown + Duration::from_nanos(1)
 }
 
-/// After what time an age is another one as [`short`] shows it.
+/// When the text that [`short`] makes of an age changes next.
 fn until_next(age: Duration) -> Duration {
     let unit = match age.as_secs() {
         0..3_600 => 1,
@@ -153,8 +152,8 @@ fn zone_here() -> TimeZone {
     if std::env::var_os("TZ").is_some() {
         return TimeZone::system();
     }
-    // The file itself is the zone. `TimeZone::system` looks for its name, and reads all folders of
-    // the time zone database for that: half of the system calls of a `canal status`.
+    // Reads the file itself. `TimeZone::system` searches the whole time zone database for its name,
+    // which takes half of the system calls of a `canal status`.
     let file = std::fs::read(LOCALTIME).ok();
     file.and_then(|zone| TimeZone::tzif("", &zone).ok()).unwrap_or_else(TimeZone::system)
 }

@@ -1,5 +1,5 @@
-//! What to do about a usage error: for words that are right in other programs or in other
-//! subcommands of canal, and for typing errors.
+//! Hints for usage errors: words that are right in other programs or other subcommands, and typing
+//! errors.
 
 use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
@@ -13,13 +13,13 @@ use crate::cli::output::sanitize::cut;
 /// The most columns of a word that a hint repeats.
 const WORD_COLUMNS: usize = 40;
 
-/// For a request with 0 slots, by which the caller probably means to pause the key.
+/// For a request with 0 slots. The caller probably means to pause the key.
 const NONE_HINT: &str = "`canal resize KEY --pause` lets nobody have the lock until `--resume`";
 
-/// For a key with what is no size and no count behind it.
+/// For a key that is followed by neither a size nor a count.
 const LITERAL_HINT: &str = "`--key-literal KEY` takes a key as it stands, with its `=` and `:`";
 
-/// Options of flock(1), timeout(1) and their kin, and what canal has for them.
+/// Options of flock(1), timeout(1) and similar programs, and their counterparts in canal.
 const FOREIGN: &[(&[&str], &str)] = &[
     (&["-s", "--shared"], "`--read KEY` shares a lock with other readers, as flock -s does"),
     (
@@ -97,13 +97,13 @@ fn wrong_value(arg: &str, value: &str, line: &Line) -> Option<String> {
     (sized && value.contains(['=', ':'])).then(|| LITERAL_HINT.to_owned())
 }
 
-/// For `canal resize KEY=VIEW`, which names no size: the command that was probably meant.
+/// For `canal resize KEY=VIEW`, which does not set a size: the command that was probably meant.
 pub(crate) fn with_its_size(key: &str) -> Option<String> {
     let (key, view) = key.rsplit_once('=')?;
     Some(format!("`canal resize {} {}`", cut(key, WORD_COLUMNS), size(view)?))
 }
 
-/// The options that state a size: `4` is `--slots 4`, `3x2` is `--per 3 --buckets 2`.
+/// The options for a size: `4` is `--slots 4`, `3x2` is `--per 3 --buckets 2`.
 fn size(word: &str) -> Option<String> {
     match word.split_once('x') {
         Some((per, buckets)) => {
@@ -127,13 +127,13 @@ fn did_you_mean(error: &clap::Error) -> Option<String> {
     .map(|(text, _)| format!("did you mean `{}`?", name_of(&text)))
 }
 
-/// Whether a word may be a typing error for another one. clap takes `--frobnicate` for `--on`.
+/// Whether one word may be a typing error for the other. clap takes `--frobnicate` for `--on`.
 fn is_near(suggested: &str, wrong: &str) -> bool {
     let [suggested, wrong] = [suggested, wrong].map(|word| word.trim_start_matches('-'));
     2 * strsim::osa_distance(suggested, wrong) <= suggested.len().max(wrong.len())
 }
 
-/// Whether a word is a subcommand that canal has for itself.
+/// Whether a word is a subcommand for canal's internal use.
 fn is_hidden(word: &str) -> bool {
     Cli::command().find_subcommand(word).is_some_and(clap::Command::is_hide_set)
 }

@@ -1,6 +1,6 @@
-//! Usage errors: one line and a hint, instead of clap's paragraphs.
+//! Reports usage errors as one line and a hint, instead of clap's paragraphs.
 //!
-//! Invariant: no text of clap's own is printed, whatever its error is.
+//! Invariant: canal never prints clap's own text, whatever the error is.
 
 mod hint;
 
@@ -21,8 +21,8 @@ pub(crate) use self::hint::with_its_size;
 /// The most columns of a wrong value in a message.
 const VALUE_COLUMNS: usize = 40;
 
-/// Answers what clap did not take for a command line: help and version are printed and are a
-/// success, everything else is a usage error (125).
+/// Reports what clap did not accept as a command line. Help and version are printed and are a
+/// success; everything else is a usage error (125).
 pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
@@ -39,19 +39,19 @@ pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
     }
 }
 
-/// Whether `-qq` stands before the error in the arguments.
+/// Whether `-qq` precedes the error in the arguments.
 fn silent<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
     let understood = Cli::command().ignore_errors(true).try_get_matches_from(words);
     understood.is_ok_and(|matches| matches.get_count("quiet") > 1)
 }
 
-/// `canal` alone.
+/// The error for `canal` without arguments.
 pub(crate) fn nothing_to_do() -> Failed {
     Failed::new("which command? give one, such as run, acquire, release or status")
         .hint("`canal help` explains them; a first try: canal run --key x -- echo hello")
 }
 
-/// A usage error of a subcommand, with a hint to its help if it has no better one.
+/// A usage error of a subcommand, with a hint about its help unless there is a better one.
 pub(crate) fn wrong(verb: &str, message: impl Into<String>) -> Failed {
     Failed::new(message).hint(format!("`canal help {verb}` explains the options"))
 }
@@ -75,12 +75,12 @@ fn explain(error: &clap::Error, words: impl Iterator<Item = String>) -> Failed {
     Failed::new(message(error)).hint(hint::of(error, &line))
 }
 
-/// The command line in which the error is.
+/// The command line that contains the error.
 #[derive(Debug, Default)]
 struct Line {
-    /// The subcommand, if one was named.
+    /// The subcommand, if the user named one.
     verb: Option<String>,
-    /// The words after it.
+    /// The words after the subcommand.
     rest: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Line {
         Self { verb, rest: words.collect() }
     }
 
-    /// The first word after the subcommand that is no option.
+    /// The first word after the subcommand that is not an option.
     fn operand(&self) -> Option<&str> {
         self.rest.iter().map(String::as_str).find(|word| !word.starts_with('-'))
     }
@@ -136,7 +136,7 @@ fn message(error: &clap::Error) -> String {
             "a command is missing".to_owned()
         }
         ErrorKind::InvalidUtf8 => "only a command and its arguments may be other than UTF-8".into(),
-        // Input and output errors while help is formatted, and kinds of later versions of clap.
+        // I/O errors while help is formatted, and kinds of later versions of clap.
         _ => "the command line cannot be understood".to_owned(),
     }
 }
@@ -149,7 +149,7 @@ fn text(error: &clap::Error, kind: ContextKind) -> String {
     }
 }
 
-/// A value as it stands in a message: not invisible, and not of any length.
+/// A value for a message: visible, and cut if it is too long.
 fn shown(value: &str) -> String {
     if value.is_empty() { "''".to_owned() } else { cut(value, VALUE_COLUMNS) }
 }

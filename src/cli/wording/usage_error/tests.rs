@@ -130,7 +130,7 @@ fn hints_say_what_to_do() {
     }
 }
 
-/// Words that a command line may consist of: verbs, options of all kinds, values good and bad.
+/// Words that may form a command line: subcommands, options of all kinds, good and bad values.
 fn word() -> impl Strategy<Value = &'static str> {
     let verbs = select(&["run", "acquire", "release", "renew", "status", "resize", "daemon"][..]);
     let others = select(&["completions", "man", "help", "complete", "rum", "-", "--"][..]);
@@ -196,7 +196,7 @@ proptest! {
         {
             let failed = explain(&error, words.iter().map(ToString::to_string));
             let said = format!("{} {}", failed.message, failed.hint.unwrap_or_default());
-            // Words of its messages and of what stands below them.
+            // Words from clap's messages and from the text below them.
             for of_clap in
                 ["<", "error:", "tip:", "sage:", "required", "expected", "invalid", "nformation"]
             {
