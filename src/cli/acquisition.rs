@@ -1,4 +1,4 @@
-//! Asking for locks: what `canal run` and `canal acquire` have in common.
+//! Requests locks, for both `canal run` and `canal acquire`.
 
 use super::arguments::lock::LockArgs;
 use super::arguments::note::NoteArgs;
@@ -19,10 +19,10 @@ use crate::protocol::{
 };
 use crate::sys::pidfd::Pidfd;
 
-/// The most columns of a command line that the daemon is told.
+/// The most columns of a command line that canal sends to the daemon.
 const COMMAND_COLUMNS_MAX: usize = 1000;
 
-/// The request that the options describe, under a tag of its own.
+/// The request that the options describe, under a new tag.
 pub(crate) fn request(
     lock: &LockArgs,
     wait: &WaitArgs,
@@ -53,18 +53,18 @@ pub(crate) fn request(
     })
 }
 
-/// Why nothing was acquired.
+/// Why a request acquired nothing.
 #[derive(Debug)]
 pub(crate) enum NotAcquired {
-    /// The daemon refused: busy, the wait is over, or a deadlock.
+    /// The daemon refused the request: the lock is busy, the wait is over, or there is a deadlock.
     Refused(Failure),
-    /// The daemon refused to look at the request: a supervisor must stay beside the command.
+    /// The daemon did not consider the request, because the command needs a supervisor.
     SupervisorRequired(Failure),
-    /// Something failed.
+    /// canal failed.
     Failed(Failed),
 }
 
-/// Sends the request and shows its progress until it is granted or refused.
+/// Sends the request and shows its progress until the daemon grants or refuses it.
 pub(crate) fn obtain(
     target: &Target,
     request: &Acquire,
@@ -78,7 +78,7 @@ pub(crate) fn obtain(
     if readers == Readers::Needed {
         client.give_up_unread();
     }
-    // Most do not wait: they need nothing to tell of it, nor room for that on the stack.
+    // Most requests do not wait, so the display is allocated only when needed.
     let mut waiting: Option<Box<Waiting>> = None;
     let mut within = lookout::within(target, request);
     let result = client.acquire(request, owner, &mut |progress| {
@@ -117,16 +117,16 @@ pub(crate) fn obtain(
     }
 }
 
-/// Prints where the request states another size than others go by; each difference once for each
-/// daemon and user, because cron mails every word.
+/// Prints where the size in the request differs from the size that others use. Each difference
+/// appears only once for each daemon and user, because cron mails every line.
 fn size_notes(notes: &[SizeNote], verbosity: Verbosity) {
     for note in notes.iter().filter(|note| note.first) {
         verbosity.note(&note.message);
     }
 }
 
-/// Prints how the keys of a request over nodes were read. No daemon remembers that for all of them, so
-/// each request says it.
+/// Prints how canal read the keys of a request at nodes. No daemon remembers that for all nodes, so
+/// canal prints it for each request.
 pub(crate) fn text_notes(items: &[WireItem], verbosity: Verbosity) {
     for note in items.iter().filter_map(SizeNote::of_text) {
         verbosity.note(&note.message);

@@ -1,12 +1,12 @@
-//! Asks on the terminal before canal ends or breaks something.
+//! Asks for confirmation on the terminal before canal ends or breaks something.
 
 use std::io::{self, IsTerminal};
 
 use super::failed::Failed;
 use super::output::stderr::Verbosity;
 
-/// Asks the question that follows what was shown. Without a terminal `--yes` has to say it: `again`
-/// is the command with it. `undone` says that nothing was done.
+/// Asks the question that follows the list of affected processes. Without a terminal, `--yes` is
+/// required: `again` is the command with it. `undone` is the message that nothing was done.
 pub(super) fn confirm(
     question: &str,
     undone: &str,

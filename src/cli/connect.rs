@@ -19,7 +19,7 @@ use crate::run::{Fate, OwnCode, environment};
 use crate::shell_word;
 use crate::sys::terminal::drawn_line;
 
-/// Where the daemon is, and whether one may be started.
+/// The daemon's location, and whether canal may start it.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) place: Place,
@@ -29,7 +29,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// What the global options say.
+    /// The target that the global options name.
     pub(crate) fn of(global: &Global) -> Result<Self, Failed> {
         let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
         let given = global.socket.as_deref().or(variable.as_deref());
@@ -39,13 +39,13 @@ impl Target {
         Ok(Self { place, start, by_environment })
     }
 
-    /// Connects, starting a daemon if need be and allowed, and says what keeps its locks apart from
-    /// others.
+    /// Connects, starts a daemon if necessary and allowed, and prints what keeps its locks apart
+    /// from others.
     pub(crate) fn connect(&self, verbosity: Verbosity) -> Result<Client, Failed> {
         self.connect_for(None, verbosity)
     }
 
-    /// The same for a request that waits so long.
+    /// Connects for a request that waits at most this long.
     pub(crate) fn connect_for(
         &self,
         wait_ms: Option<u64>,
@@ -68,7 +68,7 @@ impl Target {
             }
             verbosity.fine_detail(&introduction(&mut client));
             client.trace_to(|line| {
-                // The waiting line is drawn again below it.
+                // The waiting line appears again below the message.
                 drawn_line::erase();
                 Verbosity::Detailed.fine_detail(line);
             });
@@ -77,7 +77,7 @@ impl Target {
     }
 }
 
-/// Which daemon is asked, and why this one.
+/// The daemon that canal asks, and why this one.
 fn asking(place: &Place) -> String {
     let why = match place.rule {
         Rule::Given => "as --socket or CANAL_SOCKET says",
@@ -87,7 +87,7 @@ fn asking(place: &Place) -> String {
     format!("asking the daemon at {}, {why}", place.socket.display())
 }
 
-/// Which daemon it is, and with which rights it is asked.
+/// Describes the daemon and the permissions that the caller has there.
 fn introduction(client: &mut Client) -> String {
     let nothing = StatusQuery { names_max: Some(0), ..StatusQuery::default() };
     let daemon = match client.status(&nothing) {
@@ -110,7 +110,7 @@ fn introduction(client: &mut Client) -> String {
 }
 
 impl Target {
-    /// This program is the daemon, too, whatever its file is called.
+    /// Client options that start this program as the daemon, whatever the name of its file.
     pub(crate) fn options(&self) -> Options {
         Options { program: Some(OWN.into()), ..Options::from(self.start) }
     }
@@ -139,7 +139,7 @@ pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
     }
 }
 
-/// What an error of the client means for the user: canal failed (125).
+/// Turns an error of the client into a failure of canal (125).
 pub(crate) fn failed(error: ClientError) -> Failed {
     match error {
         ClientError::Failure(failure) => {
@@ -182,7 +182,8 @@ fn silent(pid: u32, state: char) -> Failed {
     }
 }
 
-/// A daemon that cannot start says why in the way of this program: `canal: …`, `hint: …`.
+/// The failure for a daemon that cannot start. It explains itself in the format of this program:
+/// `canal: …`, `hint: …`.
 fn started_badly(message: &str) -> Failed {
     let mut lines = message.lines();
     let first = lines.next().unwrap_or_default();

@@ -1,38 +1,38 @@
-//! Why a command failed.
+//! Describes why a command failed.
 
 use crate::daemon::Unusable;
 use crate::run::{NotRun, OwnCode};
 
-/// Why a command ends early: an exit code, a one-line message, and a hint about what to do.
+/// Why a command ends early: an exit code, a one-line message, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     /// The exit code.
     pub(crate) code: u8,
-    /// Lower case, one line.
+    /// The message: lower case, one line.
     pub(crate) message: String,
-    /// What to do.
+    /// Advice for the user.
     pub(crate) hint: Option<String>,
-    /// Whether nothing is to be printed (any more).
+    /// Whether to print nothing (further).
     pub(crate) silent: bool,
 }
 
 impl Failed {
-    /// canal itself failed.
+    /// A failure of canal itself.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self::with_code(OwnCode::Failed.number(), message)
     }
 
-    /// Ends with this code.
+    /// A failure with this exit code.
     pub(crate) fn with_code(code: u8, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: None, silent: false }
     }
 
-    /// Ends with this code and prints nothing (more).
+    /// A failure that prints nothing (further).
     pub(crate) fn silent(code: u8) -> Self {
         Self { code, message: String::new(), hint: None, silent: true }
     }
 
-    /// Adds what to do about it.
+    /// Adds advice.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -1,4 +1,4 @@
-//! The parts of `canal help` that the definition of the options does not have.
+//! The parts of `canal help` that are not in the definition of the options.
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,7 @@ Examples:
   canal acquire --ttl 10m deploy             a lease, for canal renew and canal release
   canal acquire --ttl 60s --on a,b,c deploy  a lease on several nodes";
 
-/// The commands by what people want, each group under its heading.
+/// The commands by purpose, each group under its heading.
 pub(crate) const PURPOSES: &[(&str, &[&str])] = &[
     ("Run", &["run", "acquire", "renew", "release"]),
     ("Look", &["status", "top", "test", "leader", "history", "stats", "trace", "metrics"]),
@@ -34,7 +34,7 @@ pub(crate) const PURPOSES: &[(&str, &[&str])] = &[
     ("Operate", &["daemon", "bridge", "config", "doctor", "setup", "completions", "man"]),
 ];
 
-/// The template of `canal help`, with these commands in groups. clap has one list for all commands.
+/// The template of `canal help`, which groups these commands. clap can only print one list.
 pub(crate) fn by_purpose(verbs: &Command) -> String {
     let mut text = "{about}\n\n{usage-heading} {usage}\n".to_owned();
     for (heading, names) in PURPOSES {

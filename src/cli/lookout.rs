@@ -1,4 +1,4 @@
-//! Looking for deadlocks over nodes while a plain request waits within a run over nodes.
+//! Looks for deadlocks across nodes while a plain request waits within a run at nodes.
 
 use super::connect::Target;
 use super::failed::Failed;
@@ -7,7 +7,7 @@ use crate::client::nodes::pins::Pins;
 use crate::protocol::{Acquire, RunId, Tag};
 use crate::run::nodes::{Around, Lookout, WaitWithin};
 
-/// What looks on behalf of a request of this process.
+/// The lookout for a request of this process.
 pub(super) fn within(
     target: &Target,
     request: &Acquire,
@@ -15,10 +15,10 @@ pub(super) fn within(
     WaitWithin::new(request, |run, tag| Lookout::start(&around(target).ok()?, run, tag).ok())
 }
 
-/// What is around a request of this machine.
+/// The surroundings of a request on this machine: its nodes, identities and daemon.
 ///
 /// # Errors
-/// The configuration cannot be used.
+/// The configuration is unusable.
 pub(super) fn around(target: &Target) -> Result<Around, Failed> {
     let place = &target.place;
     let (pins, here, options) = (Pins::of(place), place.clone(), target.options());

@@ -1,11 +1,8 @@
-//! The command line.
+//! The command line. `commands` has one file per subcommand, `arguments` parses, `wording` writes
+//! the sentences, `progress` shows a wait, and `output` writes to stdout and stderr.
 //!
-//! `commands` has one file per subcommand, `arguments` what is parsed from the command line,
-//! `wording` what is said to people, `progress` what is shown while a request waits, `output` how it
-//! reaches stdout and stderr, and `man` the man pages.
-//!
-//! Invariant: data goes to stdout, canal's messages go to stderr through `output::stderr`, and each
-//! exit code of canal's own is one of [`OwnCode`](crate::run::OwnCode).
+//! Invariant: data goes to stdout, messages go to stderr through `output::stderr`, and each exit
+//! code of canal itself is one of [`OwnCode`](crate::run::OwnCode).
 
 mod acquisition;
 mod arguments;
@@ -38,8 +35,8 @@ use failed::Failed;
 use output::stderr::Verbosity;
 use wording::usage_error;
 
-/// Runs the command line of this process, the name of the program first, and returns its exit code;
-/// `canal run` does not return if it became its command.
+/// Runs the command line of this process, with the program name first, and returns its exit code.
+/// `canal run` does not return if it becomes its command.
 #[must_use]
 pub fn main(words: &[OsString]) -> u8 {
     signals::obey_as_process_1();
@@ -50,7 +47,7 @@ pub fn main(words: &[OsString]) -> u8 {
     run::run(&args, &global, verbosity).unwrap_or_else(|failed| verbosity.failure(&failed))
 }
 
-/// Parses with clap what the fast path leaves to it.
+/// Parses with clap what the fast path does not handle.
 fn by_clap(words: &[OsString]) -> u8 {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
@@ -60,8 +57,8 @@ fn by_clap(words: &[OsString]) -> u8 {
     dispatch(&cli, verbosity).unwrap_or_else(|failed| verbosity.failure(&failed))
 }
 
-/// The definition of the command line, from which help, man pages and the tests of the
-/// completions are made.
+/// The definition of the command line, which is the source of the help, the man pages and the tests
+/// of the completions.
 #[must_use]
 pub fn definition() -> clap::Command {
     let mut definition = Cli::command();
@@ -69,7 +66,7 @@ pub fn definition() -> clap::Command {
     definition
 }
 
-/// The man pages as `canal man` writes them: file name and text.
+/// The man pages that `canal man` writes: file name and text.
 #[must_use]
 pub fn man_pages() -> Vec<(String, String)> {
     man::pages()

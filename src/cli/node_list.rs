@@ -1,4 +1,4 @@
-//! The nodes that a list of the command line names, by the configuration that the daemon reads.
+//! Resolves the nodes in a list from the command line, with the configuration of the daemon.
 
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
@@ -11,7 +11,7 @@ use crate::run::environment;
 /// The nodes that the words of a list name.
 ///
 /// # Errors
-/// A name is unknown, one node is there twice, or the list is empty.
+/// A name is unknown, a node appears twice, or the list is empty.
 pub(in crate::cli) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
     let resolved = resolve(words, || known(&target.place))?;
     resolved.map_err(|error| {
@@ -23,7 +23,7 @@ pub(in crate::cli) fn listed(words: &[String], target: &Target) -> Result<Vec<No
     })
 }
 
-/// The nodes at these addresses, as the configuration calls them.
+/// The nodes at these addresses, with their names from the configuration.
 ///
 /// # Errors
 /// The configuration cannot be read.
@@ -43,11 +43,11 @@ pub(in crate::cli) fn named<'a>(
     Ok(addresses.map(node).collect())
 }
 
-/// The nodes at which a deadlock may go on that a nested request is part of: those of the enclosing runs,
-/// and all that have a name. What cannot be understood is left out.
+/// The nodes across which a deadlock of a nested request may extend: those of the enclosing runs,
+/// and all that have a name. Words that cannot be understood are ignored.
 ///
 /// # Errors
-/// The configuration cannot be used.
+/// The configuration is unusable.
 pub(in crate::cli) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
     let known = known(&target.place)?;
     let around = std::env::var(environment::RUN_NODES).unwrap_or_default();
@@ -61,8 +61,8 @@ pub(in crate::cli) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
     Ok(near)
 }
 
-/// The names of the configuration that the daemon of this place reads; for that of the machine also
-/// those of the user's own.
+/// The names in the configuration that the daemon of this place reads. For the daemon of the
+/// machine, the names in the user's own configuration count too.
 fn known(place: &Place) -> Result<KnownNodes, Failed> {
     let mut paths = vec![place.stores().config.clone()];
     if place.rule == Rule::Shared {

@@ -1,4 +1,4 @@
-//! The owner of a lock that `canal acquire` takes and `canal release` gives back.
+//! Finds the owner of a lock that `canal acquire` takes and `canal release` releases.
 
 use std::io;
 use std::os::unix::process::parent_id;
@@ -14,16 +14,16 @@ const HINT: &str = "--pid $$ names the process of the script";
 /// The process that owns, or will own, a lock.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    /// Refers to the process even after its number was reused.
+    /// Refers to the process even after its pid is reused.
     pub(crate) pidfd: Pidfd,
-    /// Its number.
+    /// The pid of the process.
     pub(crate) pid: u32,
-    /// Whether it is the parent process because the user named none.
+    /// Whether this is the parent process because the user named none.
     pub(crate) by_default: bool,
 }
 
 impl Owner {
-    /// The process with that number, or the parent process.
+    /// The process with that pid, or the parent process.
     pub(crate) fn find(pid: Option<u32>) -> Result<Self, Failed> {
         match pid {
             Some(pid) if pid == std::process::id() => {
@@ -40,7 +40,7 @@ impl Owner {
 
     fn parent() -> Result<Self, Failed> {
         let pid = parent_id();
-        // The first process of a container may well be the script itself.
+        // The first process of a container may be the script itself.
         if pid == 0 || is_init_of_machine(pid) {
             return Err(Failed::new(format!(
                 "no process to hold the lock for: the parent process is pid {pid}"
@@ -48,14 +48,14 @@ impl Owner {
             .hint(HINT));
         }
         let pidfd = open(pid)?;
-        // If the parent had ended before, its number could already belong to another process.
+        // If the parent had already ended, its pid could belong to another process.
         if parent_id() != pid {
             return Err(Failed::new(format!("the parent process, pid {pid}, has ended")).hint(HINT));
         }
         Ok(Self { pidfd, pid, by_default: true })
     }
 
-    /// What it runs, to show.
+    /// The command that the process runs, for display.
     pub(crate) fn command(&self) -> String {
         process::command_line(self.pid).unwrap_or_default()
     }
@@ -69,7 +69,7 @@ impl Owner {
     }
 }
 
-/// Whether a process is the machine's own init. If that cannot be told, the daemon decides.
+/// Whether a process is the machine's own init. If that is unknown, the daemon decides.
 fn is_init_of_machine(pid: u32) -> bool {
     pid == 1 && process::Origin::read().is_ok_and(|origin| origin.is_init_of_machine(pid))
 }
@@ -77,7 +77,7 @@ fn is_init_of_machine(pid: u32) -> bool {
 fn open(pid: u32) -> Result<Pidfd, Failed> {
     Pidfd::open(pid).map_err(|error| match error.raw_os_error() {
         Some(libc::ESRCH) => Failed::new(format!("there is no process {pid}")).hint(HINT),
-        // A number of a thread, or of a process that is just being reaped.
+        // The number belongs to a thread, or to a process that is being reaped.
         Some(libc::EINVAL | libc::ENOENT) => {
             Failed::new(format!("{pid} is not a running process")).hint(HINT)
         }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_number_without_a_process_is_an_error() {
-        // Above the largest pid_max there is.
+        // Above the largest possible pid_max.
         let failed = Owner::find(Some(0x0040_0001)).unwrap_err();
         assert_eq!(failed.message, "there is no process 4194305");
     }

@@ -1,4 +1,4 @@
-//! Names of users.
+//! Converts between names and uids of users.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,8 +9,8 @@ thread_local! {
     static KNOWN: RefCell<BTreeMap<u32, String>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The name of a user, or the number of one that has no name. Asked of the system only once: it
-/// may be a directory service.
+/// The name of a user, or the uid if there is no name. The system is asked only once, because it
+/// may query a directory service.
 pub(crate) fn name(uid: u32) -> String {
     KNOWN.with_borrow_mut(|known| known.entry(uid).or_insert_with(|| ask(uid)).clone())
 }
@@ -22,7 +22,7 @@ fn ask(uid: u32) -> String {
     }
 }
 
-/// The number of a user, given by name or by number.
+/// The uid of a user, from a name or a number.
 pub(crate) fn uid(text: &str) -> Result<u32, String> {
     match User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),

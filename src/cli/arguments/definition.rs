@@ -1,4 +1,4 @@
-//! The definition of the command line: one for parsing, help, man pages and completions.
+//! The single definition of the command line, for parsing, help, man pages and completions.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -293,7 +293,7 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// Whether only a part is shown.
+    /// Whether a filter restricts what is shown.
     pub(crate) fn is_set(&self) -> bool {
         self.mine || self.waiting || self.user.is_some() || self.under.is_some()
     }
@@ -426,7 +426,7 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// The locks, as `canal run` is told them.
+    /// The locks, in the form of `canal run`.
     pub(crate) fn lock(&self) -> LockArgs {
         let mut lock = self.lock.clone();
         lock.keys.extend(self.operands.iter().cloned());

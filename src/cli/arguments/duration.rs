@@ -1,4 +1,4 @@
-//! Lengths of time on the command line.
+//! Reads durations on the command line.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use crate::core::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::duration::{self, NOT_A_DURATION};
 pub(crate) use crate::duration::{short, stated};
 
-/// A length of time as `--wait` and its like take it.
+/// The value of `--wait` and similar options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// So long.
+    /// A limited time.
     Finite(Duration),
-    /// Without end.
+    /// No limit.
     Infinite,
 }
 
@@ -26,12 +26,12 @@ pub(crate) fn parse(text: &str) -> Result<Length, String> {
     duration::parse(text).map(Length::Finite).ok_or_else(|| NOT_A_DURATION.to_owned())
 }
 
-/// Whether it is a duration but for the sign before it.
+/// Whether the text is a duration after a minus sign.
 fn is_negative(text: &str) -> bool {
     text.strip_prefix('-').is_some_and(|rest| parse(rest).is_ok())
 }
 
-/// As [`parse`], and more than nothing.
+/// Like [`parse`], but refuses zero.
 pub(crate) fn parse_some(text: &str) -> Result<Length, String> {
     match parse(text) {
         Ok(length) if length != Length::Finite(Duration::ZERO) => Ok(length),
@@ -40,8 +40,8 @@ pub(crate) fn parse_some(text: &str) -> Result<Length, String> {
     }
 }
 
-/// As [`parse`], for a lease: long enough to be renewed in time, and short enough that a forgotten
-/// lease ends.
+/// Like [`parse`], for a lease: long enough to be renewed in time, and short enough that a
+/// forgotten lease ends.
 pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
     match parse(text) {
         Ok(Length::Finite(ttl)) if ttl > Duration::from_millis(LEASE_MS_MAX) => {

@@ -1,5 +1,5 @@
-//! Reads ordinary command lines of `canal run` without building clap's definition, which takes as
-//! long as everything else that canal does before the command.
+//! Reads ordinary `canal run` command lines without clap, whose definition takes as long to build
+//! as everything else that canal does before the command.
 //!
 //! Invariant: clap would read the same from these words. Unusual options and every mistake are left
 //! to clap.
@@ -12,7 +12,7 @@ use super::duration;
 use super::lock::{KeyArg, plain_key};
 use super::number::{exit_code, number, positive, priority, slots};
 
-/// Reads `canal run …`; `None` if clap has to.
+/// Reads `canal run …`; returns `None` to leave the line to clap.
 pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global, RunArgs)> {
     let mut words = words.skip(1);
     if words.next()? != "run" {
@@ -28,7 +28,7 @@ pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global
             }
             [b'-', b'-', name @ ..] => plain.long(name, &mut words)?,
             [b'-', letter, value @ ..] => plain.short(*letter, value, &mut words)?,
-            // An operand to clap, but a strange one.
+            // clap takes it as an operand, though a strange one.
             b"-" => return None,
             _ => {
                 plain.run.command.push(word.to_owned());
@@ -40,7 +40,7 @@ pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global
     plain.finish()
 }
 
-/// What was read so far.
+/// The options and words read so far.
 #[derive(Debug, Default)]
 struct Plain {
     global: Global,
@@ -68,7 +68,7 @@ impl Plain {
         self.option(name, value.or_else(|| rest.next())?)
     }
 
-    /// `-n`, `-k VALUE` or `-kVALUE`; not several in one word.
+    /// `-n`, `-k VALUE` or `-kVALUE`; not several options in one word.
     fn short<'a>(
         &mut self,
         letter: u8,
@@ -95,7 +95,7 @@ impl Plain {
         }
     }
 
-    /// `-q`, once.
+    /// `-q`, at most once.
     fn quiet(&mut self) -> Option<()> {
         let before = std::mem::replace(&mut self.global.quiet, 1);
         (before == 0).then_some(())
@@ -149,18 +149,19 @@ impl Plain {
     }
 }
 
-/// The text of a value. What begins with a dash may be an option that stands where a value is missing.
+/// The text of a value. A leading dash may mean that the value is missing and this is the next
+/// option.
 fn plain_text(value: &OsStr) -> Option<&str> {
     let is_plain = !value.is_empty() && !value.as_bytes().starts_with(b"-");
     is_plain.then(|| value.to_str()).flatten()
 }
 
-/// Takes note of a flag, unless it is there twice.
+/// Sets a flag, unless it is already set.
 fn set(flag: &mut bool) -> Option<()> {
     (!std::mem::replace(flag, true)).then_some(())
 }
 
-/// Takes a value that is right, unless there is one.
+/// Stores a valid value, unless there already is one.
 fn once<T>(place: &mut Option<T>, value: Result<T, String>) -> Option<()> {
     place.replace(value.ok()?).is_none().then_some(())
 }
@@ -233,7 +234,7 @@ mod tests {
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             let plain = read(canal_run(&words).iter().map(OsString::as_os_str));
-            // `-` alone is an operand to clap.
+            // clap takes a lone `-` as an operand.
             assert!(plain.is_none(), "{line}: {plain:?}");
         }
         assert!(read([].into_iter()).is_none());
@@ -243,7 +244,7 @@ mod tests {
         }
     }
 
-    /// A word that may stand anywhere: options in all their forms, values good and bad, operands.
+    /// A word that may appear anywhere: options in all their forms, good and bad values, operands.
     fn word() -> impl Strategy<Value = OsString> {
         let names: &[_] = &[
             "key",
@@ -289,7 +290,7 @@ mod tests {
         ]
     }
 
-    /// An option with a value that suits it, so that many lines are read to their end.
+    /// An option with a suitable value, so that the test reads many lines to their end.
     fn option() -> impl Strategy<Value = Vec<OsString>> {
         let pairs: &[_] = &[
             ("-k", "x"),

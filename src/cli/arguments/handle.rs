@@ -1,4 +1,4 @@
-//! The secret of a lease: from where it is read.
+//! Reads the handle of a lease, which is a secret.
 
 use std::io::{self, BufRead};
 
@@ -8,22 +8,22 @@ use crate::cli::failed::Failed;
 use crate::protocol::Handle;
 use crate::run::nodes::{LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 
-/// Names the handle to later steps, and to `canal renew` and `canal release`.
+/// The variable that passes the handle to later steps, and to `canal renew` and `canal release`.
 pub(crate) const VARIABLE: &str = "CANAL_HANDLE";
 
-/// A line with a handle is shorter than this.
+/// The limit for a line that contains a handle.
 const LINE_BYTES_MAX: u64 = LEASE_HANDLE_CHARS_MAX as u64 + 1024;
 
-/// The secret of a lease.
+/// The handle of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GivenHandle {
-    /// One that a daemon granted.
+    /// A handle that a daemon granted.
     OfDaemon(Handle),
-    /// One over nodes.
+    /// A handle of a lease at nodes.
     OverNodes(Box<LeaseHandle>),
 }
 
-/// Which lease.
+/// The options that choose the lease.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HandleArgs {
     /// The lease's handle; - reads it from standard input, where no process list shows it
@@ -34,7 +34,7 @@ pub(crate) struct HandleArgs {
 }
 
 impl HandleArgs {
-    /// The handle that the option names, else the environment.
+    /// The handle in the option, or else in the environment.
     pub(crate) fn read(&self) -> Result<Option<GivenHandle>, Failed> {
         match self.handle.as_deref() {
             Some("-") => parsed(&first_line()?, "the handle on standard input").map(Some),
@@ -43,7 +43,7 @@ impl HandleArgs {
         }
     }
 
-    /// The handle that the environment names.
+    /// The handle in the environment.
     pub(crate) fn of_environment() -> Result<Option<GivenHandle>, Failed> {
         match std::env::var(VARIABLE) {
             Ok(given) if !given.is_empty() => parsed(&given, VARIABLE).map(Some),

@@ -1,4 +1,4 @@
-//! Which locks are asked for: `--key`, `--key-literal` and the options that describe a single one,
+//! Options that name locks: `--key`, `--key-literal` with those that describe a single key,
 //! `--read` and `--write`.
 
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use crate::cli::failed::Failed;
 use crate::core::{Key, View};
 use crate::protocol::{Mode, WireItem};
 
-/// Which lock.
+/// The options that choose the locks.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Which lock")]
 pub(crate) struct LockArgs {
     /// Lock KEY; VIEW is its size (N or PxB), COUNT the slots to take
     ///
-    /// PxB is P slots in each of B buckets. A KEY that contains a / has neither VIEW nor COUNT. Repeat
-    /// the option, also together with --read and --write, to take several locks together.
+    /// PxB is P slots in each of B buckets. A KEY that contains a / has neither VIEW nor COUNT.
+    /// Repeat the option, also together with --read and --write, to take several locks together.
     #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
     pub(crate) keys: Vec<KeyArg>,
     /// Lock KEY as written, even with = or : in it
@@ -60,23 +60,23 @@ pub(crate) struct KeyArg {
     key: Key,
     view: Option<View>,
     count: Option<u64>,
-    /// The whole text of a `--key`, where it can be read with a size or count and without.
+    /// The whole text of a `--key`, if it could be read either with or without a size or count.
     text: Option<Box<str>>,
 }
 
 impl KeyArg {
-    /// Reads a key as it stands.
+    /// Reads a key exactly as written.
     pub(super) fn literal(text: &str) -> Result<Self, String> {
         Ok(Self { key: plain_key(text)?, view: None, count: None, text: None })
     }
 }
 
-/// Reads a key as it stands: `=` and `:` belong to it.
+/// Reads a key exactly as written: `=` and `:` belong to it.
 pub(crate) fn plain_key(text: &str) -> Result<Key, String> {
     Key::new(text).map_err(|error| error.to_string())
 }
 
-/// Reads a key that stands for itself and the keys below it; a `/` at its end is left out.
+/// Reads a key that covers itself and the keys below it. A trailing `/` is dropped.
 pub(crate) fn prefix(text: &str) -> Result<Key, String> {
     plain_key(text.strip_suffix('/').unwrap_or(text))
 }
@@ -89,7 +89,8 @@ impl FromStr for KeyArg {
         let size = size_of(rest);
         let has_two_readings = !rest.is_empty() && size.is_ok();
         let note = has_two_readings.then(|| text.into());
-        // In `deploy/$BRANCH` the text is a user's: `deploy/fix=2` must not be another branch's key.
+        // The text may contain user input, such as `deploy/$BRANCH`: `deploy/fix=2` must not become
+        // the key of another branch.
         if text.contains('/') {
             return Ok(Self { text: note, ..Self::literal(text)? });
         }
@@ -99,7 +100,7 @@ impl FromStr for KeyArg {
     }
 }
 
-/// Reads what stands behind the key in `--key`: `=VIEW`, `:COUNT`, both or nothing.
+/// Reads what follows the key in `--key`: `=VIEW`, `:COUNT`, both or nothing.
 fn size_of(rest: &str) -> Result<(Option<View>, Option<u64>), String> {
     let (view, count) = match rest.strip_prefix('=') {
         Some(rest) => match rest.split_once(':') {
@@ -133,8 +134,8 @@ impl LockArgs {
     /// The items of the request: first the counted ones, then those to read, then those to write.
     ///
     /// # Errors
-    /// Options contradict each other, no key is given, a key is given twice, or more slots are
-    /// asked for than the stated view has.
+    /// Options contradict each other, no key is given, a key is given twice, or the count exceeds
+    /// the given size.
     pub(crate) fn items(&self) -> Result<Vec<WireItem>, Failed> {
         let mut items = self.counted()?;
         items.extend(self.reads.iter().map(|key| shared_or_alone(key, Mode::Read)));
@@ -152,11 +153,11 @@ impl LockArgs {
         }
     }
 
-    /// With the key that stands alone: instead of an option, not beside one. In `--read a b` it is
-    /// not clear that `b` would not be read.
+    /// Adds the key operand, which may replace a key option but not accompany one: in `--read a b`,
+    /// it is unclear whether `b` would be read too.
     ///
     /// # Errors
-    /// An option names a key, too.
+    /// An option also names a key.
     pub(crate) fn with_operand(&self, operand: Option<&KeyArg>) -> Result<Self, Failed> {
         let mut lock = self.clone();
         let Some(operand) = operand else { return Ok(lock) };
@@ -196,7 +197,7 @@ impl LockArgs {
         }
     }
 
-    /// The only key with what the options say of it.
+    /// The only key, with the size and count from the options.
     fn describe(&self, one: &KeyArg) -> Result<KeyArg, Failed> {
         let view = self.view()?;
         if view.is_some() && one.view.is_some() {
@@ -216,7 +217,7 @@ impl LockArgs {
     }
 }
 
-/// The view that options state: `--per` with or without `--buckets`, or `--slots`, or none.
+/// The size that the options give: `--per` with or without `--buckets`, or `--slots`, or none.
 pub(crate) fn stated_view(
     per: Option<u64>,
     buckets: Option<u64>,
@@ -236,7 +237,7 @@ pub(crate) fn stated_view(
     }
 }
 
-/// A view as the wire has it: `per`, `buckets`, `slots`.
+/// A size in the form of the protocol: `per`, `buckets`, `slots`.
 pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option<u64>) {
     match view {
         None => (None, None, None),
@@ -247,7 +248,7 @@ pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option
 
 fn item(asked: &KeyArg) -> WireItem {
     let KeyArg { key, view, count, text } = asked;
-    // Whether the count fits is the daemon's to say: a stored size may count instead.
+    // The daemon decides whether the count fits, because a stored size may apply instead.
     let (per, buckets, slots) = wire_view(*view);
     let (key, text) = (key.text().clone(), text.clone());
     WireItem { key, mode: None, count: *count, per, buckets, slots, text }
@@ -301,7 +302,7 @@ mod tests {
         WireItem { text: has_size.then(|| text_of(&plain).into()), ..plain }
     }
 
-    /// As `--key` says it.
+    /// The item in the notation of `--key`.
     fn text_of(item: &WireItem) -> String {
         let view = match (item.per, item.buckets, item.slots) {
             (Some(per), Some(buckets), _) => format!("={per}x{buckets}"),
@@ -395,7 +396,7 @@ mod tests {
         assert!(error(Some(1), None, Some(1), None).message.starts_with("--slots cannot"));
         assert!(error(None, Some(1), Some(1), None).message.starts_with("--slots cannot"));
         assert_eq!(with(Some(3), Some(0), None, None).unwrap(), [wire("db", canal(3, 0), None)]);
-        // Whether the count fits is the daemon's to say.
+        // The daemon decides whether the count fits.
         assert_eq!(with(None, None, Some(2), Some(3)).unwrap(), [wire("db", slots(2), Some(3))]);
     }
 

@@ -1,6 +1,6 @@
-//! What is parsed from the command line.
+//! Parses the command line.
 //!
-//! `definition` has all commands and options; the other files parse one kind of value each.
+//! `definition` has all commands and options, and the other files parse one kind of value each.
 //! `fast_path` reads the common `canal run` without clap.
 //!
 //! Invariant: nothing here talks to a daemon.

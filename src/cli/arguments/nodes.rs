@@ -1,4 +1,4 @@
-//! Which nodes are asked for the lock, and how many of them must grant it.
+//! Options that name the nodes of a lock, and how many of them must grant it.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::core::LEASE_OVER_NODES_MS_MIN;
 use crate::nodes::Require;
 use crate::protocol::{Mode, WireItem};
 
-/// For how long a node keeps its part without a renewal, by default.
+/// How long a node keeps its part after the last renewal, by default.
 pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(60);
 
-/// Which nodes.
+/// The options that choose the nodes.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Over several machines")]
 pub(crate) struct NodesArgs {
-    // No doc comment: it would have links.
+    // Not a doc comment, in which the brackets would be links.
     #[arg(
         long,
         value_name = "NODES",
@@ -32,13 +32,13 @@ pub(crate) struct NodesArgs {
     pub(crate) on: Vec<String>,
     /// How many nodes must grant the lock [default: all]
     ///
-    /// all-alive and majority-alive count only the nodes that answer within 5 s. They do not exclude
-    /// others while the network is cut: each side may run one command.
+    /// all-alive and majority-alive count only the nodes that answer within 5 s. They do not
+    /// exclude others while the network is cut: each side may run one command.
     #[arg(long, hide_short_help = true, value_name = "HOW MANY", value_enum, requires = "on")]
     pub(crate) require: Option<RequireArg>,
 }
 
-/// The nodes that are asked who leads.
+/// The options that choose the nodes to ask for a leader.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Over several machines")]
 pub(crate) struct LeaderNodesArgs {
@@ -60,7 +60,7 @@ pub(crate) enum LeaderRequireArg {
 }
 
 impl LeaderNodesArgs {
-    /// Whether several nodes are asked.
+    /// Whether the command asks several nodes.
     pub(crate) fn is_given(&self) -> bool {
         !self.on.is_empty()
     }
@@ -102,7 +102,7 @@ impl From<RequireArg> for Require {
 }
 
 impl NodesArgs {
-    /// Whether the lock is asked for over nodes.
+    /// Whether the request is for a lock at nodes.
     pub(crate) fn is_given(&self) -> bool {
         !self.on.is_empty()
     }
@@ -111,10 +111,10 @@ impl NodesArgs {
         self.require.map(Into::into).unwrap_or_default()
     }
 
-    /// What cannot be asked of these nodes.
+    /// Checks that nodes can grant these items.
     ///
     /// # Errors
-    /// What, and what to do instead.
+    /// The request that nodes cannot grant, and what to do instead.
     pub(crate) fn check(&self, items: &[WireItem]) -> Result<(), Failed> {
         let is_part = matches!(self.require(), Require::Majority | Require::MajorityAlive);
         match items.iter().find(|item| item.mode == Some(Mode::Write)).filter(|_| is_part) {
@@ -128,10 +128,10 @@ impl NodesArgs {
     }
 }
 
-/// The TTL of a lock over nodes, in milliseconds.
+/// The TTL of a lock at nodes, in milliseconds.
 ///
 /// # Errors
-/// It is too short to reach a node again in time.
+/// The TTL is too short to reach a node again in time.
 pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64, Failed> {
     let ttl = ttl.unwrap_or(TTL_DEFAULT);
     let ttl_ms = super::duration::millis(ttl);

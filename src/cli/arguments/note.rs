@@ -1,4 +1,5 @@
-//! The note of a request: what its caller wants people to know, such as the address of a CI run.
+//! The note of a request: information from the caller for other users, such as the address of a CI
+//! run.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,10 +8,10 @@ use clap::Args;
 use crate::cli::failed::Failed;
 use crate::protocol::NOTE_BYTES_MAX;
 
-/// Gives the note to commands that are started without the option.
+/// The variable with the note for commands that are started without the option.
 const VARIABLE: &str = "CANAL_NOTE";
 
-/// What to tell others.
+/// The options for the note.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "How to run")]
 pub(crate) struct NoteArgs {
@@ -23,21 +24,21 @@ pub(crate) struct NoteArgs {
 }
 
 impl NoteArgs {
-    /// The note of a new request: that of the option, else of the environment, else the address of
-    /// the CI run around it.
+    /// The note of a new request: from the option, else from the environment, else the address of
+    /// the CI run in which canal runs.
     ///
     /// # Errors
-    /// It is too long.
+    /// The note is too long.
     pub(crate) fn of_request(&self) -> Result<Option<String>, Failed> {
         let note = self.of_renewal()?.or_else(|| of_ci(|name| std::env::var(name).ok()));
         Ok(note.filter(|note| !note.is_empty()))
     }
 
-    /// The note that a lease is to have from now on, empty for none; `None` if it keeps its own. An
-    /// empty variable says nothing.
+    /// The new note of a lease, empty for none; `None` leaves the note as it is. An empty variable
+    /// does not count.
     ///
     /// # Errors
-    /// It is too long.
+    /// The note is too long.
     pub(crate) fn of_renewal(&self) -> Result<Option<String>, Failed> {
         if let Some(note) = &self.note {
             return checked(note, "--note").map(Some);
@@ -59,7 +60,7 @@ fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
         let (server, project) = (server.trim_end_matches('/'), project.replace(' ', "%20"));
         Some(format!("{server}/{project}/_build/results?buildId={}", text("BUILD_BUILDID")?))
     };
-    // Gitea and Forgejo set the variables of GitHub, too, and address runs by their numbers.
+    // Gitea and Forgejo also set the variables of GitHub, but address runs by number.
     let url = if text("GITEA_ACTIONS").or_else(|| text("FORGEJO_ACTIONS")).is_some() {
         of_actions("GITHUB_RUN_NUMBER")
     } else if text("GITHUB_ACTIONS").is_some() {

@@ -1,5 +1,5 @@
-//! Numbers on the command line. An error does not repeat the number: clap prints the option and its
-//! value before it.
+//! Reads numbers on the command line. Errors do not repeat the number, because clap prints the
+//! option and its value before them.
 
 use crate::sys::kernel::machine;
 
@@ -28,12 +28,13 @@ pub(crate) fn positive(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A number of slots: at least 1, or what this machine has: `cpus`, `cpus/4`, or `memory:8G` for slots of 8 GiB.
+/// A number of slots, at least 1. It may depend on this machine: `cpus`, `cpus/4`, or `memory:8G`
+/// for slots of 8 GiB.
 pub(crate) fn slots(text: &str) -> Result<u64, String> {
     of_machine(text).unwrap_or_else(|| positive(text))
 }
 
-/// As [`slots`], where 0 is a number, too.
+/// Like [`slots`], but also accepts 0.
 pub(crate) fn slots_or_none(text: &str) -> Result<u64, String> {
     of_machine(text).unwrap_or_else(|| number(text))
 }
@@ -54,7 +55,7 @@ fn of_machine(text: &str) -> Option<Result<u64, String>> {
     }))
 }
 
-/// `512M`, `8G`: powers of 1024.
+/// Reads `512M` or `8G`, in powers of 1024.
 fn bytes(text: &str) -> Result<u64, String> {
     let shift = match text.bytes().last() {
         Some(b'K') => 10,
@@ -67,8 +68,8 @@ fn bytes(text: &str) -> Result<u64, String> {
     count.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
-/// A process that may own a lock. Whether process 1 may is not decided here: that of a container
-/// may, that of the machine may not.
+/// The pid of a process that may own a lock. Process 1 is not refused here: that of a container may
+/// own a lock, that of the machine may not.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
     match whole(text)? {
         None | Some(0) => Err(format!("there is no process {text}")),

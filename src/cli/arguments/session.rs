@@ -1,4 +1,4 @@
-//! Which session a request belongs to: that of the `canal run` around it, or a new one.
+//! Chooses the session of a request: the session of the enclosing `canal run`, or a new one.
 
 use clap::Args;
 
@@ -6,7 +6,7 @@ use crate::protocol::{Acquire, Grant, RunId};
 use crate::run::environment;
 use crate::run::nodes::EnclosingLeases;
 
-/// Which session.
+/// The options that choose the session.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Which lock")]
 pub(crate) struct SessionArgs {
@@ -15,17 +15,17 @@ pub(crate) struct SessionArgs {
     pub(crate) new_session: bool,
 }
 
-/// The enclosing session and frame, as the environment names them.
+/// The enclosing session and frame, from the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Enclosing {
     pub(crate) session: Option<String>,
     pub(crate) frame: Option<String>,
-    /// The run over nodes.
+    /// The enclosing run at nodes.
     pub(crate) run: Option<RunId>,
 }
 
 impl SessionArgs {
-    /// What encloses the request; nothing with `--new-session`.
+    /// The session and frame that enclose the request; none with `--new-session`.
     pub(crate) fn enclosing(self) -> Enclosing {
         if self.new_session {
             return Enclosing::default();
@@ -35,7 +35,7 @@ impl SessionArgs {
         Enclosing { session, frame, run: environment::run() }
     }
 
-    /// The leases over nodes that enclose the request; none with `--new-session`.
+    /// The leases at nodes that enclose the request; none with `--new-session`.
     pub(crate) fn enclosing_leases(self) -> EnclosingLeases {
         match self.new_session {
             true => EnclosingLeases::default(),
@@ -44,7 +44,7 @@ impl SessionArgs {
     }
 }
 
-/// The message for a request whose enclosing frame the daemon did not believe.
+/// The message for a request whose enclosing frame the daemon did not accept.
 pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
     let (session, frame) = (request.session.as_ref()?, request.frame.as_ref()?);
     (*session != grant.session).then(|| {
@@ -55,14 +55,14 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
     })
 }
 
-/// The message for `--new-session` where the process already belongs to the session of its earlier
-/// locks: canal becomes its command, and that command may be canal again.
+/// The message if `--new-session` has no effect because the process already belongs to the session
+/// of its earlier locks. It happens if canal becomes its command, and the command is canal again.
 pub(crate) fn not_new(request: &Acquire, grant: &Grant) -> Option<String> {
     let session = request.session.is_none().then(inherited)??;
     same_process(&session, grant)
 }
 
-/// The session that the environment names.
+/// The session in the environment.
 pub(crate) fn inherited() -> Option<String> {
     std::env::var_os(environment::SESSION)?.into_string().ok()
 }

@@ -1,4 +1,4 @@
-//! How long to wait, and which exit code follows when the wait is over.
+//! Options for how long to wait, and for the exit code when the wait is over.
 
 use clap::{Args, ValueEnum};
 
@@ -6,7 +6,7 @@ use super::duration::{self, Length};
 use super::number::{exit_code, number, priority};
 use crate::run::OwnCode;
 
-/// How to wait.
+/// The options for the wait.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "How to wait")]
 pub(crate) struct WaitArgs {
@@ -38,7 +38,7 @@ pub(crate) struct WaitArgs {
     pub(crate) unattended: bool,
 }
 
-/// How a wait is shown.
+/// The ways to show a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProgressArg {
     /// A line on a terminal, lines in a log
@@ -52,22 +52,22 @@ pub(crate) enum ProgressArg {
     None,
 }
 
-/// Whether a request waits on when nobody can read stdout and stderr any longer.
+/// Whether a request keeps waiting when stdout and stderr have no reader left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// It is given up.
+    /// The request is given up.
     Needed,
-    /// It waits on.
+    /// The request keeps waiting.
     NotNeeded,
 }
 
 impl WaitArgs {
-    /// Whether somebody has to be able to read what canal prints while it waits.
+    /// Whether the wait needs a reader for what canal prints.
     pub(crate) fn readers(&self) -> Readers {
         if self.unattended { Readers::NotNeeded } else { Readers::Needed }
     }
 
-    /// How long, as the wire has it: 0 is not at all, `None` is without end.
+    /// The wait in the form of the protocol: 0 means not to wait, `None` means without end.
     pub(crate) fn wait_ms(&self) -> Option<u64> {
         match (self.no_wait, self.wait) {
             (true, _) => Some(0),
@@ -76,7 +76,7 @@ impl WaitArgs {
         }
     }
 
-    /// The exit code for busy and for wait-over.
+    /// The exit code if the lock is busy or the wait is over.
     pub(crate) fn conflict_code(&self) -> u8 {
         self.conflict_exit_code.unwrap_or(OwnCode::NotAcquired.number())
     }

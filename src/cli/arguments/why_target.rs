@@ -1,4 +1,4 @@
-//! Where `canal status --why` begins: a process or a session.
+//! The start of `canal status --why`: a process or a session.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use crate::cli::arguments::number::number;
 use crate::protocol::WhyQuery;
 
-/// The waiter from which the chain of waits is followed.
+/// The waiter at which the chain of waits starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WhyTarget {
     /// A process.
     Pid(u32),
-    /// A session, as status shows it: `s17`.
+    /// A session, in the notation of `canal status`: `s17`.
     Session(String),
 }
 
@@ -29,7 +29,7 @@ impl FromStr for WhyTarget {
 }
 
 impl WhyTarget {
-    /// As the daemon is asked.
+    /// The query to send to the daemon.
     pub(crate) fn query(&self) -> WhyQuery {
         match self {
             Self::Pid(pid) => WhyQuery { pid: Some(*pid), session: None },

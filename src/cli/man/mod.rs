@@ -1,8 +1,8 @@
-//! `canal man`: the pages of `man/`.
+//! `canal man`: the man pages.
 //!
 //! Name, synopsis and options come from the definition of the command line, everything else from
-//! the texts beside this file: what stands above `OPTIONS_HERE` in them, then the options, then the
-//! rest. Pages about files and formats are wholly by hand.
+//! the texts next to this file. The options replace the line `OPTIONS_HERE` of a text. Pages about
+//! files and formats are written by hand.
 
 use std::fs;
 use std::io;
@@ -16,16 +16,16 @@ use super::failed::Failed;
 use super::output::sanitize::fold;
 use crate::run::SUCCESS;
 
-/// The line of a text that stands for the options.
+/// The line of a text that the options replace.
 const OPTIONS_HERE: &str = ".\\\" OPTIONS\n";
 
-/// When the texts were last changed in substance.
+/// The date of the last substantial change to the texts.
 const DATE: &str = "2026-11-20";
 
-/// The longest line of text that is made.
+/// The longest line in a generated text.
 const LINE_MAX: usize = 79;
 
-/// Of each page about a command what its definition does not say.
+/// For each page about a command, the text that the definition does not contain.
 const TEXTS: &[(&str, &str)] = &[
     ("canal", include_str!("canal.roff")),
     ("canal-run", include_str!("run.roff")),
@@ -85,21 +85,21 @@ fn page(command: Command) -> (String, String) {
         .source(concat!("canal ", env!("CARGO_PKG_VERSION")))
         .manual("canal");
     let mut roff = Vec::new();
-    // Writing into memory does not fail.
+    // Writing to memory does not fail.
     let _ = render(&man, text, &mut roff);
     (man.get_filename(), String::from_utf8_lossy(&roff).into_owned())
 }
 
-/// An option whose summary and details are one paragraph. `clap_mangen` prints details twice, and
-/// nothing of options that `-h` leaves out.
+/// Joins the summary and the details of an option into one paragraph. `clap_mangen` prints details
+/// twice, and prints nothing for options that `-h` omits.
 fn with_one_text(arg: Arg) -> Arg {
     let long = arg.get_long_help().or_else(|| arg.get_help()).cloned().unwrap_or_default();
     let text = long.to_string().replacen("\n\n", ". ", 1);
     arg.help(text).long_help(None::<&str>).hide_short_help(false)
 }
 
-/// Title, name, and the text with the options in it. In a synopsis made from the definition the
-/// options would hide the command, so that is part of the text.
+/// Writes the title, the name, and the text with the options in it. The text contains the synopsis
+/// too, because the options would hide the command in a generated one.
 fn render(man: &Man, text: &str, roff: &mut Vec<u8>) -> io::Result<()> {
     let (above, below) = text.split_once(OPTIONS_HERE).unwrap_or((text, ""));
     man.render_title(roff)?;
@@ -112,17 +112,18 @@ fn render(man: &Man, text: &str, roff: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Value names without the angle brackets of a usage line, and lines that fit in a terminal.
+/// Removes the angle brackets of a usage line from value names, and folds lines to fit a terminal.
 fn tidy(roff: &str) -> String {
     let mut tidy = String::new();
-    // Empty lines would be paragraphs of their own.
+    // Empty lines would become paragraphs.
     for line in roff.lines().filter(|line| !line.is_empty()) {
         let line = line.replace("<\\fI", "\\fI").replace("\\fR>", "\\fR");
         let line = line.replace("\\fI<", "\\fI").replace(">\\fR", "\\fR");
         if line.starts_with(['.', '\\']) {
             tidy.push_str(&line);
         } else {
-            // No word of an option's help begins with what would make its line a request.
+            // No word of an option's help begins with a character that would make its line a
+            // request.
             tidy.push_str(&fold(&line, LINE_MAX).join("\n"));
         }
         tidy.push('\n');

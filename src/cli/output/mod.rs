@@ -1,6 +1,6 @@
-//! How text reaches stdout and stderr, and how foreign text is made safe for a terminal.
+//! Writes text to stdout and stderr, and makes foreign text safe for a terminal.
 //!
-//! Invariant: data goes to stdout, messages go to stderr, one write per line.
+//! Invariant: data goes to stdout and messages go to stderr, one write per line.
 
 pub(super) mod sanitize;
 pub(super) mod stderr;

@@ -6,8 +6,8 @@ pub(crate) use crate::safe_text::{is_unsafe, lines, sanitize};
 
 use crate::safe_text::one_line;
 
-/// A text of several lines in which only their ends and canal's own styles (`ESC [ 1 m`) are left of
-/// what steers a terminal.
+/// Removes everything that controls a terminal from a text of several lines, except the line ends
+/// and canal's own styles (`ESC [ 1 m`).
 pub(crate) fn styled_lines(text: &str) -> String {
     const BEGIN: &str = "\x1b[";
     let mut parts = text.split(BEGIN);
@@ -37,9 +37,9 @@ pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The text cut to at most `columns`, with `…` where something is missing.
+/// Cuts the text to at most `columns`, with `…` for what is missing.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
-    // Of ASCII no character takes more than one column; for others tables are looked through.
+    // No ASCII character takes more than one column; for others, `width` searches tables.
     if text.is_ascii() && text.len() <= columns || width(text) <= columns {
         return text.to_owned();
     }
@@ -60,7 +60,7 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     if columns == 0 { String::new() } else { format!("{}…", &text[..end]) }
 }
 
-/// The text in lines of at most `columns`, broken at blanks.
+/// Folds the text into lines of at most `columns`, at blanks.
 pub(crate) fn fold(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,7 +1,7 @@
-//! Messages on stderr: every line that canal writes to stderr goes through here.
+//! Writes messages to stderr. Every line that canal writes there goes through this module.
 //!
-//! Each line is one write, so that lines of several processes in one log do not mix. A stderr that
-//! is closed or full changes nothing about what canal does.
+//! Each line is one write, so that lines of several processes do not mix in a log. A closed or full
+//! stderr does not change what canal does.
 
 use std::io::{self, Write};
 
@@ -13,13 +13,13 @@ use crate::cli::failed::Failed;
 pub(crate) enum Verbosity {
     /// Nothing at all (`-qq`).
     Silent,
-    /// What went wrong, but for a lock that was not free (`-q`).
+    /// Errors, except for a lock that was not free (`-q`).
     Quiet,
-    /// Also that the lock was not free, what waiting is about, and other notes.
+    /// Also that the lock was not free, the reason of a wait, and other notes.
     Normal,
-    /// Also what went right (`-v`).
+    /// Also successes (`-v`).
     Verbose,
-    /// Also how canal came to it (`-vv`).
+    /// Also how canal proceeded (`-vv`).
     Detailed,
 }
 
@@ -35,38 +35,38 @@ impl Verbosity {
         failed.code
     }
 
-    /// Prints what went wrong: `canal: …`.
+    /// Prints an error: `canal: …`.
     pub(crate) fn message(self, text: &str) {
         self.at_least(Self::Quiet, "canal: ", text);
     }
 
-    /// Prints what to do about it: `hint: …`.
+    /// Prints advice on an error: `hint: …`.
     pub(crate) fn hint(self, text: &str) {
         self.at_least(Self::Quiet, "hint: ", text);
     }
 
-    /// Prints what is no failure of canal, and what `-q` asks not to hear.
+    /// Prints a message that is not a failure of canal, and that `-q` hides.
     pub(crate) fn note(self, text: &str) {
         self.at_least(Self::Normal, "canal: ", text);
     }
 
-    /// Prints what to do about a note.
+    /// Prints advice on a note.
     pub(crate) fn advice(self, text: &str) {
         self.at_least(Self::Normal, "hint: ", text);
     }
 
-    /// Prints a question, and leaves the cursor behind it.
+    /// Prints a question, and leaves the cursor after it.
     pub(crate) fn question(self, text: &str) {
         // An error here cannot be reported anywhere.
         let _ = io::stderr().lock().write_all(format!("canal: {} ", sanitize(text)).as_bytes());
     }
 
-    /// Prints a line that only `-v` asks for.
+    /// Prints a line that only `-v` shows.
     pub(crate) fn detail(self, text: &str) {
         self.at_least(Self::Verbose, "canal: ", text);
     }
 
-    /// Prints a line that only `-vv` asks for.
+    /// Prints a line that only `-vv` shows.
     pub(crate) fn fine_detail(self, text: &str) {
         self.at_least(Self::Detailed, "canal: ", text);
     }
@@ -84,7 +84,7 @@ fn write_line(lead: &str, text: &str) {
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Without what std appends to the system's text (` (os error 13)`), which is for programmers.
+/// Removes what std appends to the system's text (` (os error 13)`), which only helps programmers.
 fn without_numbers(text: &str) -> String {
     const START: &str = " (os error ";
     let mut parts = text.split(START);

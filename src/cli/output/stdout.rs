@@ -1,4 +1,4 @@
-//! Data on stdout.
+//! Writes data to stdout.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -8,14 +8,15 @@ use super::sanitize::{is_unsafe, lines, styled_lines};
 use crate::cli::failed::Failed;
 use crate::sys::startup;
 
-/// A value as one line of JSON, in which every character that could steer a terminal is escaped.
+/// A value as one line of JSON, with every character escaped that could control a terminal.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, Failed> {
     serde_json::to_string(value)
         .map(|text| escaped(text) + "\n")
         .map_err(|error| Failed::new(format!("cannot write JSON: {error}")))
 }
 
-/// JSON escapes no others than those below U+0020 by itself. Outside its texts there are none.
+/// Escapes control characters. JSON itself escapes only those below U+0020, and has none outside
+/// its strings.
 fn escaped(text: String) -> String {
     if !text.chars().any(is_unsafe) {
         return text;
@@ -25,22 +26,23 @@ fn escaped(text: String) -> String {
     text.chars().map(|c| if is_unsafe(c) { escape(c) } else { c.to_string() }).collect()
 }
 
-/// Whether the reader of stdout is still there.
+/// Whether stdout still has a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReaderState {
-    /// As far as is known.
+    /// It does, as far as canal knows.
     There,
-    /// It has closed the pipe.
+    /// The reader has closed the pipe.
     Gone,
 }
 
-/// Prints a report, without what could steer a terminal: much of it is other people's text. A reader
-/// that closed the pipe is no failure.
+/// Prints a report, without characters that could control a terminal, because much of it is other
+/// users' text. A reader that closed the pipe is not a failure.
 pub(crate) fn print(text: &str) -> Result<ReaderState, Failed> {
     draw(&lines(text))
 }
 
-/// Prints a text as it is. All of it but what steers the terminal on purpose was cleaned before.
+/// Prints a text unchanged. The caller has removed everything that controls the terminal by
+/// accident.
 pub(crate) fn draw(text: &str) -> Result<ReaderState, Failed> {
     match write(text) {
         Ok(()) => Ok(ReaderState::There),
@@ -49,12 +51,13 @@ pub(crate) fn draw(text: &str) -> Result<ReaderState, Failed> {
     }
 }
 
-/// As [`print()`], without the styles in it where stdout or the user (`NO_COLOR`) has none.
+/// Like [`print()`], but drops styles if stdout or the user (`NO_COLOR`) does not support them.
 pub(crate) fn print_styled(text: &str) -> Result<ReaderState, Failed> {
     draw(&styled(text))
 }
 
-/// The text cleaned but for its styles, and without them where stdout or the user (`NO_COLOR`) has none.
+/// Cleans the text except for its styles, and drops the styles too if stdout or the user
+/// (`NO_COLOR`) does not support them.
 pub(crate) fn styled(text: &str) -> String {
     let text = styled_lines(text);
     match anstream::AutoStream::choice(&io::stdout()) {
@@ -63,9 +66,9 @@ pub(crate) fn styled(text: &str) -> String {
     }
 }
 
-/// Prints what the reader must get: without a reader this fails.
+/// Prints data that the reader must receive: without a reader, this fails.
 pub(crate) fn print_or_fail(text: &str) -> Result<(), Failed> {
-    // Over a closed stdout Rust's runtime opens /dev/null, where every word is lost.
+    // Rust's runtime replaces a closed stdout with /dev/null, where the data would be lost.
     if !startup::recorded().open[1] {
         return Err(cannot_write(ErrorKind::NotConnected.into()));
     }

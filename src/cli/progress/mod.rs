@@ -1,10 +1,9 @@
-//! What canal prints while a request waits.
+//! Shows progress while a request waits.
 //!
-//! A terminal in whose foreground canal runs shows one line at once, and keeps it up to date; one
-//! canal draws it for all that wait there. While a command of the same job holds the lock, the terminal
-//! has that command's output, and is treated like a log. A log gets a line after ten seconds, and then at doubling
-//! intervals. There is no thread or timer here: [`Waiting::update`] returns when the text changes
-//! next.
+//! In the foreground of a terminal, one canal draws one line for all that wait there. A log gets a
+//! line after 2 s, another after 10 s, and then at doubling intervals. The terminal counts as a log
+//! while a command of the same job holds the lock, because it shows that command's output. There is
+//! no thread or timer: [`Waiting::update`] returns when the text changes next.
 
 mod sentence;
 mod terminal_line;
@@ -25,29 +24,29 @@ use crate::sys::process::parent;
 use sentence::Wait;
 use terminal_line::TerminalLine;
 
-/// So many processes above this one are looked at.
+/// The most ancestors of this process that canal examines.
 const ANCESTORS_MAX: usize = 64;
 
-/// How often a canal looks whether its line is to change, or whether it is its turn to draw.
+/// How often canal checks whether its line must change, or whether it is its turn to draw.
 const REDRAW_AFTER: Duration = Duration::from_secs(1);
 
-/// How often a canal in the background looks whether it is in the foreground again.
+/// How often a canal in the background checks whether it is in the foreground again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// When a log gets its first line; with `-v` it gets one at once.
+/// When a log gets its first line; with `-v`, it gets one immediately.
 const FIRST_LINE_AFTER: Duration = Duration::from_secs(2);
 
 /// When a log gets its second line; later ones follow at doubling intervals.
 const SECOND_LINE_AFTER: Duration = Duration::from_secs(10);
 
-/// Where the wait is shown.
+/// The place in which canal shows the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outlet {
     /// A line on the terminal.
     Line,
     /// Lines in a log.
     Log,
-    /// Nowhere for now: another job has the terminal.
+    /// Nowhere for now, because another job has the terminal.
     Background,
     /// Nowhere.
     None,
@@ -62,17 +61,17 @@ pub(crate) struct Waiting {
     began: Option<Instant>,
     next_line_after: Duration,
     last: Option<Progress>,
-    /// When it reported that.
+    /// When the daemon sent the last report.
     heard: Option<Instant>,
     /// The keys of the request and their modes.
     modes: Vec<(Arc<str>, Mode)>,
     line: Option<TerminalLine>,
-    /// Whether the warning about an ancestor was printed.
+    /// Whether canal has printed the warning about an ancestor.
     warned: bool,
 }
 
 impl Waiting {
-    /// A display that has printed nothing yet.
+    /// A display that has not printed anything.
     pub(crate) fn new(verbosity: Verbosity, choice: ProgressArg, items: &[WireItem]) -> Self {
         let mode = |item: &WireItem| (item.key.clone(), item.mode.unwrap_or(Mode::Counted));
         let at_once = verbosity >= Verbosity::Verbose;
@@ -89,7 +88,7 @@ impl Waiting {
         }
     }
 
-    /// Updates the display by what the daemon reported, if anything. Returns when the text changes
+    /// Updates the display with the daemon's report, if there is one. Returns when the text changes
     /// next even if the daemon reports nothing.
     pub(crate) fn update(&mut self, progress: Option<&Progress>) -> Option<Duration> {
         let passed = self.began.get_or_insert_with(Instant::now).elapsed();
@@ -129,7 +128,7 @@ impl Waiting {
     }
 
     /// Warns if an ancestor of this process holds the lock. The daemon cannot detect that deadlock,
-    /// because nothing told it that the two belong together.
+    /// because it does not know that the two belong together.
     fn warn_of_ancestors(&mut self) {
         let Some(last) = &self.last else { return };
         let holders = last.holders.iter().filter(|holder| holder.pid != 0);
@@ -154,7 +153,7 @@ impl Waiting {
         });
     }
 
-    /// Clears the line, so that the command finds the terminal as it was.
+    /// Erases the line, so that the command finds the terminal as it was.
     pub(crate) fn end(&mut self) {
         let Some(line) = self.line.take() else { return };
         if outlet(self.choice) == Outlet::Line {
@@ -164,7 +163,7 @@ impl Waiting {
         }
     }
 
-    /// Draws the line, if this canal has to.
+    /// Draws the line, if it is this canal's turn.
     fn draw(&mut self, news: bool, passed: Duration) {
         let line = self.line.get_or_insert_with(TerminalLine::begin);
         let Some(here) = line.turn(news) else { return };
@@ -181,12 +180,12 @@ impl Waiting {
         }
     }
 
-    /// Writes a line if one is due. Returns after what time the next one is.
+    /// Writes a line if one is due. Returns the time until the next one.
     fn log(&mut self, passed: Duration, here: usize) -> Duration {
         if passed < self.next_line_after {
             return self.next_line_after - passed;
         }
-        // Not once for each time that went by while a terminal was shown the line.
+        // Skips the lines whose time passed while the terminal showed the line.
         while self.next_line_after <= passed {
             self.next_line_after = (2 * self.next_line_after).max(SECOND_LINE_AFTER);
         }
@@ -213,18 +212,19 @@ fn is_held_by_this_job(progress: &Progress) -> bool {
     pids.any(|pid| getpgid(Some(pid)).is_ok_and(|its| its == group))
 }
 
-/// The processes above this one, the nearest first.
+/// The ancestors of this process, the nearest first.
 fn ancestors() -> impl Iterator<Item = u32> {
     let above = |pid: &u32| parent(*pid).filter(|pid| *pid > 1);
     std::iter::successors(parent(std::process::id()), above).take(ANCESTORS_MAX)
 }
 
-/// Where a wait is shown now: a job may move between foreground and background.
+/// Chooses the outlet for a wait now. This changes when a job moves between foreground and
+/// background.
 fn outlet(choice: ProgressArg) -> Outlet {
     let stderr = io::stderr();
     let is_terminal = stderr.is_terminal();
     let job = if is_terminal { tcgetpgrp(&stderr).ok() } else { None };
-    // A background job that writes to its terminal may be stopped for that.
+    // The kernel may stop a background job that writes to its terminal.
     let in_background = job.is_some_and(|group| group != getpgrp());
     match choice {
         ProgressArg::None => Outlet::None,
@@ -232,13 +232,13 @@ fn outlet(choice: ProgressArg) -> Outlet {
         ProgressArg::Log => Outlet::Log,
         ProgressArg::Tty if is_terminal => Outlet::Line,
         ProgressArg::Tty => Outlet::None,
-        // A terminal that does not control this process may be anybody's.
+        // Another job may own a terminal that does not control this process.
         ProgressArg::Auto if job.is_some() && can_erase() => Outlet::Line,
         ProgressArg::Auto => Outlet::Log,
     }
 }
 
-/// Whether the terminal can erase a line, as far as its name says.
+/// Whether the terminal can erase a line, judging by its name.
 fn can_erase() -> bool {
     std::env::var_os("TERM").is_some_and(|name| !name.is_empty() && name != "dumb")
 }

@@ -1,7 +1,7 @@
-//! What is said of a wait: `waiting for deploy, next in line; held 3m by alice: ./deploy.sh (pid 812)`.
+//! Describes a wait: `waiting for deploy, next in line; held 3m by alice: ./deploy.sh (pid 812)`.
 //!
-//! The sentence is made of parts, the most important first. Where there is too little room, parts are
-//! left out from its end.
+//! A sentence consists of parts, the most important first. If there is too little room, canal
+//! leaves out parts from the end.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use crate::cli::wording::participant::{COMMAND_COLUMNS, held, left, ordinal, wan
 use crate::cli::wording::time::Now;
 use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
 
-/// A text that is cut is not cut shorter than this.
+/// The least columns of a text that is cut.
 const CUT_COLUMNS_MIN: usize = 8;
 
-/// A wait, as one canal sees it.
+/// A wait, from the view of one canal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait<'a> {
     pub(super) progress: &'a Progress,
-    /// In which way it wants the key.
+    /// How the request wants the key.
     pub(super) mode: Mode,
-    /// How many canals wait on this terminal, this one among them.
+    /// How many canals wait on this terminal, including this one.
     pub(super) here: usize,
-    /// How long it has waited, where that is to be said.
+    /// How long the request has waited, if the sentence includes that.
     pub(super) waited: Option<Duration>,
     /// How long ago the daemon reported the progress.
     pub(super) heard_ago: Duration,
@@ -33,13 +33,13 @@ pub(super) struct Wait<'a> {
 /// A part of the sentence.
 #[derive(Debug)]
 enum Part {
-    /// It stands there as it is, or not at all.
+    /// Appears whole, or not at all.
     Whole(String),
     /// The second text may be cut.
     Cuttable(String, String),
 }
 
-/// The sentence, of which as much is there as fits into `columns`.
+/// As much of the sentence as fits into `columns`.
 pub(super) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> String {
     let start = start(wait);
     let Some(columns) = columns else {
@@ -98,7 +98,7 @@ fn start(wait: &Wait<'_>) -> String {
     format!("waiting {} {key}{}", wanted(wait.mode), waited.unwrap_or_default())
 }
 
-/// What follows the start.
+/// The parts after the start.
 fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
     let Progress { position, waiting, reason, holders, .. } = wait.progress;
     let mut parts = Vec::new();
@@ -106,7 +106,7 @@ fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
         parts.push(Part::Whole(format!(" ({} here)", wait.here)));
     }
     match (position, waiting) {
-        // It is in no queue yet: its daemon cannot reach its engine.
+        // It is in no queue yet, because its daemon cannot reach its engine.
         (_, 0) => {}
         (1, _) => parts.push(Part::Whole(", next in line".to_owned())),
         (n, all) => parts.push(Part::Whole(format!(", {} of {all} in line", ordinal(*n)))),
@@ -115,7 +115,7 @@ fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
         parts.push(Part::Whole(format!(", {}", estimate(of, wait.heard_ago))));
     }
     match holders.first() {
-        // The daemon names holders only where they are the reason.
+        // The daemon names holders only if they are the reason.
         Some(longest) => holder(&mut parts, longest, holders.len(), now),
         None => parts.push(Part::Cuttable("; ".to_owned(), sanitize(reason))),
     }
@@ -124,7 +124,7 @@ fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
 
 /// `; held 3m by alice`, `: ./deploy.sh`, ` (pid 812 on beta, stopped)`, `; note: …`.
 fn holder(parts: &mut Vec<Part>, longest: &HolderInfo, holders: usize, now: &Now) {
-    // The daemon sends the key only if it is not the one in question.
+    // The daemon sends the key only if it differs from the key of the request.
     let key = longest.key.as_ref().map(|key| sanitize(key) + " ").unwrap_or_default();
     let held = held(longest.mode.unwrap_or(Mode::Counted));
     let many = match holders {
@@ -151,7 +151,7 @@ fn holder(parts: &mut Vec<Part>, longest: &HolderInfo, holders: usize, now: &Now
 fn details(holder: &HolderInfo) -> String {
     let name = match (&holder.lease, holder.pid) {
         (Some(_), _) => "a lease".to_owned(),
-        // A process of another pid namespace has no number here.
+        // A process of another pid namespace has no pid here.
         (None, 0) => String::new(),
         (None, pid) => format!("pid {pid}"),
     };
@@ -307,7 +307,7 @@ pub(super) mod tests {
             }
             let line = fitted(&Wait { here, ..wait(&progress) }, Some(columns), &now());
             prop_assert!(width(&line) <= columns, "{line:?}");
-            // What is there is the beginning of the whole.
+            // The result is a prefix of the whole sentence.
             let all = fitted(&Wait { here, ..wait(&progress) }, None, &now());
             prop_assert!(all.starts_with(line.trim_end_matches('…')), "{line:?} of {all:?}");
         }

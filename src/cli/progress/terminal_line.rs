@@ -1,4 +1,4 @@
-//! The line on a terminal: one canal draws it for all that wait there.
+//! The line on a terminal. One canal draws it for all that wait there.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -9,11 +9,12 @@ use terminal_size::{Width, terminal_size_of};
 use crate::sys::terminal::drawn_line;
 use crate::sys::terminal::shared::SharedTerminal;
 
-/// The width of a terminal that does not say it.
+/// The width of a terminal that does not report one.
 const COLUMNS_ASSUMED: usize = 80;
 
-/// For how long nothing is drawn after a canal has left this terminal, unless the daemon reports
-/// something before: that canal may have become its command, whose output begins where the line was.
+/// How long canals draw nothing after one of them has left this terminal, unless the daemon reports
+/// something. The canal that left may have become its command, whose output begins where the line
+/// was.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// The line of this canal.
@@ -29,25 +30,25 @@ pub(super) struct TerminalLine {
 }
 
 impl TerminalLine {
-    /// Begins to wait on the terminal. Nothing was reported before.
+    /// Starts to wait on the terminal, before the daemon has reported anything.
     pub(super) fn begin() -> Self {
         drawn_line::erase_on_signals();
         let shared = SharedTerminal::join(io::stderr()).ok();
         Self { shared, here: 0, text: String::new(), bar: new_bar(), paused_until: None }
     }
 
-    /// How many canals wait on the terminal, if this one has to draw now for all. `news`: whether
-    /// the daemon has just reported something.
+    /// If it is this canal's turn to draw, returns how many canals wait on the terminal. `news`
+    /// means that the daemon has just reported something.
     pub(super) fn turn(&mut self, news: bool) -> Option<usize> {
         if self.shared.as_ref().is_some_and(|shared| !shared.draws()) {
-            // Another one draws again, in whose place this one drew.
+            // The canal for which this one drew is drawing again.
             if drawn_line::is_drawn() {
                 self.forget();
             }
             return None;
         }
         let here = self.shared.as_ref().map_or(1, SharedTerminal::waiting);
-        // This one begins to draw because the one before has left, or another one has left.
+        // Another canal has left; perhaps the one that drew until now.
         if here < self.here || self.here == 0 {
             self.forget();
             self.paused_until = Some(Instant::now() + PAUSE);
@@ -59,8 +60,8 @@ impl TerminalLine {
         self.paused_until.is_none_or(|until| until <= Instant::now()).then_some(here)
     }
 
-    /// Draws the line, unless it is there. What is drawn anew for nothing would erase what others
-    /// print.
+    /// Draws the line, unless it is already there. Redrawing an unchanged line would erase the
+    /// output of others.
     pub(super) fn draw(&mut self, text: String) {
         if text == self.text && drawn_line::is_drawn() {
             return;
@@ -78,11 +79,12 @@ impl TerminalLine {
         self.forget();
     }
 
-    /// Erases the line, also if another canal has drawn it: what is printed next stands on a line of
-    /// its own.
+    /// Erases the line, even if another canal drew it, so that the next output starts on an empty
+    /// line.
     pub(super) fn end(mut self) {
         let others = self.shared.as_ref().is_some_and(SharedTerminal::is_drawn_by_other);
-        // The others notice first that this one leaves: they must not draw behind the command.
+        // The others must learn first that this one leaves, or they would draw after the command
+        // has started.
         self.shared = None;
         if others {
             drawn_line::erase_any();
@@ -95,9 +97,9 @@ impl TerminalLine {
         self.forget();
     }
 
-    /// The line is not where it was any more.
+    /// Forgets the position of the line, which has become invalid.
     fn forget(&mut self) {
-        // A bar of its own for the next line: this one would erase where its line was.
+        // A new bar draws the next line, because the old one would erase where its line was.
         self.bar.set_draw_target(ProgressDrawTarget::hidden());
         self.bar = new_bar();
         drawn_line::forget();
@@ -107,7 +109,7 @@ impl TerminalLine {
     }
 }
 
-/// A line without a spinner: what is drawn anew for nothing would erase what others print.
+/// A bar without a spinner, because needless redrawing would erase the output of others.
 fn new_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::term_like(Box::new(Stderr)));
     bar.set_style(
@@ -116,9 +118,9 @@ fn new_bar() -> ProgressBar {
     bar
 }
 
-/// Standard error, as indicatif draws on it. indicatif fills the rest of a line with blanks. Here they are left
-/// out: the `^C` that the terminal shows would stand on the next line, and the line behind it could not be
-/// erased any more.
+/// Standard error, as the target of indicatif. indicatif fills the rest of a line with blanks,
+/// which this target drops. Otherwise, the `^C` that the terminal shows would land on the next
+/// line, and the line before it could no longer be erased.
 #[derive(Debug)]
 struct Stderr;
 
@@ -159,7 +161,7 @@ impl TermLike for Stderr {
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
-        // A canal that was killed may have left its line, and the cursor behind it.
+        // A canal that was killed may have left its line, with the cursor after it.
         if text.trim().is_empty() { Ok(()) } else { Self::write(&format!("\r{text}\x1b[K")) }
     }
 
@@ -174,12 +176,12 @@ impl TermLike for Stderr {
 
 impl Drop for TerminalLine {
     fn drop(&mut self) {
-        // Otherwise the bar would erase the current line.
+        // Otherwise, the bar would erase the current line.
         self.bar.set_draw_target(ProgressDrawTarget::hidden());
     }
 }
 
-/// What a line has; the last column stays free for the cursor.
+/// The room of a line. The last column stays free for the cursor.
 pub(super) fn columns() -> usize {
     let columns = match terminal_size_of(io::stderr()) {
         Some((Width(columns), _)) if columns > 0 => usize::from(columns),

@@ -1,4 +1,4 @@
-//! How a command is ended.
+//! Options that control how a command is ended.
 
 pub(super) mod on_lost;
 pub(super) mod signal;

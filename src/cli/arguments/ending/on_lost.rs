@@ -1,10 +1,10 @@
-//! `--on-lost`: what canal does to a command whose lock is lost.
+//! `--on-lost`: what canal does to a command that loses its lock.
 
 use clap::ValueEnum;
 
 use crate::protocol::OnLost;
 
-/// What to do to the command if the lock is lost.
+/// The action on the command if the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLostArg {
     /// TERM, then KILL before another host can get the lock

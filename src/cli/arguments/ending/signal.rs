@@ -1,4 +1,4 @@
-//! Signals on the command line.
+//! Reads signals on the command line.
 
 use nix::sys::signal::Signal;
 
