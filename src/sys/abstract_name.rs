@@ -1,7 +1,7 @@
 //! Finds out which user owns an abstract Unix socket, without a connection to it.
 //!
 //! Any process may connect to an abstract socket, so a listening one can be flooded. A socket that
-//! is only bound cannot be flooded, and the kernel reports its user all the same.
+//! is only bound cannot be flooded, and the kernel still reports its user.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, UnixAddr, bind, recv, send, socket,
 };
 
-/// Takes a name for as long as the socket is open. No process can connect to it.
+/// Takes a name while the socket is open. No process can connect to it.
 ///
 /// # Errors
 /// `AddrInUse` if a process has the name. Otherwise the kernel's error.
@@ -22,21 +22,20 @@ pub fn take(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The user that has a name in this network namespace, as seen from our user namespace. `None` if
-/// no process has the name.
+/// The user that has a name in this network namespace, as our user namespace sees it. `None` if no
+/// process has the name.
 ///
 /// # Errors
-/// The kernel reports it neither through `sock_diag` (which a kernel can be built without) nor in
-/// /proc.
+/// Neither `sock_diag` (which a kernel can be built without) nor /proc reports it.
 pub fn user_of(name: &str) -> io::Result<Option<u32>> {
     by_sock_diag(name).or_else(|_| by_proc(name))
 }
 
-/// All names in this network namespace that begin with this text, each with its user as seen from
-/// our user namespace.
+/// All names in this network namespace that begin with this prefix, each with its user as our user
+/// namespace sees it.
 ///
 /// # Errors
-/// The kernel does not report them through `sock_diag`.
+/// `sock_diag` does not report them.
 pub fn all_with_prefix(prefix: &str) -> io::Result<Vec<(String, u32)>> {
     let mut found = Vec::new();
     let ended: Option<()> = ask_all(|name, uid| {
@@ -71,7 +70,7 @@ const HEADER_BYTES: usize = 16;
 /// The size of `struct unix_diag_msg`.
 const MESSAGE_BYTES: usize = 16;
 
-/// The maximum that the kernel sends at once.
+/// The kernel sends at most this much at once.
 const ANSWER_BYTES: usize = 64 * 1024;
 
 /// Asks the kernel for the user of one name.
@@ -79,8 +78,8 @@ fn by_sock_diag(name: &str) -> io::Result<Option<u32>> {
     ask_all(|found, uid| if found == Some(name.as_bytes()) { uid } else { None })
 }
 
-/// Asks the kernel for all Unix sockets, and calls `of_socket` with the abstract name and the user of
-/// each, until it returns something.
+/// Asks the kernel for all Unix sockets, and calls `of_socket` with the abstract name and the user
+/// of each, until it returns something.
 fn ask_all<T>(
     mut of_socket: impl FnMut(Option<&[u8]>, Option<u32>) -> Option<T>,
 ) -> io::Result<Option<T>> {
@@ -175,7 +174,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Looks for the socket's inode in /proc/net/unix, and for a process that has the socket open.
+/// Finds the socket's inode in /proc/net/unix, then a process that has the socket open.
 fn by_proc(name: &str) -> io::Result<Option<u32>> {
     let known = fs::read("/proc/net/unix")?;
     let Some(inode) = known.split(|byte| *byte == b'\n').find_map(|line| inode_in(line, name))
@@ -220,7 +219,7 @@ mod tests {
         format!("canal-test-{what}-{}", std::process::id())
     }
 
-    /// Asserts that both ways of looking return this.
+    /// Asserts that both lookups return this user.
     #[track_caller]
     fn assert_user(name: &str, user: Option<u32>) {
         assert_eq!(by_sock_diag(name).unwrap(), user);
@@ -237,7 +236,7 @@ mod tests {
         assert_user(&name[..name.len() - 1], None);
         assert_eq!(take(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(taken);
-        // A parallel test that starts a program has a copy of the socket until its exec.
+        // A program that a parallel test starts has a copy of the socket until it calls exec.
         rerun::wait_until("the name is free", || user_of(&name).unwrap().is_none());
     }
 

@@ -1,7 +1,6 @@
 //! Clocks.
 //!
-//! All are read without a system call (vdso). None is ever compared with the clock of another
-//! machine.
+//! All are read without a system call (vdso). None is compared with the clock of another machine.
 
 use std::time::Instant;
 
@@ -17,8 +16,8 @@ pub fn boottime_ms() -> u64 {
     boottime_ns() / 1_000_000
 }
 
-/// The first whole millisecond of CLOCK_BOOTTIME at which this time is over. The clock is between two
-/// milliseconds now: counted from the earlier one, the time would end too soon.
+/// The first whole millisecond of CLOCK_BOOTTIME after this time has passed. The clock is between
+/// two milliseconds now; counting from the earlier one would end too soon.
 #[must_use]
 pub fn boottime_ms_after(time_ms: u64) -> u64 {
     boottime_ns().div_ceil(1_000_000).saturating_add(time_ms)
@@ -35,7 +34,7 @@ pub fn unix_ms() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A moment of CLOCK_MONOTONIC, which does not include suspend.
+/// The current time of CLOCK_MONOTONIC, which does not include suspend.
 #[must_use]
 pub fn now() -> Instant {
     #[cfg(test)]
@@ -69,7 +68,7 @@ mod tests {
         let after = boottime_ms();
         let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
         let uptime_ms = (seconds * 1000.0).round() as u64;
-        // /proc/uptime is cut to hundredths of a second.
+        // The kernel truncates /proc/uptime to hundredths of a second.
         assert!(before <= uptime_ms + 10 && uptime_ms <= after, "{before} {uptime_ms} {after}");
     }
 

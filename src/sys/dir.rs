@@ -1,6 +1,6 @@
 //! Private directories.
 //!
-//! The opened directory is checked, not a path that another process could exchange in between.
+//! Checks the directory that it opened, since another process could exchange a path in between.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -32,16 +32,17 @@ pub enum DirError {
     /// Other users may write in it: path and mode.
     #[error("{0} can be written by others (mode {1:04o}, expected 0700)")]
     Open(PathBuf, u32),
-    /// Others could write in it, and left something: that file and its owner.
+    /// Others could write in it and left a file there: that file and its owner.
     #[error("{0} belongs to uid {1} and lies in a directory that others could write to: remove it")]
     Planted(PathBuf, u32),
-    /// Others could write in it, and a file in it may be one of ours from elsewhere.
+    /// Others could write in it, and a file in it has a second name, so it may be one of ours from
+    /// elsewhere.
     #[error("{0} has a second name and lies in a directory that others could write to: remove it")]
     Linked(PathBuf),
     /// It does not exist.
     #[error("{0} does not exist")]
     Missing(PathBuf),
-    /// It does not exist, and cannot be made in the directory above it.
+    /// It does not exist, and cannot be created in the directory above it.
     #[error("{0} does not exist, and {1} is no place where a directory can be made")]
     NoPlace(PathBuf, PathBuf),
     /// Any other error.
@@ -74,7 +75,7 @@ pub fn open_private(path: &Path, uid: u32, missing: IfMissing) -> Result<OwnedFd
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(Errno::ENOENT) => {
                 let parent = path.parent().unwrap_or(path);
-                // A file system such as proc refuses new names in this way, too.
+                // A file system such as proc also refuses new names this way.
                 return Err(match parent.is_dir() {
                     true => DirError::NoPlace(path.clone(), parent.to_owned()),
                     false => DirError::Missing(parent.to_owned()),
@@ -94,16 +95,17 @@ pub fn open_private(path: &Path, uid: u32, missing: IfMissing) -> Result<OwnedFd
     Ok(dir)
 }
 
-/// Gives a directory of ours the mode 0700. Leaves alone what does not exist, what is no directory
-/// and what belongs to another user: [`open_private`] says what is wrong with it.
+/// Gives a directory of ours the mode 0700. Skips a path that does not exist, is not a directory or
+/// belongs to another user: [`open_private`] reports what is wrong with it.
 ///
-/// If others could write in it, its mode is 0500 until everything in it is known to be ours: a process
-/// that meets it meanwhile, or after a refusal, does not take it for private and checks it as well.
+/// If others could write in it, its mode is 0500 until everything in it is known to be ours. A
+/// process that finds it meanwhile, or after a refusal, therefore does not take it for private and
+/// checks it too.
 ///
 /// # Errors
-/// Something in it belongs to another user but root, or may be a file of ours from elsewhere.
+/// An entry belongs to a user other than root and us, or may be a file of ours from elsewhere.
 pub fn make_private(path: &Path, uid: u32) -> Result<(), DirError> {
-    // With a slash or a dot at its end a link would be followed.
+    // A trailing slash or dot would follow a link.
     let path = &path.components().collect::<PathBuf>();
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let Ok(dir) = open(path, flags, Mode::empty()) else { return Ok(()) };
@@ -112,7 +114,7 @@ pub fn make_private(path: &Path, uid: u32) -> Result<(), DirError> {
     if stat.st_uid != uid || stat.st_mode & 0o7777 == 0o700 {
         return Ok(());
     }
-    // The path of the descriptor: whatever happens to the directory's name, no other one is meant.
+    // The path of the descriptor keeps pointing at this directory even if its name changes.
     let opened = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
     let set = |mode| fs::set_permissions(&opened, fs::Permissions::from_mode(mode)).map_err(failed);
     if stat.st_mode & (OTHERS_WRITE | 0o700) != 0o700 {
@@ -122,7 +124,7 @@ pub fn make_private(path: &Path, uid: u32) -> Result<(), DirError> {
     set(0o700)
 }
 
-/// Whether everything in a directory of ours is ours, too.
+/// Checks that everything in a directory of ours belongs to us too.
 fn check_entries(path: &Path, opened: &Path, uid: u32) -> Result<(), DirError> {
     let failed = |error: io::Error| DirError::Io(path.to_owned(), error);
     for entry in fs::read_dir(opened).map_err(failed)? {
@@ -143,11 +145,11 @@ fn check_entries(path: &Path, opened: &Path, uid: u32) -> Result<(), DirError> {
     Ok(())
 }
 
-/// Whether [`open_private`] would find nothing wrong, and its owner may use it. Takes one system
-/// call, for callers that use the path afterwards anyway.
+/// Whether [`open_private`] would accept it, and its owner may use it. Takes one system call, for
+/// callers that use the path afterwards anyway.
 #[must_use]
 pub fn is_private(path: &Path, uid: u32) -> bool {
-    // With a slash or a dot at its end a link would be followed.
+    // A trailing slash or dot would follow a link.
     let bytes = path.as_os_str().as_bytes();
     let plain = !bytes.ends_with(b"/") && !bytes.ends_with(b"/.");
     plain
@@ -157,18 +159,18 @@ pub fn is_private(path: &Path, uid: u32) -> bool {
         })
 }
 
-/// Whether this is a directory, no link to one, in which not every user can put files. Takes one
-/// system call.
+/// Whether this is a directory (not a link to one) in which some users cannot create files. Takes
+/// one system call.
 #[must_use]
 pub fn is_closed_to_others(path: &Path) -> bool {
     lstat(path).is_ok_and(|stat| is_dir(&stat) && stat.st_mode & Mode::S_IWOTH.bits() == 0)
 }
 
 /// Calls a function with a path as a C string. (nix reserves a kilobyte of stack for each path,
-/// which is more than a short program uses otherwise.)
+/// more than the rest of a short program uses.)
 ///
 /// # Errors
-/// EINVAL if the path contains a NUL, and the errors of the call.
+/// EINVAL if the path contains a NUL; otherwise the errors of the call.
 pub fn with_c_str<T>(
     path: &Path,
     call: impl FnOnce(&CStr) -> Result<T, Errno>,
@@ -188,7 +190,8 @@ fn not_opened(path: &Path, uid: u32, error: Errno) -> DirError {
     let owned = path.to_owned();
     match (error, lstat(path)) {
         (Errno::ENOENT, _) => DirError::Missing(owned),
-        // O_DIRECTORY | O_NOFOLLOW on a link returns ENOTDIR, or ELOOP where that is checked first.
+        // With O_DIRECTORY | O_NOFOLLOW, a link returns ENOTDIR, or ELOOP on kernels that check for
+        // it first.
         (Errno::ELOOP | Errno::ENOTDIR, Ok(stat)) => {
             match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
                 SFlag::S_IFLNK => DirError::Symlink(owned),
@@ -196,7 +199,7 @@ fn not_opened(path: &Path, uid: u32, error: Errno) -> DirError {
                 _ => DirError::NotADirectory(owned),
             }
         }
-        // Another user's directory with mode 0700: name its owner instead of reporting EACCES.
+        // For another user's directory with mode 0700, name its owner instead of reporting EACCES.
         (Errno::EACCES, Ok(stat)) => match check_owner(path, &stat, uid) {
             Err(foreign) => foreign,
             Ok(()) => DirError::Io(owned, error.into()),

@@ -1,6 +1,6 @@
-//! Descriptors: sends them, receives them, and finds out which are open.
+//! Sends and receives descriptors, and finds out which are open.
 //!
-//! Every descriptor that is created here is close-on-exec, except for the result of [`inherit`].
+//! Every descriptor that this module creates is close-on-exec, except the result of [`inherit`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,8 +17,8 @@ use super::kernel::{Feature, allows};
 /// The maximum number of descriptors in one message.
 pub const FDS_MAX: usize = 4;
 
-/// Sends bytes, and descriptors with the first byte (SCM_RIGHTS; there may be none). Returns how
-/// many bytes were sent. If this is not 0, the descriptors were sent, too. Never raises SIGPIPE.
+/// Sends bytes and attaches descriptors (possibly none) to the first byte (SCM_RIGHTS). Returns the
+/// number of bytes sent; unless it is 0, the descriptors were sent too. Never raises SIGPIPE.
 /// `flags` may contain `MSG_DONTWAIT`.
 ///
 /// # Errors
@@ -35,7 +35,7 @@ pub fn send(
     }
     let flags = MsgFlags::from_bits_retain(flags) | MsgFlags::MSG_NOSIGNAL;
     if fds.is_empty() {
-        // The kernel has less to read than for sendmsg(2).
+        // Cheaper for the kernel than sendmsg(2).
         return Ok(nix::sys::socket::send(socket.as_raw_fd(), bytes, flags)?);
     }
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
@@ -43,11 +43,11 @@ pub fn send(
     Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], &rights, flags, None)?)
 }
 
-/// Receives bytes into `buffer`, and the descriptors that came with them (close-on-exec) into
-/// `fds`. Descriptors beyond [`FDS_MAX`] are closed. 0 is the end.
+/// Receives bytes into `buffer`, and their descriptors (close-on-exec) into `fds`. Closes
+/// descriptors beyond [`FDS_MAX`]. 0 is the end.
 ///
 /// # Errors
-/// EAGAIN, EINTR, ECONNRESET and the like as in recvmsg(2). Nothing was received then.
+/// EAGAIN, EINTR, ECONNRESET and the like as in recvmsg(2). In that case it has received nothing.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -66,15 +66,15 @@ pub fn receive(
     Ok(message.bytes)
 }
 
-/// Closes every descriptor from `first` on. For a process that is about to become something else:
-/// code that still has one of them as an [`OwnedFd`] must not use or drop it.
+/// Closes every descriptor from `first` on, for a process that is about to exec or exit. Code that
+/// still has one of them as an [`OwnedFd`] must not use or drop it.
 pub fn close_from(first: u32) {
     if !(allows(Feature::CloseRange) && close_range_from(first)) {
         close_up_to(first, highest_open());
     }
 }
 
-/// Closes every descriptor from `first` on except for `keep`, like [`close_from`].
+/// Closes every descriptor from `first` on except those in `keep`, like [`close_from`].
 pub fn close_from_except(first: u32, keep: &[BorrowedFd<'_>]) {
     let mut keep: Vec<u32> =
         keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
@@ -91,42 +91,41 @@ pub fn close_from_except(first: u32, keep: &[BorrowedFd<'_>]) {
 
 /// `close_range` (Linux 5.9). Returns whether the kernel has it and allows it.
 pub(super) fn close_range_from(first: u32) -> bool {
-    // SAFETY: the call takes three integers. The effect of closing is documented at `close_from`.
+    // SAFETY: the call takes three integers. `close_from` documents the effect of closing.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) == 0 }
 }
 
-/// Closes from `first` to `last`, both included, whether open or not. Async-signal-safe.
+/// Closes from `first` to `last` inclusive, whether open or not. Async-signal-safe.
 pub(super) fn close_up_to(first: u32, last: u32) {
     for fd in first..=last {
         if let Ok(fd) = RawFd::try_from(fd) {
-            // SAFETY: the call takes an integer. The effect of closing is documented at
-            // `close_from`.
+            // SAFETY: the call takes an integer. `close_from` documents the effect of closing.
             unsafe { libc::close(fd) };
         }
     }
 }
 
-/// The highest open descriptor according to /proc, else the highest possible descriptor.
+/// The highest open descriptor according to /proc, or the highest possible one without /proc.
 pub(super) fn highest_open() -> u32 {
     let listed = std::fs::read_dir("/proc/self/fd").ok().and_then(|entries| {
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).max()
     });
     listed.unwrap_or_else(|| {
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-        // A limit can be unlimited. 2^20 is the kernel's default maximum.
+        // The limit can be infinite. 2^20 is the kernel's default maximum.
         u32::try_from(limit.min(1 << 20)).unwrap_or(1024)
     })
 }
 
 /// Takes over a descriptor that this process was started with under an agreed number, and makes it
-/// close-on-exec. Call this once for a number, before anything else can have got that number.
+/// close-on-exec. Call this once for each number, before other code can get the same number.
 ///
 /// # Errors
 /// EBADF if the descriptor is not open.
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: only fcntl uses it, and fcntl fails if it is not open.
     set_cloexec(unsafe { BorrowedFd::borrow_raw(number) })?;
-    // SAFETY: it is open, and by the agreement no other code in this process knows it.
+    // SAFETY: it is open, and by agreement no other code in this process knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -168,15 +167,15 @@ pub fn clear_cloexec(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves a descriptor to the lowest free number from `at_least` on, where it is passed on to the
-/// next program and does not collide with other descriptors. If the limit of open descriptors is
-/// below `at_least`, the number is lower, but never 0, 1 or 2. The descriptor stays open as long as
-/// the process lives.
+/// Moves a descriptor to the lowest free number from `at_least` on, where the next program inherits
+/// it and it does not collide with other descriptors. If the limit of open descriptors is below
+/// `at_least`, the number is lower, but never 0, 1 or 2. The descriptor stays open for the life of
+/// the process.
 pub fn inherit(fd: OwnedFd, at_least: i32) -> io::Result<RawFd> {
     let mut at_least = at_least.max(3);
     loop {
         match fcntl(&fd, FcntlArg::F_DUPFD(at_least)) {
-            // EINVAL: at or above the limit. EMFILE: no number is free from there to the limit.
+            // EINVAL: at or above the limit. EMFILE: no number between there and the limit is free.
             Err(Errno::EINVAL | Errno::EMFILE) if at_least > 3 => at_least = (at_least / 2).max(3),
             result => return Ok(result?),
         }

@@ -1,7 +1,7 @@
-//! Selects the newer system calls that may be used.
+//! Selects the newer system calls that canal may use.
 //!
-//! A call that is not allowed here is never tried, so that a test on a new kernel runs the code for
-//! an old kernel.
+//! canal never tries a call that is not allowed here, so that a test on a new kernel runs the code
+//! for an old kernel.
 
 pub mod machine;
 #[cfg(test)]
@@ -34,9 +34,9 @@ impl Feature {
     }
 }
 
-/// Whether a facility may be used. False if `CANAL_KERNEL=MAJOR.MINOR` in the environment (a switch
-/// for tests) names a kernel older than the first one that has it. True says nothing about the
-/// running kernel: callers still fall back on ENOSYS, EINVAL and ENOPROTOOPT.
+/// Whether canal may use a facility. False if `CANAL_KERNEL=MAJOR.MINOR` in the environment (a
+/// switch for tests) names a kernel older than the first one that has it. True does not describe
+/// the running kernel: callers still fall back on ENOSYS, EINVAL and ENOPROTOOPT.
 #[must_use]
 pub fn allows(feature: Feature) -> bool {
     static PRETENDED: OnceLock<Option<(u32, u32)>> = OnceLock::new();

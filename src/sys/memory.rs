@@ -1,21 +1,20 @@
-//! Allocates large blocks directly from the kernel, and returns each to the kernel when it is
-//! freed.
+//! Allocates large blocks directly from the kernel, and returns each to the kernel when freed.
 //!
 //! dlmalloc adds new memory below its existing memory, because the kernel hands out addresses
-//! downwards, and returns memory only from the top. The memory of one report of ten thousand
-//! waiters would stay allocated forever, and twice over, because a growing buffer never finds room
-//! next to itself.
+//! downwards, and returns memory only from the top. Without this module, the memory of one report
+//! of ten thousand waiters would stay allocated forever, and twice over, because a growing buffer
+//! never finds room next to itself.
 //!
-//! Invariant: whether a block is large depends on its layout alone, so that each block is freed
-//! where it was allocated.
+//! Invariant: the layout alone decides whether a block is large, so that each block is freed where
+//! it was allocated.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 
-/// From this size on a block is large, in bytes. A short program allocates far less.
+/// A block of this many bytes or more is large. A short program allocates far less.
 const LARGE: usize = 128 * 1024;
 
-/// The kernel's blocks are aligned at least to this.
+/// The minimum alignment of the kernel's blocks.
 const ALIGNED: usize = 4096;
 
 /// Allocates large blocks itself and leaves small blocks to another allocator.
@@ -30,7 +29,7 @@ fn is_large(layout: Layout) -> bool {
 fn map(size: usize) -> *mut u8 {
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is mapped.
+    // SAFETY: the kernel chooses the address of a new mapping, which touches no other mapping.
     let at = unsafe { libc::mmap(ptr::null_mut(), size, prot, flags, -1, 0) };
     if at == libc::MAP_FAILED { ptr::null_mut() } else { at.cast() }
 }
@@ -51,7 +50,7 @@ unsafe fn moved<A: GlobalAlloc>(
     let moved = unsafe { allocator.alloc(wanted) };
     if !moved.is_null() {
         // SAFETY: both blocks are at least as long as the shorter size, and do not overlap. The old
-        // block has this layout and is not used any more.
+        // block has this layout and is no longer used.
         unsafe {
             ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
             allocator.dealloc(block, layout);
@@ -60,14 +59,14 @@ unsafe fn moved<A: GlobalAlloc>(
     moved
 }
 
-// SAFETY: large blocks are mappings of their own, of at least the requested size. Small blocks
-// belong to the other allocator, which keeps the contract. This code never allocates or panics.
+// SAFETY: large blocks are separate mappings of at least the requested size. Small blocks belong to
+// the other allocator, which keeps the contract. This code never allocates or panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(layout) {
             return map(layout.size());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.0.alloc(layout) }
     }
 
@@ -75,17 +74,18 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
         if is_large(layout) {
             return map(layout.size());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if is_large(layout) {
-            // SAFETY: it was mapped with this size, and the caller gives it up.
+            // SAFETY: it was mapped with this size, and the caller no longer uses it.
             let _ = unsafe { libc::munmap(block.cast(), layout.size()) };
             return;
         }
-        // SAFETY: the caller's promise. The other allocator allocated every block of this layout.
+        // SAFETY: the caller keeps the contract. The other allocator allocated every block of this
+        // layout.
         unsafe { self.0.dealloc(block, layout) }
     }
 
@@ -101,10 +101,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
                 };
                 if at == libc::MAP_FAILED { ptr::null_mut() } else { at.cast() }
             }
-            // SAFETY: the caller's promise. The other allocator allocated every block of this
-            // layout.
+            // SAFETY: the caller keeps the contract. The other allocator allocated every block of
+            // this layout.
             (false, false) => unsafe { self.0.realloc(block, layout, size) },
-            // SAFETY: the caller's promise. This allocator allocated the block.
+            // SAFETY: the caller keeps the contract. This allocator allocated the block.
             _ => unsafe { moved(self, block, layout, size) },
         }
     }

@@ -1,8 +1,8 @@
-//! The few system calls that nix lacks, and what the kernel knows about processes and peers.
+//! The few system calls that nix lacks, and the kernel's knowledge of processes and peers.
 //!
-//! All `unsafe` code of the project is here. Every call names the kernel version that it needs.
-//! Where an older kernel (from 5.10) must do, the fallback is here, too. Tests run the fallbacks:
-//! [`kernel`] can pretend that the kernel is older.
+//! All `unsafe` code of the project is here. Every call names the kernel version that it needs, and
+//! has its fallback here for older kernels (from 5.10). Tests run the fallbacks: [`kernel`] can
+//! pretend that the kernel is older.
 #![expect(unsafe_code, reason = "system calls without a safe wrapper live here and nowhere else")]
 
 pub mod abstract_name;

@@ -1,6 +1,6 @@
 //! Identifies the process at the other end of a Unix socket, as the kernel reports it.
 //!
-//! Nothing here comes from a message: a peer cannot choose the result.
+//! Takes nothing from a message: a peer cannot choose the result.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ use super::process;
 pub struct Credentials {
     /// The pid of the process. 0 if it has none in our pid namespace.
     pub pid: u32,
-    /// Its effective user, as seen from our user namespace.
+    /// Its effective user, as our user namespace sees it.
     pub uid: u32,
     /// Its effective group.
     pub gid: u32,
@@ -37,7 +37,7 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     Ok(Credentials { pid, uid: found.uid(), gid: found.gid() })
 }
 
-/// The peer's supplementary groups at the time of connect(2), as seen from our user namespace:
+/// The peer's supplementary groups at the time of connect(2), as our user namespace sees them:
 /// `SO_PEERGROUPS` (Linux 4.13). They need not include its effective group.
 ///
 /// # Errors
@@ -52,7 +52,7 @@ pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
         let room = size_of_val(groups.as_slice());
         let mut bytes = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
         // SAFETY: the kernel writes at most `bytes` bytes of integers into the vector, which has
-        // that many, and stores their number in `bytes`. Both live over the call.
+        // that many, and stores their number in `bytes`. Both outlive the call.
         let told = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -68,7 +68,7 @@ pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // With ERANGE the kernel has stored the required size.
+        // With ERANGE, the kernel has stored the required size.
         if error.raw_os_error() != Some(libc::ERANGE) || there <= groups.len() {
             return Err(error);
         }
@@ -76,14 +76,14 @@ pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Few users are in more groups than this. For them one more call is made.
+/// Few users are in more groups than this; they cost one more call.
 const GROUPS_USUAL: usize = 32;
 
-/// The process at the other end. Uses `SO_PEERPIDFD` (Linux 6.5; it works after the process has
-/// died, too). Older kernels use `SO_PEERCRED` and pidfd_open, with a check that the pid was not
-/// reused: `accepted_ticks` is the time (clock ticks since boot) at which the connection was
-/// accepted, and a process that started later is another process. `None` means that the peer is
-/// gone.
+/// The process at the other end. Uses `SO_PEERPIDFD` (Linux 6.5), which also works after the
+/// process has died. Older kernels use `SO_PEERCRED` and pidfd_open, with a check that the pid was
+/// not reused: `accepted_ticks` is the time (clock ticks since boot) at which the daemon accepted
+/// the connection, and a process that started later is another process. `None` means that the peer
+/// is gone.
 ///
 /// # Errors
 /// `Unsupported` if the kernel is older than 6.5 and the peer has no pid in our pid namespace.
@@ -116,7 +116,7 @@ pub fn has_peer_pidfd() -> bool {
 pub fn ticks_now() -> u64 {
     let hertz = sysconf(SysconfVar::CLK_TCK).ok().flatten();
     let hertz = hertz.and_then(|hertz| u64::try_from(hertz).ok()).filter(|&hertz| hertz > 0);
-    // The kernel cuts off in the same way (nsec_to_clock_t).
+    // The kernel truncates in the same way (nsec_to_clock_t).
     clock::boottime_ns() / (1_000_000_000 / hertz.unwrap_or(100))
 }
 
@@ -143,8 +143,8 @@ fn by_number(pid: u32, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
         Err(error) => return Err(error),
     };
     let Some(started) = process::started(pid) else { return Ok(None) };
-    // The pid is not reused before the process of the pidfd is reaped. So the start time that was
-    // just read belongs to this process.
+    // The kernel does not reuse the pid before the process of the pidfd is reaped. So the start
+    // time that was just read belongs to this process.
     if started > accepted_ticks || pidfd.pid() != Some(pid) {
         return Ok(None);
     }

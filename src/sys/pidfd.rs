@@ -1,7 +1,7 @@
 //! Process descriptors.
 //!
-//! A [`Pidfd`] always refers to a whole process, never to a single thread, and never to another
-//! process than the one for which it was opened.
+//! A [`Pidfd`] always refers to a whole process, never to a single thread, and only to the process
+//! for which it was opened.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -24,10 +24,10 @@ const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
 /// `PIDFD_THREAD` of linux/pidfd.h, a file status flag of a pidfd (Linux 6.9).
 const PIDFD_THREAD: i32 = libc::O_EXCL;
 
-/// The device number of pidfs, once it was found.
+/// The device number of pidfs, once found.
 static PIDFS_DEVICE: AtomicU64 = AtomicU64::new(0);
 
-/// A namespace of a process: the number of the request of ioctl(2) that opens it.
+/// A namespace of a process, with the ioctl(2) request number that opens it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sys) enum Namespace {
     /// `PIDFD_GET_PID_NAMESPACE`.
@@ -44,8 +44,8 @@ impl Pidfd {
     /// Opens the process that has this pid now.
     ///
     /// # Errors
-    /// [`is_gone`] tells whether there is no such process. `PermissionDenied` means that no process can be
-    /// opened: the kernel is too old, or a filter of system calls forbids it.
+    /// [`is_gone`] tells whether there is no such process. `PermissionDenied` means that no process
+    /// can be opened: the kernel is too old, or a filter of system calls forbids it.
     pub fn open(pid: u32) -> io::Result<Self> {
         #[cfg(test)]
         if let Some(kernel) = super::kernel::simulated::current() {
@@ -59,7 +59,7 @@ impl Pidfd {
     ///
     /// # Errors
     /// `InvalidInput` if it is not a pidfd, or if it is the pidfd of a single thread (Linux 6.9),
-    /// whose end says nothing about the process.
+    /// which can end before the process.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         #[cfg(test)]
         if super::kernel::simulated::current().is_some() {
@@ -96,7 +96,7 @@ impl Pidfd {
         self.is_readable(PollTimeout::ZERO) && self.is_readable(PollTimeout::ZERO)
     }
 
-    /// Waits until the process has ended, for `timeout_ms` at most. Returns whether it has ended.
+    /// Waits up to `timeout_ms` for the process to end. Returns whether it has ended.
     pub fn wait_end(&self, timeout_ms: u16) -> bool {
         let deadline = Instant::now() + Duration::from_millis(timeout_ms.into());
         loop {
@@ -115,7 +115,7 @@ impl Pidfd {
     /// Sends a signal (`pidfd_send_signal`, Linux 5.1).
     ///
     /// # Errors
-    /// [`is_gone`] if the process was reaped. EPERM if this process may not signal it.
+    /// [`is_gone`] if its parent reaped the process. EPERM if this process may not signal it.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         #[cfg(test)]
         if let Some(kernel) = super::kernel::simulated::current() {
@@ -125,7 +125,8 @@ impl Pidfd {
         Ok(pidfd_send_signal(&self.0, signal)?)
     }
 
-    /// The pid in our pid namespace. 0 if the process has none here, `None` if it was reaped.
+    /// The pid in our pid namespace. 0 if the process has none here, `None` after its parent reaped
+    /// it.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         #[cfg(test)]
@@ -155,7 +156,7 @@ impl Pidfd {
             return 0;
         }
         let Ok(stat) = nix::sys::stat::fstat(&self.0) else { return 0 };
-        // There is one pidfs, so its device has to be found only once.
+        // There is one pidfs, so one lookup of its device is enough.
         let known = PIDFS_DEVICE.load(Ordering::Relaxed);
         if known != stat.st_dev {
             if !is_on_pidfs(self.as_fd()) {
@@ -181,7 +182,7 @@ impl Pidfd {
     }
 
     /// How the process ended, once its parent has reaped it (`PIDFD_GET_INFO`, Linux 6.15): the
-    /// status as wait(2) gives it. `None` before that, and where the kernel does not tell it.
+    /// status of wait(2). `None` before that, and on kernels that do not report it.
     #[must_use]
     pub fn wait_status(&self) -> Option<i32> {
         #[cfg(test)]
@@ -208,13 +209,13 @@ impl Pidfd {
         self.info_about(libc::PIDFD_INFO_PID | libc::PIDFD_INFO_CREDS)
     }
 
-    /// The inode of a namespace of the process (Linux 6.11; tried where the kernel has
-    /// `PIDFD_GET_INFO`, without which a process has no pid here if /proc is missing).
+    /// The inode of a namespace of the process (Linux 6.11). Only tried on kernels with
+    /// `PIDFD_GET_INFO`, because on others a process has no pid here if /proc is missing.
     pub(in crate::sys) fn namespace(&self, namespace: Namespace) -> io::Result<u64> {
         if !allows(Feature::PidfdInfo) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // SAFETY: the call takes integers, and returns a descriptor that nothing else has.
+        // SAFETY: the call takes integers, and returns a descriptor that no other code has.
         let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), namespace as libc::Ioctl, 0) };
         // SAFETY: as above.
         let fd = unsafe { OwnedFd::from_raw_fd(Errno::result(fd)?) };
@@ -225,13 +226,13 @@ impl Pidfd {
         // SAFETY: the structure is all integers, for which zeros are a value.
         let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
         info.mask = mask.into();
-        // SAFETY: the request number contains the size of the structure, which lives over the call.
+        // SAFETY: the request number contains the size of the structure, which outlives the call.
         let got = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
         Errno::result(got)?;
         Ok(info)
     }
 
-    /// `Pid:` of fdinfo (Linux 5.3). It is -1 after the reap.
+    /// `Pid:` of fdinfo (Linux 5.3). It is -1 after the process was reaped.
     fn pid_by_fdinfo(&self) -> Option<u32> {
         let path = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
         let text = std::fs::read_to_string(path).ok()?;
@@ -256,7 +257,8 @@ impl From<Pidfd> for OwnedFd {
 pub const FORBIDDEN_HINT: &str =
     "canal needs Linux 5.3 or later, and a container whose seccomp profile allows pidfd_open(2)";
 
-/// Names the call in an error that stays however often it is tried: it is not about the process.
+/// Adds the call's name to an error that every attempt would meet, because the process is not its
+/// cause.
 fn named(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {

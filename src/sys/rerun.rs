@@ -1,8 +1,8 @@
-//! For tests: runs this test program again as a process of its own, so that a test can start it in
-//! odd circumstances or let it execute something else.
+//! For tests: runs this test program again as a separate process, so that a test can start it in
+//! odd circumstances or let it execute another program.
 //!
-//! The new process runs a test marked `#[ignore]`, a *scene*. A scene does nothing if it was not
-//! started from here (so that `cargo test -- --ignored` does not run it).
+//! The new process runs a test marked `#[ignore]`, a *scene*. A scene does nothing unless it was
+//! started from here, so that `cargo test -- --ignored` does not run it.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -23,24 +23,24 @@ pub(crate) fn command(scene: &str, before: &str) -> Command {
     command
 }
 
-/// Runs [`command`] and waits for it. It must succeed.
+/// Runs [`command`] and waits for it; it must succeed.
 pub(crate) fn run(scene: &str, before: &str) -> Output {
     let output = command(scene, before).output().unwrap();
     assert!(output.status.success(), "{scene}: {output:?}");
     output
 }
 
-/// Whether this is the scene that was asked for.
+/// Whether this is the scene that the parent named.
 pub(crate) fn plays(scene: &str) -> bool {
     std::env::var(SCENE).is_ok_and(|asked| asked == scene)
 }
 
-/// How long anything may take before a test gives up: far longer than on a slow and busy machine.
+/// How long a test waits before it gives up: far longer than a slow and busy machine needs.
 pub(crate) const BOUND: Duration = Duration::from_millis(BOUND_MS as u64);
-/// The same in milliseconds.
+/// [`BOUND`] in milliseconds.
 pub(crate) const BOUND_MS: u16 = 60_000;
 
-/// Waits until a condition is true, for [`BOUND`] at most.
+/// Waits until a condition is true, for at most [`BOUND`].
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + BOUND;
     while !is_so() {

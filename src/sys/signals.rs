@@ -1,4 +1,4 @@
-//! Signals of this process, and signals that the kernel does not let through to others.
+//! Signals of this process, and signals to others that the kernel refuses.
 
 use std::fmt;
 use std::io;
@@ -26,10 +26,10 @@ pub fn set_ignored(signal: Signal) -> io::Result<bool> {
 #[derive(Debug)]
 pub struct Blocked(u64);
 
-/// Blocks these signals in addition. Returns the signals that were blocked before, for
+/// Blocks these signals as well. Returns the signals that were blocked before, for
 /// [`Blocked::restore`].
 ///
-/// Uses the system call: the C libraries reserve some signals and leave them out of every set that
+/// Uses the system call: the C libraries reserve some signals and omit them from every set that
 /// they take or return, so they would not restore the same set.
 pub fn block(signals: &SigSet) -> Blocked {
     let set = signals.iter().fold(0, |set, signal| set | 1 << (signal as i32 - 1));
@@ -52,7 +52,7 @@ impl Blocked {
 /// Async-signal-safe.
 fn change_mask(how: c_int, set: u64) -> u64 {
     let mut before: u64 = 0;
-    // SAFETY: the kernel reads and writes 8 bytes each, as the last argument says. No handler of
+    // SAFETY: the kernel reads and writes 8 bytes each, as the last argument states. No handler of
     // ours depends on the blocked signals. The call cannot fail with these arguments.
     unsafe {
         libc::syscall(
@@ -67,13 +67,13 @@ fn change_mask(how: c_int, set: u64) -> u64 {
 }
 
 /// Ends this process by a signal, which may be a real-time signal: sets the default effect,
-/// unblocks the signal and sends it to this process. There is no core dump, because the command
-/// whose signal is passed on has already made its own. Returns only if the signal does not end this
+/// unblocks the signal and sends it to this process. Dumps no core, because the command whose
+/// signal it passes on has already dumped its own. Returns only if the signal does not end this
 /// process (the first process of a pid namespace), with the exit code that a shell reports for such
 /// a death.
 #[must_use]
 pub fn die_by(signal: i32) -> u8 {
-    // If core dumps go into a pipe, the kernel ignores the limit, but not this flag.
+    // If core dumps are piped to a program, the kernel ignores the limit, but not this flag.
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     by_default(signal);
@@ -87,8 +87,8 @@ pub fn die_by(signal: i32) -> u8 {
     128_u8.wrapping_add(signal.to_le_bytes()[0])
 }
 
-/// Signals that end no process by default, and those by which the kernel reports a fault: no process
-/// outlives a fault, not even process 1.
+/// Signals that end no process by default, and those by which the kernel reports a fault: every
+/// process ends at a fault, even process 1.
 const NOT_ENDING: [c_int; 15] = [
     libc::SIGCHLD,
     libc::SIGCONT,
@@ -107,9 +107,10 @@ const NOT_ENDING: [c_int; 15] = [
     libc::SIGPIPE,
 ];
 
-/// Has signals end process 1 of a pid namespace as they end any other process. The kernel drops each
-/// signal to process 1 for which it has no handler, so `docker stop` would wait for its time-out. A
-/// signal that is ignored stays ignored, and an exec gives all others their default effect again.
+/// Makes signals end process 1 of a pid namespace as they end any other process. The kernel drops
+/// each signal to process 1 for which it has no handler, so `docker stop` would wait for its
+/// time-out. An ignored signal stays ignored, and an exec resets all others to their default
+/// effect.
 pub fn obey_as_process_1() {
     if std::process::id() == 1 {
         let ending = (1..=libc::SIGRTMAX()).filter(|signal| !NOT_ENDING.contains(signal));
@@ -117,38 +118,38 @@ pub fn obey_as_process_1() {
     }
 }
 
-/// Installs a handler for a signal that has its default effect, or that of [`end`]. The handler may
-/// call async-signal-safe functions only.
+/// Installs a handler for a signal that has its default effect or that of [`end`]. The handler may
+/// call only async-signal-safe functions.
 pub(super) fn handle_default(signal: c_int, handler: extern "C" fn(c_int)) {
     // SAFETY: the structure is integers and addresses, for which zeros are a value.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new action the call only writes the old action, which lives over the call.
+    // SAFETY: without a new action the call only writes the old action, which outlives the call.
     unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
     if [libc::SIG_DFL, end as *const () as usize].contains(&before.sa_sigaction) {
         handle(signal, handler);
     }
 }
 
-/// Installs a handler, which may call async-signal-safe functions only. Async-signal-safe.
+/// Installs a handler, which may call only async-signal-safe functions. Async-signal-safe.
 pub(super) fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
     // SAFETY: as above.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
-    // Sent again within its handler, the signal has its effect at once.
+    // A signal that is sent again within its handler has its effect at once.
     action.sa_flags = libc::SA_NODEFER;
-    // SAFETY: the callers' handlers call async-signal-safe functions only.
+    // SAFETY: the callers' handlers call only async-signal-safe functions.
     unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
 }
 
-/// Ends this process by the default effect of a signal. Process 1, to which that effect does not apply,
-/// ends with the exit code that a shell reports for such a death. Async-signal-safe.
+/// Ends this process by the default effect of a signal. Process 1, to which that effect does not
+/// apply, ends with the exit code that a shell reports for such a death. Async-signal-safe.
 pub(super) extern "C" fn end(signal: c_int) {
     by_default(signal);
     // SAFETY: the call takes an integer and does not return.
     unsafe { libc::_exit(128 + signal) };
 }
 
-/// Lets a signal have its default effect, now if it is not blocked. Async-signal-safe.
+/// Applies a signal's default effect, immediately unless the signal is blocked. Async-signal-safe.
 pub(super) fn by_default(signal: c_int) {
     // SAFETY: the default effect is not a function.
     unsafe {
@@ -159,8 +160,8 @@ pub(super) fn by_default(signal: c_int) {
 
 fn set(signal: Signal, handler: SigHandler) -> io::Result<bool> {
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no handler is installed that could run at a bad moment. Only effects of the kernel
-    // itself are chosen.
+    // SAFETY: installs no handler that could run at a bad time. Callers choose only effects that
+    // the kernel itself applies.
     let before = unsafe { sigaction(signal, &action) }?;
     Ok(matches!(before.handler(), SigHandler::SigIgn))
 }
@@ -168,21 +169,21 @@ fn set(signal: Signal, handler: SigHandler) -> io::Result<bool> {
 /// A process that this one may not signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalRefused {
-    /// Its number.
+    /// Its pid.
     pub pid: Pid,
-    /// The user that it runs as, if that is known and is the reason.
+    /// The user that it runs as, if this is known and is the reason.
     pub uid: Option<u32>,
 }
 
 impl SignalRefused {
-    /// The refusal that the result of a signal is: EPERM for a process that has not ended.
+    /// The refusal that the result of a signal shows: EPERM for a process that has not ended.
     #[must_use]
     pub fn by(result: &io::Result<()>, pid: Pid) -> Option<Self> {
         let is_refused = |error: &io::Error| error.raw_os_error() == Some(libc::EPERM);
         if !result.as_ref().is_err_and(is_refused) {
             return None;
         }
-        // It is gone, or its number may be that of another process by now.
+        // It is gone, or another process may have its pid by now.
         let process = Pidfd::open(pid.as_raw().unsigned_abs()).ok().filter(|it| !it.has_ended())?;
         let uid = uid_of(&process).filter(|uid| *uid != getuid().as_raw());
         Some(Self { pid, uid })

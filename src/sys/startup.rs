@@ -1,16 +1,16 @@
 //! The circumstances in which this process was started.
 //!
 //! A command started by `canal run` must find SIGPIPE and descriptors 0, 1 and 2 as the caller set
-//! them. Rust's runtime ignores SIGPIPE and opens /dev/null over descriptors that are closed, and
-//! does not report what it found. So the loader calls a function here before `main`, which records
-//! this first.
+//! them. Rust's runtime ignores SIGPIPE and opens /dev/null over closed descriptors, without
+//! reporting what it found. So the loader calls a function here before `main`, which records the
+//! state first.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// What was found at the very start.
+/// The state at the very start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Startup {
     /// Whether SIGPIPE was ignored.
@@ -19,8 +19,8 @@ pub struct Startup {
     pub open: [bool; 3],
 }
 
-/// The path by which this program was executed, made absolute; `None` if the kernel does not tell.
-/// Unlike `/proc/self/exe` it needs no /proc. The file there may be another one by now.
+/// The path by which this program was executed, made absolute; `None` if the kernel does not report
+/// it. Unlike `/proc/self/exe`, it works without /proc. Another file may have that path by now.
 #[must_use]
 pub fn executed_as() -> Option<PathBuf> {
     // SAFETY: the call takes an integer.
@@ -29,7 +29,8 @@ pub fn executed_as() -> Option<PathBuf> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: the kernel put a NUL-terminated string there, which stays as long as the process lives.
+    // SAFETY: the kernel put a NUL-terminated string there, which stays for the life of the
+    // process.
     let path = unsafe { CStr::from_ptr(text) };
     std::path::absolute(OsStr::from_bytes(path.to_bytes())).ok()
 }
@@ -46,7 +47,7 @@ const OF_C_LIBRARY: u64 = 0b111 << 31;
 #[cfg(not(miri))]
 #[used]
 // SAFETY: the section is a table of functions that the loader calls before `main`. This function
-// takes and returns nothing, and uses nothing of Rust's library that needs its runtime.
+// takes and returns nothing, and uses no part of Rust's library that needs its runtime.
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = record;
 
@@ -62,7 +63,7 @@ extern "C" fn record() {
     }
     // SAFETY: the structure is integers and addresses, for which zeros are a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new action the call only writes the old action, which lives over the call.
+    // SAFETY: without a new action the call only writes the old action, which outlives the call.
     unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
     if action.sa_sigaction == libc::SIG_IGN {
         found |= SIGPIPE_IGNORED;
@@ -73,17 +74,17 @@ extern "C" fn record() {
     BLOCKED.store(blocked & OF_C_LIBRARY, Ordering::Relaxed);
 }
 
-/// Blocks more signals, and gives the mask from before. Calls the kernel itself: the functions of the C
-/// library leave out its own signals.
+/// Blocks more signals, and returns the previous mask. Calls the kernel directly: the functions of
+/// the C library omit its own signals.
 fn change_mask(more: Option<&u64>, before: Option<&mut u64>) {
     let more = more.map_or(std::ptr::null(), |mask| &raw const *mask);
     let before = before.map_or(std::ptr::null_mut(), |mask| &raw mut *mask);
     let bytes = size_of::<u64>();
-    // SAFETY: both are null, or addresses of that many bytes that live over the call.
+    // SAFETY: both are null, or addresses of that many bytes that outlive the call.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, more, before, bytes) };
 }
 
-/// What this process was started with.
+/// The state with which this process was started.
 #[must_use]
 pub fn recorded() -> Startup {
     let found = FOUND.load(Ordering::Relaxed);
@@ -93,9 +94,9 @@ pub fn recorded() -> Startup {
     }
 }
 
-/// Restores SIGPIPE, blocked signals and descriptors 0 to 2 as they were found. Call this just before exec, or in a
-/// forked child (it is async-signal-safe). A descriptor that was closed is closed again if it still
-/// is /dev/null.
+/// Restores SIGPIPE, blocked signals and descriptors 0 to 2 as they were found. Call this just
+/// before exec, or in a forked child (it is async-signal-safe). Closes a descriptor that was closed
+/// at the start if it is still /dev/null.
 pub fn restore() {
     let startup = recorded();
     if !startup.sigpipe_ignored {
@@ -115,7 +116,7 @@ pub fn restore() {
 fn is_null_device(fd: libc::c_int) -> bool {
     // SAFETY: the structure is all integers, for which zeros are a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the call writes the structure, which lives over the call.
+    // SAFETY: the call writes the structure, which outlives the call.
     let told = unsafe { libc::fstat(fd, &raw mut stat) } == 0;
     told && stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == libc::makedev(1, 3)
 }
@@ -143,8 +144,8 @@ mod tests {
             });
             // SAFETY: the structure is integers and addresses, for which zeros are a value.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: without a new action the call only writes the old action, which lives over
-            // the call.
+            // SAFETY: without a new action the call only writes the old action, which outlives the
+            // call.
             unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
             let ignored = action.sa_sigaction == libc::SIG_IGN;
             writeln!(told, "{what}: sigpipe ignored {ignored}, open {open:?}").unwrap();
@@ -154,11 +155,11 @@ mod tests {
         tell("restored");
         writeln!(told, "{:?}", recorded()).unwrap();
         std::fs::write(std::env::var_os("TO").unwrap(), told).unwrap();
-        // Skips libtest's end, which may need the descriptors that are closed now.
+        // Skips libtest's end, which may need the descriptors that are now closed.
         std::process::exit(0);
     }
 
-    /// The output of the scene, started by a shell that executed `before`.
+    /// The output of the scene when a shell starts it after executing `before`.
     fn told(before: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("told");

@@ -48,8 +48,8 @@ impl Layout {
         // Only relaxed loads: other loads are not allowed on read-only memory.
         let lost = self.lost.load(Ordering::Relaxed);
         let term_at = self.term_at.load(Ordering::Relaxed);
-        // Pairs with the fence in `publish`: the `kill_at` below is not older than the `term_at`
-        // above.
+        // Pairs with the fence in `publish`: the `kill_at` below is at least as new as the
+        // `term_at` above.
         fence(Ordering::Acquire);
         let kill_at = self.kill_at.load(Ordering::Relaxed);
         let reached_at = self.reached_at.load(Ordering::Relaxed);

@@ -1,15 +1,10 @@
-//! The deadline page: memory that the daemon shares with supervisors. It contains the time until
-//! which the holds of a host are safe.
+//! The deadline page: memory that the daemon shares with supervisors. A daemon with an engine
+//! creates a page for each incarnation ([`Writer`]) with the time until which its holds are safe,
+//! and moves that time at each renewal. Supervisors read it ([`Reader`]), even when the daemon is
+//! stopped or gone. All times are milliseconds of CLOCK_BOOTTIME, which is the same for all
+//! processes in a time namespace.
 //!
-//! A daemon with an engine creates one page for each incarnation ([`Writer`]) and moves the
-//! deadline at each renewal. A supervisor of a command gets the page's descriptors with the grant
-//! ([`Reader`]) and acts on the same numbers as the daemon. It does so even when the daemon is
-//! stopped or gone: then the page stays as it is.
-//!
-//! All times are milliseconds of CLOCK_BOOTTIME, which is the same for all processes of a machine
-//! (of a time namespace).
-//!
-//! Invariant: once a page says that the incarnation is lost, it says so forever.
+//! Invariant: a page that reports a loss reports it forever.
 
 mod layout;
 mod reader;
@@ -18,19 +13,19 @@ mod writer;
 pub use reader::Reader;
 pub use writer::Writer;
 
-/// Until when holds are safe.
+/// How long holds are safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadline {
-    /// When the engine was last known to be reachable: just before the last answered renewal was
-    /// sent.
+    /// When the engine was last known to be reachable: just before the daemon sent the last renewal
+    /// that was answered.
     pub reached_at: u64,
-    /// From this time on, commands are asked to end (TERM), and no command is started.
+    /// From this time on, canal asks commands to end (TERM) and starts none.
     pub term_at: u64,
-    /// From this time on, commands are killed.
+    /// From this time on, canal kills commands.
     pub kill_at: u64,
 }
 
-/// An incarnation has lost its holds.
+/// The loss of an incarnation's holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The reason.
@@ -43,18 +38,18 @@ pub struct Lost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Why {
-    /// The engine could not be reached for too long.
+    /// The engine was unreachable for too long.
     Away = 1,
     /// Another host declared the incarnation gone.
     Gone = 2,
-    /// The engine's history differs from the history that was read (a fail-over, a restored
+    /// The engine's history differs from the history that the daemon read (a fail-over, a restored
     /// backup).
     Rewritten = 3,
-    /// Another process writes in the name of the incarnation.
+    /// Another process writes under the incarnation's name.
     Taken = 4,
-    /// Any other reason, such as a reason of a later version.
+    /// Any other reason, including those of later versions.
     Other = 5,
-    /// Too few nodes hold the lock, of a request over nodes.
+    /// For a request over nodes: too few nodes hold the lock.
     Fewer = 6,
 }
 
@@ -94,14 +89,14 @@ impl Why {
 /// The content of a page at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Until when the holds are safe.
+    /// How long the holds are safe.
     pub deadline: Deadline,
     /// Set once the holds are lost.
     pub lost: Option<Lost>,
 }
 
 impl State {
-    /// Whether no command may be started any more at `now`.
+    /// Whether it is too late to start a command at `now`.
     #[must_use]
     pub fn is_over(&self, now: u64) -> bool {
         self.lost.is_some() || now >= self.deadline.term_at

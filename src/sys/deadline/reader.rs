@@ -29,7 +29,7 @@ impl Reader {
     pub fn open(page: OwnedFd, line: OwnedFd) -> io::Result<Self> {
         let wrong = |text| io::Error::new(io::ErrorKind::InvalidData, text);
         let sealed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
-        // Only a memfd has seals. Other files return EINVAL.
+        // Only a memfd has seals; other files return EINVAL.
         let seals = fcntl(&page, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
         if !seals.is_ok_and(|seals| seals.contains(sealed)) {
             return Err(wrong("the deadline page is not sealed"));
@@ -84,13 +84,13 @@ impl Reader {
         poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// The liveness line, to poll for its end.
+    /// The liveness pipe, to poll for its end.
     #[must_use]
     pub fn line(&self) -> BorrowedFd<'_> {
         self.line.as_fd()
     }
 
-    /// The descriptors, to pass on: the page, then the line.
+    /// The descriptors to pass on: the page, then the liveness pipe.
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.page.as_fd(), self.line.as_fd()]

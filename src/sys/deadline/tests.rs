@@ -22,8 +22,8 @@ fn reader(writer: &Writer) -> Reader {
     Reader::open(page, writer.line().try_clone_to_owned().unwrap()).unwrap()
 }
 
-/// Whether the page is left within a minute. A child that another test starts has a copy of the line until it
-/// executes its program.
+/// Whether the reader sees within a minute that the writer has gone. A child that another test
+/// starts has a copy of the liveness pipe until it executes its program.
 fn is_left_soon(reader: &Reader) -> bool {
     let mut polled = [PollFd::new(reader.line(), PollFlags::POLLIN)];
     poll(&mut polled, PollTimeout::from(60_000_u16)).is_ok_and(|ready| ready > 0)
@@ -90,7 +90,7 @@ fn names_are_cut_between_letters() {
     assert_eq!(self::reader(&odd).engine(), format!("x{}", "ä".repeat(127)));
 }
 
-/// Opens the same file again, for reading and writing if that is allowed.
+/// Opens the same file again, for reading and writing if allowed.
 fn again(fd: &impl AsFd) -> std::io::Result<std::fs::File> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     std::fs::OpenOptions::new().read(true).write(true).open(path)
@@ -149,7 +149,7 @@ fn a_descriptor_of_something_else_is_refused() {
     assert_eq!(refused(newer), "the deadline page is of another version");
 }
 
-/// A writer in a process of its own, which publishes a deadline for every line that it reads.
+/// A writer in its own process, which publishes a deadline for every line that it reads.
 #[test]
 #[ignore = "a scene of the tests below"]
 fn publishes_what_it_is_told() {

@@ -14,14 +14,15 @@ use super::layout::{BYTES, MAGIC, Mapping, VERSION, time_namespace, write_name};
 use super::{Deadline, Lost, State, Why};
 use crate::sys::{clock, fds};
 
-/// The page of one incarnation, for writing. When it is dropped, its readers see that the writer is
-/// gone. The content of the page stays.
+/// The page of one incarnation, for writing. Dropping it shows its readers that the writer is gone;
+/// the content of the page stays.
 #[derive(Debug)]
 pub struct Writer {
     mapping: Mapping,
     /// A read-only descriptor.
     page: OwnedFd,
-    /// Reaches its end when `line_kept` is closed: by us, or by the kernel when this process ends.
+    /// Reaches its end when we close `line_kept`, or when the kernel closes it at the end of this
+    /// process.
     line: OwnedFd,
     line_kept: Option<OwnedFd>,
 }
@@ -37,7 +38,7 @@ impl Writer {
         let file = memfd_create("canal-deadline", flags)?;
         ftruncate(&file, i64::try_from(BYTES).unwrap_or(i64::MAX))?;
         let mapping = Mapping::new(file.as_fd(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
-        // This mapping stays writable. No other process can ever write the page.
+        // This mapping stays writable; no other process can write the page.
         let seals = SealFlag::F_SEAL_SHRINK
             | SealFlag::F_SEAL_GROW
             | SealFlag::F_SEAL_FUTURE_WRITE
@@ -60,8 +61,9 @@ impl Writer {
         self.mapping.page().publish(deadline);
     }
 
-    /// Tells all readers at once that the holds of the incarnation are lost. The daemon calls this
-    /// before it acts on the loss, so that a command that is ended for it can find out why.
+    /// Reports to all readers at once that the incarnation's holds are lost. The daemon calls this
+    /// before it acts on the loss, so that the supervisor of a command that it ends can find out
+    /// why.
     pub fn lost(&mut self, why: Why) {
         self.mapping.page().lose(Lost { why, at: clock::boottime_ms() });
         self.line_kept = None;
@@ -79,25 +81,25 @@ impl Writer {
         self.page.as_fd()
     }
 
-    /// All descriptors, which a process that is forked and closes others has to keep.
+    /// All descriptors that a forked process must keep open when it closes the others.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [&self.page, &self.line].into_iter().chain(&self.line_kept).map(AsFd::as_fd)
     }
 
-    /// The line's descriptor, for `liveness_fd` of a grant.
+    /// The liveness pipe's descriptor, for `liveness_fd` of a grant.
     #[must_use]
     pub fn line(&self) -> BorrowedFd<'_> {
         self.line.as_fd()
     }
 }
 
-/// Opens the same file for reading. The seals already forbid other processes to write. A read-only
-/// descriptor forbids it as well.
+/// Opens the same file for reading. The seals already keep other processes from writing; a
+/// read-only descriptor is a second barrier.
 fn read_only(file: OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     match open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
         Ok(page) => Ok(page),
-        // Without /proc the seals alone must do.
+        // Without /proc, only the seals protect the page.
         Err(_) => Ok(file),
     }
 }

@@ -1,7 +1,7 @@
 //! Starts a daemon that is independent of the process that starts it.
 //!
-//! Between fork and exec only async-signal-safe functions are called. Everything that needs memory
-//! is prepared before.
+//! Between fork and exec it calls only async-signal-safe functions, and prepares everything that
+//! needs memory before the fork.
 
 mod notes;
 mod reset;
@@ -27,25 +27,25 @@ use crate::sys::process::exec::{Prepared, entry};
 /// The descriptor on which the new process reports start-up errors.
 pub const REPORT_FD: i32 = 3;
 
-/// The report of a process that ends because another process does its work.
+/// The report of a process that ends because another process has taken over its work.
 pub const GAVE_WAY: &str = "gave way";
 
-/// How many bytes of a start-up error are read at most.
+/// The most bytes of a start-up error that are read.
 const REPORT_MAX: u64 = 64 * 1024;
 
 /// Starts `program` with `argv`, detached from the caller's job:
 ///
-/// - It is forked twice, so that the caller gets no unknown child.
-/// - It has a session of its own, folder `/`, umask 077, and the environment `environment` only.
-/// - Descriptors 0 and 1 are /dev/null, 2 is `log` (else /dev/null). All others but 3 are
-///   closed.
+/// - It forks twice, so that the caller does not get an unknown child.
+/// - The new process has its own session, folder `/`, umask 077, and only the environment
+///   `environment`.
+/// - Descriptors 0 and 1 are /dev/null, 2 is `log` (else /dev/null). All others but 3 are closed.
 /// - Signals are at their defaults and unblocked.
-/// - Limits, nice value, affinity and the like are reset as far as allowed. [`notes()`] tells the
+/// - Limits, nice value, affinity and the like are reset where allowed. [`notes()`] lists for the
 ///   new process what was not reset.
 ///
-/// Descriptor 3 of the new process is the write end of a pipe. What the process writes there until
-/// it closes the pipe is what [`Started::report_within`] returns, so that a daemon that cannot start
-/// can say why.
+/// Descriptor 3 of the new process is the write end of a pipe. [`Started::report_within`] returns
+/// what the process writes there until it closes the pipe, so that a daemon that cannot start can
+/// report why.
 ///
 /// # Errors
 /// The process could not be created.
@@ -58,12 +58,13 @@ pub fn start(
     let plan = Plan::new(program, argv, environment, log)?;
     let (reader, writer) = fds::pipe()?;
     fork_twice(&plan, &writer)?;
-    // Our write end is closed at the end of this function, or the reader would never see the end.
+    // This function closes our write end when it returns; otherwise the reader would never reach
+    // the end.
     let (pipe, program) = (reader.into(), program.to_owned());
     Ok(Started { pipe, bytes: Vec::new(), program, process: None })
 }
 
-/// A process that [`start`] started and that has not said yet how its start went.
+/// A process that [`start`] started and that has not reported yet.
 #[derive(Debug)]
 pub struct Started {
     pipe: io::PipeReader,
@@ -73,9 +74,9 @@ pub struct Started {
 }
 
 impl Started {
-    /// Waits until the process has written its report and closed the pipe, for `patience` at most;
-    /// `None` if it has not by then. An empty report means that the process is up (or was killed
-    /// before it could write).
+    /// Waits up to `patience` for the process to write its report and close the pipe; `None` if it
+    /// has not by then. An empty report means that the process is up (or was killed before it could
+    /// write).
     ///
     /// # Errors
     /// The process could not be created, or the program could not be executed.
@@ -107,14 +108,14 @@ impl Started {
         Ok(Some(String::from_utf8_lossy(report).into_owned()))
     }
 
-    /// The process, as far as it was known in time. Only for messages: if it ended at once, another
-    /// process may have got its pid.
+    /// The process, if its pid arrived in time. Only for messages: if it ended at once, another
+    /// process may have its pid.
     #[must_use]
     pub fn into_process(self) -> Option<Pidfd> {
         self.process
     }
 
-    /// The pid of the process; `None` as long as it is not known.
+    /// The pid of the process; `None` while it is unknown.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         let record = Record::take(&mut &self.bytes[..]).filter(|record| record.about == PID)?;
@@ -147,8 +148,9 @@ impl Plan {
     }
 }
 
-/// What a child writes into the pipe before it executes the program: a NUL (no text begins with
-/// it), what it is about, and a number. The first is its pid, and a failure's is an error number.
+/// A record that a child writes into the pipe before it executes the program: a NUL (no text begins
+/// with it), the kind, and a number. The first record has the child's pid; a failure has an error
+/// number.
 struct Record {
     about: u8,
     number: i32,
@@ -165,7 +167,7 @@ impl Record {
         [0, self.about, a, b, c, d]
     }
 
-    /// Takes a record off the beginning of what was read, if there is one.
+    /// Removes a record from the beginning of `bytes`, if there is one.
     fn take(bytes: &mut &[u8]) -> Option<Self> {
         let (&[nul, about, a, b, c, d], rest) = bytes.split_first_chunk()?;
         if nul != 0 {
@@ -175,7 +177,7 @@ impl Record {
         Some(Self { about, number: i32::from_ne_bytes([a, b, c, d]) })
     }
 
-    /// The error of which it tells.
+    /// The error that this record reports.
     fn error(&self, program: &Path) -> io::Error {
         let error = io::Error::from_raw_os_error(self.number);
         let what = match self.about {
@@ -186,10 +188,10 @@ impl Record {
         io::Error::new(error.kind(), format!("{what}: {error}"))
     }
 
-    /// Writes it into the pipe. If the other end is gone, nothing can be done.
+    /// Writes it into the pipe. If the other end is gone, there is nothing to do.
     fn write(&self, fd: i32) {
         let bytes = self.encode();
-        // SAFETY: write reads as many bytes as the buffer has.
+        // SAFETY: write reads no more bytes than the buffer has.
         unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     }
 }
@@ -241,7 +243,7 @@ fn second_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
     fail(REPORT_FD, STEP_EXEC, error)
 }
 
-/// Makes the pipe [`REPORT_FD`], opens 0, 1 and 2 anew, and closes all others.
+/// Makes the pipe [`REPORT_FD`], reopens 0, 1 and 2, and closes all others.
 fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
     // SAFETY: the descriptors belong to this child alone, and no Rust object is used afterwards.
     // The names are NUL-terminated strings.
@@ -252,7 +254,7 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
             libc::dup2(writer, REPORT_FD);
         }
         let null = Errno::result(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))?;
-        // First these two, so that the log cannot get their numbers.
+        // These two come first, so that the log cannot get their numbers.
         libc::dup2(null, 0);
         libc::dup2(null, 1);
         let log = plan.log.as_ref().map_or(-1, |log| {
@@ -260,7 +262,7 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
             let mode: libc::c_uint = 0o600;
             libc::open(log.as_ptr(), flags | libc::O_NOFOLLOW | libc::O_NOCTTY, mode)
         });
-        // A log that cannot be written (a full disk) is no reason not to run.
+        // The process still runs if it cannot open the log (a full disk).
         libc::dup2(if log >= 0 { log } else { null }, 2);
     }
     let others = REPORT_FD.unsigned_abs() + 1;
@@ -288,8 +290,8 @@ fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
             Ok(0) if left.is_zero() => return Ok(false),
-            // The timeout was cut to milliseconds, or to the longest that poll can wait, so it is
-            // not over yet.
+            // The timeout was truncated to milliseconds, or to the longest that poll can wait, so
+            // the deadline has not passed yet.
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => return Ok(true),
             Err(error) => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! Which inherited circumstances could not be reset, as the process itself finds them.
+//! The inherited circumstances that could not be reset, as the process itself finds them.
 
 use std::fs;
 
@@ -80,7 +80,7 @@ fn oom_score() -> Option<String> {
     (score > 0).then(|| format!("oom_score_adj {score}: killed early when memory is short"))
 }
 
-/// A process cannot leave its cgroup: if the cgroup is killed or limited, so is this process.
+/// A process cannot leave its cgroup: killing or limiting the cgroup affects this process too.
 fn cgroup() -> Option<String> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;

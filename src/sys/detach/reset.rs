@@ -1,11 +1,11 @@
-//! Resets what a process inherits, in a forked child. All functions are async-signal-safe and do
-//! their best: a daemon with a low limit is better than no daemon.
+//! Resets what a process inherits, in a forked child. All functions are async-signal-safe and
+//! report no errors: a daemon with a low limit is better than no daemon.
 
 use std::mem::zeroed;
 
 /// `IOPRIO_WHO_PROCESS` of linux/ioprio.h.
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
-/// The default of the kernel, in nanoseconds.
+/// The kernel's default, in nanoseconds.
 const TIMER_SLACK_NS: libc::c_ulong = 50_000;
 /// The usual limit of the stack. A larger limit changes the memory layout.
 const STACK_BYTES: libc::rlim_t = 8 * 1024 * 1024;
@@ -24,10 +24,9 @@ pub(super) fn creation_mask_and_folder() {
 
 /// Resets scheduling policy, nice value, i/o priority, processors and timer slack.
 pub(super) fn scheduling() {
-    // The kernel reads as many bits as it supports processors, and uses the processors that exist.
+    // The kernel reads one bit for each processor that it supports, and uses those that exist.
     let all = [0xff_u8; 1024];
-    // SAFETY: each call reads the integers or the buffer that it is given, which live over the
-    // call.
+    // SAFETY: each call reads the integers or the buffer that it gets, which outlive the call.
     unsafe {
         let normal: libc::sched_param = zeroed();
         libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const normal);
@@ -38,7 +37,7 @@ pub(super) fn scheduling() {
     }
 }
 
-/// Raises every limit as far as allowed, except for the stack's limit.
+/// Raises every limit as far as allowed, except the stack's.
 pub(super) fn limits() {
     for kind in 0..LIMITS {
         // SAFETY: the structure is two integers. getrlimit writes it, setrlimit reads it.
@@ -51,8 +50,8 @@ pub(super) fn limits() {
                 libc::RLIMIT_STACK => limit.rlim_cur.max(STACK_BYTES.min(limit.rlim_max)),
                 _ => limit.rlim_max,
             };
-            // Root may raise these above the hard limit. Limits of descriptors or of processes have
-            // their reasons and stay.
+            // Root may raise these above the hard limit. Limits of descriptors and processes are
+            // set on purpose and stay.
             let hurts = matches!(
                 kind as _,
                 libc::RLIMIT_AS
@@ -72,11 +71,10 @@ pub(super) fn limits() {
     }
 }
 
-/// Resets how likely the kernel kills this process when memory is short, where it allocates memory,
-/// and the execution domain.
+/// Resets the OOM score, the memory policy and the execution domain.
 pub(super) fn memory() {
-    // SAFETY: the strings are NUL-terminated, the buffer has its length, and null is allowed where
-    // it is passed.
+    // SAFETY: the strings are NUL-terminated, the buffer has its length, and each null is allowed
+    // in its place.
     unsafe {
         let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY);
         if fd >= 0 {
@@ -91,8 +89,9 @@ pub(super) fn memory() {
 
 /// Sets every signal to its default, and unblocks all.
 pub(super) fn signals() {
-    // Uses the system call: the C library refuses its two reserved signals, which can be inherited
-    // as ignored like any other. All zeros mean the default, whatever the order of the fields.
+    // Uses the system call: the C library refuses its two reserved signals, which a process can
+    // inherit as ignored like any other. All zeros mean the default, whatever the order of the
+    // fields.
     let default = [0_u64; 8];
     let none = 0_u64;
     for signal in 1..=SIGNALS {
@@ -107,7 +106,7 @@ pub(super) fn signals() {
             );
         }
     }
-    // SAFETY: the kernel reads as many bytes of the set as the last argument says.
+    // SAFETY: the kernel reads the number of bytes of the set that the last argument states.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,

@@ -15,7 +15,7 @@ fn shell(script: &str) -> Vec<OsString> {
     ["sh", "-c", script].map(OsString::from).into()
 }
 
-/// The report of a process that may take `timeout_ms` for it.
+/// The report of a process that may take `timeout_ms` to write it.
 fn start_within(
     program: &Path,
     argv: &[OsString],
@@ -95,8 +95,8 @@ fn a_program_that_is_not_there_is_an_error_that_names_it() {
 #[test]
 fn the_starter_keeps_no_child() {
     let pid = run("echo $$ >&3").unwrap().trim().parse::<i32>().unwrap();
-    // The caller has neither the process as a child, nor the process in between, whose pid is the
-    // session's id.
+    // The caller has neither the process nor the one in between (whose pid is the session's id) as
+    // a child.
     let waited = waitpid(nix::unistd::Pid::from_raw(pid), None);
     assert_eq!(waited, Err(Errno::ECHILD));
     let session = run("cut -d' ' -f6 /proc/$$/stat >&3").unwrap();
@@ -131,7 +131,7 @@ fn a_log_that_cannot_be_opened_is_no_reason_not_to_start() {
     assert!(!folder.path().join("target").exists());
 }
 
-/// Makes a shell report its circumstances, name by name.
+/// Makes a shell print its circumstances, one name at a time.
 const ASK: &str = r#"
     exec >&3
     echo "folder $(pwd)"
@@ -159,7 +159,7 @@ fn starts_in_odd_circumstances() {
         return;
     }
     let to = std::env::var_os("TO").unwrap();
-    // A descriptor that a careless parent left open, not close-on-exec.
+    // A descriptor that a careless parent left open without close-on-exec.
     let stray = fds::pipe().unwrap();
     fds::inherit(stray.1, 40).unwrap();
     let blocked = SigSet::from_iter([Signal::SIGUSR1, Signal::SIGTERM]);

@@ -22,7 +22,7 @@ fn descriptors_come_with_their_bytes_and_are_not_passed_on() {
     assert_eq!(send(here.as_fd(), b"and more", &[], 0).unwrap(), 8);
     drop(writer);
     let (mut buffer, mut fds) = ([0; 64], Vec::new());
-    // The kernel does not merge bytes that came with descriptors with the bytes that follow.
+    // The kernel does not merge bytes that carry descriptors with the bytes that follow.
     let received = receive(there.as_fd(), &mut buffer, &mut fds, 0).unwrap();
     assert_eq!(&buffer[..received], b"word");
     assert_eq!(fds.len(), 1);
@@ -67,7 +67,7 @@ fn surplus_descriptors_are_closed_and_none_is_lost() {
     assert_eq!(receive(there.as_fd(), &mut [0; 8], &mut fds, 0).unwrap(), 1);
     assert_eq!(fds.len(), FDS_MAX);
     drop((writer, fds));
-    // The end comes only when every copy is closed.
+    // The reader reaches the end only after every copy is closed.
     assert!(is_at_end(reader));
 }
 
@@ -153,7 +153,7 @@ fn closes_all() {
     // `close_from` closes them below.
     std::mem::forget(kept);
     close_from(first);
-    // Reading the folder takes a descriptor itself.
+    // Reading the folder itself takes a descriptor.
     assert!(highest_open() <= first, "{}", highest_open());
     assert!(fcntl(&low, FcntlArg::F_GETFD).is_ok());
     println!("CLOSED");

@@ -1,12 +1,10 @@
 //! A simulated kernel, for the simulator in [`crate::sim`].
 //!
-//! The daemon learns the time, and what it knows of processes and peers, from this layer only. In a
-//! test, a [`Kernel`] can answer instead of the real one, so that the simulator runs the daemon
-//! itself and no model of it. Sockets, pipes, epoll and files stay real: with one thread they do the
-//! same in each run.
+//! The daemon gets the time and its knowledge of processes and peers only from this layer, so the
+//! simulator can run the daemon itself on a [`Kernel`]. Sockets, pipes, epoll and files stay real:
+//! with one thread they behave the same in each run.
 //!
-//! A simulated process descriptor is the read end of a pipe. It becomes readable when the process
-//! ends, as a pidfd does.
+//! A simulated process descriptor is the read end of a pipe, readable once the process ends.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -22,7 +20,7 @@ use nix::sys::signal::Signal;
 use crate::sys::peer::Credentials;
 use crate::sys::process::Origin;
 
-/// What `/proc/PID/stat` says of a simulated process.
+/// The fields of `/proc/PID/stat` of a simulated process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stat {
     /// The state letter.
@@ -33,7 +31,7 @@ pub(crate) struct Stat {
     pub(crate) started: u64,
 }
 
-/// What the kernel of a simulated machine answers to the daemon that runs there.
+/// The answers of a simulated machine's kernel to the daemon that runs there.
 pub(crate) trait Kernel: fmt::Debug {
     /// Milliseconds of CLOCK_BOOTTIME.
     fn boottime_ms(&self) -> u64;
@@ -41,7 +39,7 @@ pub(crate) trait Kernel: fmt::Debug {
     /// Milliseconds since 1970-01-01 UTC.
     fn unix_ms(&self) -> u64;
 
-    /// A moment of the monotonic clock.
+    /// The current time of the monotonic clock.
     fn instant(&self) -> Instant;
 
     /// The boot and the namespaces.
@@ -50,25 +48,25 @@ pub(crate) trait Kernel: fmt::Debug {
     /// Opens the process with this pid.
     ///
     /// # Errors
-    /// ESRCH: there is none.
+    /// ESRCH: there is no such process.
     fn open(&self, pid: u32) -> io::Result<OwnedFd>;
 
-    /// The pid of the process of a descriptor. `None` if it was reaped.
+    /// The pid of a descriptor's process. `None` after its parent reaped it.
     fn pid(&self, process: Descriptor) -> Option<u32>;
 
-    /// The inode that identifies the process of a descriptor.
+    /// The inode that identifies a descriptor's process.
     fn inode(&self, process: Descriptor) -> u64;
 
-    /// The user of the process of a descriptor. `None` if it was reaped.
+    /// The user of a descriptor's process. `None` after its parent reaped it.
     fn uid(&self, process: Descriptor) -> Option<u32>;
 
-    /// Sends a signal to the process of a descriptor.
+    /// Sends a signal to a descriptor's process.
     ///
     /// # Errors
-    /// ESRCH: it was reaped.
+    /// ESRCH: its parent has reaped it.
     fn signal(&self, process: Descriptor, signal: Signal) -> io::Result<()>;
 
-    /// What `/proc/PID/stat` says. `None` if there is no such process.
+    /// The content of `/proc/PID/stat`. `None` if there is no such process.
     fn stat(&self, pid: u32) -> Option<Stat>;
 
     /// The pids of all processes.
@@ -83,7 +81,7 @@ pub(crate) trait Kernel: fmt::Debug {
     /// Which of these files a process has open.
     fn has_open(&self, pid: u32, files: &[&File]) -> Vec<usize>;
 
-    /// Whether a process has a file of this name open. A file that was removed had this name.
+    /// Whether a process has a file open that has this name, or had it before it was removed.
     fn has_named(&self, pid: u32, name: &str) -> bool;
 
     /// Whether a process runs canal itself.
@@ -95,7 +93,8 @@ pub(crate) trait Kernel: fmt::Debug {
     /// No simulated process has the other end.
     fn peer(&self, socket: BorrowedFd<'_>) -> io::Result<Credentials>;
 
-    /// The descriptor of the process at the other end of a socket. `None` if it was reaped.
+    /// The descriptor of the process at the other end of a socket. `None` after its parent reaped
+    /// it.
     ///
     /// # Errors
     /// No simulated process has the other end.
@@ -107,7 +106,7 @@ pub(crate) trait Kernel: fmt::Debug {
 pub(crate) struct Descriptor(u64);
 
 impl Descriptor {
-    /// The descriptor that is an end of this pipe.
+    /// The descriptor whose pipe this is.
     pub(crate) fn of(pipe: impl AsFd) -> Self {
         Self(nix::sys::stat::fstat(pipe).map_or(0, |stat| stat.st_ino))
     }
@@ -122,13 +121,13 @@ pub(crate) fn current() -> Option<Rc<dyn Kernel>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// Lets a simulated kernel answer while `work` runs.
+/// Makes a simulated kernel answer while `work` runs.
 pub(crate) fn on<T>(kernel: Rc<dyn Kernel>, work: impl FnOnce() -> T) -> T {
     let _restored = Restored(CURRENT.replace(Some(kernel)));
     work()
 }
 
-/// Lets the kernel before answer again, also when a panic ends the work.
+/// Makes the previous kernel answer again, also after a panic.
 struct Restored(Option<Rc<dyn Kernel>>);
 
 impl Drop for Restored {

@@ -26,14 +26,14 @@ fn connection() -> (UnixStream, u64, Child) {
     connection_of(None)
 }
 
-/// The same, with a process in these supplementary groups.
+/// Like [`connection`], with a process in these supplementary groups.
 fn connection_of(groups: Option<Vec<Gid>>) -> (UnixStream, u64, Child) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     let mut command = rerun::command(SCENE, "");
     if let Some(groups) = groups {
-        // SAFETY: a system call on what was allocated before the fork.
+        // SAFETY: a system call on memory that was allocated before the fork.
         unsafe { command.pre_exec(move || Ok(setgroups(&groups)?)) };
     }
     let child = command.env("SOCKET", &path).stdout(Stdio::null()).spawn().unwrap();
@@ -81,7 +81,7 @@ fn the_groups_are_those_of_the_connecting_process_however_many() {
         assert_eq!(found, expected);
         stream.shutdown(std::net::Shutdown::Both).unwrap();
         child.wait().unwrap();
-        // The groups are stored with the socket, not with the process.
+        // The kernel stores the groups with the socket, not with the process.
         assert_eq!(groups(stream.as_fd()).unwrap().len(), expected.len());
     }
 }

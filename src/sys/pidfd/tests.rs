@@ -166,7 +166,7 @@ extern "C" fn play_on_the_first_thread() {
         }
         _ => return,
     }
-    // SAFETY: exit(2) ends this thread only, and the other thread uses nothing on its stack.
+    // SAFETY: exit(2) ends only this thread, and the other thread uses nothing on its stack.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
@@ -206,7 +206,7 @@ fn a_process_whose_first_thread_ended_has_not_ended() {
 
 #[test]
 fn a_process_that_executes_from_another_thread_never_seems_to_have_ended() {
-    // A single poll sometimes reports an end here. How often depends on the kernel.
+    // A single poll sometimes reports an end here, more or less often depending on the kernel.
     let mut child = first(EXECUTES).env("LEFT", "200").spawn().unwrap();
     let pidfd = Pidfd::open(child.id()).unwrap();
     let mut polls = 0_u64;

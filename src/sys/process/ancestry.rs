@@ -1,4 +1,4 @@
-//! Finds the ancestors of a process, and the processes that it has started.
+//! Finds the ancestors of a process, and the processes that it started.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,13 @@ pub struct Ancestor {
     pub started: u64,
 }
 
-/// The ancestors of the process that has this pid now, its parent first, as far as they are visible
-/// from here. A process whose parent has ended has a new parent (init or a subreaper). The caller
-/// checks with a pidfd, before and after, that the pid belongs to the process it means.
+/// The visible ancestors of the process that has this pid now, its parent first. A process whose
+/// parent has ended has a new parent (init or a subreaper). The caller checks with a pidfd, before
+/// and after, that the pid belongs to the process it means.
 ///
-/// Pids that are reused meanwhile do no harm. A child that still has the same parent after the
-/// parent was read had this parent all the time, because the kernel gives a child a new parent the
-/// moment the old parent ends.
+/// Pids that are reused meanwhile do no harm. If a child still has the same parent after the parent
+/// was read, it had this parent all the time, because the kernel gives a child a new parent the
+/// moment the old one ends.
 pub fn ancestors(pid: u32) -> impl Iterator<Item = Ancestor> {
     let first = Stat::read(pid).map(|stat| Ancestor { pid, started: stat.started });
     std::iter::successors(first.and_then(parent_of), |child| parent_of(*child))
@@ -43,9 +43,9 @@ fn parent_of(child: Ancestor) -> Option<Ancestor> {
     (parent_now()? == pid).then_some(Ancestor { pid, started })
 }
 
-/// Adds the descendants of these processes, except the `spared` ones and what descends from them.
-/// Each one that is added was a child of a process that was there before it, after its pidfd was
-/// opened. A process that starts or is adopted meanwhile may be missed, so the caller repeats this.
+/// Adds the descendants of these processes, except the `spared` ones and their descendants. Each
+/// added process was, after its pidfd was opened, the child of a process that was already in the
+/// list. A process that starts or is adopted meanwhile may be missed, so the caller repeats this.
 pub fn add_descendants(found: &mut Vec<(u32, Pidfd)>, spared: impl Fn(u32) -> bool) {
     let mut seen: BTreeSet<u32> = found.iter().map(|(pid, _)| *pid).collect();
     let mut at = 0;
@@ -71,7 +71,7 @@ pub fn add_descendants(found: &mut Vec<(u32, Pidfd)>, spared: impl Fn(u32) -> bo
 /// Adds the orphans in the process group that `leader`, one of these processes, leads: members that
 /// init or a subreaper has adopted. The other members of a shell's pipeline are not orphans: they
 /// have the same parent as the leader, or descend from such a process. A canal that supervises the
-/// leader starts no pipeline, so it has adopted whatever else of the group is its child.
+/// leader starts no pipeline, so any other child of it in the group is one that it adopted.
 pub fn add_orphans_of_group(
     found: &mut Vec<(u32, Pidfd)>,
     leader: u32,
@@ -100,7 +100,7 @@ pub fn add_orphans_of_group(
             continue;
         }
         let Ok(pidfd) = Pidfd::open(pid) else { continue };
-        // The number of a group is not given away while the group has a member.
+        // The kernel does not reuse the number of a group while the group has a member.
         if is_orphan(pid) && pidfd.pid() == Some(pid) && leads() {
             orphans.push((pid, pidfd));
         }

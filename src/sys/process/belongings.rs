@@ -1,6 +1,6 @@
 //! Reads the environment, the working folder, the open files and the program of another process.
 //!
-//! For a process of another user the kernel shows none of this, except to root.
+//! The kernel shows this for another user's process only to root.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use nix::sys::stat::{fstat, stat};
 
 use super::user;
 
-/// The value of a variable in the environment that a process was started with. `None` if the
+/// The value of a variable in the environment with which a process was started. `None` if the
 /// variable is not set, or if the environment is not visible.
 #[must_use]
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
@@ -27,8 +27,7 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
     value.map(|value| OsString::from_vec(value.to_vec()))
 }
 
-/// Which of these files a process has open, as far as this is visible. Returns their positions in
-/// `files`.
+/// The positions in `files` of those that a process visibly has open.
 #[must_use]
 pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     #[cfg(test)]
@@ -50,8 +49,8 @@ pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     found
 }
 
-/// Whether a process has a file of this name open, as far as this is visible. A file that was
-/// removed had this name.
+/// Whether a process visibly has a file of this name open. The name also matches a removed file
+/// that had it.
 #[must_use]
 pub fn has_named(pid: u32, name: &str) -> bool {
     #[cfg(test)]
@@ -69,8 +68,8 @@ pub(crate) fn is_link_to(link: &Path, name: &str) -> bool {
     found.strip_suffix(b" (deleted)").unwrap_or(found) == name.as_bytes()
 }
 
-/// The working folder of a process, as far as this is visible. With `uid`, only if the process is of
-/// this user and has no privileges beyond: the kernel would show it to the user, too.
+/// The working folder of a process, if visible. With `uid`, only if the process belongs to this
+/// user and has no further privileges, so that the kernel would show the folder to the user too.
 #[must_use]
 pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
     #[cfg(test)]
@@ -87,8 +86,7 @@ pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
     (uid.is_none() || shown_to() == uid).then_some(folder)
 }
 
-/// The processes that have a file open for writing, as far as this is visible. The file is given by
-/// its device and inode.
+/// The processes that visibly have a file open for writing. The device and inode identify the file.
 ///
 /// # Errors
 /// /proc belongs to another namespace.
@@ -106,14 +104,14 @@ pub fn writers_of(device: u64, inode: u64) -> std::io::Result<Vec<u32>> {
     Ok(super::visible()?.into_iter().filter(writes).collect())
 }
 
-/// Whether the text of `/proc/PID/fdinfo/N` says that the file is open for writing.
+/// Whether the text of `/proc/PID/fdinfo/N` shows that the file is open for writing.
 fn is_open_for_writing(info: &str) -> bool {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
     flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
 }
 
-/// The program of this process, for comparison with other processes.
+/// The program of this process, to compare with other processes.
 #[derive(Debug)]
 pub struct OwnProgram {
     file: Option<(u64, u64)>,
@@ -128,8 +126,8 @@ impl OwnProgram {
         Self { file: file_of(own), path: path_of(own) }
     }
 
-    /// Whether a process runs this program. A program that was replaced by an upgrade counts, and
-    /// so does its replacement.
+    /// Whether a process runs this program. A program that an upgrade replaced counts, and so does
+    /// its replacement.
     #[must_use]
     pub fn is_of(&self, pid: u32) -> bool {
         #[cfg(test)]
@@ -201,7 +199,7 @@ mod tests {
         let mut cat = Command::new("cat");
         let reads = fs::OpenOptions::new().read(true).open(&path).unwrap();
         let mut reader = cat.stdin(reads).stdout(Stdio::null()).spawn().unwrap();
-        // What another test starts meanwhile has a copy for a moment.
+        // A program that another test starts briefly has a copy.
         let writers = || writers_of(id.st_dev, id.st_ino).unwrap();
         assert!(writers().contains(&std::process::id()));
         assert!(!writers().contains(&reader.id()));

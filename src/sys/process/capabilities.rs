@@ -2,9 +2,8 @@
 
 use std::fs;
 
-/// Whether this process has both capabilities that it takes to read the environment and the open
-/// files of any process: CAP_SYS_PTRACE, and CAP_DAC_READ_SEARCH for the modes of the files in
-/// /proc.
+/// Whether this process has both capabilities for reading the environment and the open files of any
+/// process: CAP_SYS_PTRACE, and CAP_DAC_READ_SEARCH for the modes of the files in /proc.
 #[must_use]
 pub fn may_look_into_others() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

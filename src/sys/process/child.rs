@@ -1,5 +1,4 @@
-//! Children: forks without exec, starts programs apart from this process, and finds out how children
-//! end.
+//! Forks without exec, starts programs apart from this process, and finds out how children end.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,8 +13,8 @@ use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 /// Forks. Returns `Some` with the child's pid in the parent, and `None` in the child.
 ///
-/// The child of a process with several threads may only do what is safe in a signal handler. So
-/// this is refused (`Unsupported`) if /proc shows several threads.
+/// A multithreaded process's child may only do what is safe in a signal handler. So this fails
+/// (`Unsupported`) if /proc shows several threads.
 pub fn fork() -> io::Result<Option<Pid>> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         let text = "cannot fork: this process has several threads";
@@ -29,17 +28,18 @@ pub fn fork() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Has the kernel kill this process, which [`fork`] made, when its parent ends. `channel` is a socket
-/// or a pipe whose other end only the parent has.
+/// Makes the kernel kill this process, which [`fork`] made, when its parent ends. `channel` is a
+/// socket or a pipe whose other end only the parent has.
 ///
-/// The kernel means the thread that forked. The parent has no other one: `fork` checks that.
+/// For the kernel, the parent is the thread that forked. `fork` checks that the parent has no other
+/// thread.
 ///
 /// # Errors
-/// The parent has ended already.
+/// The parent has already ended.
 pub fn end_with_parent(channel: BorrowedFd<'_>) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // A parent that ended before this line sends no signal. The number of the parent does not show
-    // that: it is 0 if the parent is in another pid namespace, whether it lives or not.
+    // The kernel sends no signal if the parent ended before this line. The parent's pid does not
+    // show that: it is 0 if the parent is in another pid namespace, alive or not.
     let mut polled = [PollFd::new(channel, PollFlags::empty())];
     poll(&mut polled, PollTimeout::ZERO)?;
     match polled[0].any() {
@@ -48,12 +48,12 @@ pub fn end_with_parent(channel: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Takes [`end_with_parent`] back. A later end of the parent has no effect on this process.
+/// Undoes [`end_with_parent`]. A later end of the parent has no effect on this process.
 pub fn outlive_parent() -> io::Result<()> {
     Ok(prctl::set_pdeathsig(None)?)
 }
 
-/// The ids of another user, which a child takes over.
+/// The ids of another user, for a child to take on.
 #[derive(Clone, Debug)]
 pub struct UserIds {
     /// The user.
@@ -64,8 +64,8 @@ pub struct UserIds {
     pub groups: Vec<Gid>,
 }
 
-/// Starts a program in a session and a process group of its own, as another user if one is given. Its
-/// group has the number of the child. If this thread ends, the kernel kills the child.
+/// Starts a program in its own session and process group, as another user if one is given. The
+/// number of the group is the child's pid. If this thread ends, the kernel kills the child.
 ///
 /// # Errors
 /// The program cannot be started, or this process may not become that user.
@@ -77,7 +77,7 @@ pub fn spawn_apart(command: &mut Command, user: Option<UserIds>) -> io::Result<C
             setresgid(*gid, *gid, *gid)?;
             setresuid(*uid, *uid, *uid)?;
         }
-        // A change of the user clears it, so it comes last.
+        // A change of user clears it, so it comes last.
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         Ok(())
     };
@@ -98,9 +98,9 @@ pub enum End {
 /// What happens to the pid of a child that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reap {
-    /// The pid is released: another process may get it.
+    /// Release the pid: another process may get it.
     Now,
-    /// The pid stays reserved, so that the child and its process group can still be named safely.
+    /// Keep the pid reserved, so that the child and its process group can still be named safely.
     Later,
 }
 
@@ -113,11 +113,10 @@ pub fn ended(child: Pid, reap: Reap) -> io::Result<Option<End>> {
     }))
 }
 
-/// The signal that stopped a child, reported once for each stop. `None` if nothing has stopped it
-/// since.
+/// The signal that stopped a child, reported once per stop. `None` if nothing has stopped it since.
 pub fn stopped(child: Pid) -> io::Result<Option<i32>> {
     match wait(child, WaitIdOptions::STOPPED) {
-        // The kernel finds no child that could still stop: it has ended.
+        // The kernel finds no child that could still stop, so it has ended.
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
         waited => Ok(waited?.and_then(|status| status.stopping_signal())),
     }
@@ -131,12 +130,11 @@ fn wait(child: Pid, options: WaitIdOptions) -> io::Result<Option<WaitIdStatus>> 
     Ok(rustix::io::retry_on_intr(ask)?)
 }
 
-/// The children of this process, which has one thread. Adopted children are included, and children
-/// that have ended and were not reaped. No child is missed as long as only the caller reaps.
+/// The children of this single-threaded process, including adopted children and those that have
+/// ended but were not reaped. Misses no child if only the caller reaps.
 ///
-/// `/proc/self/task/TID/children` (Linux 3.5, CONFIG_PROC_CHILDREN) skips children only if others
-/// are removed from the list at the same time. Without this file, the parent of every process is
-/// read.
+/// `/proc/self/task/TID/children` (Linux 3.5, CONFIG_PROC_CHILDREN) skips children only when others
+/// leave the list at the same time. Without this file, reads the parent of every process.
 pub fn children() -> io::Result<Vec<Pid>> {
     let path = format!("/proc/self/task/{}/children", nix::unistd::gettid());
     match std::fs::read_to_string(path) {
@@ -146,8 +144,8 @@ pub fn children() -> io::Result<Vec<Pid>> {
     }
 }
 
-/// The children of all threads of a process, as far as they are visible. Children that appear, end
-/// or are adopted at the same time may be missed.
+/// The visible children of all threads of a process. May miss children that appear, end or are
+/// adopted at the same time.
 #[must_use]
 pub fn children_of(pid: Pid) -> Vec<Pid> {
     #[cfg(test)]
@@ -269,7 +267,7 @@ mod tests {
         let found = children_of(leader);
         killpg(leader, Signal::SIGKILL).unwrap();
         shell.wait().unwrap();
-        // Nobody may be there to reap them.
+        // There may be no process to reap them.
         let has_ended = |pid: &Pid| {
             matches!(run_state(pid.as_raw().unsigned_abs()), RunState::Gone | RunState::Exiting)
         };

@@ -1,7 +1,6 @@
 //! Executes another program in this process.
 //!
-//! Nothing changes on the way except for what the caller names: arguments and environment are
-//! bytes, not text.
+//! Changes only what the caller names: arguments and environment are bytes, not text.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -14,10 +13,10 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, access, faccessat};
 
-/// The search path if PATH is not set, as confstr(_CS_PATH) of glibc returns it.
+/// The search path if PATH is not set, as glibc's confstr(_CS_PATH) returns it.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Runs a file whose format the kernel does not know (`_PATH_BSHELL`).
+/// The program that runs a file whose format the kernel does not know (`_PATH_BSHELL`).
 const SHELL: &CStr = c"/bin/sh";
 
 /// The result of the search for a command.
@@ -25,14 +24,15 @@ const SHELL: &CStr = c"/bin/sh";
 pub enum Lookup {
     /// An executable file.
     Found(PathBuf),
-    /// A file exists, but it cannot be executed (exit code 126).
+    /// A file that exists but cannot be executed (exit code 126).
     NotExecutable(PathBuf, io::Error),
     /// No such file (exit code 127).
     NotFound,
 }
 
-/// Finds a command as a shell does: a name without `/` along PATH of our environment. A folder that cannot be searched
-/// holds no command, as in bash; execvp(3) would report it as a command that cannot be executed.
+/// Finds a command as a shell does: a name without `/` along PATH of our environment. As in bash, a
+/// folder that cannot be searched holds no command; execvp(3) would report a command that cannot be
+/// executed.
 #[must_use]
 pub fn lookup(command: &OsStr) -> Lookup {
     lookup_along(command, std::env::var_os("PATH").as_deref())
@@ -66,11 +66,11 @@ fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
     denied.map_or(Lookup::NotFound, |file| Lookup::NotExecutable(file, Errno::EACCES.into()))
 }
 
-/// The path of a file to check, NUL-terminated. The memory is reused for each folder.
+/// The path of a file to check, NUL-terminated. Its memory is reused for each folder.
 struct Candidate(Vec<u8>);
 
 impl Candidate {
-    /// Whether the file of this name in this folder may be executed with our effective ids. Returns
+    /// Whether we may execute the file of this name in this folder with our effective ids. Returns
     /// the error of execve(2).
     fn check(&mut self, folder: &[u8], name: &[u8]) -> Result<(), Errno> {
         self.0.clear();
@@ -87,8 +87,8 @@ impl Candidate {
             return Err(Errno::EACCES);
         }
         // If effective and real ids are the same, uses the call that every kernel and container
-        // has. With the flag the call is faccessat2 (Linux 5.8), which older containers refuse with
-        // EPERM.
+        // has. With the flag, the call is faccessat2 (Linux 5.8), which older containers refuse
+        // with EPERM.
         if geteuid() == getuid() && getegid() == getgid() {
             return access(file, AccessFlags::X_OK);
         }
@@ -105,10 +105,10 @@ impl Candidate {
     }
 }
 
-/// Executes `file` with `argv` (`argv[0]` included, any bytes) and our environment. Each of
-/// `environment` is set in it, or unset with `None`. Everything else in it is passed on byte for
-/// byte and in order. `/bin/sh` runs a file whose format the kernel does not know (ENOEXEC), as in
-/// execvp(3) of glibc. Returns only if it failed.
+/// Executes `file` with `argv` (`argv[0]` included, any bytes) and our environment. Sets each
+/// variable of `environment`, or unsets it if the value is `None`; passes on everything else byte
+/// for byte and in order. `/bin/sh` runs a file whose format the kernel does not know (ENOEXEC), as
+/// in glibc's execvp(3). Returns only on failure.
 pub fn exec(
     file: &Path,
     argv: &[OsString],
@@ -120,7 +120,7 @@ pub fn exec(
     }
 }
 
-/// An execve(2) that needs no more memory, so that it can be called in a forked child.
+/// An execve(2) that needs no more memory, so that a forked child can call it.
 pub(in crate::sys) struct Prepared {
     file: CString,
     argv: Vec<CString>,
@@ -133,7 +133,7 @@ pub(in crate::sys) struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares the call with this environment, one `NAME=VALUE` each, and nothing else.
+    /// Prepares the call with exactly this environment, one `NAME=VALUE` each.
     pub(in crate::sys) fn new(
         file: &Path,
         argv: &[OsString],
@@ -146,7 +146,7 @@ impl Prepared {
             .collect::<Result<Vec<_>, _>>()?;
         let end = || std::iter::once(std::ptr::null());
         let argp: Vec<_> = argv.iter().map(|argument| argument.as_ptr()).chain(end()).collect();
-        // Like maybe_script_execute of glibc: the shell and the file replace argv[0].
+        // Like glibc's maybe_script_execute: the shell and the file replace argv[0].
         let rest = argv.iter().skip(1).map(|argument| argument.as_ptr());
         let script_argp = [SHELL.as_ptr(), file.as_ptr()].into_iter().chain(rest).chain(end());
         let script_argp = script_argp.collect();
@@ -154,7 +154,7 @@ impl Prepared {
         Ok(Self { file, argv, _environment: environment, envp, argp, script_argp })
     }
 
-    /// Executes the program. Returns only if that failed. Async-signal-safe.
+    /// Executes the program. Returns only on failure. Async-signal-safe.
     pub(in crate::sys) fn exec(&self) -> Errno {
         debug_assert_eq!(self.argv.len() + 1, self.argp.len());
         // SAFETY: each vector ends with a null and points to strings that we own.
@@ -192,7 +192,7 @@ unsafe extern "C" {
 }
 
 /// A copy of every entry of our environment, byte for byte and in order. `std::env::vars_os` omits
-/// entries without `=`, which a command may be given, too.
+/// entries without `=`, which a command may receive too.
 fn own_environment() -> Vec<CString> {
     let mut entries = Vec::new();
     // SAFETY: `environ` is null, or a list of strings that ends with a null. Nothing changes it
@@ -215,7 +215,7 @@ fn name_of(entry: &CStr) -> &[u8] {
 
 /// `NAME=VALUE`, as in an environment.
 pub(in crate::sys) fn entry(name: &OsStr, value: &OsStr) -> io::Result<CString> {
-    // With room for the NUL.
+    // Includes room for the NUL.
     let mut text = Vec::with_capacity(name.len() + value.len() + 2);
     text.extend_from_slice(name.as_bytes());
     text.push(b'=');

@@ -15,7 +15,7 @@ fn has_line(path: &str, mark: &str) -> bool {
 }
 
 /// The files that show the state for one line of `/proc/PID/cgroup` (`ID:CONTROLLERS:PATH`), each
-/// with the line that it contains when the cgroup is frozen.
+/// with the line that it contains if the cgroup is frozen.
 fn candidates(line: &str) -> Vec<(String, &'static str)> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
@@ -26,7 +26,7 @@ fn candidates(line: &str) -> Vec<(String, &'static str)> {
         return Vec::new();
     }
     if controllers.is_empty() {
-        // Version 2, mounted alone or beside the controllers of v1.
+        // Version 2, mounted alone or next to the controllers of v1.
         let files = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
         return files.map(|mount| (format!("{mount}{path}/cgroup.events"), "frozen 1")).into();
     }

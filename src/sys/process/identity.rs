@@ -1,4 +1,4 @@
-//! The identity of a process, which its pid alone does not give.
+//! The identity of a process, for which a pid alone is not enough.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::sys::pidfd::{Pidfd, is_gone};
 
 /// Identifies a process even if its pid is reused, within one boot and one pid namespace.
 ///
-/// Two identities with an inode are the same if the inodes are equal, whether or not the start
+/// Two identities with an inode are the same if their inodes are equal, whether or not the start
 /// times were looked up. The table compares processes by the same rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
@@ -43,7 +43,7 @@ const INODES_ARE_UNIQUE: bool = cfg!(target_pointer_width = "64");
 pub fn identity(pidfd: &Pidfd) -> Option<Identity> {
     let inode = pidfd.inode();
     let pid = pidfd.pid()?;
-    // Reading /proc costs several times as much as everything else here, at each request.
+    // Reading /proc costs several times as much as the rest of this function, at each request.
     if pid == 0 || (inode != 0 && INODES_ARE_UNIQUE) {
         return Some(Identity { pid, started: 0, inode });
     }
@@ -53,20 +53,20 @@ pub fn identity(pidfd: &Pidfd) -> Option<Identity> {
 /// When the process of a pidfd started. `pid` is its pid. 0 if that is not visible, `None` if the
 /// process was reaped.
 fn start_of(pidfd: &Pidfd, pid: u32) -> Option<u64> {
-    // Whether the start time was readable matters only after the check: a pid that was reused in
-    // between must not look like a process that is not visible.
+    // The result of reading the start time counts only after the check: a pid that was reused in
+    // between must not look like an invisible process.
     let started = started(pid);
     (pidfd.pid() == Some(pid)).then_some(started.unwrap_or(0))
 }
 
-/// What became of a process that was known before.
+/// The fate of a process that was known before.
 #[derive(Debug)]
 pub enum Found {
-    /// It exists. Contains its pidfd (it may have ended).
+    /// It exists, or is a zombie. Contains its pidfd.
     Same(Pidfd),
     /// It is gone, or another process has its pid.
     Gone,
-    /// This is unknown, with the reason: it has no pid here, or there is nothing to compare.
+    /// Unknown, with the reason: it has no pid here, or there is nothing to compare.
     Unknown(io::Error),
 }
 
@@ -85,7 +85,7 @@ impl Identity {
         };
         let inode = pidfd.inode();
         if self.inode != 0 && inode != 0 {
-            // A restart looks for all holders at once. With inodes this needs nothing from /proc.
+            // A restart looks for all holders at once. With inodes this reads nothing from /proc.
             return if self.inode == inode { Found::Same(pidfd) } else { Found::Gone };
         }
         // An inode would be better evidence: start times are only as fine as a clock tick.

@@ -1,6 +1,6 @@
 //! Processes: reads /proc, forks children, and executes programs.
 //!
-//! A pid names a process only for a moment. What is read by pid is for display, or is checked
+//! A pid names a process only briefly. A value that was read by pid is for display, or is checked
 //! against a [`Pidfd`] as [`Identity`] does.
 
 mod ancestry;
@@ -29,7 +29,7 @@ use super::pidfd::Pidfd;
 use crate::safe_text::sanitize;
 use stat::Stat;
 
-/// How many bytes of a command line are read at most.
+/// The most bytes of a command line that are read.
 pub const COMMAND_LINE_MAX: usize = 4096;
 
 /// What a process is doing.
@@ -43,18 +43,17 @@ pub enum RunState {
     Frozen,
     /// It is exiting (PF_EXITING), or a zombie.
     Exiting,
-    /// There is no such process (or /proc is mounted so that it is hidden). Only a pidfd can tell
-    /// an end.
+    /// There is no such process (or /proc hides it). Only a pidfd can prove an end.
     Gone,
 }
 
-/// What a process does, for its clients.
+/// Whether a process works, for its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Its first thread executes, is ready to execute, or waits for the disk (states R and D), or has
-    /// ended. What the process has open is closed when its last thread has ended.
+    /// Its first thread runs, is ready to run, or waits for the disk (states R and D), or has
+    /// ended. The kernel closes the process's files when its last thread has ended.
     Busy,
-    /// It sleeps, or nothing is known of it.
+    /// It sleeps, or nothing is known about it.
     Idle,
     /// It is stopped, or its cgroup is frozen.
     Stopped,
@@ -76,7 +75,7 @@ fn state_by(pid: u32, stat: &Stat) -> RunState {
     }
 }
 
-/// What the process with this pid does.
+/// Whether the process with this pid works.
 #[must_use]
 pub fn activity(pid: u32) -> Activity {
     let Some(stat) = Stat::read(pid) else { return Activity::Idle };
@@ -152,7 +151,7 @@ pub fn name(pid: u32) -> Option<String> {
 }
 
 /// The command line, its arguments joined by blanks (control characters are replaced by `?`). If
-/// there is none, the short name in brackets. At most [`COMMAND_LINE_MAX`] bytes are read.
+/// there is none, the short name in brackets. Reads at most [`COMMAND_LINE_MAX`] bytes.
 #[must_use]
 pub fn command_line(pid: u32) -> Option<String> {
     use std::io::Read;
@@ -172,7 +171,7 @@ pub fn command_line(pid: u32) -> Option<String> {
     Some(sanitize(&String::from_utf8_lossy(&line)))
 }
 
-/// The first words of the command line, byte for byte, as far as they are within its first
+/// The first words of the command line, byte for byte, if they are within its first
 /// [`COMMAND_LINE_MAX`] bytes. Empty if there is no such process, or if it is a zombie.
 #[must_use]
 pub fn first_words(pid: u32, count: usize) -> Vec<OsString> {
@@ -207,13 +206,15 @@ fn uid_by_status(pidfd: &Pidfd) -> Option<u32> {
     uids.split_whitespace().next()?.parse().ok()
 }
 
-/// How a process ended that its parent has not reaped yet: the status as wait(2) gives it (field 52 of
-/// `/proc/PID/stat`, Linux 3.5). `None` if it was reaped, or if this process may not see it.
+/// How a process ended that its parent has not reaped yet: the status of wait(2) (field 52 of
+/// `/proc/PID/stat`, Linux 3.5). `None` if it was reaped, or if this process may not see the
+/// status.
 #[must_use]
 pub fn zombie_status(pidfd: &Pidfd) -> Option<i32> {
     let pid = pidfd.pid().filter(|&pid| pid != 0)?;
     let stat = Stat::read(pid).filter(|stat| stat.state == 'Z' && pidfd.has_ended())?;
-    // The kernel shows 0 to those who may not see it, and to them it hides the wait channel, too.
+    // The kernel shows 0 to a process that may not see the status, and hides the wait channel from
+    // it too.
     let is_seen = stat.exit_code != 0 || stat.wait_channel != 0;
     (is_seen && pidfd.pid() == Some(pid)).then_some(stat.exit_code)
 }

@@ -1,4 +1,4 @@
-//! What makes pids comparable.
+//! The boot and the namespaces that make pids comparable.
 
 use std::fs;
 use std::io;
@@ -11,10 +11,10 @@ pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What makes pids comparable: the boot and the namespaces in which they were read.
+/// The boot and the namespaces in which pids were read. They make pids comparable.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Origin {
-    /// `/proc/sys/kernel/random/boot_id`. Empty where that cannot be read: it may be any boot.
+    /// `/proc/sys/kernel/random/boot_id`. Empty if it cannot be read: it may be any boot.
     pub boot_id: String,
     /// The inode of the pid namespace.
     pub pid_namespace: u64,
@@ -52,21 +52,21 @@ impl Origin {
         Ok(Self { boot_id: boot_id.trim_end().to_owned(), pid_namespace, time_namespace })
     }
 
-    /// Whether both may be of one boot.
+    /// Whether both may be from one boot.
     #[must_use]
     pub fn may_share_boot(&self, other: &Self) -> bool {
         self.boot_id == other.boot_id || self.boot_id.is_empty() || other.boot_id.is_empty()
     }
 
-    /// Whether the numbers and start times of processes mean the same for both.
+    /// Whether pids and start times mean the same for both.
     #[must_use]
     pub fn shares_numbers(&self, other: &Self) -> bool {
         let of = |origin: &Self| (origin.pid_namespace, origin.time_namespace);
         self.may_share_boot(other) && of(self) == of(other)
     }
 
-    /// Whether the process that has this pid here is the machine's own init, which never ends. The
-    /// process 1 of a container ends with the container.
+    /// Whether the process that has this pid here is the machine's own init, which never ends.
+    /// Process 1 of a container ends with the container.
     #[must_use]
     pub fn is_init_of_machine(&self, pid: u32) -> bool {
         pid == 1 && self.pid_namespace == FIRST_PID_NAMESPACE

@@ -5,13 +5,13 @@ use std::io::Read;
 
 use super::RunState;
 
-/// Enough for 52 fields with the maximum number of digits, and the longest name.
+/// Room for 52 fields with the maximum number of digits, and the longest name.
 const ROOM: usize = 1536;
 
 /// `PF_EXITING` of linux/sched.h: the thread is in do_exit.
 const PF_EXITING: u64 = 0x4;
 
-/// The fields that are used. Their numbers are those of proc_pid_stat(5).
+/// The fields that canal uses. Their numbers are those of proc_pid_stat(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     /// 3: the state letter.
@@ -20,13 +20,13 @@ pub(super) struct Stat {
     pub(super) parent: u32,
     /// 9: the flags of the thread (of the first thread, in a process's stat).
     pub(super) flags: u64,
-    /// 20: the number of live threads. A first thread that ended before the others counts.
+    /// 20: the number of live threads, including a first thread that ended before the others.
     pub(super) threads: u64,
     /// 22: when it started, in clock ticks since boot.
     pub(super) started: u64,
-    /// 35: where it waits in the kernel. 0 if this process may not see it, and if it does not wait.
+    /// 35: where it waits in the kernel. 0 if it does not wait, or if this process may not see it.
     pub(super) wait_channel: u64,
-    /// 52: the status of wait(2). 0 if this process may not see it, and before the end.
+    /// 52: the status of wait(2). 0 before the end, or if this process may not see it.
     pub(super) exit_code: i32,
 }
 
@@ -40,7 +40,7 @@ impl Stat {
             return Some(Self { state, parent, flags, threads, started, wait_channel, exit_code });
         }
         let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
-        // With enough room, the kernel returns all of it in one read. Each read is expensive.
+        // With enough room, the kernel returns everything in one read. Each read is expensive.
         let mut room = [0; ROOM];
         let size = file.read(&mut room).ok()?;
         if size < room.len() {
@@ -98,7 +98,7 @@ pub(super) fn state_of_threads(pid: u32) -> RunState {
     RunState::Exiting
 }
 
-/// Whether a thread was sent SIGKILL, as exit_group(2) does to all other threads.
+/// Whether a thread has a pending SIGKILL, such as exit_group(2) sends to all other threads.
 fn is_killed(status: &str) -> bool {
     let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
     let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -109,7 +109,7 @@ fn is_killed(status: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The fields 25 to 52.
+    /// Fields 25 to 52.
     const REST: &str = "3 0 0 0 0 0 0 0 0 0 1 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 1536";
 
     fn parse(name: &str, state: &str, flags: u32) -> Option<Stat> {

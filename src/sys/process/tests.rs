@@ -176,7 +176,7 @@ fn another_process_with_the_number_is_not_taken_for_it() {
     let known = identity(&Pidfd::open(std::process::id()).unwrap()).unwrap();
     let inode = Identity { inode: known.inode + 1, ..known };
     let start = started(known.pid).unwrap();
-    // Like a record of a kernel without pidfs: only the start time is there.
+    // Like a record from a kernel without pidfs, it has only the start time.
     let by_start = Identity { started: start, inode: 0, ..known };
     let started = Identity { started: start - 1, ..by_start };
     if known.inode != 0 {
@@ -253,7 +253,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A reaped process can stay in it for a moment.
+        // A reaped process can briefly stay in it.
         wait_until("the cgroup is empty", || std::fs::remove_dir(&self.0).is_ok());
     }
 }

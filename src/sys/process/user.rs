@@ -1,8 +1,8 @@
-//! The user of this process, and the owners of files, as the kernel knows them.
+//! The user of this process and the owners of files, as the kernel knows them.
 //!
-//! A library that is preloaded (LD_PRELOAD) can replace any function of the C library, and that of
-//! fakeroot(1) says that everybody is root and owns every file. A canal that believed it would look for
-//! the user's locks where those of root are. So these functions call the kernel without the C library.
+//! A preloaded library (LD_PRELOAD) can replace any function of the C library. With fakeroot(1),
+//! every user is root and owns every file, and canal would look for the user's locks where root's
+//! are. So these functions call the kernel without the C library.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -35,7 +35,7 @@ pub fn getgid() -> Gid {
     Gid::from_raw(rustix::process::getgid().as_raw())
 }
 
-/// Owner and mode of a file, and what else stat(2) tells. Links are followed.
+/// Owner and mode of a file, and the other fields of stat(2). Follows links.
 ///
 /// # Errors
 /// Those of stat(2).
@@ -43,7 +43,7 @@ pub fn stat(path: &Path) -> io::Result<Stat> {
     Ok(rustix::fs::stat(path)?)
 }
 
-/// As [`stat()`]; of a link, that of the link itself.
+/// Like [`stat()`], but describes a link itself.
 ///
 /// # Errors
 /// Those of lstat(2).
@@ -51,7 +51,7 @@ pub fn lstat(path: &Path) -> io::Result<Stat> {
     Ok(rustix::fs::lstat(path)?)
 }
 
-/// As [`stat()`], of an open file.
+/// Like [`stat()`], for an open file.
 ///
 /// # Errors
 /// Those of fstat(2).
@@ -59,7 +59,7 @@ pub fn fstat(file: impl AsFd) -> io::Result<Stat> {
     Ok(rustix::fs::fstat(file)?)
 }
 
-/// Whether this is what is known of a directory.
+/// Whether this describes a directory.
 #[must_use]
 pub fn is_dir(stat: &Stat) -> bool {
     stat.st_mode & libc::S_IFMT == libc::S_IFDIR

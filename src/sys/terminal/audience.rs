@@ -1,32 +1,32 @@
-//! Whether anybody can still read what this process prints.
+//! Whether this process's output still has a reader.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Those who may read standard output and standard error.
+/// The readers of standard output and standard error.
 #[derive(Debug)]
 pub struct Audience {
-    /// Whether nobody can read it, as of the last look.
+    /// Whether each had lost its readers at the last check.
     is_gone: [bool; 2],
 }
 
 impl Audience {
-    /// Nobody has looked yet.
+    /// Starts without a check.
     #[must_use]
     pub fn new() -> Self {
         Self { is_gone: [false; 2] }
     }
 
-    /// What to poll, for no events: poll(2) reports by itself that a pipe has lost its reader, and that
-    /// a terminal or a connection was hung up. One that was found so is left out, since poll would never
-    /// sleep on it.
+    /// The descriptors to poll, for no events: poll(2) reports unasked that a pipe has lost its
+    /// reader, and that a terminal or a connection was hung up. Omits one that was found so, since
+    /// poll would never sleep on it.
     pub fn polled<'a>(&self) -> impl Iterator<Item = PollFd<'a>> + use<'a> {
         let left = [1, 2].into_iter().zip(self.is_gone).filter(|(_, is_gone)| !is_gone);
         left.map(|(fd, _)| PollFd::new(standard(fd), PollFlags::empty()))
     }
 
-    /// Looks at both. Returns whether nobody can read either.
+    /// Checks both. Returns whether neither has a reader.
     pub fn has_left(&mut self) -> bool {
         self.is_gone = [1, 2].map(|fd| is_broken(standard(fd)));
         self.is_gone == [true; 2]
@@ -45,7 +45,8 @@ fn standard(fd: i32) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Whether a pipe has lost its reader, or a terminal or a connection was hung up. A file is never broken.
+/// Whether a pipe has lost its reader, or a terminal or a connection was hung up. A file is never
+/// broken.
 fn is_broken(fd: impl AsFd) -> bool {
     let mut polled = [PollFd::new(fd.as_fd(), PollFlags::empty())];
     let broken = PollFlags::POLLERR | PollFlags::POLLHUP;

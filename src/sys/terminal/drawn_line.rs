@@ -1,5 +1,5 @@
-//! One line on the terminal of standard error that is drawn again and again, and leaves no trace: it is
-//! erased also if a signal ends or stops this process.
+//! One line on standard error's terminal that is redrawn often and leaves no trace: it is erased
+//! even if a signal ends or stops this process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,14 +12,14 @@ use crate::sys::signals;
 /// Moves to the beginning of the line and clears it.
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// Signals whose default effect ends a process, and that people or their terminals send.
+/// Signals that end a process by default and that people or their terminals send.
 const ENDING: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 /// Whether the line of this process is on the screen, and the cursor behind it.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// From now on, signals that end or stop this process erase the line first. A signal that is ignored
-/// stays ignored. The effects of the signals are what they were, and so they are after an exec.
+/// From now on, signals that end or stop this process erase the line first. An ignored signal stays
+/// ignored. Each signal keeps its effect, also after an exec.
 pub fn erase_on_signals() {
     for signal in ENDING {
         signals::handle_default(signal, erase_and_end);
@@ -27,11 +27,12 @@ pub fn erase_on_signals() {
     signals::handle_default(libc::SIGTSTP, erase_and_stop);
 }
 
-/// Draws the line with `write`. If a signal erases the line before `write` returns, as when the process
-/// is stopped and goes on, the line is drawn anew: nobody knows how much of it was written after that.
+/// Draws the line with `write`. If a signal erases the line before `write` returns, as when the
+/// process is stopped and continued, draws it again: it is unknown how much of it was written after
+/// that.
 pub fn draw(mut write: impl FnMut()) {
     loop {
-        // A signal that comes from here on erases the line.
+        // From here on, a signal erases the line.
         DRAWN.store(true, Ordering::Relaxed);
         write();
         if is_drawn() {
@@ -53,13 +54,13 @@ pub fn erase() {
     }
 }
 
-/// Erases the line of another process, behind which the cursor is. Async-signal-safe.
+/// Erases another process's line, with the cursor behind it. Async-signal-safe.
 pub fn erase_any() {
-    // SAFETY: the bytes live for ever, and their number is right. A failure changes nothing.
+    // SAFETY: the bytes live forever, and their number is right. A failure changes nothing.
     unsafe { libc::write(libc::STDERR_FILENO, ERASE.as_ptr().cast(), ERASE.len()) };
 }
 
-/// Leaves the line where it is: something else was written behind it.
+/// Leaves the line where it is: other output was written behind it.
 pub fn forget() {
     DRAWN.store(false, Ordering::Relaxed);
 }
@@ -72,10 +73,10 @@ extern "C" fn erase_and_end(signal: c_int) {
 extern "C" fn erase_and_stop(signal: c_int) {
     let errno = Errno::last_raw();
     erase();
-    // Others may draw while this process is stopped.
+    // Other processes may draw while this one is stopped.
     shared::let_go();
     signals::by_default(signal);
-    // The process goes on.
+    // The process continues.
     signals::handle(signal, erase_and_stop);
     Errno::set_raw(errno);
 }

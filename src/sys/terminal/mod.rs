@@ -1,4 +1,4 @@
-//! Drawing on a terminal that other processes use too, or that takes nothing for a while.
+//! Drawing on a terminal that other processes also use, or that accepts no output for a while.
 
 pub mod audience;
 pub mod drawn_line;

@@ -1,4 +1,5 @@
-//! Writing to a terminal that may take nothing: stopped by Ctrl-S, or behind a connection that stands still.
+//! Writing to a terminal that may accept no output: stopped by Ctrl-S, or behind a stalled
+//! connection.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -10,19 +11,19 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{FlushArg, tcflush};
 
-/// For how long the last words wait for a terminal that takes nothing.
+/// How long the last output waits for a terminal that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A terminal, for writing.
 #[derive(Debug)]
 pub struct TerminalOutput {
-    /// The device. It was opened anew where that is possible: other processes share the first
-    /// description, and must not find it non-blocking.
+    /// The device, reopened if possible: other processes share the first description, and must not
+    /// find it non-blocking.
     device: File,
 }
 
 impl TerminalOutput {
-    /// Opens the terminal of a descriptor anew. Where the user may not, as after su(1), writes block.
+    /// Reopens the terminal of a descriptor. If the user may not, as after su(1), writes block.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -38,18 +39,19 @@ impl TerminalOutput {
         Ok(Self { device })
     }
 
-    /// Writes all, but only until `stop` can be read. Returns whether all is written.
+    /// Writes everything, but stops when `stop` becomes readable. Returns whether everything was
+    /// written.
     ///
     /// # Errors
-    /// The terminal cannot be written, as when it is gone.
+    /// The terminal cannot be written, for example because it is gone.
     pub fn write_until(&self, bytes: &[u8], stop: BorrowedFd<'_>) -> io::Result<bool> {
         self.write(bytes, Some(stop), PollTimeout::NONE)
     }
 
-    /// Writes the last words. A terminal that takes nothing loses what it was to show before.
+    /// Writes the last output. Discards earlier output that the terminal has not accepted.
     ///
     /// # Errors
-    /// The terminal cannot be written, as when it is gone.
+    /// The terminal cannot be written, for example because it is gone.
     pub fn write_last(&self, bytes: &[u8]) -> io::Result<()> {
         let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
         if !self.write(bytes, None, patience)? {
@@ -59,7 +61,7 @@ impl TerminalOutput {
         Ok(())
     }
 
-    /// Writes all. Gives up if the terminal takes nothing for that time.
+    /// Writes everything. Gives up if the terminal accepts nothing for `patience`.
     fn write(
         &self,
         mut bytes: &[u8],
@@ -81,7 +83,7 @@ impl TerminalOutput {
         Ok(true)
     }
 
-    /// Waits until the terminal takes more. Returns whether it does.
+    /// Waits until the terminal accepts more. Returns whether it does.
     fn wait(&self, stop: Option<BorrowedFd<'_>>, patience: PollTimeout) -> io::Result<bool> {
         let mut fds = vec![PollFd::new(self.device.as_fd(), PollFlags::POLLOUT)];
         fds.extend(stop.map(|stop| PollFd::new(stop, PollFlags::POLLIN)));
@@ -105,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// More than a terminal takes that nobody reads.
+    /// More than a terminal accepts while no process reads it.
     const MUCH: usize = 1 << 20;
 
     fn terminal() -> (File, OwnedFd) {
@@ -149,7 +151,7 @@ mod tests {
         File::from(now).write_all(b"!").unwrap();
         assert!(!output.write_until(&vec![b'x'; MUCH], stop.as_fd()).unwrap());
         output.write_last(b"good bye").unwrap();
-        // The description that others share is as it was.
+        // The description that others share is unchanged.
         let flags = nix::fcntl::fcntl(&slave, nix::fcntl::FcntlArg::F_GETFL).unwrap();
         assert_eq!(flags & libc::O_NONBLOCK, 0);
         drop((output, slave));

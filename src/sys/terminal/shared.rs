@@ -1,13 +1,8 @@
-//! Processes that wait on one terminal agree on one of them, which draws for all.
-//!
-//! The terminal's own device is what they lock, in single bytes (`F_OFD_SETLK`, Linux 3.15): one byte for
-//! the process that draws, one while its line is on the screen, and one for each that waits. The kernel
-//! drops these locks when a process ends, however it ends, and another one takes over; a process that is
-//! stopped by the terminal (Ctrl-Z) lets them go itself. No file is left behind, and processes of several
-//! users or daemons agree as well.
-//!
-//! A process that is stopped by SIGSTOP, or frozen, keeps its locks. So the one that draws also says its
-//! number, by one more byte, and where it is stopped another one draws in its place until it goes on.
+//! Processes that wait on one terminal elect one of them, which draws for all. They lock single
+//! bytes of the terminal's own device (`F_OFD_SETLK`, Linux 3.15): one for the drawer, one while
+//! its line is on the screen, and one for each process that waits. The kernel drops the locks of a
+//! process that ends, and another takes over; a stop by the terminal (Ctrl-Z) releases them too. No
+//! file remains, and users and daemons share the scheme.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -26,18 +21,20 @@ use crate::sys::process::{RunState, run_state};
 /// The most processes that are counted.
 const COUNTED_MAX: usize = 999;
 
-/// The largest number of a process.
+/// The largest pid.
 const PID_MAX: off_t = 1 << 22;
 
-/// How many processes can be stopped, each as it draws in the place of the one before.
+/// The number of places for drawers. A process that SIGSTOP stops, or that is frozen, keeps its
+/// locks. So a drawer also locks a byte that states its pid, and while it is stopped, another
+/// process draws in its place.
 const DRAWERS: off_t = 4;
 
-/// The bytes, counted from [`SharedTerminal::first`]: of the process that draws and of those that draw in
-/// its place, from 0 on; of the line on the screen; and of process 0.
+/// The bytes, counted from [`SharedTerminal::first`]: from 0 on, those of the drawer and of its
+/// substitutes; then that of the line on the screen; then that of process 0.
 const LINE: off_t = DRAWERS;
 const PROCESSES: off_t = DRAWERS + 1;
 
-/// The byte by which process 0 would say that it has the byte of this drawer.
+/// The byte by which process 0 would state that it has this drawer's byte.
 const fn name_of(drawer: off_t) -> off_t {
     PROCESSES + (drawer + 1) * (PID_MAX + 1)
 }
@@ -48,13 +45,13 @@ static DEVICE: AtomicI32 = AtomicI32::new(-1);
 /// One process among those that wait on a terminal. Dropping it leaves the others.
 #[derive(Debug)]
 pub struct SharedTerminal {
-    /// The device, opened anew: the locks belong to this very description.
+    /// The device, reopened: the locks belong to this description.
     device: File,
     /// The first byte of this terminal.
     first: off_t,
-    /// The number of the process.
+    /// The pid of the process.
     pid: off_t,
-    /// Which of the drawers it is.
+    /// The drawer that it is, if any.
     drawer: Cell<Option<off_t>>,
 }
 
@@ -78,12 +75,13 @@ impl SharedTerminal {
         Ok(shared)
     }
 
-    /// Whether this process draws. It does from the first time on when no other one did, or when those
-    /// that did are stopped, until one of them goes on. If the kernel does not lock this device, each
-    /// process draws.
+    /// Whether this process draws. It does from the first time that no other process draws, or that
+    /// all that do are stopped, until one of them continues. If the kernel does not lock this
+    /// device, each process draws.
     #[must_use]
     pub fn draws(&self) -> bool {
-        // It may have let its bytes go meanwhile. A byte that it has is its own.
+        // It may have released its byte meanwhile. Locking a byte that it still has changes
+        // nothing.
         self.count();
         let place = self.place();
         if let Some(before) = self.drawer.replace(place).filter(|before| Some(*before) != place) {
@@ -92,7 +90,8 @@ impl SharedTerminal {
         place.is_some()
     }
 
-    /// The first drawer's place that this process has or can have, if all before it are stopped.
+    /// The first drawer's place that this process has or can take, if the processes in all places
+    /// before it are stopped.
     fn place(&self) -> Option<off_t> {
         for drawer in 0..DRAWERS {
             if !matches!(self.lock(drawer), Err(Errno::EAGAIN | Errno::EACCES)) {
@@ -112,15 +111,15 @@ impl SharedTerminal {
         }
     }
 
-    /// Whether the other process that has this drawer's place is stopped. One that has not said its
-    /// number yet is not.
+    /// Whether the other process that has this drawer's place is stopped. One that has not stated
+    /// its pid yet does not count as stopped.
     fn is_stopped(&self, drawer: off_t) -> bool {
         let start = name_of(drawer);
         let pid = self.locked(start, PID_MAX + 1).and_then(|at| u32::try_from(at - start).ok());
         pid.is_some_and(|pid| matches!(run_state(pid), RunState::Stopped | RunState::Frozen))
     }
 
-    /// Tells the others whether the line of this process is on the screen.
+    /// Shows the others whether the line of this process is on the screen.
     pub fn set_drawn(&self, is_drawn: bool) {
         let _ = if is_drawn { self.lock(LINE) } else { self.set(LINE, libc::F_UNLCK) };
     }
@@ -131,7 +130,7 @@ impl SharedTerminal {
         self.locked(LINE, 1).is_some()
     }
 
-    /// How many processes wait on this terminal, this one among them.
+    /// How many processes wait on this terminal, including this one.
     #[must_use]
     pub fn waiting(&self) -> usize {
         let mut found = 1;
@@ -165,7 +164,7 @@ impl SharedTerminal {
         fcntl(&self.device, FcntlArg::F_OFD_SETLK(&byte)).map(drop)
     }
 
-    /// A byte of these that another process has locked.
+    /// One of these bytes that another process has locked.
     fn locked(&self, start: off_t, length: off_t) -> Option<off_t> {
         let mut found = bytes(self.first + start, length, libc::F_WRLCK);
         fcntl(&self.device, FcntlArg::F_OFD_GETLK(&mut found)).ok()?;
@@ -180,10 +179,11 @@ impl Drop for SharedTerminal {
     }
 }
 
-/// Lets all bytes go that this process has locked. Async-signal-safe.
+/// Releases all bytes that this process has locked. Async-signal-safe.
 pub(super) fn let_go() {
     let all = bytes(0, 0, libc::F_UNLCK);
-    // SAFETY: the structure lives over the call. Without a descriptor the call fails and does nothing.
+    // SAFETY: the structure outlives the call. Without a descriptor the call fails and does
+    // nothing.
     unsafe { libc::fcntl(DEVICE.load(Ordering::Relaxed), libc::F_OFD_SETLK, &raw const all) };
 }
 
@@ -192,7 +192,7 @@ fn open(device: &str) -> io::Result<File> {
     options.read(true).write(true).custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK).open(device)
 }
 
-/// The number of a device, as far as it has room above the bytes of processes.
+/// The part of a device number for which there is room above the bytes of processes.
 fn number(device: libc::dev_t) -> u32 {
     u32::try_from(device & 0x3fff_ffff).unwrap_or_default()
 }
@@ -227,8 +227,8 @@ mod tests {
         shared
     }
 
-    /// A process that another test starts has a copy of the locks of one that has left, until it executes
-    /// its program.
+    /// A process that another test starts has a copy of the locks of one that has left, until it
+    /// executes its program.
     #[track_caller]
     fn until_draws(shared: &SharedTerminal) {
         wait_until("the locks of the process that left are free", || shared.draws());

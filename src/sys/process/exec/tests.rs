@@ -9,7 +9,8 @@ fn put(file: &Path, mode: u32, text: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// `one` contains `x`, which cannot be executed. `two` contains `x`, which can, and the folder `y`.
+/// `one` contains an `x` that cannot be executed. `two` contains an `x` that can, and the folder
+/// `y`.
 fn folders() -> (tempfile::TempDir, OsString) {
     let top = tempfile::tempdir().unwrap();
     let (one, two) = (top.path().join("one"), top.path().join("two"));
@@ -71,7 +72,7 @@ fn a_missing_program_is_not_found() {
     assert!(matches!(lookup, Lookup::NotFound), "{lookup:?}");
 }
 
-/// An ordinary user may keep root's PATH, after `su` without `-`. For root, every folder can be searched.
+/// An ordinary user may keep root's PATH after `su` without `-`. Root can search every folder.
 #[test]
 fn a_folder_that_cannot_be_searched_holds_no_command() {
     const AS_ANOTHER_USER: &str = "sys::process::exec::tests::looks_as_another_user";
@@ -136,7 +137,7 @@ fn an_empty_element_of_path_is_the_current_folder() {
 
 const BECOMES: &str = "sys::process::exec::tests::becomes";
 
-/// Plays `becomes`, which does what `WHAT` says. Returns what the new program wrote to its stdout.
+/// Plays `becomes`, which does what `WHAT` names. Returns what the new program wrote to its stdout.
 fn become_what(what: &str, file: &Path) -> Vec<u8> {
     let mut command = rerun::command(BECOMES, "");
     let output = command.env("WHAT", what).env("FILE", file).output().unwrap();
@@ -157,8 +158,8 @@ fn becomes() {
     let odd = ["B\u{7}=2", "A=1", "NOTHING", "=odd", "CANAL_KEY=old", "", "A=again"];
     println!("START");
     let error = match std::env::var("WHAT").unwrap().as_str() {
-        // First runs this scene again in an odd environment, then cat, which shows what is left of
-        // it.
+        // First runs this scene again in an odd environment, then cat, which shows the environment
+        // that remains.
         "environment" => {
             let program = std::env::current_exe().unwrap();
             let mut set: Vec<_> = odd.iter().map(|entry| CString::new(*entry).unwrap()).collect();
