@@ -1,4 +1,4 @@
-//! Becoming the command in place.
+//! Turns this process into the command.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,11 +14,11 @@ use super::environment::{hold_variable, of_a_new_session};
 use super::jobserver;
 use super::{ChildChannel, Command, LostHold, NotRun, Variables, variables};
 
-/// From which number on the descriptors that descendants keep are put, if the limit allows: above
-/// those that scripts and shells use.
+/// The lowest number for the descriptors that descendants keep, if the limit allows: above those
+/// that scripts and shells use.
 const CHILDREN_FD_AT_LEAST: i32 = 512;
 
-/// What canal's caller asked for, as far as the command's environment says it.
+/// The part of the caller's request that the command's environment shows.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The tag of the request.
@@ -41,13 +41,13 @@ pub enum NotBegun {
 }
 
 /// Becomes the command in the same process. The command gets everything that canal's caller passed
-/// on. From canal it gets only the variables of the grant, and with `--with-children` the
-/// descriptor that keeps the hold.
+/// on; canal adds only the variables of the grant, and with `--with-children` the descriptor that
+/// keeps the hold.
 ///
-/// `child_channel` is what [`supervise`](super::supervise()) gave to the child, `None` without a
-/// supervisor.
+/// `child_channel` is the channel that [`supervise`](super::supervise()) gave to the child, `None`
+/// without a supervisor.
 ///
-/// Returns only if the command was not started. The lock is then given back, or was lost.
+/// Returns only if the command was not started. By then the lock has been released or lost.
 pub fn become_command(
     command: &Command,
     client: &mut Client,
@@ -64,15 +64,15 @@ pub fn become_command(
     let held = page.as_ref().map(|page| (page, grant.token));
     let not_begun = begin(command, variables, (children, jobserver), held, child_channel);
     if matches!(not_begun, NotBegun::Lost(_)) {
-        // The daemon cannot be reached, and the hold ends with this process anyway.
+        // The daemon is unreachable, and the hold ends with this process anyway.
         return not_begun;
     }
     give_back(client, grant);
     not_begun
 }
 
-/// The same for a lock over nodes, which the coordinator gives back. `page` says until when it is
-/// safe, `token` is for messages.
+/// The same for a lock over nodes, which the coordinator releases. `page` states how long it is
+/// safe; `token` is for messages.
 pub fn become_command_over_nodes(
     command: &Command,
     variables: &Variables,
@@ -91,8 +91,8 @@ fn begin(
     child_channel: Option<ChildChannel>,
 ) -> NotBegun {
     let begin = || {
-        // The parent is told before the descriptor is duplicated without close-on-exec, and its
-        // end of the channel closes with the exec.
+        // Report to the parent before duplicating the descriptor without close-on-exec; the child's
+        // end of the channel closes at the exec.
         if let Some(child_channel) = &child_channel
             && child_channel.granted(children.as_ref(), held).is_err()
         {
@@ -107,7 +107,7 @@ fn begin(
             Err(error) => return NotBegun::NotRun(NotRun::after_exec(command, error)),
         }
         startup::restore();
-        // The last check before the exec: a process that was stopped meanwhile notices here that
+        // The last check before the exec: a process that was stopped meanwhile finds out here that
         // its lock is lost.
         if let Some(lost) =
             held.and_then(|(page, token)| LostHold::found(page, token, boottime_ms()))
@@ -126,7 +126,7 @@ fn begin(
 
 fn give_back(client: &mut Client, grant: Grant) {
     for key in grant.keys {
-        // A failure changes nothing: the hold ends with this process in a moment.
+        // A failure changes nothing: the hold is about to end with this process.
         let _ = client.release(&Release { key: Some(key.key.into()), ..Release::default() }, None);
     }
 }

@@ -1,4 +1,4 @@
-//! A command that was found, or why it cannot be run.
+//! A command that was found, or the reason why it cannot be run.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,20 +9,20 @@ use crate::sys::process::exec::{Lookup, lookup};
 
 use super::OwnCode;
 
-/// A command whose file was found before the request is sent, so that a typing error never waits in
-/// a queue.
+/// A command whose file was found before the request is sent, so that a typing error does not wait
+/// in a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The file.
     pub file: PathBuf,
-    /// Its arguments, the name by which it was called first; any bytes, never empty.
+    /// Its arguments, with the name by which it was called first; any bytes, never empty.
     pub argv: Vec<OsString>,
 }
 
 /// Why a command was not run. Its text begins with the command.
 #[derive(Debug)]
 pub struct NotRun {
-    /// The file that was found, or the command as it was called where none was.
+    /// The file that was found; without one, the command as it was called.
     pub command: OsString,
     /// [`OwnCode::NotFound`] or [`OwnCode::NotExecutable`].
     pub code: OwnCode,
@@ -52,12 +52,12 @@ impl Command {
 }
 
 impl NotRun {
-    /// What a failed exec means.
+    /// The reason for a failed exec.
     pub(super) fn after_exec(command: &Command, error: io::Error) -> Self {
         let file = || command.file.clone().into_os_string();
         let (command, code, error) = match error.raw_os_error() {
             Some(libc::ENOENT) if command.file.exists() => {
-                // So does every shell: 127, though the file itself is there.
+                // Every shell does this too: 127, although the file itself exists.
                 let text = "its interpreter was not found";
                 (file(), OwnCode::NotFound, io::Error::new(io::ErrorKind::NotFound, text))
             }

@@ -1,7 +1,7 @@
-//! What the command's environment says of its hold.
+//! The variables that describe a hold to its command.
 //!
-//! Every variable of canal's own is set or *unset*, so that nothing of an enclosing `canal run`
-//! shines through.
+//! Sets or *unsets* every variable of canal, so that the command sees none from an enclosing `canal
+//! run`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,25 +21,25 @@ const NODES: &str = "CANAL_NODES";
 pub const SESSION: &str = "CANAL_SESSION";
 /// The variable that names the frame of the enclosing `canal run`.
 pub const FRAME: &str = "CANAL_FRAME";
-/// The variable that names the enclosing run over nodes. A plain `canal run` leaves it as it is, unless it
-/// begins a new session.
+/// The variable that names the enclosing run over nodes. A plain `canal run` leaves it unchanged,
+/// unless it begins a new session.
 pub const RUN: &str = "CANAL_RUN";
 /// The variable that lists the nodes of all enclosing runs over nodes.
 pub const RUN_NODES: &str = "CANAL_RUN_NODES";
-/// The variable that hands down the leases over nodes under which a process runs: their handles with blanks
-/// between them, that of the outermost run first.
+/// The variable that hands down the leases over nodes under which a process runs: their handles,
+/// separated by blanks, that of the outermost run first.
 pub const UNDER: &str = "CANAL_UNDER";
 /// The variable that names the socket of the daemon.
 pub const SOCKET: &str = "CANAL_SOCKET";
 
-/// The variable that names the holds, over an engine, that a process runs under: tags with blanks
-/// between them, that of the outermost `canal run` first.
+/// The variable that names the holds, over an engine, under which a process runs: tags separated by
+/// blanks, that of the outermost `canal run` first.
 pub const HOLD: &str = HOLD_VARIABLE;
 
-/// Variables to set, or with `None` to unset; everything else of the environment stays.
+/// Variables to set, or to unset if the value is `None`. The rest of the environment stays.
 pub type Variables = Vec<(Cow<'static, str>, Option<OsString>)>;
 
-/// The run over nodes that the environment of this process names, if it names one.
+/// The run over nodes that this process's environment names, if any.
 #[must_use]
 pub fn run() -> Option<RunId> {
     std::env::var(RUN).ok()?.parse().ok()
@@ -68,8 +68,8 @@ fn named<const N: usize>(variables: [(&'static str, Option<OsString>); N]) -> Va
     variables.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
-/// The slots of a grant: those of the first key under the plain names, and those of each key under names that
-/// end with the key. `CANAL_SLOTS` lists the slots of all keys.
+/// The slots of a grant: those of the first key under the plain names, and those of each key under
+/// names with the key as suffix. `CANAL_SLOTS` lists the slots of all keys.
 fn of_slots(keys: &[GrantedKey]) -> Variables {
     let mut variables: Variables = Vec::new();
     let all: Vec<SlotInfo> = keys.iter().flat_map(|key| &key.slots).copied().collect();
@@ -90,7 +90,7 @@ fn list(slots: &[SlotInfo]) -> OsString {
     slots.iter().map(|slot| slot.slot.to_string()).collect::<Vec<_>>().join(",").into()
 }
 
-/// The slot and the bucket, where exactly one slot is held.
+/// The slot and the bucket, if the hold has exactly one slot.
 fn of_one(slot: Cow<'static, str>, bucket: Cow<'static, str>, slots: &[SlotInfo]) -> Variables {
     let one = if let [one] = slots { Some(one) } else { None };
     let number = |number: u64| OsString::from(number.to_string());
@@ -98,13 +98,13 @@ fn of_one(slot: Cow<'static, str>, bucket: Cow<'static, str>, slots: &[SlotInfo]
     vec![(slot, one.map(|one| number(one.slot))), (bucket, in_bucket)]
 }
 
-/// A key in the name of a variable: `gpu/0` is `GPU_0`.
+/// A key as part of a variable's name: `gpu/0` becomes `GPU_0`.
 fn suffix(key: &str) -> String {
     let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     key.chars().map(upper).collect()
 }
 
-/// Two of these keys whose variables would have the same name, and the end of that name.
+/// Two of these keys whose variables would have the same name, and the suffix of that name.
 #[must_use]
 pub fn clash<'a>(keys: impl IntoIterator<Item = &'a str>) -> Option<(&'a str, &'a str, String)> {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
@@ -115,16 +115,16 @@ pub fn clash<'a>(keys: impl IntoIterator<Item = &'a str>) -> Option<(&'a str, &'
     })
 }
 
-/// What hides the enclosing runs over nodes from what runs in a new session.
+/// The variables that hide the enclosing runs over nodes from a new session.
 pub fn of_a_new_session() -> Variables {
     named([RUN, RUN_NODES, UNDER].map(|name| (name, None)))
 }
 
-/// The variables of a grant over nodes. `keys` are those of the request, `nodes` the names of the nodes
-/// that hold it, `token` is `None` where the requirement excludes nobody. `single` is what the only
-/// node granted, where one is enough. No session and no frame is named: the command holds leases. `run` is
-/// the name of the request, by which those who look for deadlocks know what is asked within it. `under` are
-/// the leases that are handed down.
+/// The variables of a grant over nodes. `keys` are those of the request, `nodes` the names of the
+/// nodes that hold it; `token` is `None` if the requirement does not exclude other holders.
+/// `single` is the grant of the only node, if one is enough. Names no session and no frame: the
+/// command holds leases. `run` is the name of the request, by which deadlock detection recognizes
+/// requests made within it. `under` are the leases to hand down.
 #[must_use]
 pub fn variables_over_nodes(
     run: RunId,
@@ -150,13 +150,13 @@ pub fn variables_over_nodes(
     ]);
     variables.extend(match single {
         Some(grant) => of_slots(&grant.keys),
-        // Slots of different nodes have nothing to do with each other.
+        // Slots of different nodes are unrelated.
         None => named([SLOTS, SLOT, BUCKET].map(|name| (name, None))),
     });
     variables
 }
 
-/// The nodes of the enclosing runs, and then those of this one, each once.
+/// The nodes of the enclosing runs, then those of this one, each once.
 fn run_nodes(around: Option<&str>, nodes: &[String]) -> String {
     let mut all: Vec<&str> = around.unwrap_or_default().split(',').collect();
     all.retain(|node| !node.is_empty());
@@ -168,8 +168,8 @@ fn run_nodes(around: Option<&str>, nodes: &[String]) -> String {
     all.join(",")
 }
 
-/// The variable by which the daemon finds what was started under a hold that can be lost. What an
-/// enclosing `canal run` put there stays: what it holds can be lost, too.
+/// The variable by which the daemon finds the processes that were started under a hold that can be
+/// lost. Keeps the tags of an enclosing `canal run`, whose holds can be lost too.
 #[must_use]
 pub fn hold_variable(tag: Tag) -> (Cow<'static, str>, Option<OsString>) {
     let mut value = std::env::var_os(HOLD).unwrap_or_default();
@@ -221,7 +221,7 @@ mod tests {
         shown
     }
 
-    /// The variables of slots, those that are set.
+    /// The variables of slots that are set.
     fn slots(keys: &[(&str, Slots<'_>)]) -> Vec<String> {
         let mut shown = shown(&grant(keys), None);
         let is_of_slots = |it: &String| it.contains("SLOT") || it.contains("BUCKET");

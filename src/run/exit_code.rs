@@ -1,6 +1,6 @@
 //! canal's own exit codes.
 //!
-//! They follow timeout(1), and EX_TEMPFAIL of sysexits for "not acquired"; every other code is the
+//! They follow timeout(1), and EX_TEMPFAIL of sysexits for "not acquired". Every other code is the
 //! command's.
 
 use std::process::ExitCode;
@@ -8,11 +8,11 @@ use std::process::ExitCode;
 /// The exit code for success.
 pub const SUCCESS: u8 = 0;
 
-/// An exit code of canal's own.
+/// An exit code that canal itself returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OwnCode {
-    /// Busy and not to wait, the wait is over, or refused to end a deadlock.
+    /// Busy and not to wait, timed out, or refused to end a deadlock.
     NotAcquired = 75,
     /// The lock was lost while the command ran.
     LockLost = 122,
@@ -20,7 +20,7 @@ pub enum OwnCode {
     TimeOver = 124,
     /// canal itself failed: usage, no daemon, permission.
     Failed = 125,
-    /// The command was found and cannot be executed.
+    /// The command was found but cannot be executed.
     NotExecutable = 126,
     /// The command was not found.
     NotFound = 127,

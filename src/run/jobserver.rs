@@ -1,4 +1,4 @@
-//! What a build needs to find its jobserver: two descriptors and `MAKEFLAGS`.
+//! The two descriptors and the `MAKEFLAGS` by which a build finds its jobserver.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,12 +9,12 @@ use crate::client::JobserverEnds;
 use crate::sys::fds;
 
 const MAKEFLAGS: &str = "MAKEFLAGS";
-/// Cargo looks here first, so that what an enclosing cargo put there would hide ours.
+/// Cargo looks here first, so a value from an enclosing cargo would hide ours.
 const CARGO_MAKEFLAGS: &str = "CARGO_MAKEFLAGS";
 /// Written by old versions of make, and read by jobserver clients after `MAKEFLAGS`.
 const MFLAGS: &str = "MFLAGS";
 
-/// Has the command inherit the ends of its jobserver, and names them in its environment.
+/// Lets the command inherit the ends of its jobserver, and names them in its environment.
 pub(super) fn inherit(ends: JobserverEnds, at_least: i32) -> io::Result<Variables> {
     let read = fds::inherit(ends.offers, at_least)?;
     let write = fds::inherit(ends.returns, at_least)?;
@@ -22,7 +22,7 @@ pub(super) fn inherit(ends: JobserverEnds, at_least: i32) -> io::Result<Variable
     Ok(vec![(MAKEFLAGS.into(), Some(flags)), (CARGO_MAKEFLAGS.into(), None), (MFLAGS.into(), None)])
 }
 
-/// The flags that a caller of make set, with this jobserver instead of another one. make writes its
+/// The flags from make's caller, with this jobserver in place of another one. make writes its
 /// one-letter flags first, and the variables of its command line last, after `--`.
 fn makeflags(before: &OsStr, read: i32, write: i32) -> OsString {
     let words: Vec<&[u8]> =

@@ -10,28 +10,29 @@ pub struct LostHold {
     pub token: u64,
     /// Why.
     pub why: Why,
-    /// From when on the hold no longer protects anything.
+    /// From this time on the hold protects nothing.
     pub at: u64,
-    /// When the engine was last known to be reached.
+    /// When the engine was last known to be reachable.
     pub reached_at: u64,
-    /// What people know the engine by.
+    /// The name of the engine in messages.
     pub engine: String,
-    /// What people know this host by.
+    /// The name of this host in messages.
     pub host: String,
-    /// What becomes of the command; `None` if it had not begun.
+    /// What happens to the command; `None` if it had not begun.
     pub then: Option<OnLost>,
     /// Whether the kernel refuses to signal the command.
     pub is_refused: bool,
 }
 
 impl LostHold {
-    /// The loss of the hold with this token, if the page says at `now` that it is lost or may be.
+    /// The loss of the hold with this token, if at `now` the page reports it as lost or possibly
+    /// lost.
     pub(super) fn found(page: &Reader, token: u64, now: u64) -> Option<Self> {
         let state = page.state();
         state.is_over(now).then(|| Self::of(page, &state, token, now))
     }
 
-    /// The loss of the hold with this token, by the state of the page at `now`.
+    /// The loss of the hold with this token, from the state of the page at `now`.
     pub(super) fn of(page: &Reader, state: &State, token: u64, now: u64) -> Self {
         Self {
             token,

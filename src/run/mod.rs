@@ -1,10 +1,9 @@
-//! Becoming the command, or supervising it as its parent.
+//! Becomes the command, or supervises it as its parent.
 //!
-//! By default `canal run` becomes the command: [`become_command()`]. Where an option needs a parent
-//! ([`Limits`]), or where the daemon works over an engine so that a lock can be lost,
-//! [`supervise()`] forks first. The child then takes the lock and becomes the command in the same
-//! way. So the owner of the lock is always the process that is the command, and the death of a
-//! parent never frees the lock under a running command.
+//! By default `canal run` becomes the command ([`become_command()`]). With an option that needs a
+//! parent ([`Limits`]), or over an engine, where a lock can be lost, [`supervise()`] forks first;
+//! the child then takes the lock and becomes the command in the same way. So the owner of the lock
+//! is always the command itself, and the death of a parent never frees the lock under it.
 //!
 //! Invariant: the command finds everything as canal's caller set it.
 

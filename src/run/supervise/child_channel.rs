@@ -1,8 +1,8 @@
-//! What child and parent tell each other before the command starts.
+//! The messages between child and parent before the command starts.
 //!
 //! Each message is one packet. The child reports that it has its lock. If the lock came with a
 //! deadline page, the child then waits until the parent has the page and is ready to act on it. The
-//! channel ends with the exec, or with the end of the child.
+//! channel ends at the exec, or with the end of the child.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,21 +49,22 @@ pub(super) fn channel() -> io::Result<(Channel, ChildChannel)> {
 }
 
 impl ChildChannel {
-    /// Has the child end with its parent until [`Self::granted`]: a place in the queue must not
+    /// Makes the child end with its parent until [`Self::granted`]: a place in the queue must not
     /// outlast the job that waits.
     ///
     /// # Errors
-    /// The parent has ended.
+    /// The parent has already ended.
     pub(super) fn end_with_parent(&self) -> io::Result<()> {
         end_with_parent(self.0.as_fd())
     }
 
-    /// Tells the parent that the lock is held and the command starts. `children` is the descriptor
-    /// that keeps the hold, which the parent gets too. `held` is the page and the token of a hold
-    /// that can be lost; then this returns when the parent is ready to end the command in time.
+    /// Reports to the parent that the lock is held and the command starts. `children` is the
+    /// descriptor that keeps the hold; the parent gets it too. `held` is the page and the token of
+    /// a hold that can be lost. In that case, returns once the parent is ready to end the command
+    /// in time.
     ///
-    /// From then on, the end of the parent does not end the process: the command keeps its lock. If
-    /// the parent is killed before that, the process ends with it, and the daemon frees the lock.
+    /// From then on, the end of the parent no longer ends this process: the command keeps its lock.
+    /// If the parent is killed before, this process ends with it, and the daemon frees the lock.
     ///
     /// # Errors
     /// The parent has ended.
@@ -98,15 +99,15 @@ impl ChildChannel {
         }
     }
 
-    /// Tells the parent that the command does not begin.
+    /// Reports to the parent that the command does not begin.
     pub fn not_begun(self) {
-        // A parent that has ended need not know.
+        // A parent that has ended does not need the message.
         let _ = fds::send(self.0.as_fd(), &[NOT_BEGUN], &[], 0);
     }
 }
 
 impl Channel {
-    /// The next message, if there is one; the inner `None` is the end of the channel.
+    /// The next message, if there is one; an inner `None` is the end of the channel.
     pub(super) fn receive(&self) -> io::Result<Option<Option<ChildMessage>>> {
         let mut buffer = [0; 16];
         let mut received = Vec::new();
@@ -116,7 +117,7 @@ impl Channel {
                 Err(error) => {
                     return match error.raw_os_error().map(Errno::from_raw) {
                         Some(Errno::EAGAIN | Errno::EINTR) => Ok(None),
-                        // The child was killed with something unread.
+                        // The child was killed while a message to it was unread.
                         Some(Errno::ECONNRESET) => Ok(Some(None)),
                         _ => Err(error),
                     };
@@ -140,9 +141,9 @@ impl Channel {
         Ok(Some(Some(word)))
     }
 
-    /// Tells the child that the parent is ready.
+    /// Reports to the child that the parent is ready.
     pub(super) fn ready(&self) {
-        // A child that has ended need not know.
+        // A child that has ended does not need the message.
         let _ = fds::send(self.0.as_fd(), &[READY], &[], 0);
     }
 }

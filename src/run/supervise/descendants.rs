@@ -1,7 +1,7 @@
 //! The descendants of the command that are children of this process.
 //!
 //! A subreaper adopts every descendant whose parent has ended. So while a descendant lives, this
-//! process has a child: the descendant, or an ancestor of it.
+//! process has a child: the descendant or one of its ancestors.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use crate::sys::process::child::{Reap, children, ended};
 /// Which children are descendants of the command.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    /// Children that this process had before, which are not the command's. `None` while this
-    /// process adopts no orphans.
+    /// Children that this process had before the command. `None` while this process adopts no
+    /// orphans.
     before: Option<Vec<Pid>>,
 }
 
 impl Descendants {
-    /// Nobody is adopted.
+    /// Adopts no process yet.
     pub(super) fn unknown() -> Self {
         Self { before: None }
     }
@@ -36,14 +36,14 @@ impl Descendants {
         Ok(())
     }
 
-    /// Reaps the children that have ended, and returns the descendants that live; never those that are
-    /// known (the command itself, a daemon that serves others as well).
+    /// Reaps the children that have ended, and returns the living descendants, without those that
+    /// are known (the command itself, a daemon that also serves other clients).
     pub(super) fn living(&mut self, is_known: impl Fn(Pid) -> bool) -> io::Result<Vec<Pid>> {
         let Some(before) = &mut self.before else { return Ok(Vec::new()) };
         let mut children = children()?;
         children.retain(|pid| !is_known(*pid));
         children.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
-        // A descendant may get the number of one that was reaped.
+        // A descendant may get the pid of one that was reaped.
         before.retain(|pid| children.contains(pid));
         children.retain(|pid| !before.contains(pid));
         Ok(children)

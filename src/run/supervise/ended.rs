@@ -12,15 +12,15 @@ pub enum Ended {
     Exited(u8),
     /// By a signal.
     Signaled(i32),
-    /// It ran too long and was ended, and this was the last signal that reached it.
+    /// It ran too long and was ended; this was the last signal that reached it.
     TimeOver(Signal),
-    /// The lock was lost, and it was ended for that, or could not be signalled.
+    /// The lock was lost, and the command was ended for that, or could not be signalled.
     LockLost(Box<LostHold>),
 }
 
 impl Ended {
-    /// Passes it on: returns the exit code to end with, or ends this process by the same signal
-    /// (without a second core dump).
+    /// Passes the end on: returns the exit code to end with, or ends this process by the same
+    /// signal (without a second core dump).
     #[must_use]
     pub fn pass_on(self) -> u8 {
         match self {

@@ -1,7 +1,7 @@
-//! Asking the next daemon of the host what became of a hold, after the daemon that wrote the
-//! deadline page has gone. That daemon may have taken the hold over.
+//! Asks the host's next daemon what happened to a hold, after the daemon that wrote the deadline
+//! page has gone. The next daemon may have taken over the hold.
 //!
-//! A process of its own asks, so that a slow, stopped or missing daemon never keeps the supervisor
+//! A separate process asks, so that a slow, stopped or missing daemon never keeps the supervisor
 //! from acting in time.
 
 use std::io;
@@ -17,14 +17,14 @@ use crate::sys::deadline::{Reader, Why};
 use crate::sys::fds;
 use crate::sys::process::child::{Reap, end_with_parent, ended, fork};
 
-/// The pauses between two attempts, and before the first: a daemon that is replaced is soon there.
+/// The bounds of the pause before each attempt: a restarted daemon is soon there.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// A query that is repeated until it is answered.
 #[derive(Debug, Default)]
 pub(super) struct FateQuery {
-    /// The process that asks at the moment, and this side's end of the channel to it.
+    /// The process that currently asks, and this side's end of the channel to it.
     process: Option<(Pid, OwnedFd)>,
     /// When the next query starts.
     next: Option<Instant>,
@@ -38,12 +38,12 @@ impl FateQuery {
         }
         let now = Instant::now();
         let pause = (sure / 16).clamp(PAUSE_MIN, PAUSE_MAX);
-        // Not all wrappers of a host at once.
+        // Spreads the queries of a host's supervisors.
         let next = *self.next.get_or_insert(now + pause + pause * (std::process::id() % 8) / 8);
         if now < next {
             return;
         }
-        // If it cannot be asked now (there are too many processes, say), then perhaps later.
+        // If no query can start now (for example, there are too many processes), one may later.
         self.next = None;
         self.process = start(ask).ok();
     }
@@ -76,12 +76,12 @@ impl FateQuery {
         self.process.as_ref().is_some_and(|(fate_query, _)| *fate_query == pid)
     }
 
-    /// How long until it is asked again.
+    /// The time until the next query.
     pub(super) fn due(&self) -> Option<Duration> {
         self.next.map(|next| next.saturating_duration_since(Instant::now()))
     }
 
-    /// What wakes when it is done.
+    /// The descriptor that wakes the supervisor at the end of the query.
     pub(super) fn polled(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(|(_, channel)| channel.as_fd())
     }

@@ -1,4 +1,4 @@
-//! The signals that the supervisor passes on, and how it stops when the command stops.
+//! The signals that the supervisor passes on, and its stop when the command stops.
 
 use std::io;
 
@@ -34,13 +34,13 @@ pub(super) const OF_TERMINAL: [Signal; 8] = [
     Signal::SIGTTOU,
 ];
 
-/// The signals that the supervisor reads instead of being ended by them.
+/// The signals that the supervisor reads, so that they do not end it.
 pub(super) fn signals_watched() -> SigSet {
     PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect()
 }
 
-/// Stops this process by the signal that stopped the command, so that the shell sees what it would
-/// have seen; returns when it is continued.
+/// Stops this process by the signal that stopped the command, so that the shell sees the same as
+/// without canal. Returns when this process is continued.
 pub(super) fn stop_too(signal: i32) -> io::Result<()> {
     let signal = Signal::try_from(signal).unwrap_or(Signal::SIGSTOP);
     if signal == Signal::SIGSTOP {

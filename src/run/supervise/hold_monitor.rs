@@ -1,7 +1,7 @@
 //! Monitors the deadline page of a hold that can be lost, and decides what follows.
 //!
-//! Invariant: the page is read again before each action, and an action that has begun is not taken
-//! back.
+//! Invariant: the page is read again before each action, and an action that has begun is never
+//! undone.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,16 +17,16 @@ use crate::sys::deadline::{self, Reader, State, Why};
 use super::child_channel::Held;
 use crate::run::LostHold;
 
-/// What has been done about a hold so far.
+/// The action taken so far about a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// It is held.
     Held,
     /// It may be lost, and the user was warned.
     Warned,
-    /// The command was asked to end.
+    /// The command received the signal to end.
     Ending,
-    /// The command and all that it started are being killed.
+    /// The command and everything that it started are being killed.
     Killing,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct HoldMonitor {
     on_lost: OnLost,
     phase: Phase,
     lost: Option<LostHold>,
-    /// The loss that a daemon reported which writes no page for this hold.
+    /// The loss that another daemon reported, which writes no page for this hold.
     reported: Option<deadline::Lost>,
     /// Runs on CLOCK_BOOTTIME, unlike the timeout of poll(2): after a suspend it has expired.
     timer: TimerFd,
@@ -49,7 +49,7 @@ pub(crate) struct HoldMonitor {
 }
 
 impl Phase {
-    /// What follows.
+    /// The next phase.
     fn next(self, on_lost: OnLost, state: &State, now: u64) -> Self {
         let kill = state.lost.is_some() || now >= state.deadline.kill_at;
         let over = state.is_over(now);
@@ -63,7 +63,7 @@ impl Phase {
         }
     }
 
-    /// When it is to be looked at again.
+    /// When to check again.
     fn due(self, on_lost: OnLost, state: &State) -> Option<u64> {
         match self {
             Self::Held => Some(state.deadline.term_at.min(state.deadline.kill_at)),
@@ -120,13 +120,13 @@ impl HoldMonitor {
         self.token
     }
 
-    /// Notes that the present daemon reports the hold lost.
+    /// Records that the present daemon reports the hold as lost.
     pub(crate) fn report_lost(&mut self, why: Why) {
         self.reported = self.reported.or(Some(deadline::Lost { why, at: boottime_ms() }));
     }
 
-    /// Whether the writer of the page has gone while the page says that the hold is held. Then
-    /// another daemon may have ended the command.
+    /// Whether the writer of the page has gone while the page still reports the hold as held. In
+    /// that case another daemon may have ended the command.
     pub(crate) fn command_may_be_ended(&mut self) -> bool {
         self.writer_gone = self.writer_gone || self.page.is_left();
         self.writer_gone && self.phase == Phase::Held && self.state().lost.is_none()
@@ -141,24 +141,25 @@ impl HoldMonitor {
         self.lost.as_ref()
     }
 
-    /// Whether the command is being ended.
+    /// Whether the supervisor is ending the command.
     pub(crate) fn ends_command(&self) -> bool {
         matches!(self.phase, Phase::Ending | Phase::Killing)
     }
 
-    /// Whether the descendants of the command must end as well before the supervisor ends.
+    /// Whether the command's descendants must end too before the supervisor ends.
     pub(crate) fn ends_descendants(&self) -> bool {
         self.ends_command() && self.on_lost == OnLost::Kill
     }
 
-    /// How long the hold is still safe, if the page has lost its writer and another page is needed.
+    /// How much longer the hold is safe, if the page has lost its writer and another page is
+    /// needed.
     pub(crate) fn orphaned_but_safe_for(&self) -> Option<Duration> {
         let state = self.state();
         let held = self.writer_gone && self.phase == Phase::Held && state.lost.is_none();
         held.then(|| Duration::from_millis(state.deadline.term_at.saturating_sub(boottime_ms())))
     }
 
-    /// Goes on with the page of the daemon that has taken the hold over.
+    /// Continues with the page of the daemon that has taken over the hold.
     pub(crate) fn replace_page(&mut self, page: Reader) {
         if self.phase == Phase::Held && !page.state().is_over(boottime_ms()) {
             self.page = page;
@@ -166,7 +167,7 @@ impl HoldMonitor {
         }
     }
 
-    /// The descriptors to poll: the timer, and the liveness pipe while its end is awaited.
+    /// The descriptors to poll: the timer, and the liveness pipe until its end.
     pub(crate) fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let line = (!self.writer_gone).then(|| self.page.line());
         std::iter::once(self.timer.as_fd()).chain(line)
@@ -179,7 +180,7 @@ impl HoldMonitor {
         match due {
             None => self.timer.unset()?,
             Some(due) => {
-                // 0 would not set it.
+                // 0 would disarm it.
                 let at = TimeSpec::from(Duration::from_millis(due.max(1)));
                 self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
             }

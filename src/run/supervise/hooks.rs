@@ -1,4 +1,4 @@
-//! What the supervisor asks of its caller.
+//! The supervisor's calls to its caller.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use crate::run::LostHold;
 use crate::sys::deadline::{Reader, Why};
 use crate::sys::signals::SignalRefused;
 
-/// What the supervisor asks of its caller while the command runs.
+/// The supervisor's calls to its caller while the command runs.
 pub trait SupervisorHooks {
-    /// Whether the hold is already known to be one that can be lost.
+    /// Whether it is already known that the hold can be lost.
     fn can_be_lost(&self) -> bool {
         false
     }
 
     /// Reports that the lock is lost, or may be lost from now on. Called once for each loss, before
-    /// the supervisor does anything to the command.
+    /// the supervisor acts on the command.
     fn lost(&mut self, lost: &LostHold);
 
-    /// Reports that the kernel refuses to signal the command, or a process that it has started. Called
+    /// Reports that the kernel refuses to signal the command, or a process that it started. Called
     /// once for each process.
     fn refused(&mut self, refused: &SignalRefused);
 
-    /// Whether a process is a daemon that a client started. It serves other clients too, so the
+    /// Whether a process is a daemon that a client started. It also serves other clients, so the
     /// supervisor neither waits for it nor ends it.
     fn is_daemon(&self, pid: Pid) -> bool;
 
-    /// Asks the present daemon what became of the hold with this token. Called in a process that
+    /// Asks the present daemon what happened to the hold with this token. Called in a process that
     /// may block.
     fn ask(&self, token: u64) -> Option<Fate>;
 
@@ -40,12 +40,12 @@ pub trait SupervisorHooks {
         Vec::new()
     }
 
-    /// What to poll for the caller.
+    /// The descriptor to poll for the caller.
     fn polled(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// After what time [`Self::turn`] is to be called at the latest.
+    /// The longest time until [`Self::turn`] must be called.
     fn due(&self) -> Option<Duration> {
         None
     }
@@ -54,7 +54,7 @@ pub trait SupervisorHooks {
     fn turn(&mut self, _command: Option<Pid>) {}
 }
 
-/// What became of a hold whose deadline page has lost its writer.
+/// What happened to a hold whose deadline page has lost its writer.
 #[derive(Debug)]
 pub enum Fate {
     /// The present daemon has taken it over, and writes this page.
@@ -64,7 +64,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Asks the present daemon of a place what became of a request that was granted with this
+    /// Asks the present daemon of a place what happened to a request that was granted with this
     /// token. `None` if no daemon knows yet.
     #[must_use]
     pub fn ask(place: &Place, options: Options, tag: Tag, token: u64) -> Option<Self> {

@@ -11,8 +11,8 @@ use crate::sys::process::{add_descendants, parent};
 use crate::sys::signals::SignalRefused;
 
 /// Kills `tops`, which are children of this process, and all their descendants, from the top down.
-/// A process that is started or adopted meanwhile may be missed, so the caller repeats this until
-/// no child is left. `spared` processes and their descendants are not touched. Returns those that the
+/// May miss a process that is started or adopted meanwhile, so the caller repeats this until no
+/// child is left. Does not touch `spared` processes and their descendants. Returns those that the
 /// kernel refuses to kill.
 pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) -> Vec<SignalRefused> {
     let this = Pid::this();
@@ -30,25 +30,25 @@ pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) -> Vec<Sig
     refused
 }
 
-/// Kills a process that need not be a child of this one, and the descendants that are found below it.
+/// Kills a process that need not be a child of this one, and the descendants found below it.
 pub(in crate::run) fn kill_with_descendants(top: &Pidfd) {
     let Some(pid) = top.pid().filter(|pid| *pid != 0) else { return };
     let Ok(top) = top.try_clone() else { return };
     let mut tree = vec![(pid, top)];
     add_descendants(&mut tree, |_| false);
     for (_, process) in tree {
-        // It may refuse: another user's since it began.
+        // The kernel may refuse: the process may have changed its user since it began.
         let _ = process.signal(Signal::SIGKILL);
     }
 }
 
-/// Kills the process that was found below `above`, unless its number belongs to another process by
-/// now: its parent must still be `above`, or be this process, which adopts orphans. Returns the refusal
-/// of the kernel: the process may have changed its user since it began.
+/// Kills the process that was found below `above`, unless its pid belongs to another process by
+/// now: its parent must still be `above`, or be this process, which adopts orphans. Returns the
+/// refusal of the kernel: the process may have changed its user since it began.
 fn kill_one(pid: Pid, above: Pid) -> Option<SignalRefused> {
     let number = |pid: Pid| pid.as_raw().unsigned_abs();
     let pidfd = Pidfd::open(number(pid)).ok()?;
-    // After it was opened: another process under the same number has other parents.
+    // Read after the pidfd was opened: another process with the same pid has other parents.
     let parent = parent(number(pid));
     if parent == Some(number(above)) || parent == Some(std::process::id()) {
         return SignalRefused::by(&pidfd.signal(Signal::SIGKILL), pid);

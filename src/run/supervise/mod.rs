@@ -1,18 +1,12 @@
-//! Supervising the command as its parent.
+//! Supervises the command as its parent.
 //!
-//! The supervisor forks before anything else. The child takes the lock and becomes the command. The
-//! supervisor counts the time from the moment that the lock is held, passes on signals that were
-//! meant for the command, and ends as the command ended. It owns nothing, so its death frees
-//! nothing. While the child still waits, it ends with its supervisor, and so leaves the queue.
+//! The supervisor forks before anything else; the child takes the lock and becomes the command. The
+//! supervisor limits its time from the grant on, passes on signals meant for it, and ends as it
+//! ended. When a hold is lost, it ends the command and all its descendants ([`hold_monitor`]): the
+//! second line of defence after the daemon, the only one if the daemon is stopped or gone.
 //!
-//! Over an engine a lock can be lost. Then the child gets a deadline page with its lock, and hands
-//! the page to the supervisor before it becomes the command. The supervisor ends the command and
-//! all its descendants when the page says so ([`hold_monitor`]). It is the second line of defence
-//! after the daemon, and the only one if the daemon is stopped or gone.
-//!
-//! With a controlling terminal the command stays in the caller's process group: it can read from
-//! the terminal, and gets what is typed (Ctrl-C, Ctrl-Z) directly. Without one the command leads a
-//! group of its own, so that its descendants can be ended with it.
+//! Invariant: the supervisor owns nothing, so its death frees nothing. While the child still waits,
+//! it ends with its supervisor and so leaves the queue.
 
 mod child_channel;
 mod descendants;
@@ -50,10 +44,10 @@ use parent::{Group, Parent};
 
 /// Forks. The child calls `child`, which takes the lock and becomes the command with
 /// [`become_command`](super::become_command()), or returns the exit code to end with. The parent
-/// keeps to the limits, passes signals on, and returns when the child has ended.
+/// enforces the limits, passes signals on, and returns when the child has ended.
 ///
-/// Must be called before anything is opened or started: this process must have one thread, and the
-/// parent closes all descriptors but standard error.
+/// Call this before opening or starting anything: this process must have one thread, and the parent
+/// closes all descriptors but standard error.
 ///
 /// # Errors
 /// The fork, or a preparation for it, failed; nothing was started.
@@ -68,7 +62,7 @@ pub fn supervise(
     if limits.with_children {
         descendants.adopt(None)?;
     }
-    // All this before the fork, so that no signal and no end falls into a gap.
+    // All this comes before the fork, so that no signal and no end is missed.
     let watched = signals_watched();
     let blocked = signals::block(&watched);
     let ignored_ends = signals::set_default(Signal::SIGCHLD)?;
@@ -76,7 +70,7 @@ pub fn supervise(
     let forked = fork();
     if let Ok(Some(pid)) = forked {
         drop(childs);
-        // Its descriptors are the child's.
+        // Its descriptors belong to the child.
         drop(child);
         let parent = Parent::new(pid, group, *limits, ours, signals, descendants, hooks);
         let ended = parent.run();
@@ -91,7 +85,7 @@ pub fn supervise(
     forked?;
     childs.end_with_parent()?;
     if group == Group::Own {
-        // The parent does the same; the first of the two has the effect.
+        // The parent does the same; the first of the two calls has the effect.
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     }
     std::process::exit(child(childs).into())

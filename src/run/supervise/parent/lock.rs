@@ -1,4 +1,4 @@
-//! What the supervisor does about its deadline page, and about a lost lock.
+//! The supervisor's reactions to its deadline page and to a lost lock.
 
 use std::io;
 
@@ -22,7 +22,7 @@ impl Parent<'_> {
             return Ok(());
         };
         let mut fate = self.fate_query.receive();
-        // The present daemon has killed the command, or another process did.
+        // The present daemon or another process has killed the command.
         let killed = self.end == Some(End::Killed(libc::SIGKILL));
         if fate.is_none() && killed && !self.asked_fate && monitor.command_may_be_ended() {
             self.asked_fate = true;
@@ -35,7 +35,7 @@ impl Parent<'_> {
         }
         let before = monitor.phase();
         if let Some(phase) = monitor.check()? {
-            // A command that is killed was reported before, when it was asked to end.
+            // A command that is killed was already reported when it was signalled to end.
             if let Some(lost) = monitor.lost().filter(|_| before == Phase::Held) {
                 let is_refused = self.end.is_none()
                     && SignalRefused::by(&probe(self.command), self.command).is_some();
@@ -63,7 +63,7 @@ impl Parent<'_> {
         Ok(())
     }
 
-    /// Ends the descendants that the command left behind, and everything once it is time to kill.
+    /// Ends the descendants that the command left behind, and once it is time to kill, everything.
     pub(super) fn end_lost(&mut self, left: &[Pid]) {
         match self.monitor.as_ref().map(HoldMonitor::phase) {
             Some(Phase::Killing) => {

@@ -1,8 +1,8 @@
 //! The supervisor's loop: messages of the child, the end of the child, the time limit, the lock,
 //! and signals.
 //!
-//! Invariant: a process number is signalled only while it belongs to a child that was not reaped,
-//! or to the group of such a child.
+//! Invariant: a pid is signalled only while it belongs to a child that was not reaped, or to the
+//! group of such a child.
 
 mod lock;
 mod signals;
@@ -30,23 +30,25 @@ use super::hold_monitor::{HoldMonitor, Phase};
 use super::{Ended, Limits, SupervisorHooks};
 use time_limit::TimeLimit;
 
-/// How often the remaining descendants are checked, besides at each end of one: a process can
+/// How often to check the remaining descendants, in addition to each end of one: a process can
 /// become a daemon without a signal.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The same while they are killed: new ones can appear without a signal.
+/// The same while killing them: new ones can appear without a signal.
 const LOOK_KILLING: Duration = Duration::from_millis(20);
 
 /// Where the command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
-    /// In the caller's process group, and we with it.
+    /// In the caller's process group, with the supervisor. Used with a controlling terminal: the
+    /// command can read from it, and gets Ctrl-C and Ctrl-Z directly.
     Callers,
-    /// In one that it leads.
+    /// In a group that it leads, so that its descendants can be ended with it. Used without a
+    /// controlling terminal.
     Own,
 }
 
-/// The state of a parent.
+/// The state of the supervisor.
 pub(super) struct Parent<'a> {
     command: Pid,
     group: Group,
@@ -56,18 +58,18 @@ pub(super) struct Parent<'a> {
     channel: Option<Channel>,
     signals: SignalFd,
     descendants: Descendants,
-    /// Over a hold that can be lost, if it is one.
+    /// The monitor of a hold that can be lost.
     monitor: Option<HoldMonitor>,
     fate_query: FateQuery,
-    /// Whether the daemon was asked if it killed the command.
+    /// Whether it has asked the daemon if it killed the command.
     asked_fate: bool,
-    /// Keeps the hold while descendants live.
+    /// The descriptors that keep the hold while descendants live.
     children: Vec<OwnedFd>,
     time_limit: TimeLimit,
-    /// The signals for the time limit that reached the command; after its end, its descendants.
+    /// The signals of the time limit that reached the command, or after its end, its descendants.
     reached: Vec<Signal>,
     end: Option<End>,
-    /// Descendants that were signalled already.
+    /// Descendants that were already signalled.
     signalled: Vec<Pid>,
     /// Processes that cannot be signalled.
     refused: Vec<Pid>,
@@ -84,7 +86,7 @@ impl<'a> Parent<'a> {
         hooks: &'a mut dyn SupervisorHooks,
     ) -> Self {
         if group == Group::Own {
-            // The child does the same; the first of the two has the effect.
+            // The child does the same; the first of the two calls has the effect.
             let _ = setpgid(command, command);
         }
         let mut keep = hooks.kept();
@@ -110,14 +112,14 @@ impl<'a> Parent<'a> {
         }
     }
 
-    /// Until the command has ended, and where they count its descendants.
+    /// Runs until the command has ended, and with `with_children` also its descendants.
     pub(super) fn run(mut self) -> io::Result<Ended> {
         if self.hooks.can_be_lost() {
-            // While the child asks for its lock. It would have to wait for this afterwards.
+            // Done while the child requests its lock; later it would delay the command.
             self.descendants.adopt(Some(self.command))?;
         } else if std::process::id() == 1 {
-            // The kernel gives it every orphan of its pid namespace, and nobody else reaps them. Without
-            // /proc it does not know them: the command runs all the same.
+            // The kernel gives this process every orphan of its pid namespace, and no other process
+            // reaps them. Without /proc it does not know them, but the command runs anyway.
             let _ = self.descendants.adopt(Some(self.command));
         }
         loop {
@@ -125,7 +127,7 @@ impl<'a> Parent<'a> {
             self.check_command()?;
             self.hooks.turn(self.end.is_none().then_some(self.command));
             if self.end.is_some() {
-                // The child may have reported its lock, and been killed, since.
+                // The child may have reported its lock and been killed since.
                 while self.receive()? {}
             }
             self.check_lock()?;
@@ -137,7 +139,8 @@ impl<'a> Parent<'a> {
                 return self.finish(end);
             }
             self.end_lost(&left);
-            // Without `with_children` the supervisor ignores what the command leaves behind.
+            // Without `with_children`, the supervisor ignores the processes that the command leaves
+            // behind.
             let left = if self.limits.with_children { left } else { Vec::new() };
             self.enforce_time_limit(&left);
             self.wait()?;
@@ -146,7 +149,8 @@ impl<'a> Parent<'a> {
     }
 
     fn finish(&self, end: End) -> io::Result<Ended> {
-        // They were sent while the command ran, and would end this process once they are no longer blocked.
+        // These signals arrived while the command ran, and would end this process once they are
+        // unblocked.
         while self.signals.read_signal()?.is_some() {}
         ended(self.command, Reap::Now)?;
         Ok(self.ended(end))
@@ -229,13 +233,13 @@ impl<'a> Parent<'a> {
         let look = match phase {
             Some(Phase::Killing) if self.refused.is_empty() => Some(LOOK_KILLING),
             Some(Phase::Killing) => Some(LOOK),
-            // It may move on after all.
+            // The hold may become safe again.
             Some(Phase::Warned) => Some(LOOK),
             _ => self.end.is_some().then_some(LOOK),
         };
         let others = self.fate_query.due().into_iter().chain(self.hooks.due());
         let timeout = due.into_iter().chain(look).chain(others).min();
-        // Rounded up: not to wake before the time.
+        // Rounded up, so as not to wake too early.
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
         });
@@ -254,7 +258,7 @@ impl<'a> Parent<'a> {
 }
 
 /// Closes the descriptors that the caller passed on to the command: a process that waits for the
-/// end of a pipe, or for a file lock, must wait for the command only. Standard error stays open for
+/// end of a pipe, or for a file lock, must wait only for the command. Standard error stays open for
 /// messages.
 fn close_inherited(keep: &[BorrowedFd<'_>]) {
     fds::close_from_except(3, keep);

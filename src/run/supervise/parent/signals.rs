@@ -36,8 +36,8 @@ impl Parent<'_> {
         has_reached
     }
 
-    /// Signals the command, or its group. Returns whether the signal reached the command itself, which
-    /// may belong to another user by now.
+    /// Signals the command, or its group. Returns whether the signal reached the command itself,
+    /// which may belong to another user by now.
     pub(super) fn send(&mut self, signal: Signal) -> bool {
         let leads = self.group == Group::Own && getpgid(Some(self.command)) == Ok(self.command);
         if self.group == Group::Own {
@@ -71,7 +71,7 @@ impl Parent<'_> {
                 continue;
             }
             // This process may have been stopped for a long time, perhaps since before the child
-            // reported its lock. A command that is about to be killed must not be continued first.
+            // reported its lock. It must not continue a command that it is about to kill.
             while self.receive()? {}
             self.check_lock()?;
             if self.monitor.as_ref().is_some_and(|monitor| monitor.phase() == Phase::Killing) {
@@ -87,7 +87,7 @@ impl Parent<'_> {
         Ok(())
     }
 
-    /// Whether the command got the signal by itself.
+    /// Whether the command received the signal without the supervisor.
     fn has_got(&self, signal: Signal, info: &signalfd_siginfo) -> bool {
         if self.group == Group::Own {
             return false;
@@ -96,7 +96,7 @@ impl Parent<'_> {
             return OF_TERMINAL.contains(&signal);
         }
         let sender = i32::try_from(info.ssi_pid).unwrap_or(0);
-        // It signalled its group, and so us.
+        // The command signalled its group, which includes us.
         sender == self.command.as_raw()
             // A shell continues the whole group.
             || signal == Signal::SIGCONT && !self.is_stopped()

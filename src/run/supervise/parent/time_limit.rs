@@ -10,7 +10,7 @@ use super::Parent;
 /// The state of the time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeLimit {
-    /// The command waits for its lock, or may run for ever.
+    /// The command waits for its lock, or has no limit.
     NotStarted,
     /// The command must end at this time.
     Running(Instant),
@@ -43,7 +43,7 @@ impl Parent<'_> {
             TimeLimit::Killed => Signal::SIGKILL,
         };
         let has_reached = self.signal_descendants(left, signal);
-        // What a command leaves behind that could not be signalled says nothing about its own end.
+        // If the command itself could not be signalled, a signal to its descendants did not end it.
         if has_reached && self.end.is_some() && !self.refused.contains(&self.command) {
             self.reached.push(signal);
         }
