@@ -1,8 +1,8 @@
-//! The requests that were open, as a file has them: those that waited or held something when the
-//! daemon last wrote them there. A machine that goes down leaves nothing else of them, because the
-//! journal may lie in memory.
+//! A file with the open requests: those that waited or held locks when the daemon last wrote it. It
+//! is their only trace after a machine goes down, because the journal may be in memory.
 //!
-//! Invariant: the file is replaced as a whole, so that a daemon that is killed leaves the one before.
+//! Invariant: the file is replaced as a whole, so that a daemon that is killed leaves the previous
+//! one.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -14,7 +14,7 @@ use super::form::{self, Frames};
 use super::record::Record;
 use super::store::{Store, open_plain};
 
-/// The name of the file. It is no number, so it is none of a file of records.
+/// The name of the file. Files of records have numbers as names, so it differs from them all.
 const NAME: &str = "open";
 
 /// The name of the file while it is written.
@@ -22,11 +22,12 @@ const NEW: &str = "open.new";
 
 const MAGIC: &[u8; 16] = b"canal open 1   \n";
 
-/// Where the last time lies at which the requests are known to have been open: eight bytes. Behind it
-/// lie the name of the boot, after its length, and the records, in the form of a file of them.
+/// The position of the last time at which the requests are known to have been open: eight bytes.
+/// The name of the boot (after its length) and the records follow, in the form of a file of
+/// records.
 const TIME_AT: usize = MAGIC.len();
 
-/// The requests that were open at a time.
+/// The requests that were open at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// The boot during which they were open.
@@ -38,10 +39,10 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Writes the file anew. Without requests there is none.
+    /// Replaces the file. Without requests, removes it.
     ///
     /// # Errors
-    /// It cannot be written. The file of before stays.
+    /// It cannot be written. The previous file stays.
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
         if self.records.is_empty() {
             return match fs::remove_file(dir.join(NAME)) {
@@ -66,7 +67,7 @@ impl Checkpoint {
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(&out)?;
-        // A machine that loses its power must find the old content or the new one.
+        // A machine that loses power must find the old content or the new.
         file.sync_data()?;
         fs::rename(new, path)
     }
@@ -86,7 +87,7 @@ impl Checkpoint {
         Some(Self { boot_id, known_ms, records })
     }
 
-    /// Notes that the requests in the file are still open at this time.
+    /// Records that the requests in the file are still open at this time.
     ///
     /// # Errors
     /// Those of write(2), or there is no such file.
@@ -98,8 +99,7 @@ impl Checkpoint {
 }
 
 impl Record {
-    /// The record of a request that is known to have been open until this time, and not for how much
-    /// longer.
+    /// The record of a request that was open until this time, for an unknown time after it.
     pub(crate) fn known_until(mut self, known_ms: u64) -> Self {
         let more_ms = known_ms.saturating_sub(self.ended_ms);
         self.ended_ms += more_ms;
@@ -111,14 +111,14 @@ impl Record {
         self
     }
 
-    /// What tells this request from all others.
+    /// The values that distinguish this request from all others.
     fn identity(&self) -> (u64, u64, u32, String) {
         let key = self.items.first().map(|item| item.key.clone()).unwrap_or_default();
         (self.asked_ms(), self.session, self.pid, key)
     }
 }
 
-/// Those of the records that are not in the files, each once.
+/// The records that are not in the files, each once.
 pub(crate) fn unrecorded(store: &Store, records: Vec<Record>) -> Vec<Record> {
     let Some(since_ms) = records.iter().map(Record::asked_ms).min() else { return records };
     let mut known = BTreeSet::new();
@@ -144,7 +144,7 @@ mod tests {
     use crate::history::record::{Ending, tests::record};
     use crate::history::store::Limits;
 
-    /// A request that holds since this time, as it was known a second later.
+    /// A request that has held since this time, as it was known a second later.
     fn open(since_ms: u64, key: &str) -> Record {
         let ending = Ending::Reboot;
         Record { held_ms: Some(1_000), ending, ..record(since_ms + 1_000, key, 0) }
@@ -202,7 +202,7 @@ mod tests {
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
         let ended = |since_ms, key| Record { ending: Ending::Exited(0), ..open(since_ms, key) };
         store.append(&[ended(1_000, "a"), ended(30_000, "b")].iter().collect(), 0).unwrap();
-        // The first one held for longer than the file says, and one is named twice.
+        // The first one held for longer than the file states, and one is in the list twice.
         let left = vec![open(1_000, "a").known_until(90_000), open(1_000, "c"), open(1_000, "c")];
         assert_eq!(unrecorded(&store, left), [open(1_000, "c")]);
         assert_eq!(unrecorded(&store, Vec::new()), []);

@@ -1,12 +1,12 @@
-//! How often each length of time occurred.
+//! Counts how often each length of time occurred.
 
 use std::collections::BTreeMap;
 
-/// Each power of two is divided into this many parts: a quantile is at most 1/32 too large.
+/// The parts of each power of two: a quantile is at most 1/32 too large.
 const PARTS: u64 = 32;
 
-/// How often each length of time occurred. The lengths are rounded, so that a million of them take no
-/// more room than ten.
+/// How often each length of time occurred. The lengths are rounded, so a million of them take the
+/// same room as ten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Histogram {
     parts: BTreeMap<u32, u64>,
@@ -14,7 +14,7 @@ pub(crate) struct Histogram {
     max: u64,
 }
 
-/// What is told of many lengths of time, in milliseconds.
+/// A summary of many lengths of time, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Quantiles {
     pub(crate) median: u64,
@@ -30,7 +30,7 @@ impl Histogram {
         self.max = self.max.max(length);
     }
 
-    /// Adds all lengths of another one.
+    /// Adds all lengths of another histogram.
     pub(crate) fn join(&mut self, other: &Self) {
         for (part, count) in &other.parts {
             *self.parts.entry(*part).or_default() += count;
@@ -48,7 +48,7 @@ impl Histogram {
         }
     }
 
-    /// The least length that at least so many percent do not exceed; 0 of none.
+    /// The least length that at least this percentage of lengths does not exceed; 0 without any.
     fn quantile(&self, percent: u64) -> u64 {
         let rank = (self.count * percent).div_ceil(100);
         let mut seen = 0;
@@ -60,7 +60,7 @@ impl Histogram {
     }
 }
 
-/// In which part a length lies: lengths below `PARTS` have one each.
+/// The part of a length. Lengths below `PARTS` have one part each.
 fn part(length: u64) -> u32 {
     if length < PARTS {
         return length as u32;
@@ -81,13 +81,13 @@ fn largest(part: u32) -> u64 {
     u64::try_from(first + (1 << shift) - 1).unwrap_or(u64::MAX)
 }
 
-/// The bounds of bins in milliseconds: lengths that a person tells apart.
+/// The bounds of bins in milliseconds: lengths that differ for a person.
 const BOUNDS_MS: [u64; 16] = [
     10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 60_000, 180_000, 600_000, 1_800_000, 3_600_000,
     10_800_000, 28_800_000, 86_400_000,
 ];
 
-/// How many lengths of time lie between some bounds.
+/// How many lengths of time are in each bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bins([u64; BOUNDS_MS.len() + 1]);
 
@@ -96,8 +96,8 @@ impl Bins {
         self.0[BOUNDS_MS.partition_point(|bound| *bound < length_ms)] += 1;
     }
 
-    /// From the first bin that has some to the last one: the longest length that belongs to it,
-    /// `None` for all that are longer than any bound; and how many it has.
+    /// The bins from the first to the last that has lengths: the longest length of the bin, `None`
+    /// for all beyond the last bound; and how many it has.
     pub(crate) fn filled(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(self.0.len());
         let last = self.0.iter().rposition(|count| *count > 0).unwrap_or(0);
@@ -126,7 +126,6 @@ mod tests {
     fn quantiles_are_those_of_the_sorted_lengths_but_for_rounding() {
         for count in [1_u64, 2, 10, 999, 1_000] {
             let mut histogram = Histogram::default();
-            // A permutation of 1 to `count`: 7 divides none of them but as a factor of its own.
             let lengths: Vec<u64> = (1..=count).collect();
             lengths.iter().rev().for_each(|length| histogram.add(*length));
             let found = histogram.quantiles();

@@ -1,7 +1,7 @@
-//! What many records cost: `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test --lib many_records
-//! -- --nocapture` writes that number of records into `DIR/history`, where a daemon can take them up, and
-//! prints how long the files take to be written, opened, searched and counted. Without the variables
-//! some thousands of records are written and found.
+//! Measures many records: `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test --lib
+//! many_records -- --nocapture` writes that number of records into `DIR/history`, where a daemon
+//! can read them, and prints how long it takes to write, open, search and count the files. Without
+//! the variables, it writes and finds some thousands of records.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -10,10 +10,10 @@ use super::record::{Ending, Item, Record};
 use super::{Limits, Present, Query, Search, Store, Tally};
 use crate::core::{Mode, SlotRange, Slots};
 
-/// How many keys the records have.
+/// The number of keys of the records.
 const KEYS: u64 = 100;
 
-/// The time from the end of one record to that of the next, in milliseconds.
+/// The time from the end of one record to the end of the next, in milliseconds.
 const EVERY_MS: u64 = 200;
 
 fn record(n: u64, now_ms: u64, count: u64) -> Record {
@@ -36,7 +36,7 @@ fn record(n: u64, now_ms: u64, count: u64) -> Record {
     }
 }
 
-/// Writes records that end now, in batches as a daemon does.
+/// Writes records that end now, in batches like a daemon's.
 fn write(dir: &Path, count: u64, limits: Limits) {
     let (mut store, _) = Store::open(dir, limits).unwrap();
     let now_ms = u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();

@@ -1,12 +1,12 @@
-//! What ended: a bounded record of requests and holds, in files.
+//! A bounded record of ended requests and holds, in files.
 //!
-//! `record` is what is known of one request, `form` is the form in which records stand in a file, `store`
-//! has all files, `search` looks something up in them, and `tally` counts, with `histogram` and
-//! `timeline`. `replay` has the recorded requests ask for a lock of another size, and `estimate` says how
-//! long a request will usually wait. `checkpoint` has what is not over yet.
+//! `record` is one request, `form` the form of records in a file, `store` has all files, `search`
+//! finds records, and `tally` counts them with `histogram` and `timeline`. `replay` repeats the
+//! recorded requests with another size, `estimate` predicts waits, and `checkpoint` has the
+//! requests that are still open.
 //!
-//! Invariants: a file is only appended to, so that a process that is killed leaves at most its last
-//! record torn. What cannot be read is set aside and never ends a daemon.
+//! Invariants: a file is only appended to, so a process that is killed leaves at most its last
+//! record torn. An unreadable file is set aside and never ends a daemon.
 
 mod checkpoint;
 mod estimate;

@@ -7,13 +7,13 @@ use crate::core::{Mode, SlotRange, Slots};
 pub(crate) struct Record {
     /// When it ended, in milliseconds since 1970 UTC.
     pub(crate) ended_ms: u64,
-    /// For how many milliseconds it waited.
+    /// How many milliseconds it waited.
     pub(crate) waited_ms: u64,
-    /// For how many milliseconds it held its locks; `None` if it was never granted.
+    /// How many milliseconds it held its locks; `None` if it was never granted.
     pub(crate) held_ms: Option<u64>,
     /// The fencing token of its hold; 0 if it was never granted.
     pub(crate) token: u64,
-    /// What it asked for.
+    /// The items of the request.
     pub(crate) items: Vec<Item>,
     /// The outermost frame of its session; 0 if it had no frame.
     pub(crate) session: u64,
@@ -25,25 +25,25 @@ pub(crate) struct Record {
     pub(crate) command: String,
     /// The note of the client.
     pub(crate) note: Option<String>,
-    /// The name of this host, if many share the table.
+    /// The name of this host, if several hosts share the table.
     pub(crate) host: Option<String>,
-    /// Whether no daemon saw the end. `ended_ms` is then the last time at which the request is known
-    /// to have waited or held its locks, and the length until then is a lower bound.
+    /// Whether no daemon saw the end. `ended_ms` is then the last time at which the request is
+    /// known to have waited or held its locks, and the length until then is a lower bound.
     pub(crate) at_least: bool,
     pub(crate) ending: Ending,
 }
 
-/// What was asked of one key.
+/// The part of a request for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) key: String,
     pub(crate) mode: Mode,
-    /// How many slots; 0 for a read or a write.
+    /// The number of slots; 0 for a read or a write.
     pub(crate) count: u64,
-    /// Of how many slots: the size under which it was granted, or, if it was not, that it stated or
-    /// was given; 0 for a read or a write.
+    /// The size under which it was granted; if it was not granted, the size that it passed or was
+    /// given. 0 for a read or a write.
     pub(crate) size: u64,
-    /// The slots that it had; none of what was never granted, and of what shared the slots of another
+    /// The slots that it had; none if it was never granted, or if it shared the slots of another
     /// hold.
     pub(crate) slots: Slots,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Item {
 pub(crate) enum Ending {
     /// The owner released it.
     Released,
-    /// The process ended; the kernel did not tell how.
+    /// The process ended; the kernel did not report how.
     Ended,
     /// The process ended with this exit status.
     Exited(u8),
@@ -63,16 +63,16 @@ pub(crate) enum Ending {
     Expired,
     /// Another client released it by force.
     Forced {
-        /// User and process of that client, if it called the daemon of this host.
+        /// User and process of that client, if it called this host's daemon.
         by: Option<(u32, u32)>,
     },
     /// The host lost it, over an engine.
     Lost,
     /// The machine went down.
     Reboot,
-    /// The client went away, or took the request back.
+    /// The client went away, or withdrew the request.
     Withdrawn,
-    /// Nobody read what the client printed any more, so it gave up.
+    /// The client gave up because its output had lost its reader.
     Abandoned,
     /// The wait took longer than the client allowed.
     Timeout,
@@ -87,15 +87,15 @@ pub(crate) enum Ending {
 /// Why the table refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It was not to wait.
+    /// It was not to wait, and too few slots were free.
     Full,
     /// A key was paused, and it was not to wait.
     Paused,
-    /// Too many waited already.
+    /// Too many requests were already waiting.
     MaxWaiting,
-    /// It would have waited for ever.
+    /// It would have waited forever.
     Deadlock,
-    /// It asked for more slots than there are.
+    /// It asked for more slots than the lock has.
     TooLarge,
     /// The key was in use as another kind of lock.
     Mismatch,
@@ -112,8 +112,8 @@ pub(crate) struct RingStep {
     pub(crate) key: String,
 }
 
-/// What a record says, borrowed: the daemon has it written without making a [`Record`] of it. The fields
-/// are those of a record, and `items` has those of each of its items.
+/// The fields of a record, borrowed: the daemon writes it without making a [`Record`]. `items` has
+/// the fields of each of its items.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields<'a, I> {
     pub(crate) ended_ms: u64,
@@ -142,7 +142,7 @@ pub(crate) struct ItemFields<'a> {
 }
 
 impl<'a, I: ExactSizeIterator<Item = ItemFields<'a>>> Fields<'a, I> {
-    /// A record of its own.
+    /// An owned record.
     pub(crate) fn into_record(self) -> Record {
         let items = self.items.map(|item| Item {
             key: item.key.to_owned(),
@@ -170,15 +170,15 @@ impl<'a, I: ExactSizeIterator<Item = ItemFields<'a>>> Fields<'a, I> {
 }
 
 impl Ending {
-    /// Whether the request may have failed: it ended neither by a release nor with an exit status of
-    /// 0. An unknown exit status may be a failure, so a search for failures must not hide it.
+    /// Whether the request may have failed: it was not released and did not exit with status 0. An
+    /// unknown exit status may be a failure, so a search for failures must not hide it.
     pub(crate) fn is_failure(&self) -> bool {
         !matches!(self, Self::Released | Self::Exited(0))
     }
 }
 
 impl Record {
-    /// What it says.
+    /// Its fields, borrowed.
     pub(crate) fn fields(&self) -> Fields<'_, impl ExactSizeIterator<Item = ItemFields<'_>>> {
         let items = self.items.iter().map(|item| ItemFields {
             key: &item.key,

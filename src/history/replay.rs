@@ -1,8 +1,8 @@
-//! How long requests would have waited with another number of slots: those that were recorded go
-//! through the lock table once more.
+//! Simulates how long requests would have waited with another number of slots: the recorded
+//! requests go through the lock table again.
 //!
-//! Each request comes when it came, and holds its slots for as long as it did. That people would ask
-//! at other times if they waited less is not foreseen.
+//! Each request arrives at its recorded time and holds its slots for its recorded time. It does not
+//! predict that people would send requests at other times if they waited less.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,27 +17,27 @@ use crate::history::histogram::Quantiles;
 /// A request for slots of a key that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// When it was asked for, in milliseconds since 1970 UTC.
+    /// When it was requested, in milliseconds since 1970 UTC.
     pub(crate) asked_ms: u64,
-    /// For how many milliseconds it held its slots.
+    /// How many milliseconds it held its slots.
     pub(crate) held_ms: u64,
-    /// How many slots.
+    /// The number of its slots.
     pub(crate) count: u64,
 }
 
-/// What the waiting would have been.
+/// The simulated waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Replayed {
-    /// How many slots there would have been.
+    /// The number of slots of the simulated lock.
     pub(crate) slots: u64,
     /// How many milliseconds each request would have waited, in the order of their grants.
     pub(crate) waits: Vec<u64>,
-    /// How many requests ask for more slots than that.
+    /// The number of requests for more slots than that.
     pub(crate) unfit: u64,
 }
 
 impl Replayed {
-    /// Median, 90 and 99 percent, and the longest wait; all 0 of none.
+    /// Median, 90 and 99 percent, and the longest wait; all 0 without any.
     pub(crate) fn quantiles(&self) -> Quantiles {
         let mut waits = self.waits.clone();
         waits.sort_unstable();
@@ -50,13 +50,13 @@ impl Replayed {
     }
 }
 
-/// The least of the sorted lengths that at least so many percent do not exceed; 0 of none.
+/// The least of the sorted lengths that at least this percentage does not exceed; 0 without any.
 pub(crate) fn quantile(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
 }
 
-/// Has these requests, the earliest first, ask for a lock with so many slots.
+/// Makes these requests, the earliest first, ask for a lock of this size.
 pub(crate) fn replay(arrivals: &[Arrival], slots: u64) -> Replayed {
     let Ok(key) = Key::new("replay") else { return Replayed::default() };
     let mut replay = Replay {
@@ -68,7 +68,7 @@ pub(crate) fn replay(arrivals: &[Arrival], slots: u64) -> Replayed {
         replayed: Replayed { slots, ..Replayed::default() },
     };
     for (number, arrival) in (1..).zip(arrivals) {
-        // What ends at this moment makes room before, as in a turn of the daemon.
+        // Holds that end at this time free their slots first, as in a turn of the daemon.
         replay.end_until(arrival.asked_ms);
         let item =
             Item { key: key.clone(), ask: Ask::slots(arrival.count, Some(View::Slots { slots })) };
@@ -78,13 +78,13 @@ pub(crate) fn replay(arrivals: &[Arrival], slots: u64) -> Replayed {
     replay.replayed
 }
 
-/// A replay under way.
+/// A replay in progress.
 struct Replay<'a> {
     table: Table,
     arrivals: &'a [Arrival],
-    /// Which arrival each request is that has not been granted.
+    /// The arrival of each request that has not been granted.
     waiting: BTreeMap<RequestId, usize>,
-    /// When which hold ends.
+    /// When each hold ends.
     ends: BinaryHeap<Reverse<(u64, FrameId)>>,
     outcomes: Vec<Outcome>,
     replayed: Replayed,
@@ -92,7 +92,8 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn ask(&mut self, number: u32, item: Item, now_ms: u64) {
-        // Each comes from a process of its own: what asked again while it held did not wait.
+        // Each comes from its own process: a request of a process that already held the lock did
+        // not wait.
         let owner = Owner::Process(ProcessId { pid: number, started: 1, inode: 0 });
         let request = Request {
             tag: Tag(number.into()),
@@ -120,7 +121,7 @@ impl Replay<'_> {
         self.apply(Change::Request(Arc::new(request)), now_ms);
     }
 
-    /// Ends the holds that end until a moment, and those that are granted meanwhile.
+    /// Ends the holds that end by this time, and those that are granted meanwhile.
     fn end_until(&mut self, until_ms: u64) {
         while let Some(Reverse((at_ms, frame))) = self.ends.peek().copied()
             && at_ms <= until_ms
@@ -175,18 +176,18 @@ mod tests {
 
     #[test]
     fn the_waits_are_those_that_one_counts_by_hand() {
-        // One each second, each for three seconds: three slots are enough, and with two each pair
+        // One each second, each for three seconds: three slots are enough, and with two, each pair
         // waits a second longer than the pair before.
         let steady: Vec<_> = (0..8).map(|n| (n * 1000, 3000, 1)).collect();
         assert_eq!(waits(&steady, 3), [0; 8]);
         assert_eq!(waits(&steady, 2), [0, 0, 1000, 1000, 2000, 2000, 3000, 3000]);
-        // With one, the second waits for the first, and so on: 3 s for each that is ahead, less
-        // the second that passed between them.
+        // With one slot, the second waits for the first, and so on: 3 s for each request ahead,
+        // less the second that passed between them.
         let alone: Vec<_> = (0..8).map(|n| n * 2000).collect();
         assert_eq!(waits(&steady, 1), alone);
-        // A hold that ends in the moment of an arrival is in nobody's way.
+        // A hold that ends at the time of an arrival does not block it.
         assert_eq!(waits(&[(0, 1000, 1), (1000, 1000, 1), (1000, 0, 1)], 1), [0, 0, 1000]);
-        // Who wants two slots is not passed by those who come later.
+        // Later requests do not overtake a request for two slots.
         assert_eq!(waits(&[(0, 100, 1), (10, 100, 2), (20, 100, 1)], 2), [0, 90, 180]);
     }
 
@@ -207,11 +208,11 @@ mod tests {
         (*state >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The waiting of M/M/c is known: the probability of it is Erlang's C, and the length of it is
+    /// The waits of M/M/c are known: their probability is Erlang's C, and their length is
     /// exponential with the rate c·μ − λ.
     #[test]
     fn random_arrivals_wait_as_erlang_found() {
-        // Arrivals every 10 s on average, of which each holds for 24 s: an offered load of 2.4.
+        // Arrivals every 10 s on average, each of which holds for 24 s: an offered load of 2.4.
         let (between, hold, count) = (10_000.0, 24_000.0, 20_000);
         let (mut state, mut at) = (1917, 0.0);
         let arrivals: Vec<Arrival> = (0..count)

@@ -1,47 +1,46 @@
-//! Looks something up, the newest first, one file at a time: between two files the caller can write
-//! what ended meanwhile.
+//! Finds records, the newest first, one file per step. Between two steps, the caller can write the
+//! requests that ended meanwhile.
 
 use super::form::{Frame, Frames};
 use super::record::Record;
 use super::store::Store;
 
-/// A search ends with about this many bytes of records.
+/// The bytes of records at which a search ends, approximately.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// What is looked for.
+/// The conditions of a search.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
-    /// Only what asked for this key or one below it.
+    /// Only requests for this key or one below it.
     pub(crate) key: Option<String>,
-    /// Only what ended at this time or later, in milliseconds since 1970 UTC.
+    /// Only requests that ended at this time or later, in milliseconds since 1970 UTC.
     pub(crate) since_ms: u64,
-    /// Only what is of this user.
+    /// Only requests of this user.
     pub(crate) uid: Option<u32>,
     /// Only failures.
     pub(crate) failed: bool,
-    /// Only records with smaller numbers than this one.
+    /// Only records with smaller numbers than this.
     pub(crate) before: Option<u64>,
-    /// How many records at most.
+    /// The most records to find.
     pub(crate) limit: usize,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Records with their numbers, the newest first.
     pub(crate) records: Vec<(u64, Record)>,
     /// The `before` of the query for the next page; `None` on the last page.
     pub(crate) before: Option<u64>,
-    /// A file that is damaged, by the number of its first record. What comes after the damage is
-    /// left out.
+    /// A damaged file, by the number of its first record. The records after the damage are omitted.
     pub(crate) damaged: Option<u64>,
 }
 
-/// A search under way.
+/// A search in progress.
 #[derive(Debug)]
 pub(crate) struct Search {
     query: Query,
-    /// Files from this record on were searched.
+    /// Files from this record on have been searched.
     below: u64,
     bytes: usize,
     pub(crate) found: Found,
@@ -84,13 +83,13 @@ impl Search {
                 None => self.found.damaged = Some(segment.first),
             }
         }
-        // What ended before this file was begun, ended before its first record.
+        // The records before this file ended before its first record did.
         segment.first_ms < self.query.since_ms
     }
 }
 
 impl Query {
-    /// Whether a record fits, wherever it stands.
+    /// Whether a record fits, except for its position.
     pub(super) fn fits(&self, frame: &Frame<'_>) -> bool {
         let Self { key, since_ms, uid, failed, .. } = self;
         frame.head().is_some_and(|head| {
@@ -131,7 +130,7 @@ mod tests {
         search.found
     }
 
-    /// All that fits, page by page, the oldest first.
+    /// All records that fit, page by page, the oldest first.
     fn all(store: &Store, query: &Query) -> Vec<Record> {
         let (mut records, mut before) = (Vec::new(), None);
         loop {

@@ -1,8 +1,8 @@
-//! The files of the history: a directory with a file for every so many records. The name of a file
+//! The files of the history: a directory with one file for a range of records. The name of a file
 //! is the number of its first record.
 //!
-//! Invariant: at any moment the directory can be read, and has about `max_bytes` at most. To make
-//! room, the oldest file is removed as a whole.
+//! Invariant: the directory is readable at all times and has about `max_bytes` at most. The oldest
+//! file is removed as a whole to make room.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,27 +14,27 @@ use crate::sys::process::user;
 
 use super::form::{self, Batch, Frames, MAGIC};
 
-/// The name of what cannot be read. One such file is kept.
+/// The name of an unreadable file. One such file is kept.
 const DAMAGED: &str = "damaged";
 
-/// The smallest size of the files, where `max_bytes` allows it.
+/// The smallest size of the files, if `max_bytes` allows it.
 const FILE_BYTES_MIN: u64 = 64 * 1024;
 
-/// The largest size: a search reads a file at once.
+/// The largest size: a search reads a whole file at once.
 const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// With at least this many files, little is lost when the oldest one is removed.
+/// With at least this many files, removing the oldest loses little.
 const FILES: u64 = 8;
 
-/// So much of the disk is left to others, such as the journal, which must be able to grow.
+/// The disk space left to others, such as the journal, which must be able to grow.
 const SPACE_LEFT: u64 = 4 << 20;
 
-/// How much is kept.
+/// How much to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// For how many milliseconds a record is kept.
+    /// How many milliseconds to keep a record.
     pub(crate) keep_ms: u64,
-    /// How many bytes the files have together.
+    /// The total size of the files in bytes.
     pub(crate) max_bytes: u64,
 }
 
@@ -56,14 +56,15 @@ pub(crate) struct Store {
 pub(super) struct Segment {
     /// The number of its first record.
     pub(super) first: u64,
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub(super) bytes: u64,
     /// When its first record ended.
     pub(super) first_ms: u64,
 }
 
 impl Store {
-    /// Opens the history, or begins one. Also says what could not be read and was set aside.
+    /// Opens the history, or creates one. Also returns a message about files that could not be read
+    /// and were set aside.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -94,7 +95,8 @@ impl Store {
         Ok((store, aside))
     }
 
-    /// Takes up a file that nothing is appended to. The inner error says why it cannot be read.
+    /// Takes over a file that is not appended to. The inner error is the reason why it cannot be
+    /// read.
     fn take_up(&mut self, first: u64) -> io::Result<Result<(), &'static str>> {
         let path = self.path(first);
         let Ok(mut file) = open_plain(&path) else { return Ok(Err(UNREADABLE)) };
@@ -104,13 +106,13 @@ impl Store {
         if !begin[..read].starts_with(MAGIC) {
             return Ok(Err(NOT_OURS));
         }
-        // The head of a record needs no more than this, unless its keys are long.
+        // The head of a record fits into this, unless its keys are long.
         let first_ms = first_ms(&begin[..read]);
         self.segments.push_back(Segment { first, bytes, first_ms });
         Ok(Ok(()))
     }
 
-    /// Takes up the file that was appended to last, without the record that may be torn.
+    /// Takes over the file that was appended to last, without a torn last record.
     fn take_up_last(&mut self, first: u64) -> io::Result<Result<(), &'static str>> {
         let path = self.path(first);
         let Ok(mut file) = open_plain(&path) else { return Ok(Err(UNREADABLE)) };
@@ -137,10 +139,10 @@ impl Store {
         Ok(Ok(()))
     }
 
-    /// Appends records, the oldest first, and removes what is too old or too much.
+    /// Appends records, the oldest first, and removes records that are too old or too many.
     ///
     /// # Errors
-    /// Some of the records could not be written. All that were written before stay as they are.
+    /// Some of the records could not be written. The records written before stay.
     pub(crate) fn append(&mut self, batch: &Batch, now_ms: u64) -> io::Result<()> {
         self.forget_removed();
         if fs2::available_space(&self.dir)? < SPACE_LEFT {
@@ -167,7 +169,7 @@ impl Store {
             return Err(io::ErrorKind::NotFound.into());
         };
         if let Err(error) = file.write_all(bytes) {
-            // Part of a record may be written. The next one must not follow it.
+            // Part of a record may be written, and the next one must not follow it.
             let _ = file.set_len(segment.bytes);
             self.current = None;
             return Err(error);
@@ -185,7 +187,7 @@ impl Store {
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let mut file = options.open(self.path(first))?;
-        // A file of this name has no record that anybody knows of.
+        // A file of this name has no record that the store knows.
         file.set_len(0)?;
         file.write_all(MAGIC)?;
         self.current = Some(file);
@@ -194,13 +196,13 @@ impl Store {
         Ok(())
     }
 
-    /// How large a file becomes.
+    /// The size at which a file is full.
     fn file_bytes(&self) -> u64 {
         let share = (self.limits.max_bytes / FILES).clamp(FILE_BYTES_MIN, FILE_BYTES_MAX);
         share.min(self.limits.max_bytes / 2)
     }
 
-    /// Removes the oldest files until there is room for so many bytes more.
+    /// Removes the oldest files until there is room for this many more bytes.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         let keep = usize::from(self.current.is_some());
         while self.bytes() + bytes > self.limits.max_bytes && self.segments.len() > keep {
@@ -209,7 +211,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the files of which every record is too old.
+    /// Removes the files in which every record is too old.
     fn remove_old(&mut self, now_ms: u64) -> io::Result<()> {
         let oldest = now_ms.saturating_sub(self.limits.keep_ms);
         while self.segments.get(1).is_some_and(|second| second.first_ms < oldest) {
@@ -228,7 +230,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notices that somebody removed the file that is appended to, or the directory.
+    /// Detects that the file that is appended to, or the directory, was removed.
     fn forget_removed(&mut self) {
         let Some(last) = self.segments.back().filter(|_| self.current.is_some()) else { return };
         if !self.path(last.first).exists() {
@@ -239,7 +241,7 @@ impl Store {
         }
     }
 
-    /// How many bytes all files have.
+    /// The size of all files in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
@@ -249,11 +251,11 @@ impl Store {
         self.segments.iter().rev().find(|segment| segment.first < number).copied()
     }
 
-    /// The content of a file; nothing if it is gone.
+    /// The content of a file; empty if the file is gone.
     pub(super) fn read(&self, segment: Segment) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Ok(file) = open_plain(&self.path(segment.first)) {
-            // What could be read before an error is searched.
+            // A search uses the part that was read before an error.
             let _ = file.take(segment.bytes).read_to_end(&mut bytes);
         }
         bytes
@@ -268,7 +270,7 @@ const UNREADABLE: &str = "cannot be read";
 const NOT_OURS: &str = "is no file of the history, or one of another version";
 
 fn first_ms(bytes: &[u8]) -> u64 {
-    // The time stands in front; the rest of the record need not be there.
+    // The time is at the beginning; the rest of the record need not be there.
     let time = bytes.get(MAGIC.len() + 9..MAGIC.len() + 17);
     let time = time.and_then(|time| time.first_chunk().copied());
     let is_whole = Frames::of(bytes).is_some();
@@ -290,13 +292,13 @@ pub(super) fn open_plain(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// Renames what cannot be read. What was set aside before is removed.
+/// Renames an unreadable file, and removes the one set aside before.
 fn set_aside(path: &Path, to: &Path) -> io::Result<()> {
     let _ = fs::remove_file(to).or_else(|_| fs::remove_dir_all(to));
     fs::rename(path, to)
 }
 
-/// Makes the directory, for this user alone.
+/// Creates the directory, only for this user.
 fn create_dir(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().recursive(false).mode(0o700).create(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -366,7 +368,7 @@ mod tests {
         drop(store);
         let path = dir.join("0000000000000001");
         let whole = fs::read(&path).unwrap();
-        // However much of the last record was written.
+        // Cuts the last record at every possible length.
         for end in 0..=whole.len() {
             fs::write(&path, &whole[..end]).unwrap();
             let mut store = open(&dir, WIDE);
@@ -405,7 +407,7 @@ mod tests {
         store.append(&some(each..each + 1), each).unwrap();
         assert_eq!(times(&store).len(), before.len() + 1);
         assert_eq!(times(&open(dir, small)).last(), Some(&each));
-        // A file that is none of ours, in the middle.
+        // A foreign file, in the middle.
         fs::write(dir.join(&names[1]), "[core]\n").unwrap();
         let (store, aside) = Store::open(dir, small).unwrap();
         assert!(aside.unwrap().contains("another version"));

@@ -1,5 +1,5 @@
-//! Counts waits and holds: of all records that fit, by user, by command, and by key. Of one key it
-//! also says how long its requests would have waited with another number of slots.
+//! Counts waits and holds: of all records that fit, by user, by command, and by key. For a single
+//! key, also computes how long its requests would have waited with another number of slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +11,23 @@ use super::store::Store;
 use super::timeline::Timeline;
 use crate::core::Mode;
 
-/// Users and commands that are counted at once. The rest is part of all records only.
+/// The most users and commands that are counted separately. Others count only in the totals.
 const GROUPS_MAX: usize = 1_000;
 
-/// At least this many commands that differ only in numbers, as those of a job array do, are one group.
+/// At least this many commands that differ only in numbers, such as those of a job array, form a
+/// group.
 const ALIKE_MIN: usize = 3;
 
-/// Keys that are counted at once: each has a timeline.
+/// The most keys that are counted separately: each has a timeline.
 const KEYS_MAX: usize = 100;
 
 /// At most this many requests are replayed, the latest ones.
 const ARRIVALS_MAX: usize = 10_000;
 
-/// What is counted of many records.
+/// The counts of many records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
-    /// The waits of those that were granted.
+    /// The waits of granted requests.
     pub(crate) waits: Histogram,
     /// How long they held their locks.
     pub(crate) holds: Histogram,
@@ -34,26 +35,26 @@ pub(crate) struct Counted {
     pub(crate) refused: u64,
 }
 
-/// What was counted.
+/// All counts of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// The key of the query.
     pub(crate) key: Option<String>,
-    /// When it was asked, in milliseconds since 1970 UTC.
+    /// The time of the query, in milliseconds since 1970 UTC.
     pub(crate) now_ms: u64,
     pub(crate) all: Counted,
-    /// How many of all waits lie between some bounds.
+    /// All waits, in bins.
     pub(crate) wait_bins: Bins,
-    /// How many of all holds do.
+    /// All holds, in bins.
     pub(crate) hold_bins: Bins,
     pub(crate) users: BTreeMap<u32, Counted>,
-    /// By user and command, as far as the caller may see commands.
+    /// By user and command, for the commands that the caller may see.
     pub(crate) commands: BTreeMap<(u32, String), Counted>,
-    /// By key, as far as the query is about it.
+    /// By key, for the keys of the query.
     pub(crate) keys: BTreeMap<String, KeyUse>,
-    /// Whether there were more users, commands or keys than are counted at once.
+    /// Whether there were too many users, commands or keys to count them all separately.
     pub(crate) left_out: bool,
-    /// Of the key of the query, if slots of it were granted.
+    /// For the key of the query, if slots of it were granted.
     pub(crate) slots: Option<SlotsTable>,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct CommandGroup {
     pub(crate) uid: u32,
     /// With `#` in place of each number if there are several.
     pub(crate) command: String,
-    /// How many there are.
+    /// The number of commands.
     pub(crate) commands: u64,
     pub(crate) counted: Counted,
 }
@@ -71,63 +72,63 @@ pub(crate) struct CommandGroup {
 /// How much of a key was in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyUse {
-    /// How many requests were granted.
+    /// The number of granted requests.
     pub(crate) granted: u64,
-    /// How many slots the latest request stated, or was given; 0 if none asked for slots.
+    /// The size that the latest request passed or was given; 0 if none asked for slots.
     pub(crate) size: u64,
     /// When that request ended.
     size_ms: u64,
-    /// Slots in use; each reader and writer counts for one.
+    /// Slots in use; each reader and writer counts as one.
     pub(crate) used: Timeline,
-    /// What was in use before this moment is not counted, in milliseconds since 1970 UTC.
+    /// Use before this time is not counted, in milliseconds since 1970 UTC.
     pub(crate) since_ms: u64,
 }
 
 /// How long the requests for a key would have waited with another number of slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotsTable {
-    /// How many slots the key has now.
+    /// The current number of slots of the key.
     pub(crate) present: u64,
-    /// How many requests were replayed: those that were granted, the latest ones.
+    /// The number of replayed requests: the latest of those that were granted.
     pub(crate) requests: u64,
     /// Whether there were more of them.
     pub(crate) more: bool,
-    /// For each number of slots how long they would have waited, and how many ask for more slots.
+    /// For each number of slots: how long they would have waited, and how many ask for more slots.
     pub(crate) rows: Vec<(u64, Quantiles, u64)>,
 }
 
-/// What the files do not say.
+/// The current state, which the files do not have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Present {
-    /// Now, in milliseconds since 1970 UTC.
+    /// The current time, in milliseconds since 1970 UTC.
     pub(crate) now_ms: u64,
-    /// How many slots are stored for the key of the query.
+    /// The stored size of the query's key.
     pub(crate) stored: Option<u64>,
-    /// What is held now.
+    /// The current holds.
     pub(crate) running: Vec<Running>,
 }
 
-/// What is held of a key now.
+/// A current hold of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) key: String,
-    /// Since when, in milliseconds since 1970 UTC.
+    /// When it began, in milliseconds since 1970 UTC.
     pub(crate) since_ms: u64,
-    /// How many slots; 1 of a read or a write.
+    /// The number of slots; 1 for a read or a write.
     pub(crate) slots: u64,
 }
 
-/// A count under way.
+/// A count in progress.
 #[derive(Debug)]
 pub(crate) struct Tally {
     query: Query,
-    /// Only the commands of this user are told apart; `None` means all.
+    /// Only the commands of this user are counted separately; `None` means all.
     viewer: Option<u32>,
     present: Present,
     below: u64,
-    /// The requests for the key of the query that were granted, the latest file first.
+    /// The granted requests for the key of the query, the latest file first.
     arrivals: Vec<Arrival>,
-    /// The numbers of slots that are still to be tried; `None` while files are read.
+    /// The numbers of slots still to try; `None` while files are read.
     to_try: Option<BTreeSet<u64>>,
     pub(crate) counts: Counts,
 }
@@ -183,14 +184,14 @@ impl Tally {
                 self.count_use(&lengths, before < ARRIVALS_MAX);
             }
         }
-        // In a file the latest come last.
+        // Within a file, the latest come last.
         if let Some(added) = self.arrivals.get_mut(before..) {
             added.reverse();
         }
         segment.first_ms < self.query.since_ms
     }
 
-    /// Adds what was held to the keys that the query is about.
+    /// Adds a hold to the keys of the query.
     fn count_use(&mut self, lengths: &Lengths<'_>, collects: bool) {
         let Some(held_ms) = lengths.held_ms else { return };
         let asked_for = self.query.key.as_deref();
@@ -200,7 +201,7 @@ impl Tally {
                 continue;
             }
             let is_counted = item.mode == Mode::Counted;
-            // Nobody knows for how long it would have held.
+            // It is unknown how long it would have held.
             let is_whole = !lengths.at_least;
             if collects && is_whole && is_counted && asked_for == Some(item.key) {
                 let asked_ms = begin_ms.saturating_sub(lengths.waited_ms);
@@ -221,7 +222,7 @@ impl Tally {
         }
     }
 
-    /// Adds what is held now, and has each timeline reach to now.
+    /// Adds the current holds, and extends each timeline to now.
     fn add_running(&mut self) {
         let now_ms = self.present.now_ms;
         let running = std::mem::take(&mut self.present.running);
@@ -236,7 +237,7 @@ impl Tally {
         }
     }
 
-    /// The numbers of slots to try: the present one, one and two less and more, and twice as many.
+    /// The numbers of slots to try: the current one, one and two less and more, and twice as many.
     fn sizes(&mut self) -> BTreeSet<u64> {
         let of = self.query.key.as_ref().and_then(|key| self.counts.keys.get(key));
         let present = self.present.stored.or(of.map(|of| of.size)).unwrap_or(0);
@@ -282,7 +283,7 @@ impl Tally {
 }
 
 impl Counts {
-    /// The commands, those that differ only in numbers as one where there are several of them.
+    /// The commands, with those that differ only in numbers as one group if there are several.
     pub(crate) fn command_groups(&self) -> Vec<CommandGroup> {
         let mut alike = BTreeMap::<(u32, String), Vec<(&String, &Counted)>>::new();
         for ((uid, command), of) in &self.commands {
@@ -306,7 +307,7 @@ impl Counts {
         groups
     }
 
-    /// The use of a key, if not too many keys are counted already.
+    /// The use of a key, unless too many keys are already counted.
     fn use_of(&mut self, key: &str, since_ms: u64) -> Option<&mut KeyUse> {
         if !self.keys.contains_key(key) {
             if self.keys.len() >= KEYS_MAX {
@@ -495,7 +496,7 @@ mod tests {
         let table = counts.slots.unwrap();
         assert_eq!((table.present, table.requests, table.more), (2, 8, false));
         let found: Vec<_> = table.rows.iter().map(|row| (row.0, row.1.median, row.1.max)).collect();
-        // With three slots nobody waits. With two the pairs wait 0, 1, 2 and 3 s; with one slot
+        // With three slots, no request waits. With two, the pairs wait 0, 1, 2 and 3 s; with one,
         // each waits 2 s longer than the one before.
         let expected = [(1, 6_000, 14_000), (2, 1_000, 3_000), (3, 0, 0), (4, 0, 0)];
         assert_eq!(found, expected);

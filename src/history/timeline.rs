@@ -1,12 +1,12 @@
-//! How much was in use, over time, and of how many slots.
+//! How many slots were in use over time, and of how many.
 //!
-//! Time is divided into buckets that all have one width. Where there would be too many of them, they
-//! are joined into wider ones, so that a year takes no more room than an hour.
+//! Time is divided into buckets of one width. When there are too many buckets, they are merged into
+//! wider ones, so a year takes the same room as an hour.
 
 use std::collections::BTreeMap;
 
 /// The widths of buckets in milliseconds, from a second to a week. Each is a multiple of the one
-/// before, so that buckets are joined as they are.
+/// before, so that whole buckets can be merged.
 const WIDTHS_MS: [u64; 11] = [
     1_000,
     5_000,
@@ -21,18 +21,18 @@ const WIDTHS_MS: [u64; 11] = [
     604_800_000,
 ];
 
-/// There are at most this many buckets, those that are empty among them.
+/// The maximum number of buckets, including empty ones.
 const BUCKETS_MAX: u64 = 256;
 
-/// How much was in use, over time.
+/// How much was in use over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Timeline {
     width_ms: u64,
-    /// What was in use in each bucket, in slots times milliseconds. The number of a bucket is its
-    /// beginning divided by the width.
+    /// The use of each bucket, in slots times milliseconds. The number of a bucket is its beginning
+    /// divided by the width.
     used: BTreeMap<u64, u64>,
-    /// By the same numbers: when in the bucket it was last known how many slots there were, and how
-    /// many.
+    /// By the same numbers: the last time in the bucket at which the number of slots was known, and
+    /// that number.
     sizes: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Adds so many slots that were in use from one moment until another, both in milliseconds.
+    /// Adds this many slots that were in use from one time to another, both in milliseconds.
     pub(crate) fn add(&mut self, from_ms: u64, until_ms: u64, slots: u64) {
         if until_ms <= from_ms {
             return;
@@ -58,20 +58,20 @@ impl Timeline {
         }
     }
 
-    /// Has the timeline reach to this moment.
+    /// Extends the timeline to this time.
     pub(crate) fn reach(&mut self, at_ms: u64) {
         self.cover(at_ms, at_ms);
         self.used.entry(at_ms / self.width_ms).or_default();
     }
 
-    /// Notes how many slots there were at a moment.
+    /// Records how many slots there were at a time.
     pub(crate) fn note_size(&mut self, at_ms: u64, size: u64) {
         self.reach(at_ms);
         let latest = self.sizes.entry(at_ms / self.width_ms).or_default();
         *latest = (*latest).max((at_ms, size));
     }
 
-    /// Joins buckets until there are few enough of them with these moments.
+    /// Merges buckets until there are few enough of them, including these times.
     fn cover(&mut self, first_ms: u64, last_ms: u64) {
         loop {
             let first = self.used.first_key_value().map(|(number, _)| *number);
@@ -108,20 +108,20 @@ impl Timeline {
         self.width_ms
     }
 
-    /// When the first bucket begins; 0 of none.
+    /// When the first bucket begins; 0 without buckets.
     pub(crate) fn begin_ms(&self) -> u64 {
         self.used.first_key_value().map_or(0, |(number, _)| number * self.width_ms)
     }
 
-    /// What was in use in each bucket, from the first to the last one, in slots times milliseconds.
+    /// The use of each bucket, from the first to the last, in slots times milliseconds.
     pub(crate) fn buckets(&self) -> Vec<u64> {
         let ends = self.used.first_key_value().zip(self.used.last_key_value());
         let Some(((first, _), (last, _))) = ends else { return Vec::new() };
         (*first..=*last).map(|number| self.used.get(&number).copied().unwrap_or(0)).collect()
     }
 
-    /// How many slots there were in each bucket: those that were noted last, and before the first note
-    /// those of the first one. Empty without a note.
+    /// The number of slots in each bucket: the last one recorded, and before the first record, that
+    /// record's. Empty without a record.
     pub(crate) fn sizes(&self) -> Vec<u64> {
         let ends = self.used.first_key_value().zip(self.used.last_key_value());
         let (Some(((first, _), (last, _))), Some((_, noted))) =
@@ -137,7 +137,7 @@ impl Timeline {
         each.collect()
     }
 
-    /// What was in use in all, in slots times milliseconds.
+    /// The total use, in slots times milliseconds.
     pub(crate) fn sum(&self) -> u64 {
         self.used.values().fold(0, |sum, used| sum.saturating_add(*used))
     }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(timeline.sizes(), [0; 0]);
         timeline.add(10_000, 15_000, 1);
         assert_eq!(timeline.sizes(), [0; 0]);
-        // The latest note of a bucket counts, in whatever order they come.
+        // The latest record of a bucket counts, in whatever order they arrive.
         for (at_ms, size) in [(13_500, 8), (11_900, 4), (11_100, 2), (13_400, 6)] {
             timeline.note_size(at_ms, size);
         }
@@ -181,7 +181,7 @@ mod tests {
     fn buckets_are_joined_and_nothing_is_lost() {
         let mut timeline = Timeline::default();
         let mut sum = 0;
-        // A year, with something every three hours, the latest first.
+        // A year, with use every three hours, the latest first.
         for n in (0..2_920_u64).rev() {
             let (from, length) = (n * 10_800_000, 1 + n * 977 % 7_200_000);
             timeline.add(from, from + length, 1 + n % 3);

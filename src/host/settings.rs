@@ -83,8 +83,9 @@ impl fmt::Display for TooShort {
 impl Settings {
     /// The durations for a TTL. The engine may have granted another TTL than was requested.
     ///
-    /// # Errors The TTL leaves no room for three renewals, grace, margin and the clocks' drift; or
-    /// the margin is shorter than that drift.
+    /// # Errors
+    /// The TTL leaves no room for three renewals, grace, margin and the clocks' drift, or the margin
+    /// is shorter than that drift.
     pub fn check(&self, ttl_ms: u64) -> Result<Timing, TooShort> {
         let timing = Timing {
             ttl_ms,

@@ -1,10 +1,11 @@
-//! How good estimates are: what was said when a request began to wait, against how long it waited.
+//! Measures how good estimates are: compares the estimate at the start of each wait with its
+//! length.
 //!
 //! `cargo test --lib measured -- --nocapture` prints the table of `docs/stats.md` for generated
-//! workloads. `CANAL_RECORDED=FILE` adds the recorded ones of a file, which
-//! `canal history KEY --json > FILE` wrote.
+//! workloads. `CANAL_RECORDED=FILE` adds those recorded in a file, which `canal history KEY --json
+//! > FILE` wrote.
 //!
-//! An estimate knows only what had ended when it was made, so that each wait is new to it.
+//! Invariant: an estimate knows only requests that had ended when it was made.
 
 use std::collections::VecDeque;
 
@@ -26,21 +27,21 @@ struct Workload {
     jobs: Vec<Job>,
 }
 
-/// What was said and what happened, of all waits of a workload.
+/// Estimates and outcomes of all waits of a workload.
 #[derive(Debug, Default)]
 struct Figures {
     waits: u64,
     /// The sum of the waits, in milliseconds.
     waited: f64,
-    /// By how much the median was wrong, in milliseconds.
+    /// The error of the median, in milliseconds.
     wrong: f64,
-    /// By how much position × median hold was wrong.
+    /// The error of position × median hold.
     wrong_naive: f64,
-    /// By how much position × median hold / slots was wrong.
+    /// The error of position × median hold / slots.
     wrong_shared: f64,
-    /// How many waits were not longer than the p90 that was said.
+    /// The number of waits that were at most the estimated p90.
     below_high: u64,
-    /// How many were shorter than the p10.
+    /// The number that were shorter than the estimated p10.
     below_low: u64,
 }
 
@@ -59,7 +60,7 @@ fn exponential(mean: f64, state: &mut u64) -> f64 {
     -mean * (1.0 - random(state)).ln()
 }
 
-/// A length whose logarithm is normal, as builds and tests have it.
+/// A length with a log-normal distribution, as of builds and tests.
 fn log_normal(median: f64, spread: f64, state: &mut u64) -> f64 {
     let (angle, radius) = (random(state), 1.0 - random(state));
     let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
@@ -104,7 +105,7 @@ fn generated() -> Vec<Workload> {
             jobs,
         ));
     }
-    // The textbook: nobody can know how long one takes.
+    // The textbook case: each length is unpredictable.
     let mut at = 0.0;
     let jobs = (0..COUNT).map(|_| {
         at += exponential(minute, &mut state);
@@ -112,14 +113,14 @@ fn generated() -> Vec<Workload> {
     });
     let jobs = jobs.collect();
     all.push(served("exponential, 2 slots", 2, jobs));
-    // At each full hour eight jobs come at once.
+    // At each full hour, eight jobs arrive at once.
     let jobs = (0..COUNT).map(|n| {
         let hour = (n / 8) as f64 * 60.0 * minute;
         (hour, log_normal(5.0 * minute, 0.6, &mut state), ["backup", "report"][n % 2])
     });
     let jobs = jobs.collect();
     all.push(served("cron, 1 slot", 1, jobs));
-    // Each job is a little longer than the one before: within the workload they double.
+    // Each job is a little longer than the one before: over the workload, they double.
     let mut at = 0.0;
     let jobs = (0..COUNT).map(|n| {
         let longer = 1.0 + n as f64 / COUNT as f64;
@@ -140,7 +141,7 @@ fn recorded(path: &str) -> Vec<Workload> {
         let asked: jiff::Timestamp = record["asked"].as_str().unwrap().parse().unwrap();
         let Some(held_ms) = record["held_ms"].as_u64() else { continue };
         let item = &record["items"][0];
-        // Only the number of slots of a hold for one slot is a number.
+        // `slots` is a number only if the hold has one slot.
         let slot = item["slots"].as_str().and_then(|slots| slots.parse::<u64>().ok());
         let Some(slot) = slot.filter(|_| record["at_least"].is_null()) else { continue };
         let asked_ms = u64::try_from(asked.as_millisecond()).unwrap();
@@ -148,7 +149,7 @@ fn recorded(path: &str) -> Vec<Workload> {
         let command = record["command"].as_str().unwrap_or_default().to_owned();
         let job = Job { asked_ms, begin_ms, end_ms: begin_ms + held_ms, command };
         let (slots, jobs) = keys.entry(item["key"].as_str().unwrap().to_owned()).or_default();
-        // Where something waits, all slots are held.
+        // While a request waits, all slots are held.
         *slots = (*slots).max(slot + 1);
         jobs.push(job);
     }
@@ -159,7 +160,7 @@ fn recorded(path: &str) -> Vec<Workload> {
     keys.into_iter().map(workload).collect()
 }
 
-/// Makes an estimate whenever a request begins to wait, and compares it with what happened.
+/// Makes an estimate whenever a request begins to wait, and compares it with the outcome.
 fn measure(workload: &Workload) -> Figures {
     let jobs = &workload.jobs;
     let mut ends: Vec<usize> = (0..jobs.len()).collect();
@@ -206,7 +207,7 @@ fn measure(workload: &Workload) -> Figures {
     figures
 }
 
-/// A line of the table: what is wrong, as a share of what was waited.
+/// A line of the table: the error as a share of the time waited.
 fn line(name: &str, of: &Figures) -> String {
     let share = |part: f64| format!("{:.0} %", part / of.waited * 100.0);
     let of_all = |count: u64| format!("{:.0} %", count as f64 / of.waits as f64 * 100.0);

@@ -1,8 +1,8 @@
-//! How long a request will usually wait: the queue before it is served many times in thought, each time
-//! with other lengths of those that were recorded.
+//! Estimates how long a request will wait: simulates the queue ahead of it many times, and draws
+//! the length of each hold from recent ones.
 //!
-//! `summary` is how long keys and commands were held lately, `sample` what follows from some lengths.
-//! Nothing here is random: the same queue gives the same estimate.
+//! `summary` has the lengths of recent holds by key and command; `sample` is the distribution of
+//! some lengths.
 
 #[cfg(test)]
 mod measured;
@@ -15,48 +15,48 @@ use std::collections::BinaryHeap;
 pub(crate) use sample::Sample;
 pub(crate) use summary::Summary;
 
-/// How often a queue is served.
+/// How often a queue is simulated.
 const TIMES: usize = 100;
 
 /// A hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Holder {
-    /// How many slots it has.
+    /// The number of its slots.
     pub(crate) count: u64,
-    /// For how long it has had them, in milliseconds.
+    /// How long it has had them, in milliseconds.
     pub(crate) held_ms: u64,
-    /// How long such a hold usually is; `None` if too little is known.
+    /// How long such a hold usually lasts; `None` if too few are known.
     pub(crate) usual: Option<Sample>,
 }
 
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
-    /// How many slots it wants.
+    /// The number of slots that it asks for.
     pub(crate) count: u64,
-    /// How many there are, as it sees it.
+    /// The size of the lock as this request sees it.
     pub(crate) capacity: u64,
-    /// How long such a hold usually is; `None` if too little is known.
+    /// How long such a hold usually lasts; `None` if too few are known.
     pub(crate) usual: Option<Sample>,
 }
 
-/// How much longer a request will usually wait, in milliseconds.
+/// How much longer a request will probably wait, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Estimate {
-    /// One of ten waits is shorter.
+    /// One wait in ten is shorter.
     pub(crate) low_ms: u64,
     /// Half of all waits are shorter.
     pub(crate) median_ms: u64,
-    /// Nine of ten waits are not longer.
+    /// Nine waits in ten are at most this long.
     pub(crate) high_ms: u64,
 }
 
-/// How much longer each of the waiters will usually wait, who are served in this order. `None` where
-/// too little is known of a hold or of a waiter before.
+/// How much longer each of the waiters will probably wait, granted in this order. `None` if too
+/// little is known about a hold or about an earlier waiter.
 pub(crate) fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<Estimate>> {
     let known = waiters.iter().take_while(|waiter| waiter.usual.is_some()).count();
     let is_known = holders.iter().all(|holder| holder.usual.is_some());
-    // What a waiter does when its wait is over does not matter for it.
+    // How long a waiter holds its lock has no effect on its own wait.
     let served = if is_known { (known + 1).min(waiters.len()) } else { 0 };
     let queue = &waiters[..served];
     let draws: Vec<[f64; TIMES]> = (0..holders.len() + served).map(draws).collect();
@@ -69,7 +69,7 @@ pub(crate) fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<Es
             slots.take(left, holder.count);
         }
         for ((waiter, shares), waits) in queue.iter().zip(of_waiters).zip(&mut waits) {
-            // Where it can never fit it is in nobody's way.
+            // A request that can never fit blocks no other.
             let Some(begin) = slots.free_at(waiter.count, waiter.capacity) else { continue };
             waits.push(begin);
             slots.take(
@@ -83,7 +83,7 @@ pub(crate) fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<Es
     estimates
 }
 
-/// For how many milliseconds more something is held; `share` of all such holds are longer.
+/// How many milliseconds longer a hold lasts; `share` of all such holds last longer.
 fn left(usual: Option<&Sample>, held_ms: u64, share: f64) -> u64 {
     usual.map_or(0, |usual| usual.left(held_ms as f64, share) as u64)
 }
@@ -97,13 +97,13 @@ fn estimate(mut waits: Vec<u64>) -> Option<Estimate> {
     Some(Estimate { low_ms: at(10), median_ms: at(50), high_ms: at(90) })
 }
 
-/// The slots of a key while a queue is served.
+/// The slots of a key while its queue is simulated.
 #[derive(Default)]
 struct Slots {
     held: u64,
-    /// When which slots become free.
+    /// When slots become free, and how many.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
-    /// When the last request was served: none is served before it.
+    /// When the last request was granted: none is granted earlier.
     served_ms: u64,
 }
 
@@ -113,7 +113,8 @@ impl Slots {
         self.ends.push(Reverse((until_ms, count)));
     }
 
-    /// When `count` slots are free for a request that counts by `capacity`; `None` if they never are.
+    /// When `count` slots are free for a request that counts by `capacity`; `None` if they never
+    /// are.
     fn free_at(&mut self, count: u64, capacity: u64) -> Option<u64> {
         if count > capacity {
             return None;
@@ -127,8 +128,8 @@ impl Slots {
     }
 }
 
-/// One share for each time that the queue is served, which together stand for all shares; in an order
-/// of its own for each hold or waiter.
+/// One share for each simulation, evenly spread over all shares and shuffled differently for each
+/// hold or waiter. Nothing is random: the same queue has the same estimate.
 fn draws(number: usize) -> [f64; TIMES] {
     let mut shares = [0.0; TIMES];
     for (at, share) in shares.iter_mut().enumerate() {
@@ -153,7 +154,7 @@ fn next(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Lengths from 0.9 to 1.1 of this one.
+    /// Lengths from 0.9 to 1.1 times this one.
     fn about(ms: u64) -> Option<Sample> {
         Sample::of((0..21).map(|n| ms as f64 * (0.9 + 0.01 * f64::from(n))).collect())
     }

@@ -1,19 +1,19 @@
-//! How long a lock is usually held, by how long it was held lately.
+//! How long a lock is usually held, from the lengths of recent holds.
 
 use std::collections::VecDeque;
 
-/// So many lengths are kept, the latest ones.
+/// The number of lengths to keep, the latest ones.
 const KEPT: usize = 64;
 
-/// Nothing is said by fewer lengths.
+/// Fewer lengths give no estimate.
 pub(crate) const LEAST: usize = 5;
 
-/// How much longer than all that was seen a hold may become: of those that do become longer, one in
-/// four is twice as long.
+/// How much longer than all recorded holds a hold may last: one in four of those that last longer
+/// takes twice as long.
 const TAIL: f64 = 0.5;
 
-/// The lengths of the latest holds, the last one last, in milliseconds. Longer ones than 49 days are
-/// cut.
+/// The lengths of recent holds, the latest last, in milliseconds. Longer ones than 49 days count as
+/// 49 days.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recent(VecDeque<u32>);
 
@@ -25,25 +25,25 @@ impl Recent {
         self.0.push_back(u32::try_from(held_ms).unwrap_or(u32::MAX));
     }
 
-    /// How long a hold usually is; `None` if too few are known.
+    /// How long a hold usually lasts; `None` if too few are known.
     pub(super) fn sample(&self) -> Option<Sample> {
         Sample::of(self.0.iter().copied().map(f64::from).collect())
     }
 }
 
-/// A distribution of lengths by some that were seen.
+/// A distribution of lengths, from a sample.
 ///
-/// Of n lengths that are in no order, the next one is equally likely to fall into each of the n + 1
-/// gaps that they leave. Within a gap it may lie anywhere; above the largest one its
-/// probability falls by a power.
+/// n lengths in random order leave n + 1 gaps, and the next length is equally likely to fall into
+/// each. Within a gap, all lengths are equally likely; above the largest length, the probability
+/// follows a power law.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
-    /// At least [`LEAST`] of them, in milliseconds, each at least 1.
+    /// At least [`LEAST`] lengths in milliseconds, each at least 1.
     sorted: Vec<f64>,
 }
 
 impl Sample {
-    /// A distribution by these lengths, in milliseconds; `None` if they are too few.
+    /// A distribution from these lengths, in milliseconds; `None` if there are too few.
     pub(super) fn of(lengths: Vec<f64>) -> Option<Self> {
         if lengths.len() < LEAST {
             return None;
@@ -82,14 +82,14 @@ impl Sample {
         1.0 - (below as f64 + within) / gaps
     }
 
-    /// Of the holds that last for longer than `held_ms`, this share lasts for longer than so many
-    /// milliseconds more.
+    /// How many milliseconds longer a hold lasts that has lasted `held_ms`: this share of such
+    /// holds lasts longer than that.
     pub(super) fn left(&self, held_ms: f64, share: f64) -> f64 {
         let above = self.share_above(held_ms);
         (self.exceeded_by(above * share) - held_ms).max(0.0)
     }
 
-    /// Half of all holds are not longer, in milliseconds.
+    /// Half of all holds are at most this long, in milliseconds.
     #[cfg(test)]
     pub(super) fn median(&self) -> f64 {
         self.sorted[(self.sorted.len() - 1) / 2]
@@ -134,7 +134,7 @@ mod tests {
         }
         assert!((sample.exceeded_by(1.0 - 2.5 / 6.0) - 250.0).abs() < 0.001);
         assert!((sample.exceeded_by(1.0) - 50.0).abs() < 0.001);
-        // Of those that are longer than any, one in four is twice as long.
+        // One in four holds that are longer than all others takes twice as long.
         assert!((sample.exceeded_by(1.0 / 24.0) - 1000.0).abs() < 0.001);
         assert!((sample.share_above(1000.0) - 1.0 / 24.0).abs() < 0.001);
         assert_eq!(sample.share_above(0.0), 1.0);
@@ -147,7 +147,7 @@ mod tests {
         let left = |held| sample.left(held, 0.5);
         assert!((left(0.0) - 140.0).abs() < 1.0, "{}", left(0.0));
         assert!(left(90.0) < 60.0 && left(135.0) < left(90.0));
-        // Nobody knows why it takes so long: it may take as long again.
+        // A hold that takes unusually long may take as long again.
         assert!(left(400.0) > left(200.0) && left(200.0) > 50.0);
         assert!((sample.left(400.0, 0.25) - 400.0).abs() < 0.001);
         assert!(sample.left(1e12, 0.01).is_finite());

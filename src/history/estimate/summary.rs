@@ -1,6 +1,6 @@
-//! How long each key and each command was held lately: what estimates are made of.
+//! The recent holds of each key and each command, from which estimates are made.
 //!
-//! It is small, and cheap to copy: copies share all keys that did not change since.
+//! It is small and cheap to copy: copies share all keys that have not changed since.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,16 +11,16 @@ use crate::core::Mode;
 use crate::history::form::{Batch, Frames, Lengths};
 use crate::history::store::Store;
 
-/// So many keys are known, those that were released last.
+/// The number of keys to keep, the most recently released ones.
 const KEYS_MAX: usize = 256;
 
-/// So many commands of a key are told apart, those that ended last.
+/// The number of commands of a key to keep apart, the most recently ended ones.
 const COMMANDS_MAX: usize = 8;
 
-/// About so many bytes of the latest records are read when a daemon starts.
+/// About how many bytes of the latest records a daemon reads when it starts.
 const BYTES_READ: u64 = 8 << 20;
 
-/// How long keys were held lately.
+/// The recent holds of keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
     keys: BTreeMap<Arc<str>, Arc<OfKey>>,
@@ -38,7 +38,7 @@ struct OfKey {
 }
 
 impl Summary {
-    /// What the latest records say.
+    /// The summary of the latest records.
     pub(crate) fn of(store: &Store) -> Self {
         let (mut segments, mut below, mut bytes) = (Vec::new(), u64::MAX, 0);
         while bytes < BYTES_READ
@@ -67,7 +67,7 @@ impl Summary {
         }
     }
 
-    /// Adds what has ended.
+    /// Adds the records of ended requests.
     pub(crate) fn add_batch(&mut self, batch: &Batch) {
         batch.lengths().for_each(|lengths| self.add_lengths(&lengths));
     }
@@ -89,8 +89,8 @@ impl Summary {
         }
     }
 
-    /// How long a command usually holds a key; if too little is known of it, how long all commands
-    /// do. `None` if too little is known of those, too.
+    /// How long a command usually holds a key. If too little is known about it, how long all
+    /// commands do; `None` if too little is known about those too.
     pub(crate) fn usual(&self, key: &str, command: &str) -> Option<Sample> {
         let of = self.keys.get(key)?;
         let own = of.commands.get(&name(command)).and_then(|(_, recent)| recent.sample());
@@ -115,7 +115,7 @@ impl OfKey {
     }
 }
 
-/// A command may be long, and its text is not needed.
+/// A hash, because a command may be long and its text is not needed.
 fn name(command: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     command.hash(&mut hasher);

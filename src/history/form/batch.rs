@@ -1,14 +1,14 @@
-//! Records on their way to a file, in its form. They lie in one piece of memory, so that a thread can hand
-//! many of them to another one at once.
+//! Records on their way to a file, in its form. They are in one block of memory, so that a thread
+//! can pass many of them to another at once.
 
 use super::encoding::Lengths;
 use super::segment::{self, Frames};
 use crate::history::record::{Fields, ItemFields, Record};
 
-/// A batch that is emptied keeps this much memory for the next records.
+/// A batch keeps this much memory for later records when it is cleared.
 const KEPT_BYTES: usize = 256 * 1024;
 
-/// Records on their way to a file, in the order in which they are to stand there.
+/// Records on their way to a file, in the order of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
@@ -19,14 +19,14 @@ pub(crate) struct Batch {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::history) struct Part<'a> {
     pub(in crate::history) bytes: &'a [u8],
-    /// How many there are.
+    /// The number of records.
     pub(in crate::history) records: u64,
-    /// When the first one ended.
+    /// When the first record ended.
     pub(in crate::history) first_ms: u64,
 }
 
 impl Batch {
-    /// Appends a record. One that is longer than a file may have is left out.
+    /// Appends a record. Omits one that is longer than a file may have.
     pub(crate) fn push<'a>(
         &mut self,
         record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
@@ -41,19 +41,19 @@ impl Batch {
         other.clear();
     }
 
-    /// Forgets all records.
+    /// Removes all records.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_BYTES);
         self.records = 0;
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub(crate) fn records(&self) -> u64 {
         self.records
     }
 
-    /// How many bytes they take.
+    /// Their size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -62,12 +62,12 @@ impl Batch {
         self.records == 0
     }
 
-    /// What is counted of each record.
+    /// The counted values of each record.
     pub(in crate::history) fn lengths(&self) -> impl Iterator<Item = Lengths<'_>> {
         Frames::of_appended(&self.bytes).filter_map(|frame| frame.lengths())
     }
 
-    /// All records, in parts that have `most` bytes and at most one record more.
+    /// All records, in parts that exceed `most` bytes by less than one record.
     pub(in crate::history) fn parts(&self, most: u64) -> impl Iterator<Item = Part<'_>> {
         let mut frames = Frames::of_appended(&self.bytes);
         std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
 //! The form of a record in a file.
 //!
-//! What a search compares stands first, so that a record that does not fit is passed over without
-//! being read: time, user, failure, keys. Numbers of variable length have seven bits in each byte,
-//! the lowest first.
+//! The fields that a search compares come first, so that it can skip other records without reading
+//! more: time, user, failure, keys. Numbers of variable length have seven bits in each byte, the
+//! lowest first.
 
 use crate::core::{Mode, SlotRange, Slots};
 use crate::history::record::{Ending, Fields, Item, ItemFields, Reason, Record, RingStep};
@@ -58,8 +58,8 @@ pub(in crate::history) fn encode<'a>(
     ending(record.ending, out);
 }
 
-/// Ranges: how many, and of each how far its first slot lies behind the range before it, and how many
-/// more slots it has.
+/// Ranges: their number, and for each the distance of its first slot from the end of the range
+/// before, and the number of further slots.
 fn slots(slots: &[SlotRange], out: &mut Vec<u8>) {
     number(slots.len() as u64, out);
     let mut before = 0;
@@ -114,7 +114,7 @@ fn text(text: &str, out: &mut Vec<u8>) {
     out.extend(text.as_bytes());
 }
 
-/// What a search compares.
+/// The fields that a search compares.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::history) struct Head<'a> {
     pub(in crate::history) ended_ms: u64,
@@ -125,7 +125,7 @@ pub(in crate::history) struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// The head of a record; `None` if it is none, or one of a later version.
+    /// The head of a record; `None` if this is no record, or one of a later version.
     pub(in crate::history) fn read(payload: &'a [u8]) -> Option<Self> {
         let (head, _) = Self::and_flags(payload)?;
         Some(head)
@@ -143,7 +143,7 @@ impl<'a> Head<'a> {
         Some((Self { ended_ms, uid, failed: flags & FAILED != 0, items }, flags))
     }
 
-    /// Whether one of the keys is this one or lies below it.
+    /// Whether one of the keys is this one or a key below it.
     pub(in crate::history) fn is_below(&self, key: &str) -> bool {
         let (count, mut reader) = self.items;
         for left in (0..count).rev() {
@@ -151,7 +151,7 @@ impl<'a> Head<'a> {
             if is_below(each, key) {
                 return true;
             }
-            // Most records have one key: nothing more of them is read.
+            // Most records have one key, so nothing more is read.
             if left == 0 || demand(&mut reader).is_none() {
                 return false;
             }
@@ -160,7 +160,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// What was asked of one key.
+/// The part of a request for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::history) struct ItemForm<'a> {
     pub(in crate::history) key: &'a str,
@@ -172,19 +172,19 @@ pub(in crate::history) struct ItemForm<'a> {
 }
 
 impl ItemForm<'_> {
-    /// Whether its key is this one or lies below it.
+    /// Whether its key is this one or a key below it.
     pub(in crate::history) fn is_below(&self, key: &str) -> bool {
         is_below(self.key.as_bytes(), key)
     }
 }
 
-/// Whether a key, as it stands in a file, is this one or lies below it.
+/// Whether a key, in its form in a file, is this one or a key below it.
 fn is_below(stands: &[u8], key: &str) -> bool {
     let rest = stands.strip_prefix(key.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// What is counted of a record.
+/// The counted values of a record.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::history) struct Lengths<'a> {
     pub(in crate::history) ended_ms: u64,
@@ -200,7 +200,8 @@ pub(in crate::history) struct Lengths<'a> {
 }
 
 impl<'a> Lengths<'a> {
-    /// Reads what is counted of a record; `None` if it is none, or one of a later version.
+    /// Reads the counted values of a record; `None` if this is no record, or one of a later
+    /// version.
     pub(in crate::history) fn read(payload: &'a [u8]) -> Option<Self> {
         let (Head { ended_ms, uid, items, .. }, flags) = Head::and_flags(payload)?;
         let (count, mut reader) = items;
@@ -214,14 +215,14 @@ impl<'a> Lengths<'a> {
         Some(Self { ended_ms, uid, waited_ms, held_ms, at_least, command: reader.text()?, items })
     }
 
-    /// What it asked for.
+    /// The items of the request.
     pub(in crate::history) fn items(&self) -> impl Iterator<Item = ItemForm<'a>> + use<'a> {
         let (count, mut reader) = self.items;
         (0..count).map_while(move |_| item(&mut reader))
     }
 }
 
-/// Reads a record; `None` if it is none, or one of a later version.
+/// Reads a record; `None` if this is no record, or one of a later version.
 pub(in crate::history) fn decode(payload: &[u8]) -> Option<Record> {
     let (Head { ended_ms, uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
     let mut items = Vec::new();
@@ -261,7 +262,7 @@ fn item<'a>(reader: &mut Reader<'a>) -> Option<ItemForm<'a>> {
     Some(ItemForm { key, mode, count, size, slots })
 }
 
-/// What was asked of a key: the mode, how many slots, of how many, and the form of those it got.
+/// One item: the mode, the number of slots, the size, and the form of the granted slots.
 fn demand<'a>(reader: &mut Reader<'a>) -> Option<(Mode, u64, u64, (u64, Reader<'a>))> {
     let mode = match reader.byte()? {
         0 => Mode::Counted,
@@ -328,7 +329,7 @@ fn reason(number: u8) -> Option<Reason> {
     all.into_iter().find(|reason| *reason as u8 == number)
 }
 
-/// What is left to be read of a record. Nothing in a file is believed: each step may fail.
+/// The unread rest of a record. Files are untrusted: each step may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reader<'a>(&'a [u8]);
 
@@ -405,7 +406,7 @@ pub(in crate::history) mod tests {
         ]
     }
 
-    /// A record that has everything, with each ending.
+    /// A record with every field, with each ending.
     fn records() -> impl Iterator<Item = Record> {
         endings().into_iter().map(|ending| {
             let item = |key: &str, mode, count| {

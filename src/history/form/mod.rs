@@ -1,5 +1,5 @@
-//! The form in which records stand in a file: `encoding` of one record, `segment` of a file, `batch` of
-//! records on their way to one.
+//! The form of records in a file: `encoding` of one record, `segment` of a file, `batch` of records
+//! on their way to a file.
 
 mod batch;
 mod encoding;

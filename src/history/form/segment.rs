@@ -1,6 +1,6 @@
-//! The form of one file: a line that names it, and records one after the other.
+//! The form of one file: a line that names it, then one record after another.
 //!
-//! A record has its length and a checksum before it, both with the lowest byte first.
+//! Each record follows its length and a checksum, both with the lowest byte first.
 
 use super::encoding::{Head, Lengths, decode, encode};
 use crate::history::record::{Fields, ItemFields, Record};
@@ -11,11 +11,11 @@ pub(in crate::history) const MAGIC: &[u8; 16] = b"canal history 2\n";
 /// The bytes before each record: its length, and its CRC-32.
 const HEADER: usize = 8;
 
-/// No record is longer: one that would be is not written. A request has 64 keys of 1 KiB at most.
+/// The maximum length of a record; longer ones are not written. A request has at most 64 keys of 1
+/// KiB.
 pub(in crate::history) const RECORD_MAX: usize = 1 << 20;
 
-/// Appends a record as it stands in a file. Returns whether it did: a record that is too long is
-/// left out.
+/// Appends a record in its form. Returns whether it did: it omits a record that is too long.
 pub(in crate::history) fn append<'a>(
     record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
     out: &mut Vec<u8>,
@@ -37,11 +37,11 @@ pub(in crate::history) fn append<'a>(
     true
 }
 
-/// The records of a file, from the first on. Ends where no whole record is left.
+/// The records of a file, in order. Ends before the first that is not whole.
 #[derive(Clone, Debug)]
 pub(in crate::history) struct Frames<'a> {
     bytes: &'a [u8],
-    /// Where the next record begins.
+    /// The start of the next record.
     pub(in crate::history) at: usize,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Frames<'a> {
         bytes.starts_with(MAGIC).then_some(Self { bytes, at: MAGIC.len() })
     }
 
-    /// Records as [`append`] leaves them.
+    /// Records in the form that [`append`] writes.
     pub(in crate::history) fn of_appended(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -90,12 +90,12 @@ impl<'a> Frame<'a> {
         Head::read(self.payload)
     }
 
-    /// How many bytes the record has.
+    /// The length of the record in bytes.
     pub(in crate::history) fn length(&self) -> usize {
         self.payload.len()
     }
 
-    /// What is counted of the record; `None` if it is damaged.
+    /// The counted values of the record; `None` if it is damaged.
     pub(in crate::history) fn lengths(&self) -> Option<Lengths<'a>> {
         if self.is_intact() { Lengths::read(self.payload) } else { None }
     }
@@ -106,18 +106,18 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// How far a file can be read.
+/// The readable part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::history) struct Readable {
-    /// How many records.
+    /// The number of records.
     pub(in crate::history) records: u64,
-    /// Where the last one ends.
+    /// The end of the last record.
     pub(in crate::history) end: usize,
-    /// Whether something other than a torn record follows.
+    /// Whether anything other than a torn record follows.
     pub(in crate::history) damaged: bool,
 }
 
-/// Checks a file to which a process that was killed may have appended.
+/// Checks a file to which a process may have been appending when it was killed.
 pub(in crate::history) fn readable(bytes: &[u8]) -> Readable {
     let Some(mut frames) = Frames::of(bytes) else {
         // The first write was torn.
@@ -134,7 +134,7 @@ pub(in crate::history) fn readable(bytes: &[u8]) -> Readable {
         (records, end) = (records + 1, frames.at);
     }
     let rest = &bytes[end..];
-    // What is torn has a length that reaches beyond the end, or nothing but zeros after a power cut.
+    // A torn record has a length that reaches beyond the end, or only zeros after a power cut.
     let cut = rest.first_chunk().map(|length| u32::from_le_bytes(*length) as usize);
     let torn = match cut {
         None => true,
@@ -179,7 +179,7 @@ mod tests {
             assert!(found.end <= end);
             let mut zeros = whole[..end].to_vec();
             zeros.resize(end + 5000, 0);
-            // In the middle of a record the zeros belong to it, and more of them follow.
+            // In the middle of a record, the zeros belong to it, and more of them follow.
             if found.end == end && end > 0 {
                 assert_eq!(readable(&zeros), found, "{end}");
             }
