@@ -1,5 +1,5 @@
-//! The chain: what every reader of the log knows after a batch. It says how far the reader is, and
-//! which batches count.
+//! The chain: the state of every reader of the log after a batch. It contains how far the reader
+//! is, and decides which batches count.
 //!
 //! Invariant: the chain is a function of the batches read, the same for all readers, whether they
 //! read all batches or began at a snapshot.
@@ -12,7 +12,7 @@ use super::encoding;
 use crate::core::{Change, Entry, HostId, Revision};
 use crate::log::engine::{Batch, Hash, Link, Placed, Position, Read};
 
-/// How many links are kept to compare with other chains.
+/// The number of links to keep, for comparison with other chains.
 pub(in crate::host) const RECENT_MAX: usize = 1024;
 
 /// The state of a reader after a batch.
@@ -20,14 +20,14 @@ pub(in crate::host) const RECENT_MAX: usize = 1024;
 pub(in crate::host) struct Chain {
     genesis: Hash,
     link: Link,
-    /// The last links, latest last. Eight bytes of each hash suffice to tell histories apart.
+    /// The last links, latest last. Eight bytes of each hash are enough to distinguish histories.
     recent: VecDeque<(Position, u64)>,
     revision: Revision,
-    /// How many batches were read.
+    /// The number of batches read.
     batches: u64,
     last: Option<Read>,
     seats: BTreeMap<HostId, Seat>,
-    /// The last era of the engine that was noted.
+    /// The last era of the engine that a batch noted.
     #[serde(default)]
     era: u64,
 }
@@ -47,7 +47,7 @@ pub(in crate::host) struct Seat {
 /// The effect of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::host) enum Step {
-    /// It was read before.
+    /// The reader has already read it.
     Known,
     /// It does not count: its incarnation had ended.
     Void,
@@ -62,13 +62,13 @@ pub(in crate::host) enum Step {
 pub(in crate::host) enum Trouble {
     /// Its author had read another history, or this host has.
     Divergent,
-    /// A batch before it is missing, or it comes twice.
+    /// A batch before it is missing, or its number is used twice.
     Gap(String),
     /// This version cannot read it.
     Unreadable(String),
 }
 
-/// A position in a history, short enough to be stored with each grant.
+/// A position in a history, short enough to store with each grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     position: Position,
@@ -86,14 +86,14 @@ pub enum Known {
     TooOld,
 }
 
-/// Whether the batches read are known to be what the engine has now.
+/// The reason to trust that the batches read are those of the engine now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::host) enum Trust {
-    /// They continue what was read before.
+    /// They continue the batches read before.
     Live,
     /// They were just read from the beginning of the log, or from its snapshot.
     Loaded,
-    /// No comparison; tests use it to prove that they detect a missing one.
+    /// No comparison; tests use it to prove that they detect when one is missing.
     #[cfg(test)]
     Blind,
 }
@@ -162,7 +162,7 @@ impl Chain {
         self.seats.keys().copied()
     }
 
-    /// Of the incarnations that have not ended, the one that joined first.
+    /// The incarnation that joined first, of those that have not ended.
     pub(in crate::host) fn eldest(&self) -> Option<HostId> {
         self.seats.keys().next().copied()
     }
@@ -176,12 +176,12 @@ impl Chain {
         Mark { position: self.link.position, hash: short(self.link.hash) }
     }
 
-    /// Whether a link is of this history.
+    /// Whether a link belongs to this history.
     pub(in crate::host) fn knows(&self, link: Link) -> Known {
         self.knows_mark(Mark { position: link.position, hash: short(link.hash) })
     }
 
-    /// Whether a mark is of this history.
+    /// Whether a mark belongs to this history.
     pub(in crate::host) fn knows_mark(&self, mark: Mark) -> Known {
         let same = |same: bool| if same { Known::Same } else { Known::Other };
         if mark.position == Position(0) {
@@ -194,7 +194,7 @@ impl Chain {
         }
     }
 
-    /// Whether what was read contradicts a mark for certain, however far it was read.
+    /// Whether the batches read certainly contradict a mark, however far they were read.
     pub(in crate::host) fn contradicts(&self, mark: Mark) -> bool {
         mark.position <= self.link.position && self.knows_mark(mark) == Known::Other
     }

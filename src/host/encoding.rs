@@ -1,7 +1,7 @@
 //! The encoding of batches and snapshots in the engine.
 //!
-//! A body begins with a line that states its type, its format and its rules. JSON follows. A host
-//! refuses a body of another version by this line.
+//! A body begins with a line that states its type, its format and its rules; JSON follows. From
+//! this line, a host refuses a body of another version.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -83,7 +83,7 @@ pub(in crate::host) fn genesis(epoch: u128) -> Link {
     Link { position: Position(0), hash: Hash(hash.into()) }
 }
 
-/// The next link of the chain: a batch with this hash lies at `position`.
+/// The next link of the chain, for a batch with this hash at `position`.
 pub(in crate::host) fn next_link(before: Link, position: Position, body: Hash) -> Link {
     let digest = Sha256::new()
         .chain_update(before.hash.0)
@@ -101,7 +101,7 @@ pub(in crate::host) fn nonce(first: u128, attempt: u64) -> u128 {
     bytes.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
-/// The name of an author of whom no batch can be read.
+/// The name, for messages, of the author of an unreadable batch.
 pub(in crate::host) fn author(host: HostId, sequence: u64) -> String {
     format!("batch {sequence} of host {host}")
 }

@@ -1,4 +1,4 @@
-//! What a member tells its driver, the daemon.
+//! The events that a member emits for its driver, the daemon.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,23 +11,23 @@ use crate::log::engine::{Alive, Outage, Position};
 pub struct Now {
     /// CLOCK_BOOTTIME in milliseconds. All decisions use it.
     pub boot_ms: u64,
-    /// The time of day: shown to people, and used for tokens after the log lost entries. No other
-    /// decision uses it.
+    /// The time of day: for display, and for tokens after the log lost entries. No other decision
+    /// uses it.
     pub unix: UnixMillis,
 }
 
-/// Names a proposal.
+/// Identifies a proposal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// What the driver has to do. It takes events one at a time, and carries each out before it takes
-/// the next.
+/// A task for the driver, which takes events one at a time and carries out each before it takes the
+/// next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Replace the table by this one (`None`: an empty one): at the start, after a loss, and when a
-    /// snapshot of another host covers what was not read yet. In the last case the driver finds
-    /// what was decided meanwhile in the table: a request of this host that neither waits nor holds
-    /// any more was refused or has ended.
+    /// Replace the table by this one (`None`: an empty one): at the start, after a loss, and when
+    /// another host's snapshot covers entries that were not read yet. In the last case the driver
+    /// finds in the table what was decided meanwhile: a request of this host that neither waits nor
+    /// holds has been refused or has ended.
     Restore {
         /// The table.
         snapshot: Option<Snapshot>,
@@ -43,25 +43,25 @@ pub enum Event {
         /// The proposal that it comes from, if this host proposed it.
         ticket: Option<Ticket>,
     },
-    /// A proposal of this host was applied before the snapshot that was just restored. What it
-    /// decided is in that table.
+    /// A proposal of this host was applied before the snapshot that was just restored. The table
+    /// contains its result.
     Absorbed {
-        /// Which proposal.
+        /// The proposal.
         ticket: Ticket,
         /// Its revision.
         revision: Revision,
     },
     /// A proposal of this host will never be in the log, or not in a way that counts.
     Dropped {
-        /// Which proposal.
+        /// The proposal.
         ticket: Ticket,
     },
-    /// Before the host joins: all commands must be dead that held locks under an earlier daemon of
-    /// this place, or under an earlier incarnation of this host. Kill what is left, wait until it
-    /// is dead, then call [`super::Member::cleared`] (at once if nothing is left). Not sent if the
-    /// earlier incarnation is adopted.
+    /// Before the host joins, all commands must be dead that held locks under an earlier daemon of
+    /// this place, or under an earlier incarnation of this host. Kill those that remain, wait until
+    /// they are dead, then call [`super::Member::cleared`] (at once if none remain). Not sent if
+    /// the earlier incarnation is adopted.
     Clear,
-    /// The host is a member under this number; the entries that say so have been applied.
+    /// The host is a member under this number; the entries that made it one have been applied.
     Joined {
         /// The host's incarnation.
         host: HostId,
@@ -71,26 +71,26 @@ pub enum Event {
     },
     /// The host's incarnation ended, or may have ended: all its holds are lost. End their commands
     /// at once. The deadlines do not move: if the incarnation could not be renewed, TERM was due a
-    /// grace period ago and KILL is due now. The member joins again by itself, as another
+    /// grace period ago and KILL is due now. The member joins again without a call, as another
     /// incarnation, after an [`Event::Clear`].
     Lost {
-        /// Which incarnation.
+        /// The incarnation.
         host: HostId,
         /// Why.
         why: LostWhy,
     },
-    /// Pass a plain copy of the table as it is now to [`super::Member::store`].
+    /// Pass a plain copy of the current table to [`super::Member::store`].
     SnapshotWanted,
     /// The engine cannot be used for now. Sent again if the reason changes.
     Away(Outage),
     /// The engine answers again.
     Back,
-    /// The engine takes nothing in although it answers, for this reason; `None`: it does again.
+    /// The engine answers but stores nothing, for this reason; `None`: it stores again.
     Full(Option<Outage>),
-    /// The engine answers, but this host cannot take part as things are. It tries again by itself;
+    /// The engine answers, but this host cannot take part at present. It keeps trying;
     /// [`Event::Unhindered`] or [`Event::Joined`] follows when it succeeds. Sent again if the
-    /// reason changes. Commands run on while their deadlines allow: what is not renewed meanwhile
-    /// ends at its deadline.
+    /// reason changes. Commands run on while their deadlines allow; without a renewal, they end at
+    /// their deadline.
     Hindered(Outage),
     /// The host can take part again.
     Unhindered,
@@ -104,17 +104,17 @@ pub enum LostWhy {
         /// Since when, in milliseconds of CLOCK_BOOTTIME.
         since_ms: u64,
     },
-    /// The engine says that it ended.
+    /// The engine reports that it ended.
     Fenced {
-        /// What it says, for people.
+        /// The engine's reason, for people.
         why: String,
     },
     /// Another host declared it gone.
     Gone {
-        /// Which one.
+        /// The host that declared it gone.
         by: HostId,
     },
-    /// The log is not the one that this host had read.
+    /// The log is no longer the one that this host had read.
     Rewritten,
     /// This host's table differs from the other hosts' table.
     Differs,
@@ -132,9 +132,9 @@ impl fmt::Display for LostWhy {
     }
 }
 
-/// When commands are stopped if no renewal succeeds until then, in milliseconds of CLOCK_BOOTTIME.
-/// The incarnation is given up at `kill_at`. A renewal that succeeds between the two moves both,
-/// and commands that survived TERM run on. Both are 0 before the first incarnation.
+/// When to stop commands unless a renewal succeeds, in milliseconds of CLOCK_BOOTTIME. The
+/// incarnation is given up at `kill_at`. A renewal that succeeds between the two moves both, and
+/// commands that survived TERM run on. Both are 0 before the first incarnation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadlines {
     /// TERM.
@@ -146,7 +146,7 @@ pub struct Deadlines {
 /// The state of a host towards the engine, for status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// What the host is doing.
+    /// The host's current activity.
     pub standing: Standing,
     /// The host's incarnation, once the engine gave it one.
     pub host: Option<HostId>,
@@ -159,7 +159,7 @@ pub struct Health {
     /// The incarnations that have not ended, as of the last renewal.
     pub hosts: Vec<Observed>,
     /// When each of them was last known to live, in milliseconds of CLOCK_BOOTTIME; also while this
-    /// host is no member.
+    /// host is not a member.
     pub heard: BTreeMap<HostId, u64>,
 }
 
@@ -173,23 +173,23 @@ pub struct Observed {
     pub since_ms: u64,
 }
 
-/// What a host is doing.
+/// A host's activity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing: it was not started, or has left.
+    /// None: it was not started, or has left.
     Idle,
     /// It requests an incarnation from the engine.
     Registering,
     /// It reads the log.
     Reading,
-    /// Another host has its label and may be gone: it waits until that is certain.
+    /// Another host has its label and may be gone; it waits for certainty.
     LabelInUse {
-        /// Which one.
+        /// The other host.
         by: HostId,
     },
     /// It waits until the commands of an earlier incarnation are dead.
     Clearing,
-    /// It has appended that it joins, and waits to read that.
+    /// It has appended its join, and waits to read it.
     Joining,
     /// It is a member.
     Member,

@@ -1,4 +1,4 @@
-//! The failure detector: which other incarnations are gone, by this host's clock.
+//! The failure detector: decides by this host's clock which other incarnations are gone.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use crate::core::HostId;
 use crate::log::engine::{Alive, Evidence, Sign};
 
 /// An incarnation is gone when its sign of life has not changed for this many thousandths of its
-/// TTL. The time is longer than the TTL because the other host measures it by another clock.
+/// TTL. That is longer than the TTL because the other host measures it by another clock.
 pub(in crate::host) const SILENCE: u64 = 1100;
 
 /// What this host has observed of all incarnations.
 #[derive(Debug, Default)]
 pub(in crate::host) struct FailureDetector {
     seen: BTreeMap<HostId, Observed>,
-    /// When each incarnation was last known to live. It is kept while this host is no member.
+    /// When each incarnation was last known to live. Kept while this host is not a member.
     heard: BTreeMap<HostId, u64>,
 }
 
@@ -44,7 +44,7 @@ impl FailureDetector {
         let before = std::mem::take(&mut self.heard);
         let heard = |(host, seen): (&HostId, &Observed)| {
             let heard_ms = match seen.alive.sign {
-                // The engine says at each look that it lives.
+                // The engine confirms at each check that it lives.
                 Sign::Watched => Some(now_ms),
                 Sign::Renewals(_) => Some(seen.since_ms),
                 Sign::Lapsed => before.get(host).copied(),

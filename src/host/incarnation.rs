@@ -29,17 +29,18 @@ pub(in crate::host) struct Incarnation {
     pub(in crate::host) host: HostId,
     pub(in crate::host) epoch: u128,
     pub(in crate::host) timing: Timing,
-    /// When the last successful renewal was sent, or earlier. This host counts the TTL from then.
+    /// When the last successful renewal was sent, or earlier. This host counts the TTL from this
+    /// time.
     pub(in crate::host) since_ms: u64,
     pub(in crate::host) renewed_ms: Option<u64>,
     pub(in crate::host) renew: Timer,
     /// The last batch in the log, as of the last renewal.
     pub(in crate::host) head: Position,
     pub(in crate::host) others: Others,
-    /// The log is being loaded. The call is repeated when due.
+    /// Set while the log is loading; the call is repeated when due.
     pub(in crate::host) loading: Option<Timer>,
-    /// The host is confirming that the log is still the one that it read. The call is repeated when
-    /// due.
+    /// Set while the host confirms that the log is still the one that it read; the call is repeated
+    /// when due.
     pub(in crate::host) confirming: Option<Timer>,
     /// When the engine became reachable again, until a renewal sent since then is answered.
     pub(in crate::host) reconnected_ms: Option<u64>,

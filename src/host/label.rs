@@ -8,7 +8,7 @@ use crate::log::engine::{Claimant, Identity, Sign};
 /// The incarnations with this host's label that had not ended when it registered.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Others {
-    /// Earlier incarnations of this place, which this one may adopt.
+    /// Earlier incarnations of this place, one of which this incarnation may adopt.
     pub(in crate::host) ours: Vec<HostId>,
     /// Incarnations that this host gave up, and those of an earlier boot of this machine. None of
     /// their commands lives once the host is clear.
@@ -20,8 +20,8 @@ pub(in crate::host) struct Others {
 }
 
 impl Others {
-    /// `lost` tells whether this daemon gave up the incarnation with a nonce. `boots` are the boots
-    /// in which daemons of this place are known to have run.
+    /// `lost` returns whether this daemon gave up the incarnation with a nonce. `boots` are the
+    /// boots in which daemons of this place are known to have run.
     pub(in crate::host) fn sort(
         us: &Identity,
         lost: impl Fn(u128) -> bool,
@@ -42,9 +42,9 @@ impl Others {
     }
 }
 
-/// Whether nothing of `who` can be left, because the machine has rebooted since. Only this place's
-/// own record of that boot shows it: machines and containers that were made from one image have the
-/// same machine id, the same folders and often the same name, and each has a boot of its own.
+/// Whether every process of `who` must be gone, because the machine has rebooted since. Only this
+/// place's own record of that boot proves it: machines and containers made from one image have the
+/// same machine id, the same folders and often the same name, but each has its own boot.
 fn is_of_earlier_boot(who: &Identity, us: &Identity, boots: &[String]) -> bool {
     let same_place =
         (&who.label, &who.machine, who.uid, &who.dir) == (&us.label, &us.machine, us.uid, &us.dir);

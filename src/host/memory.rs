@@ -1,21 +1,22 @@
-//! What a host remembers across incarnations: which tokens it was told, and which history it read.
+//! What a host remembers across incarnations: the tokens that its clients received, and the history
+//! that it read.
 
 use super::Mark;
 use super::chain::Chain;
 use crate::core::{Change, HostId, Revision, Token, UnixMillis};
 
-/// What outlives an incarnation. It outlives the daemon too, if the driver stores it.
+/// The memory that outlives an incarnation, and the daemon too, if the driver stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// The history of the log.
     pub epoch: Option<u128>,
-    /// How far it was read.
+    /// How far the log was read.
     pub mark: Option<Mark>,
-    /// The largest token that a client on this host was told for certain.
+    /// The largest token that a client on this host certainly received.
     pub told: Token,
-    /// The largest token that a client on this host may have been told.
+    /// The largest token that a client on this host may have received.
     pub bound: Token,
-    /// Whether the log has lost entries that were read, and no entry of this host reports it yet.
+    /// Whether the log has lost entries that were read, and no entry of this host reports that yet.
     pub lost: bool,
 }
 

@@ -1,9 +1,9 @@
 //! One host's part in a table that many hosts share.
 //!
-//! A [`Member`] sits between an engine (which it talks to by [`Call`](crate::log::engine::Call)s
-//! and [`Answer`](crate::log::engine::Answer)s) and the daemon that owns the table. The daemon
-//! proposes changes; they come back as entries, in the order of the log, among those of all other
-//! hosts. A member uses no socket, clock or process. `docs/many-hosts.md` states its rules.
+//! A [`Member`] connects an engine (by [`Call`](crate::log::engine::Call)s and
+//! [`Answer`](crate::log::engine::Answer)s) and the daemon that owns the table. The daemon proposes
+//! changes; they return as entries, in the order of the log, among those of all other hosts. A
+//! member uses no socket, clock or process. `docs/many-hosts.md` states its rules.
 //!
 //! Invariant: a member delivers the entries of the log, in order, each once, and none of an
 //! incarnation that ended before it.

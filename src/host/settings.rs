@@ -1,14 +1,14 @@
-//! How long a host lives without renewing, and when its commands are stopped.
+//! How long a host lives without a renewal, and when its commands are stopped.
 
 use std::fmt;
 
 use crate::duration::stated_ms;
 use crate::log::engine::Outage;
 
-/// What an operator may choose. Durations are in milliseconds.
+/// An operator's choices. Durations are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The time to live (T) that is asked of the engine.
+    /// The time to live (T) that the host requests from the engine.
     pub ttl_ms: u64,
     /// How often to renew; `None` is T/6.
     pub renewal_ms: Option<u64>,
@@ -81,11 +81,11 @@ impl fmt::Display for TooShort {
 }
 
 impl Settings {
-    /// The durations for a TTL. The engine may have granted another TTL than was requested.
+    /// The durations for a TTL. The engine may have granted another TTL than the requested one.
     ///
     /// # Errors
-    /// The TTL leaves no room for three renewals, grace, margin and the clocks' drift, or the margin
-    /// is shorter than that drift.
+    /// The TTL leaves no room for three renewals, grace, margin and the clocks' drift, or the
+    /// margin is shorter than that drift.
     pub fn check(&self, ttl_ms: u64) -> Result<Timing, TooShort> {
         let timing = Timing {
             ttl_ms,

@@ -1,4 +1,4 @@
-//! The snapshot of a shared table, as it is stored.
+//! The stored form of a shared table's snapshot.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
-//! Snapshots: when they are made and stored, and how replicas compare their tables.
+//! Snapshots: when replicas make and store them, and how they compare their tables.
 //!
-//! Every replica makes a copy of its table after the same batches, and hashes it. The member that
+//! Every replica copies its table after the same batches and hashes the copy. The member that
 //! joined first stores its copy when it is due and appends the hash to the log. A replica whose own
 //! hash differs stops.
 
@@ -12,11 +12,11 @@ use super::snapshot::{Kept, write_kept};
 use crate::core::{Change, Revision, Snapshot};
 use crate::log::engine::{Hash, Position, Stored};
 
-/// How many hashes are remembered, and how many claims of other replicas that are not yet compared.
+/// The number of hashes to remember, and of claims of other replicas that are not yet compared.
 const REMEMBERED: usize = 8;
 
-/// A snapshot is stored after this many snapshot intervals even if hosts may exist that have not
-/// read what it contains: daemons may live for less than a TTL.
+/// A snapshot is stored after this many snapshot intervals even if some hosts may not have read
+/// what it contains: daemons may live for less than a TTL.
 const OVERDUE: u64 = 4;
 
 /// Two replicas have different tables after the same entry.
@@ -29,10 +29,10 @@ struct Made {
     kept: Kept,
     /// When it was made, by CLOCK_BOOTTIME.
     at_ms: u64,
-    /// It is not stored before the log has this many batches: a host that lags a little can go on
-    /// without it.
+    /// It is not stored before the log has this many batches: a host that lags a little can
+    /// continue without it.
     due: u64,
-    /// From this many batches on it is stored even if a live host has not read what it contains.
+    /// From this many batches on, it is stored even if a live host has not read what it contains.
     overdue: u64,
 }
 
@@ -41,8 +41,8 @@ impl Made {
         self.kept.chain.link().position
     }
 
-    /// `ttl_ms` is the longest TTL of all hosts. A host that was away for longer has lost what it
-    /// held anyway.
+    /// `ttl_ms` is the longest TTL of all hosts. A host that was away for longer has lost its holds
+    /// anyway.
     fn is_due(&self, batches: u64, now_ms: u64, ttl_ms: u64) -> bool {
         let read_by_all = now_ms.saturating_sub(self.at_ms) >= ttl_ms;
         batches >= self.overdue || batches >= self.due && read_by_all
@@ -52,12 +52,12 @@ impl Made {
 /// The snapshots that are wanted, made and claimed.
 #[derive(Debug, Default)]
 pub(in crate::host) struct SnapshotKeeper {
-    /// For each [`super::Event::SnapshotWanted`] that is not answered: the chain at that batch, if
-    /// it still counts.
+    /// For each unanswered [`super::Event::SnapshotWanted`]: the chain at that batch, if it still
+    /// counts.
     wanted: VecDeque<Option<Chain>>,
     known: VecDeque<(Revision, Hash)>,
     claims: VecDeque<(Revision, String)>,
-    /// Every replica makes one: any of them may be gone when it is due.
+    /// Every replica makes one, since any of them may be gone when it is due.
     made: Option<Made>,
     storing: bool,
 }
@@ -116,7 +116,7 @@ impl SnapshotKeeper {
         Ok(())
     }
 
-    /// Records what a replica says in the log of the table at a revision.
+    /// Records the hash that a replica claims in the log for the table at a revision.
     pub(in crate::host) fn claimed(
         &mut self,
         revision: Revision,
@@ -127,7 +127,7 @@ impl SnapshotKeeper {
             return Err(Differs(revision));
         }
         push_bounded(&mut self.claims, (revision, table.to_owned()));
-        // It is stored already.
+        // It is already stored.
         self.made.take_if(|made| made.kept.table.revision <= revision);
         Ok(())
     }
@@ -150,8 +150,8 @@ impl SnapshotKeeper {
         self.storing = false;
     }
 
-    /// The engine has stored a snapshot at this position. Returns what to append to the log if it
-    /// is this host's.
+    /// The engine has stored a snapshot at this position. Returns the change to append to the log
+    /// if it is this host's.
     pub(in crate::host) fn stored(&mut self, position: Position) -> Option<Change> {
         let made = self.made.take_if(|made| made.position() <= position)?;
         self.storing = false;

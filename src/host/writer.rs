@@ -8,8 +8,8 @@ use crate::log::engine::{Append, Batch, Ends, Link};
 
 /// The most entries in a batch.
 pub(in crate::host) const ENTRIES_MAX: usize = 1024;
-/// About the most bytes in a batch: etcd takes 1.5 MiB at once. A single entry could be larger, but
-/// none is: a call has at most 64 KiB, which makes an entry of less than 256 KiB.
+/// About the most bytes in a batch: etcd accepts 1.5 MiB at once. A single entry could be larger,
+/// but none is: a call has at most 64 KiB, which makes an entry of less than 256 KiB.
 pub(in crate::host) const BYTES_MAX: usize = 512 * 1024;
 
 /// A change that waits to be appended.
@@ -26,13 +26,13 @@ pub(in crate::host) struct InFlightBatch {
     tickets: Vec<Option<Ticket>>,
     /// When it was last sent; `None`: send it at once.
     pub(in crate::host) asked_ms: Option<u64>,
-    /// Whether the engine has acknowledged it, or will not answer any more.
+    /// Whether the engine has acknowledged it, or will no longer answer.
     pub(in crate::host) answered: bool,
     /// Whether this host has read it in the log.
     pub(in crate::host) echoed: bool,
 }
 
-/// What one incarnation appends.
+/// The queue of one incarnation.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Writer {
     /// The number of the last batch known to be in the log.
@@ -51,7 +51,7 @@ impl Writer {
         self.queue.push_back(Proposal { entry: entry(change, at), ticket });
     }
 
-    /// Queues the end of an incarnation. It is appended before proposals, in a batch of its own: if
+    /// Queues the end of an incarnation. It is appended before proposals, in a separate batch: if
     /// its evidence does not hold, no proposal is refused with it.
     pub(in crate::host) fn push_end(&mut self, ends: Ends) {
         self.ends.push_back(ends);
@@ -106,7 +106,7 @@ impl Writer {
         something.then(|| self.send(host, entries, None, tickets, (seen, now.0)))
     }
 
-    /// Makes a batch of these entries the one in flight. There must be none.
+    /// Makes a batch of these entries the one in flight. There must be none yet.
     pub(in crate::host) fn send(
         &mut self,
         host: HostId,
@@ -140,13 +140,13 @@ impl Writer {
         tickets
     }
 
-    /// Whether a batch read under this host's name is not the one that it sent.
+    /// Whether a batch read under this host's name differs from the one that it sent.
     pub(in crate::host) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
         let sent = self.in_flight.as_ref().map(|in_flight| &in_flight.append);
         sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
     }
 
-    /// The engine acknowledged a batch, or will not acknowledge it any more.
+    /// The engine acknowledged a batch, or will no longer acknowledge it.
     pub(in crate::host) fn answered(&mut self, sequence: u64) {
         if let Some(in_flight) = &mut self.in_flight
             && in_flight.append.sequence == sequence
@@ -156,7 +156,7 @@ impl Writer {
         self.arrive();
     }
 
-    /// Calls sent before will not be answered any more.
+    /// Calls sent before will no longer be answered.
     pub(in crate::host) fn unanswered(&mut self) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.answered |= in_flight.echoed;

@@ -1,4 +1,4 @@
-//! Reading the log: from its beginning or a snapshot, batch by batch, and again after a gap.
+//! Reads the log: from its beginning or a snapshot, batch by batch, and again after a gap.
 
 use crate::core::{Change, Entry, HostId, Revision};
 use crate::host::chain::{Chain, Known, Step, Trouble, Trust};
@@ -8,8 +8,7 @@ use crate::log::engine::{Outage, Placed, Position, Stored};
 
 impl Member {
     pub(in crate::host) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
-        // Also if no load is expected any more: the batches that follow continue from this
-        // snapshot.
+        // Applies even if no load is expected: the batches that follow continue from this snapshot.
         let Some(incarnation) = self.incarnation.as_mut() else { return };
         incarnation.loading = None;
         let epoch = incarnation.epoch;
@@ -64,7 +63,7 @@ impl Member {
         self.events.push_back(Event::Restore { snapshot: Some(table), revision });
     }
 
-    /// Continues after the log was loaded again, if it contains what was read before. Returns
+    /// Continues after the log was loaded again, if it contains everything read before. Returns
     /// whether it does.
     fn go_on(&mut self, kept: Option<Kept>, epoch: u128, batches: &[Placed]) -> bool {
         let Some(mine) = self.chain.as_ref().map(Chain::link) else { return false };
@@ -249,9 +248,9 @@ impl Member {
         true
     }
 
-    /// Stores a snapshot of this host when other hosts have had time to read what it contains, if
-    /// this host is the first member, and never before it is known that the log is still the one
-    /// that the snapshot was made from.
+    /// Stores a snapshot of this host if this host is the first member, once other hosts have had
+    /// time to read what it contains, and only while it is known that the log is still the one from
+    /// which the snapshot was made.
     pub(in crate::host) fn store_due(&mut self) {
         let incarnation = self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled());
         let (Some(chain), false, Some(incarnation)) = (&self.chain, self.cut, incarnation) else {
@@ -275,7 +274,7 @@ impl Member {
         }
     }
 
-    /// Loads the log again: the next batches cannot be read without.
+    /// Loads the log again: without that, the next batches cannot be read.
     pub(in crate::host) fn reload(&mut self) {
         if self.incarnation.as_ref().is_some_and(|incarnation| incarnation.reads_on()) {
             self.send_load();

@@ -1,5 +1,5 @@
-//! Joining. An incarnation needs a label that no other host has. It adopts an earlier incarnation
-//! of this host that still counts, or joins after everything is dead that an earlier one left.
+//! Joins. An incarnation needs a label that no other host has. It adopts an earlier incarnation of
+//! this host that still counts, or joins once everything that an earlier one left is dead.
 
 use crate::core::{Change, HostId};
 use crate::host::chain::{Chain, Seat};
@@ -11,7 +11,7 @@ use crate::host::writer::entry;
 use crate::host::{Event, Member, Standing};
 use crate::log::engine::{Call, Claimant, Ends, Evidence, Outage, Position, Sign};
 
-/// What this host knows of an incarnation with its label.
+/// This host's knowledge of an incarnation with its label.
 enum Claim {
     Gone(Option<Evidence>),
     Lives,
@@ -68,15 +68,15 @@ impl Member {
         self.send_load();
     }
 
-    /// Joins, if it can be decided how. Called when the log was read, and whenever more is known of
+    /// Joins, if it can decide how. Called when the log was read, and whenever more is known about
     /// the incarnations with this label.
     pub(in crate::host) fn decide_how_to_join(&mut self) {
         let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
             return;
         };
         let Others { ours, dead, foreign, .. } = &mut incarnation.others;
-        // The label belongs to this host as long as one of its incarnations that joined has it.
-        // Incarnations that have not joined wait for it.
+        // The label belongs to this host while one of its joined incarnations has it. Incarnations
+        // that have not joined wait for it.
         if ours.iter().chain(&*dead).any(|host| chain.seat(*host).is_some()) {
             foreign.retain(|host, _| chain.seat(*host).is_some());
         }
@@ -114,7 +114,7 @@ impl Member {
     fn claim(&self, incarnation: &Incarnation, host: HostId, first: Option<Sign>) -> Claim {
         let Some(renewed_ms) = incarnation.renewed_ms else { return Claim::Unknown };
         let Some(seen) = self.failure_detector.get(host) else {
-            // It ended. The log tells which incarnation has its place now.
+            // It ended. The log shows which incarnation has its place now.
             let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
             return if read >= incarnation.head { Claim::Gone(None) } else { Claim::Unknown };
         };
@@ -143,7 +143,7 @@ impl Member {
         }
     }
 
-    /// Another host has joined while we wait.
+    /// Another host has joined while this one waits.
     pub(in crate::host) fn note_join(&mut self, change: &Change) {
         let Change::HostJoin { host, label, identity } = change else { return };
         let waits = matches!(self.standing, Standing::LabelInUse { .. } | Standing::Clearing);
@@ -153,7 +153,7 @@ impl Member {
         }
     }
 
-    /// Whether another host took the label while this host cleared up.
+    /// Whether another host took the label while this host ended its old commands.
     pub(in crate::host) fn label_was_taken(&self) -> bool {
         self.incarnation.as_ref().is_some_and(|incarnation| !incarnation.others.foreign.is_empty())
     }
@@ -217,7 +217,7 @@ impl Member {
         let Some(ends) = self.writer.overtaken(sequence, ends) else { return };
         self.failure_detector.look_anew(ends.host, self.now.boot_ms);
         if self.standing == Standing::Joining {
-            // The incarnation to adopt has ended: its commands have no locks any more.
+            // The incarnation to adopt has ended: its commands no longer have locks.
             if let Some(incarnation) = &mut self.incarnation {
                 incarnation.others.ours.clear();
                 incarnation.others.adopting = None;

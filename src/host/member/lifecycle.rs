@@ -1,4 +1,4 @@
-//! How an incarnation is requested, lost, withdrawn and left.
+//! Requests, loses, withdraws and leaves incarnations.
 
 use crate::core::HostId;
 use crate::host::incarnation::Timer;
@@ -37,7 +37,7 @@ impl Member {
         self.settings.check(self.settings.ttl_ms).map_or(1, |timing| timing.renewal_ms)
     }
 
-    /// The incarnation ended, or may have: its holds are lost, and another one is requested.
+    /// The incarnation ended, or may have: its holds are lost. Requests another one.
     pub(in crate::host) fn lose(&mut self, why: LostWhy) {
         let Some(incarnation) = self.incarnation.take() else { return };
         self.leaving = false;
@@ -46,13 +46,13 @@ impl Member {
         }
         self.lost.insert(encoding::nonce(self.nonce, self.attempt));
         self.begin_anew();
-        // Not more often than renewals, if incarnations are lost one after the other.
+        // At most as often as renewals, if one incarnation after another is lost.
         let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
         self.register_at(self.now.boot_ms.max(earliest));
     }
 
-    /// The incarnation cannot become a member as things are, or cannot stay one. Requests another
-    /// one, waiting longer each time.
+    /// The incarnation cannot become or stay a member at present. Requests another one, waiting
+    /// longer each time.
     pub(in crate::host) fn hinder(&mut self, obstacle: Outage) {
         self.label_taken_by = None;
         self.tell_withdrawn();
@@ -72,15 +72,15 @@ impl Member {
         }
         self.obstacle = Some(obstacle);
         match self.withdrawing {
-            // Withdraw first: the daemon may exit when it is told, and other hosts would wait for
-            // this incarnation's end.
+            // Withdraw first: the daemon may exit when it gets the event, and other hosts would
+            // wait for this incarnation's end.
             Some(host) => self.calls.push_back(Call::Withdraw { host }),
             None => self.tell_obstacle(),
         }
     }
 
-    /// The member cannot read the log as it is. It neither renews nor appends until it can, so its
-    /// holds last until their deadline.
+    /// The member cannot read the log in its present state. It neither renews nor appends until it
+    /// can, so its holds last until their deadline.
     pub(in crate::host) fn stall(&mut self, obstacle: Outage) {
         let takes_part = self.takes_part();
         let Some(incarnation) = self.incarnation.as_mut().filter(|_| takes_part) else {
@@ -143,8 +143,8 @@ impl Member {
         }
     }
 
-    /// Leaves in good order. This host must hold and wait for nothing. Returns whether its end is
-    /// in flight: call it until it is not.
+    /// Leaves in good order. This host must hold nothing and wait for nothing. Returns whether its
+    /// end is in flight: call it until it is not.
     pub fn leave(&mut self, now: Now) -> bool {
         self.now = now;
         let Some(us) = self.host().filter(|_| !self.cut) else { return false };
@@ -177,7 +177,7 @@ impl Member {
         self.forget_calls();
     }
 
-    /// Drops all calls except the one that the engine waits for before all others.
+    /// Drops all calls except the one that the engine must carry out first.
     pub(in crate::host) fn forget_calls(&mut self) {
         self.calls.retain(|call| matches!(call, Call::NoteEra { .. }));
     }

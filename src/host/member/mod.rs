@@ -1,4 +1,5 @@
-//! The member: a state machine that is told what happened and says what to do.
+//! The member: a state machine that takes answers, time and proposals, and returns calls and
+//! events.
 //!
 //! Invariant: it acts only by calls to the engine and events for its driver.
 
@@ -40,23 +41,23 @@ pub struct Member {
     pub(in crate::host) obstacle: Option<Outage>,
     /// How many incarnations in a row met an obstacle.
     setbacks: u32,
-    /// The incarnation that is being withdrawn. The obstacle is reported after that.
+    /// The incarnation that is being withdrawn. Its obstacle is reported after that.
     withdrawing: Option<HostId>,
-    /// How many incarnations were requested.
+    /// The number of incarnations requested.
     attempt: u64,
-    /// When the current one was first requested. This host counts its TTL from then.
+    /// When the current one was first requested. This host counts its TTL from this time.
     pub(in crate::host) registering_ms: u64,
     /// When to request it, or to repeat the request.
     pub(in crate::host) register: Timer,
     pub(in crate::host) incarnation: Option<Incarnation>,
-    /// What was read of the log; `None` while it is loaded for the first time.
+    /// The part of the log that was read; `None` during the first load.
     pub(in crate::host) chain: Option<Chain>,
     pub(in crate::host) writer: Writer,
     pub(in crate::host) failure_detector: FailureDetector,
     pub(in crate::host) snapshot_keeper: SnapshotKeeper,
     /// Since when the engine has no record of incarnations that have not ended.
     unknown_since: BTreeMap<HostId, u64>,
-    /// The longest TTL that the table knows.
+    /// The longest TTL in the table.
     longest_ttl_ms: u64,
     /// The incarnation that has this host's label, if that is the obstacle.
     label_taken_by: Option<HostId>,
@@ -68,7 +69,7 @@ pub struct Member {
     pub(in crate::host) deadlines: Deadlines,
     /// Whether this host's own end is in flight, because it leaves.
     pub(in crate::host) leaving: bool,
-    /// What outlives an incarnation.
+    /// The memory that outlives an incarnation.
     pub(in crate::host) memory: Memory,
     pub(in crate::host) recovering: Option<Recovering>,
 }
@@ -138,8 +139,8 @@ impl Member {
         self.on_time();
     }
 
-    /// Proposes a change. Its ticket comes back with an [`Event::Entry`], an [`Event::Absorbed`] or
-    /// an [`Event::Dropped`]; the latter at once while the host is not a member.
+    /// Proposes a change. Its ticket returns with an [`Event::Entry`], an [`Event::Absorbed`] or an
+    /// [`Event::Dropped`]; the last one comes at once while the host is not a member.
     pub fn propose(&mut self, change: Change, at: UnixMillis) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -161,7 +162,7 @@ impl Member {
     /// Processes an answer of the engine.
     pub fn answer(&mut self, now: Now, answer: Answer) {
         self.now = now;
-        // First, so that a late answer is not treated as if it were in time.
+        // First, so that a late answer does not count as one in time.
         self.on_time();
         match &answer {
             Answer::Away(_) | Answer::Back | Answer::Full(_) => {}
@@ -203,13 +204,13 @@ impl Member {
         self.on_time();
     }
 
-    /// Processes the passage of time.
+    /// Handles the passage of time.
     pub fn tick(&mut self, now: Now) {
         self.now = now;
         self.on_time();
     }
 
-    /// The next thing for the driver to do.
+    /// The next task for the driver.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -232,9 +233,9 @@ impl Member {
         }
     }
 
-    /// Until when commands of this host may run. A client may be told of a grant only before
-    /// `term_at`. After a loss the deadlines stay those of the lost incarnation, until the host is
-    /// a member again.
+    /// How long commands of this host may run. The daemon may report a grant to a client only
+    /// before `term_at`. After a loss the deadlines stay those of the lost incarnation until the
+    /// host is a member again.
     #[must_use]
     pub fn deadlines(&self) -> Deadlines {
         self.deadlines
@@ -269,7 +270,7 @@ impl Member {
         self.chain.as_ref().map(Chain::mark)
     }
 
-    /// Whether the history read at a mark is part of the history read now.
+    /// Whether the history read at a mark is part of the current history.
     #[must_use]
     pub fn knows(&self, mark: Mark) -> Known {
         self.chain.as_ref().map_or(Known::TooOld, |chain| chain.knows_mark(mark))

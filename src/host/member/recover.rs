@@ -1,6 +1,6 @@
 //! A host's part in the [recovery](Recovery) of a table whose log may have lost entries. It notes
-//! the eras of the engine, reports which tokens it was told, and proposes that the longest TTL has
-//! passed.
+//! the eras of the engine, reports which tokens its clients received, and proposes that the longest
+//! TTL has passed.
 
 use crate::core::{Change, HostId, Recovery, Token};
 use crate::host::failure_detector::SILENCE;
@@ -15,19 +15,19 @@ impl Member {
         self.memory = memory;
     }
 
-    /// What a later daemon of this place needs to remember.
+    /// The memory for a later daemon of this place.
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory { mark: self.mark().or(self.memory.mark), ..self.memory }
     }
 
-    /// Records that a client on this host is told a token.
+    /// Records that a client on this host receives a token.
     pub fn tell(&mut self, token: Token) {
         self.memory.told = self.memory.told.max(token);
     }
 
-    /// Passes the recovery of the table, and the longest TTL that the table knows. Call it after
-    /// each [`crate::host::Event::Entry`] and [`crate::host::Event::Restore`] that changed them.
+    /// Takes the recovery of the table, and the longest TTL in the table. Call it after each
+    /// [`crate::host::Event::Entry`] and [`crate::host::Event::Restore`] that changed them.
     pub fn recovers(&mut self, recovery: Option<&Recovery>, longest_ttl_ms: u64) {
         self.longest_ttl_ms = longest_ttl_ms;
         let Some(from) = recovery.and_then(|recovery| recovery.ttl_from) else {
@@ -35,7 +35,7 @@ impl Member {
             return;
         };
         let same = self.recovering.filter(|it| it.from == from);
-        // The wait begins now: the entry was in the log before it was read.
+        // The wait begins now: the entry was in the log before this host read it.
         let new = Recovering { from, since_ms: self.now.boot_ms, longest_ttl_ms, said: false };
         self.recovering = Some(Recovering { longest_ttl_ms, ..same.unwrap_or(new) });
     }
@@ -78,8 +78,8 @@ impl Member {
         }
     }
 
-    /// Notes an era that the log does not name yet, before all other calls: the engine carries out
-    /// no other call until then.
+    /// Notes an era that the log does not name yet. This comes before all other calls: the engine
+    /// carries out no other call until then.
     pub(in crate::host) fn note_era(&mut self, before: Option<Era>, era: Era, may_lack: bool) {
         let unix = self.now.unix;
         let number = era.number;
@@ -91,7 +91,7 @@ impl Member {
         self.calls.push_front(Call::NoteEra { before, era, body });
     }
 
-    /// The log names another era: reports the tokens that this host was told again.
+    /// The log names another era: reports the received tokens again.
     pub(in crate::host) fn present_again(&mut self) {
         if self.standing != Standing::Member || self.leaving {
             return;
@@ -103,8 +103,8 @@ impl Member {
         }
     }
 
-    /// The host has joined, and has read the log up to that point. Now it is certain whether the
-    /// log lost what an earlier incarnation or daemon had read.
+    /// The host has joined and has read the log up to that point. Now it is certain whether the log
+    /// lost entries that an earlier incarnation or daemon had read.
     pub(in crate::host) fn present_what_was_lost(&mut self) {
         let Some(mark) = self.memory.mark.take() else {
             self.memory.lost = false;

@@ -7,7 +7,7 @@ use crate::host::{Event, LostWhy, Member, Standing};
 use crate::log::engine::{Alive, Append, Call, Ends, Evidence, Outage, Position};
 
 impl Member {
-    /// Does what is due, and gives up an incarnation that was not renewed in time.
+    /// Performs everything that is due, and gives up an incarnation that was not renewed in time.
     pub(in crate::host) fn on_time(&mut self) {
         let now_ms = self.now.boot_ms;
         if let Some(incarnation) = &self.incarnation
@@ -40,7 +40,7 @@ impl Member {
         self.append_again();
     }
 
-    /// When to call [`Member::tick`] at the latest, in milliseconds of CLOCK_BOOTTIME.
+    /// The latest time to call [`Member::tick`], in milliseconds of CLOCK_BOOTTIME.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
         let incarnation = self.incarnation.as_ref();
@@ -73,8 +73,8 @@ impl Member {
         self.calls.push_back(Call::Load);
     }
 
-    /// Requests the batches after the last one read. With `confirm`, nothing is appended until the
-    /// engine confirms that the log still contains what was read.
+    /// Requests the batches after the last one read. With `confirm`, appends nothing until the
+    /// engine confirms that the log still contains everything read so far.
     pub(in crate::host) fn send_follow(&mut self, confirm: bool) {
         let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
             return;
@@ -112,7 +112,7 @@ impl Member {
         self.calls.extend(next.map(Call::Append));
     }
 
-    /// Repeats the batch in flight if it was not answered for long.
+    /// Repeats the batch in flight if it has been unanswered for long.
     fn append_again(&mut self) {
         let Some(incarnation) =
             self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled())
@@ -197,9 +197,9 @@ impl Member {
         }
     }
 
-    /// Ends the incarnations of the log that the engine has no record of: somebody emptied its table
-    /// of hosts. If such a host lives, it finds that out at its next renewal, and its commands have
-    /// ended when its TTL is over.
+    /// Ends the incarnations of the log that are missing from the engine's table of hosts, which an
+    /// operator must have emptied. If such a host lives, it finds that out at its next renewal, and
+    /// its commands have ended when its TTL has passed.
     fn end_the_unknown(&mut self, asked_ms: u64, alive: &[Alive]) {
         let us = self.host();
         let Some((chain, incarnation)) = self.chain.as_ref().zip(self.incarnation.as_ref()) else {
@@ -234,8 +234,8 @@ impl Member {
         }
     }
 
-    /// Repeats all unanswered calls. The driver is told that the engine is usable when it answers:
-    /// it may accept the connection and refuse the calls.
+    /// Repeats all unanswered calls. The driver gets [`super::Event::Back`] only when the engine
+    /// answers: it may accept the connection and refuse the calls.
     pub(in crate::host) fn come_back(&mut self) {
         self.cut = false;
         self.forget_calls();

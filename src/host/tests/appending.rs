@@ -1,4 +1,4 @@
-//! Rules 2 to 6 and 10: what is appended, once each, and what counts.
+//! Rules 2 to 6 and 10: what hosts append, once each, and which batches count.
 
 use crate::core::{Change, HostId, UnixMillis};
 use crate::host::tests::direct::{Direct, TTL_MS, identity, server, settings};
@@ -93,7 +93,7 @@ fn rule_02_a_fenced_host_loses_its_holds_and_joins_again() {
     let ticket = host.ask(10, "a");
     host.drive(1);
     let sent = append(&mut host);
-    // Somebody writes in our name.
+    // Another process writes in this host's name.
     let other = crate::log::engine::Append { body: b"other".to_vec(), ..sent.clone() };
     server.call(1, 1, 1, Call::Append(other));
     server.cursors.clear();
@@ -299,7 +299,7 @@ fn rule_10_a_grant_to_a_waiter_that_has_just_died_is_taken_back_by_its_end() {
     let waits = dying.ask(20, "a");
     dying.settle(&mut server, 1);
     assert!(holder.was_granted(held) && !dying.was_granted(waits));
-    // The holder ends first, the waiter's end is behind it.
+    // The holder ends first, followed by the waiter's end.
     let frame = |host: &Direct| host.table.frames_of_host(host.id()).next().unwrap();
     let (one, other) = (frame(&holder), frame(&dying));
     holder.propose(Change::End { frame: one });

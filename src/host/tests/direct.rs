@@ -1,5 +1,5 @@
-//! Hosts that talk to the engine without any delay, for tests of one rule each. Whatever goes wrong
-//! is done to them by the test.
+//! Hosts that talk to the engine without delay, for tests of one rule each. The test itself causes
+//! every fault.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Direct {
         self.member.host().unwrap()
     }
 
-    /// Takes what the member has for its driver and for the engine.
+    /// Takes the member's events for its driver and its calls to the engine.
     pub(super) fn drive(&mut self, now_ms: u64) {
         while let Some(event) = self.member.next_event() {
             match event {
@@ -128,7 +128,7 @@ impl Direct {
         self.drive(now_ms);
     }
 
-    /// Carries out all calls until there are none.
+    /// Carries out all calls until none are left.
     pub(crate) fn settle(&mut self, server: &mut Server, now_ms: u64) {
         self.tick(now_ms);
         loop {
@@ -149,7 +149,7 @@ impl Direct {
         }
     }
 
-    /// As [`Direct::settle`], from one time to another in steps of a renewal.
+    /// Like [`Direct::settle`], from one time to another in steps of a renewal.
     pub(crate) fn live(&mut self, server: &mut Server, from_ms: u64, to_ms: u64) {
         let mut now_ms = from_ms;
         while now_ms < to_ms {
@@ -199,7 +199,7 @@ impl Direct {
         outcomes.into_iter().any(|outcome| matches!(outcome, Outcome::Granted(_)))
     }
 
-    /// Whether an event came since they were taken last; they are taken.
+    /// Whether an event came since events were last taken; takes them.
     pub(super) fn saw(&mut self, is: impl Fn(&Event) -> bool) -> bool {
         std::mem::take(&mut self.events).iter().any(is)
     }

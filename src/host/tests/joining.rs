@@ -66,7 +66,7 @@ fn rule_01_a_host_that_was_refused_a_label_never_keeps_its_owner_out() {
     assert!(other.saw(is_hindered));
     let left: Vec<_> = server.hosts.iter().filter(|(_, host)| !host.ended).collect();
     assert_eq!(left.len(), 1, "{left:?}");
-    // The rightful host is started anew.
+    // The rightful host restarts.
     let mut again = Direct::new(3, settings(), identity("host1"));
     again.settle(&mut server, 301);
     assert!(again.saw(|event| matches!(event, Event::Joined { adopted: Some(_), .. })));
@@ -155,13 +155,13 @@ fn errors_that_an_operator_can_mend_end_no_membership_before_its_deadline() {
     assert_eq!(host.events.len(), 2, "another one is told");
     host.tick(kill_at - 1);
     assert!(host.member.host().is_some());
-    // Mended in time: nothing was lost.
+    // Repaired in time: nothing was lost.
     host.tell(kill_at - 1, Answer::Back);
     assert_eq!(host.events.len(), 2, "that it lets us in does not say that it does what we ask");
     host.settle(&mut server, kill_at - 1);
     assert_eq!(host.events[2..], [Event::Back]);
     assert!(host.member.deadlines().kill_at > kill_at);
-    // Mended too late: it comes back by itself.
+    // Repaired too late: it rejoins unaided.
     host.tell(kill_at, Answer::Away(Outage::refused("expired", None)));
     host.tick(3 * TTL_MS);
     assert_eq!(host.member.host(), None);
@@ -270,7 +270,7 @@ fn rule_08_a_late_adoption_first_kills_the_remaining_commands() {
     other.live(&mut server, 0, TTL_MS);
     let mut new = Direct::new(3, settings(), identity("host1"));
     new.drive(TTL_MS);
-    // It reads the log while the old one still counts, and appends when it does not any more.
+    // It reads the log while the old one still counts, and appends once it no longer does.
     while !new.calls.iter().any(|call| matches!(call, Call::Append(_))) {
         for call in std::mem::take(&mut new.calls) {
             let answer = server.call(3, TTL_MS, 1, call);
@@ -304,7 +304,7 @@ fn rule_08_a_machine_that_was_started_anew_ends_its_old_incarnation_at_once() {
     assert!(new.saw(|event| matches!(event, Event::Joined { adopted: None, .. })));
 }
 
-/// Lets both hosts live for two TTL; the first must stay a member, and the other is refused.
+/// Lets both hosts live for two TTLs; the first must stay a member, and the other is refused.
 #[track_caller]
 fn the_first_stays(server: &mut Server, first: &mut Direct, other: &mut Direct, from_ms: u64) {
     first.events.clear();
@@ -337,7 +337,7 @@ fn rule_09_a_number_that_was_given_out_again_after_a_loss_evicts_nobody() {
     let mut first = Direct::joined(1, &mut before, 0);
     let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
     let mut other = Direct::new(2, settings(), elsewhere);
-    // It is refused its name again and again, each time as another incarnation.
+    // It is refused its name repeatedly, each time as another incarnation.
     the_first_stays(&mut before, &mut first, &mut other, 0);
     let mut after = server();
     Direct::joined(5, &mut after, 0);

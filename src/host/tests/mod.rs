@@ -1,4 +1,5 @@
-//! The rules of `docs/many-hosts.md`, one by one, with one host and an engine in the test's hands.
+//! The rules of `docs/many-hosts.md`, one by one, with one host and an engine that the test
+//! controls.
 
 mod appending;
 pub(crate) mod direct;

@@ -1,4 +1,5 @@
-//! Rules 9, 12 and 13: what is read, that it is the same for all, and that reading costs nothing.
+//! Rules 9, 12 and 13: what hosts read, that it is the same for all, and that reading costs
+//! nothing.
 
 use crate::core::{Change, HostId};
 use crate::host::chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust};
@@ -83,7 +84,7 @@ fn rule_09_missing_doubled_and_foreign_batches_are_errors() {
     assert!(matches!(read(&silent, &mut chain, Trust::Live), Err(Trouble::Unreadable(_))));
     other.body = vec![0xff; 10];
     assert!(matches!(read(&other, &mut chain, Trust::Live), Err(Trouble::Unreadable(_))));
-    // Of an incarnation that has ended, nothing matters.
+    // For an incarnation that has ended, nothing matters.
     let gone = Change::HostGone { host: HostId(1), by: HostId(1) };
     read(&batch(1, 2, chain.link(), vec![gone]), &mut chain, Trust::Live).unwrap();
     other.position = Position(3);
@@ -129,7 +130,7 @@ fn rule_09_a_batch_after_another_past_is_seen_even_if_the_engine_notices_nothing
     one.ask(11, "b");
     one.settle(&mut server, 2);
     server = earlier;
-    // The other one goes on from the past that is true now; the engine pushes it to both.
+    // The other host continues from the history that is now valid; the engine pushes it to both.
     two.ask(20, "c");
     two.settle(&mut server, 3);
     two.ask(21, "c");
@@ -216,7 +217,7 @@ fn rule_12_a_stored_snapshot_replaces_its_batches() {
     assert!(claims.count() > 0);
 }
 
-/// As where daemons start on demand and end when they are idle, or are killed again and again.
+/// Daemons start on demand and end when idle, or are killed repeatedly.
 #[test]
 fn rule_12_a_snapshot_is_stored_though_no_daemon_lives_for_long() {
     let every = Settings { snapshot_batches: 16, ..settings() };
@@ -368,7 +369,7 @@ fn rule_13_the_answer_to_a_renewal_makes_up_for_a_lost_notification() {
     let (mut server, mut one, mut two) = two();
     two.ask(20, "b");
     two.settle(&mut server, 10);
-    // The notification for the first one is lost.
+    // The notification for the first host is lost.
     server.push(1);
     assert_eq!(one.table.held(), 1);
     one.settle(&mut server, TTL_MS / 6);

@@ -1,4 +1,4 @@
-//! Rule 9 goes on: what hosts do when another era of the engine begins, or history was lost.
+//! More of rule 9: how hosts react when the engine begins another era, or history was lost.
 
 use crate::core::{Change, HostId, Token};
 use crate::host::tests::direct::{self, Direct, TTL_MS, at, identity, server, settings};
@@ -6,7 +6,7 @@ use crate::host::{Event, LostWhy, Memory, Settings, Standing};
 use crate::log::engine::simulated::Server;
 use crate::log::engine::{Answer, Call, Outage};
 
-/// A batch that notes an era, or says which tokens were told: its host, and `told`.
+/// A batch that notes an era, or reports received tokens: its host, and `told`.
 fn presents(host: &Direct) -> Vec<(HostId, Token, bool)> {
     let present = |change: &Change| match change {
         Change::Present { host, told, lost, .. } => Some((*host, *told, *lost)),
@@ -29,7 +29,7 @@ fn reconnect(host: &mut Direct, server: &mut Server, now_ms: u64) {
     host.settle(server, now_ms);
 }
 
-/// Two hosts of which the first holds `a`.
+/// Two hosts, the first of which holds `a`.
 fn two() -> (Server, Direct, Direct) {
     let mut server = server();
     server.live_anew(1, false);
