@@ -1,4 +1,4 @@
-//! What keeps the ordered entries that the table is a function of.
+//! The keepers of the ordered entries from which the table is computed.
 
 pub mod engine;
 pub mod journal;
@@ -10,30 +10,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::{Entry, Outcome, Revision};
 
-/// An entry at its place in the log, with what was decided by it.
+/// An entry at its place in the log, with its outcomes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The place.
     #[serde(rename = "r")]
     pub revision: Revision,
-    /// What happened.
+    /// The entry.
     #[serde(rename = "e")]
     pub entry: Entry,
-    /// What was decided.
+    /// Its outcomes.
     #[serde(default, rename = "o", skip_serializing_if = "Vec::is_empty")]
     pub outcomes: Vec<Outcome>,
 }
 
-/// A [`Record`] of what others own, to be written.
+/// A borrowed [`Record`], to be written.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RecordRef<'a> {
     /// The place.
     #[serde(rename = "r")]
     pub revision: Revision,
-    /// What happened.
+    /// The entry.
     #[serde(rename = "e")]
     pub entry: &'a Entry,
-    /// What was decided.
+    /// Its outcomes.
     #[serde(rename = "o", skip_serializing_if = "<[_]>::is_empty")]
     pub outcomes: &'a [Outcome],
 }

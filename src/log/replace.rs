@@ -1,8 +1,8 @@
-//! Replacing a file as a whole: at every moment, also over a power cut, its name leads to the old
-//! content or to the new one.
+//! Replaces a file as a whole: at every moment, even over a power cut, its name leads to the old
+//! content or to the new.
 //!
-//! Invariant: a file that is being written beside is locked by its writer. One that is not locked
-//! was left by a writer that was killed.
+//! Invariant: a temporary file is locked by its writer while it is written. One without a lock was
+//! left by a writer that was killed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 
 use super::journal::disk;
 
-/// Gives the file `name` in `dir` this content: written beside, synced, renamed, the directory
-/// synced. Returns the new file, open for writing.
+/// Gives the file `name` in `dir` this content: writes a temporary file, syncs it, renames it, and
+/// syncs the directory. Returns the new file, open for writing.
 ///
 /// # Errors
-/// Names the file. Its old content is then still there, or, if only the directory could not be
-/// synced, maybe the new one.
+/// Names the file. It still has the old content, or perhaps the new content if only the directory
+/// could not be synced.
 pub(super) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
     let replaced = match try_replace(dir, name, content) {
-        // Somebody swept it before it was locked.
+        // Another process removed it before it was locked.
         Err(error) if error.kind() == ErrorKind::NotFound => try_replace(dir, name, content),
         other => other,
     };
@@ -38,7 +38,7 @@ fn try_replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
         .and_then(|()| disk::rename(&beside, &dir.join(name)))
         .and_then(|()| disk::sync_dir(dir));
     if written.is_err() {
-        // Under its new name if only the directory could not be synced.
+        // It already has its new name if only the directory could not be synced.
         let _ = disk::remove(&beside);
     }
     written.map(|()| file)
@@ -50,7 +50,7 @@ fn fill(file: &File, content: &[u8]) -> io::Result<()> {
     disk::sync(file)
 }
 
-/// Removes what killed writers of the file left beside it.
+/// Removes the temporary files that killed writers left.
 pub(super) fn sweep(dir: &Path, name: &str) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     let names = entries.flatten().map(|entry| entry.file_name());

@@ -1,7 +1,7 @@
-//! What must survive a reboot: the floor of the tokens, the stored views and the pauses. (The leases are in a
-//! [file of their own](super::leases).)
+//! The state that must survive a reboot: the floor of the tokens, the stored sizes and the pauses.
+//! (The leases are in a [separate file](super::leases).)
 //!
-//! The file is replaced as a whole: at every moment, also over a power cut, it is either the old
+//! The file is replaced as a whole: at every moment, even over a power cut, it is either the old
 //! one or the new one.
 
 use std::fs::{self, DirBuilder};
@@ -19,10 +19,10 @@ const NAME: &str = "state.json";
 /// The version that this program writes.
 const VERSION: u32 = 1;
 
-/// What must survive a reboot.
+/// The state that must survive a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Durable {
-    /// No token at or above this one was ever given out.
+    /// No grant has a token at or above this one.
     pub reserved_token: Token,
     /// The stored views, by key.
     #[serde(default)]
@@ -30,19 +30,18 @@ pub struct Durable {
     /// The paused keys, in order.
     #[serde(default)]
     pub paused: Vec<Key>,
-    /// What the daemon knows of itself as a node.
+    /// The daemon's record of itself as a node.
     #[serde(default)]
     pub node: NodeRecord,
 }
 
-/// What a daemon knows of itself as one of several nodes.
+/// A daemon's record of itself as one of several nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Whether the state had to be made anew, and leases over nodes that were granted before may still
-    /// live.
+    /// Whether the state had to be recreated, so that leases over nodes from before may still live.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_anew: bool,
-    /// The name of the machine, where it has none of its own.
+    /// The name that canal gave the machine, if the machine itself has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
 }
@@ -59,7 +58,7 @@ pub struct StateFile {
     dir: PathBuf,
 }
 
-/// What was found when the file was opened.
+/// The result of opening the file.
 #[derive(Debug)]
 pub struct Opened {
     /// To store in.
@@ -80,20 +79,19 @@ struct Written<'a> {
     node: &'a NodeRecord,
 }
 
-/// What every version has.
+/// The field that every version has.
 #[derive(Deserialize)]
 struct Version {
     version: u32,
 }
 
 impl StateFile {
-    /// Opens the file in `dir`, and reads its content if there is a file. Makes `dir` (0700) if it
-    /// is missing.
+    /// Opens the file in `dir`, and reads it if it exists. Creates `dir` (0700) if it is missing.
     ///
-    /// Unknown fields are accepted, and are gone after the next [`StateFile::store`].
+    /// Accepts unknown fields, which the next [`StateFile::store`] removes.
     ///
     /// # Errors
-    /// Names the file and what is wrong with it (not canal's, not JSON, a later version).
+    /// Names the file and the error (not canal's, not JSON, a later version).
     pub fn open(dir: &Path) -> io::Result<Opened> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| named(dir, &error))?;
@@ -108,7 +106,7 @@ impl StateFile {
         Ok(Opened { state, durable })
     }
 
-    /// Where it lies.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join(NAME)
@@ -120,11 +118,11 @@ impl StateFile {
         &self.dir
     }
 
-    /// Replaces the file: written beside, synced, renamed, the directory synced.
+    /// Replaces the file: writes a temporary file, syncs it, renames it, and syncs the directory.
     ///
     /// # Errors
-    /// Names the file. The old content is then still there, or, if only the directory could not
-    /// be synced, maybe the new one.
+    /// Names the file. It still has the old content, or perhaps the new content if only the
+    /// directory could not be synced.
     pub fn store(&self, durable: &Durable) -> io::Result<()> {
         let Durable { reserved_token, views, paused, node } = durable;
         let (version, reserved_token) = (VERSION, *reserved_token);
@@ -138,7 +136,7 @@ impl StateFile {
 fn parse(bytes: &[u8]) -> io::Result<Durable> {
     let invalid = |what| io::Error::new(ErrorKind::InvalidData, what);
     let damaged = |error| invalid(format!("it is damaged: {error}"));
-    // The version first: the rest may look otherwise in a later one.
+    // The version first: the rest may have another form in a later one.
     let Version { version } = serde_json::from_slice(bytes).map_err(damaged)?;
     if version > VERSION {
         let what = format!(
@@ -244,7 +242,7 @@ mod tests {
     fn a_store_that_fails_names_the_file_and_leaves_the_old_one() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateFile::open(dir.path()).unwrap().state;
-        // A directory in its place: it cannot be replaced by a file.
+        // A directory in its place, which a file cannot replace.
         fs::create_dir(state.path()).unwrap();
         let said = state.store(&durable(1)).unwrap_err().to_string();
         assert!(said.starts_with(&state.path().display().to_string()), "{said}");

@@ -1,4 +1,4 @@
-//! What the engine answers to a host.
+//! The engine's answers to a host.
 
 use super::batch::{Placed, Stored};
 use super::call::Ends;
@@ -7,7 +7,7 @@ use super::outage::Outage;
 use super::position::Position;
 use crate::core::HostId;
 
-/// What the engine answers.
+/// An answer of the engine.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// To `Register`.
@@ -16,59 +16,60 @@ pub enum Answer {
         host: HostId,
         /// The time to live that the engine grants, in milliseconds.
         ttl_ms: u64,
-        /// As asked.
+        /// As in the call.
         asked_at: u64,
-        /// Which history the log has; another one after the log was made anew.
+        /// The history of the log; another one after the log was recreated.
         epoch: u128,
         /// Incarnations of the same label that have not ended.
         others: Vec<Claimant>,
     },
-    /// To `Withdraw`: it is gone, or has appended something.
+    /// To `Withdraw`: it is gone, or has appended a batch.
     Withdrawn {
-        /// Which incarnation.
+        /// The incarnation.
         host: HostId,
     },
     /// To `Load`.
     Loaded {
         /// The snapshot, if there is one.
         snapshot: Option<Stored>,
-        /// All batches after it that there are now.
+        /// All batches after it that exist now.
         batches: Vec<Placed>,
     },
     /// To `Load` and `Follow`: the next batches, in order, without a gap to those before.
     Batches(Vec<Placed>),
-    /// What was read is not in the log as it was read, or not any more: history was rewritten.
+    /// The batches read differ from those in the log, or are no longer in it: history was
+    /// rewritten.
     Rewritten,
-    /// What comes after what was read has been replaced by a snapshot: load anew.
+    /// A snapshot has replaced the batches after those read: load again.
     Compacted,
     /// The batch is in the log. Its echo among the batches may come before or after this.
     Appended {
-        /// Whose.
+        /// Its author.
         host: HostId,
         /// Its number.
         sequence: u64,
-        /// Where it lies.
+        /// Its position.
         position: Position,
     },
     /// The evidence for the end of an incarnation does not hold; nothing was appended.
     Overtaken {
         /// The author of the batch.
         host: HostId,
-        /// The number of the batch, which another one can have by now.
+        /// The number of the batch, which another one may have by now.
         sequence: u64,
-        /// The end that was to come with it.
+        /// The end that the batch contained.
         ends: Option<Ends>,
     },
     /// The incarnation has ended, or another process appends in its name. Nothing was appended.
     Fenced {
-        /// Which incarnation asked.
+        /// The incarnation in the call.
         host: HostId,
         /// The reason, for people.
         why: String,
     },
     /// To `Renew`.
     Renewed {
-        /// As asked.
+        /// As in the call.
         asked_at: u64,
         /// The time to live from `asked_at`, in milliseconds.
         ttl_ms: u64,
@@ -77,12 +78,12 @@ pub enum Answer {
         /// All incarnations that have not ended.
         hosts: Vec<Alive>,
     },
-    /// The engine is in an era that the log does not name yet. No other call is carried out before
-    /// `Call::NoteEra`: nothing may be appended as if nothing had been lost.
+    /// The engine is in an era that the log does not name yet. It carries out no other call before
+    /// `Call::NoteEra`, so that no host appends as if nothing had been lost.
     NewEra {
         /// The last era that the log names.
         before: Option<Era>,
-        /// The one that begins, with the next number.
+        /// The era that begins, with the next number.
         era: Era,
         /// Whether acknowledged batches may be missing. A database that recovers from a crash has
         /// them all; a promoted standby or a restored backup may not.
@@ -90,36 +91,36 @@ pub enum Answer {
     },
     /// To `Store`.
     Stored {
-        /// The position of the snapshot that is stored now.
+        /// The position of the snapshot that is now stored.
         position: Position,
     },
-    /// The engine is of no use for now. What was called may have been done or not. Said again if
-    /// the reason becomes another one.
+    /// The engine is unusable for now. Pending calls may have been carried out or not. Sent again
+    /// if the reason changes.
     Away(Outage),
-    /// The engine takes nothing in for this reason, although it can be reached: what was asked waits.
-    /// `None`: it takes in again what it is given.
+    /// The engine is reachable but stores nothing, for this reason; calls wait. `None`: it stores
+    /// again.
     Full(Option<Outage>),
-    /// The engine can be reached again; whatever has no answer is to be called again.
+    /// The engine is reachable again; repeat every call that has no answer.
     Back,
 }
 
 /// An incarnation that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alive {
-    /// Which one.
+    /// The incarnation.
     pub host: HostId,
     /// Its time to live, in milliseconds.
     pub ttl_ms: u64,
-    /// How it shows that it lives.
+    /// Its sign of life.
     pub sign: Sign,
 }
 
-/// How an incarnation shows that it lives.
+/// An incarnation's sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// The engine watches over it and says that it lives.
+    /// The engine watches it and reports that it lives.
     Watched,
-    /// The engine watches over it and says that it did not renew in time.
+    /// The engine watches it and reports that it did not renew in time.
     Lapsed,
     /// Its count of renewals; observers judge by their own clock.
     Renewals(u64),

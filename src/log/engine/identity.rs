@@ -4,22 +4,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::HostId;
 
-/// A life of the engine. Another one begins whenever the engine may have lost what it had
-/// acknowledged: it was started anew, a standby was promoted, a backup was restored.
+/// A life of the engine. Another one begins whenever the engine may have lost data that it had
+/// acknowledged: after a restart, the promotion of a standby, or the restore of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Era {
-    /// Counts the eras that the log names; the first is 1.
+    /// The number among the eras that the log names; the first is 1.
     pub number: u64,
-    /// How the engine shows that it is this one; for the driver of that engine alone.
+    /// The engine's evidence that it is in this era, which only its own driver reads.
     pub sign: String,
 }
 
 /// The identity of a daemon: the same for a daemon that is restarted in the same place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The name that people know the host by.
+    /// The host's name in messages.
     pub label: String,
-    /// The machine, if it has a name of its own (`/etc/machine-id`), else empty.
+    /// The machine's id (`/etc/machine-id`), or empty without one.
     pub machine: String,
     /// The boot (`/proc/sys/kernel/random/boot_id`).
     pub boot: String,
@@ -34,13 +34,13 @@ pub struct Identity {
     pub dir_number: u64,
 }
 
-/// An incarnation that has not ended, with the label of one that registers.
+/// An incarnation that has not ended and has the label of one that registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimant {
     /// Its number. After the engine has lost history, another incarnation may get the same one.
     pub host: HostId,
-    /// The nonce that it registered with, which is its own in every history.
+    /// The nonce with which it registered, which is unique in every history.
     pub nonce: u128,
-    /// Which daemon it belongs to.
+    /// Its daemon.
     pub identity: Identity,
 }

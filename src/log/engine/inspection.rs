@@ -1,26 +1,26 @@
-//! What can be seen of an engine without changing anything there.
+//! The visible state of an engine, found without a change to it.
 
 use super::identity::Identity;
 use super::outage::Outage;
 
-/// What was seen of an engine. Where no server could be used, only `servers` says something.
+/// The visible state of an engine. If no server was usable, only `servers` has content.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
-    /// The servers that were asked, by the names that the address gives them.
+    /// The servers that answered or failed, by their names in the address.
     pub servers: Vec<(String, Result<ServerVersion, Outage>)>,
     /// How the connection is protected.
     pub transport: Transport,
-    /// The user as whom canal logged in; `None` if the engine asks for none.
+    /// The user as whom canal logged in; `None` if the engine requires none.
     pub user: Option<String>,
-    /// What keeps a daemon from using the engine: rights that are missing, data of others.
+    /// The reasons why a daemon cannot use the engine: missing rights, foreign data.
     pub obstacles: Vec<Outage>,
-    /// What an operator should know, and do about it.
+    /// Facts that an operator should know, and act on.
     pub remarks: Vec<Remark>,
-    /// The table that is kept there; `None` if the first daemon is still to make it.
+    /// The table in it; `None` before the first daemon creates it.
     pub table: Option<TableSize>,
     /// The daemons that share the table.
     pub hosts: Vec<Identity>,
-    /// The clock of the server, if it tells it.
+    /// The clock of the server, if it reports it.
     pub clock: Option<ServerClock>,
 }
 
@@ -30,7 +30,7 @@ pub type ServerVersion = String;
 /// How a connection is protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Nobody between here and the server can read or change it.
+    /// Only this program and the server can read or change it.
     Encrypted,
     /// It is not encrypted.
     #[default]
@@ -39,21 +39,22 @@ pub enum Transport {
     Local,
 }
 
-/// Something that an operator should know.
+/// A fact that an operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// What there is to know.
+    /// The fact.
     pub what: String,
-    /// What to do about it.
+    /// The action to take.
     pub hint: String,
 }
 
-/// The size of what is kept.
+/// The size of the stored table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSize {
     /// Batches of changes that no snapshot covers yet.
     pub batches: u64,
-    /// The bytes on the server's disk; those of the whole server where it does not tell them apart.
+    /// The bytes on the server's disk; those of the whole server if it does not report them
+    /// separately.
     pub bytes: u64,
     /// Whether the bytes are those of the whole server.
     pub of_server: bool,
@@ -62,14 +63,15 @@ pub struct TableSize {
 /// The clock of a server, compared with the clock of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerClock {
-    /// By how much it is ahead, in milliseconds; less than 0 if it is behind.
+    /// How far it is ahead, in milliseconds; negative if it is behind.
     pub ahead_ms: i64,
     /// The error of `ahead_ms` is at most this, in milliseconds.
     pub error_ms: i64,
 }
 
 impl ServerClock {
-    /// Of a server that said `theirs` between `before` and `after`, all in milliseconds since 1970.
+    /// The comparison for a server that reported `theirs` between `before` and `after`, all in
+    /// milliseconds since 1970.
     #[must_use]
     pub fn read(before: u64, theirs: i64, after: u64) -> Self {
         let [before, after] = [before, after].map(|it| i64::try_from(it).unwrap_or(i64::MAX));

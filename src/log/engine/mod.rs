@@ -1,11 +1,11 @@
 //! The engine keeps the one log of many hosts, and knows which hosts live. It does nothing else.
 //!
-//! A host talks to it by [`Call`]s and [`Answer`]s. Between the two anything may be delayed, lost
-//! or repeated, so every call may be made again, and every answer names the call that it answers.
-//! The rules are in `docs/many-hosts.md`.
+//! A host talks to it by [`Call`]s and [`Answer`]s. Between the two, anything may be delayed, lost
+//! or repeated, so every call may be repeated, and every answer names its call.
+//! `docs/many-hosts.md` states the rules.
 //!
-//! Invariant: two hosts that are given batches are given the same ones in the same order, without a
-//! gap from where they began.
+//! Invariant: two hosts that get batches get the same ones in the same order, without a gap from
+//! where they began.
 
 #![cfg_attr(
     not(any(feature = "etcd", feature = "postgres")),
@@ -40,15 +40,15 @@ pub use open::{inspect, open};
 pub use outage::Outage;
 pub use position::{Hash, Link, Position};
 
-/// The version of the stored data: its layout, its encoding and the rules of the table. Hosts of
-/// another version are refused.
+/// The version of the stored data: its layout, its encoding and the rules of the table. The engine
+/// refuses hosts of another version.
 pub const FORMAT: u32 = 1;
 
-/// Where the engine is, asked before each attempt to connect: passwords and certificates change
-/// while a daemon runs.
+/// Returns the address of the engine. Called before each attempt to connect: passwords and
+/// certificates change while a daemon runs.
 pub type Source = Box<dyn FnMut() -> Result<String, Outage> + Send>;
 
-/// An address that stays what it is.
+/// An address that never changes.
 #[must_use]
 pub fn fixed(url: &str) -> Source {
     let url = url.to_owned();
@@ -58,28 +58,28 @@ pub fn fixed(url: &str) -> Source {
 /// Why no engine could be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The address is no good.
+    /// The address is invalid.
     #[error("{0}")]
     Address(String),
     /// No thread, or no runtime on it.
     #[error("cannot start a thread for the engine: {0}")]
     Thread(#[from] std::io::Error),
-    /// The address is that of an engine that was left out of this build; the name of its feature.
+    /// The address is that of an engine that this build lacks; the name of its feature.
     #[error("this canal was built without the engine {0}")]
     LeftOut(&'static str),
-    /// The address is that of no engine.
+    /// No engine has such an address.
     #[error("`{0}` names no engine that is known")]
     Unknown(String),
 }
 
 /// An engine, as one host sees it.
 pub trait Engine: fmt::Debug {
-    /// Asks for something. Never waits.
+    /// Sends a call. Never waits.
     fn call(&mut self, call: Call);
 
-    /// Says when commands of this host are asked to end and when they are killed unless it renews
-    /// before, in milliseconds of CLOCK_BOOTTIME; 0 if no command depends on it. An engine that is
-    /// away is tried often enough to be back by then.
+    /// Sets the times at which commands of this host are signalled to end and are killed unless it
+    /// renews before, in milliseconds of CLOCK_BOOTTIME; 0 if no command depends on it. An engine
+    /// that is away is tried often enough to be back by then.
     fn renew_by(&mut self, _times: [u64; 2]) {}
 
     /// The next answer.

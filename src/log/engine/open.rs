@@ -1,4 +1,4 @@
-//! Opening the engine that an address names, and looking at it.
+//! Opens or inspects the engine that an address names.
 
 #[cfg(feature = "etcd")]
 use crate::log::engine::etcd;
@@ -9,12 +9,12 @@ use crate::log::engine::simulated;
 use crate::log::engine::{Engine, Inspection, OpenError, Source};
 
 /// Begins to connect to the engine with this scheme of addresses (`etcd` of `etcd://…`). `label` is
-/// the name under which people know this host.
+/// this host's name in messages.
 ///
 /// # Errors
 /// [`OpenError`].
 pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>, OpenError> {
-    // Unused where an engine is left out.
+    // Unused in a build without an engine.
     let _ = (&source, label);
     match scheme {
         #[cfg(test)]
@@ -31,13 +31,13 @@ pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>
     }
 }
 
-/// Looks at the engine with this scheme of addresses, and changes nothing there. Waits for its
+/// Inspects the engine with this scheme of addresses, and changes nothing there. Waits for its
 /// answers, for a bounded time.
 ///
 /// # Errors
-/// [`OpenError`]. What the engine refuses is part of the result.
+/// [`OpenError`]. A refusal by the engine is part of the result.
 pub fn inspect(scheme: &str, url: &str, label: &str) -> Result<Inspection, OpenError> {
-    // Unused where an engine is left out.
+    // Unused in a build without an engine.
     let _ = (url, label);
     match scheme {
         #[cfg(feature = "postgres")]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Position(pub u64);
 
-/// A SHA-256 hash; written in hexadecimal.
+/// A SHA-256 hash, in hexadecimal when written.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Hash(pub [u8; 32]);
@@ -56,7 +56,7 @@ impl fmt::Debug for Hash {
 /// A point of the hash chain: the hash covers the whole log up to this position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Where.
+    /// The position.
     pub position: Position,
     /// The chain's hash there.
     pub hash: Hash,

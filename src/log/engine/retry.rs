@@ -1,7 +1,7 @@
 //! How long an engine's thread pauses between two attempts to reach the engine.
 //!
-//! Invariant: while commands of this host depend on the engine, each pause leaves most of the time
-//! that is left. So an engine that is back in time is found in time.
+//! Invariant: while commands of this host depend on the engine, each pause leaves most of the
+//! remaining time. So an engine that is back in time is found in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use crate::sys::clock::boottime_ms;
 
-/// The shortest pause, however little time is left.
+/// The shortest pause, however little time remains.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// The shortest bound on one attempt: a server that is up answers within it.
 #[cfg(feature = "postgres")]
 const ATTEMPT_MIN: Duration = Duration::from_secs(1);
 
-/// When commands of this host are ended unless it renews before. The daemon sets it, and the thread
-/// of the engine reads it.
+/// When commands of this host end unless it renews before. The daemon sets it, and the engine's
+/// thread reads it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RenewBy(Arc<[AtomicU64; 2]>);
 
@@ -34,13 +34,13 @@ impl RenewBy {
         self.left().map_or(usual, |left| usual.min((left / 4).max(PAUSE_MIN)))
     }
 
-    /// The bound on one attempt instead of `usual`: there must be time for another one.
+    /// The bound on one attempt instead of `usual`, so that there is time for another.
     #[cfg(feature = "postgres")]
     pub(super) fn attempt(&self, usual: Duration) -> Duration {
         self.left().map_or(usual, |left| usual.min((left / 2).max(ATTEMPT_MIN)))
     }
 
-    /// How long until the next of the times.
+    /// The time until the next of the two times.
     fn left(&self) -> Option<Duration> {
         left(self.0.each_ref().map(|time| time.load(Ordering::Relaxed)), boottime_ms())
     }

@@ -1,4 +1,4 @@
-//! Records on their way into the journal, as the bytes that will stand there.
+//! Records on their way to the journal, as the bytes of the file.
 
 use std::io;
 
@@ -6,18 +6,18 @@ use super::{FILE_BYTES, record};
 use crate::core::{Entry, Outcome, Revision};
 use crate::log::RecordRef;
 
-/// Records that are appended in one write, in the order in which they were put in.
+/// Records to append in one write, in the order of insertion.
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Each record's revision, and where its bytes end.
+    /// Each record's revision, and the end of its bytes.
     ends: Vec<(Revision, usize)>,
-    /// Why one of them has no bytes.
+    /// Why one of them could not be encoded.
     failed: Option<io::Error>,
 }
 
 impl Batch {
-    /// Puts in a record. If it cannot be written, the batch cannot be appended.
+    /// Adds a record. If it cannot be encoded, the batch cannot be appended.
     pub fn push(&mut self, revision: Revision, entry: &Entry, outcomes: &[Outcome]) {
         let record = RecordRef { revision, entry, outcomes };
         if let Err(error) = record::encode(&mut self.bytes, &record) {
@@ -26,25 +26,25 @@ impl Batch {
         self.ends.push((revision, self.bytes.len()));
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Leaves the first `records`.
+    /// Keeps the first `records`.
     pub fn truncate(&mut self, records: usize) {
         self.ends.truncate(records);
         self.bytes.truncate(self.ends.last().map_or(0, |(_, end)| *end));
     }
 
-    /// Leaves nothing but room for the next records; not for a burst of them.
+    /// Removes all records and keeps some memory for later ones, but not that of a burst.
     pub fn clear(&mut self) {
         self.truncate(0);
         self.bytes.shrink_to(FILE_BYTES as usize);

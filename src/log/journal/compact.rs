@@ -1,7 +1,7 @@
-//! Going on in the other file, and making both files anew.
+//! Continues in the other file, and recreates both files.
 //!
-//! Until its mark is written, the other file is out of use whatever is in it; from then on its
-//! higher generation counts. So there is no moment at which less than everything counts.
+//! Until its mark is written, the other file is unused, whatever it contains; from then on its
+//! higher generation counts. So the journal is complete at every moment.
 
 use std::io;
 use std::path::Path;
@@ -20,12 +20,12 @@ struct Image {
 }
 
 impl Journal {
-    /// Goes on in the other file, which begins with `snapshot`, and keeps room for `reserve`
+    /// Continues in the other file, which begins with `snapshot`, and keeps room for `reserve`
     /// bytes. If that fails, the current file stays in use and nothing is lost.
     ///
     /// # Errors
-    /// Usually that the disk is full. [`Journal::wants_compaction`] then waits for as many bytes
-    /// again before it asks for another try.
+    /// Usually a full disk. [`Journal::wants_compaction`] then waits for the same number of bytes
+    /// before it requests another attempt.
     pub fn compact(
         &mut self,
         snapshot: &Snapshot,
@@ -42,10 +42,10 @@ impl Journal {
         done
     }
 
-    /// Makes the files anew in `dir` from memory.
+    /// Recreates the files in `dir` from memory.
     ///
     /// # Errors
-    /// The journal is then as it was, and it can be tried again.
+    /// The journal is then unchanged, and the caller can try again.
     pub fn recreate(
         &mut self,
         dir: &Path,
@@ -59,7 +59,8 @@ impl Journal {
         let index = self.live.as_ref().map_or(0, |live| live.index);
         let size = self.size.max(need(&image, reserve).next_multiple_of(file::PAGE));
         let file = JournalFile::create(dir, index, size, &image.bytes)?;
-        // Without the other file there is no compaction until it can be made, but no loss either.
+        // Without the other file, there is no compaction until it can be created, but nothing is
+        // lost.
         let other = JournalFile::create(dir, 1 - index, self.size, &RETIRED);
         if other.is_err() {
             let _ = disk::remove(&file::path(dir, 1 - index));
@@ -105,7 +106,7 @@ impl Journal {
         }
         if let Err(error) = file.commit() {
             // The mark may or may not have been written. It must not stay: this file would count,
-            // and what is appended to the other file would be lost.
+            // and records appended to the other file would be lost.
             match file.retire() {
                 Ok(()) => self.spares[index] = Some(file),
                 Err(_) => disk::remove(file.path())?,
@@ -116,12 +117,12 @@ impl Journal {
         let origin = image.header.origin.clone();
         if let Some(mut old) = self.live.replace(live(index, file, image, snapshot)) {
             let retired = old.file.retire();
-            // No header of another boot stays behind, lest it speaks for a damaged file of this
-            // one (OpenError::Damaged::origin).
+            // No header of another boot stays, or it could describe a damaged file of this boot
+            // (OpenError::Damaged::origin).
             if retired.is_ok() && old.origin != origin {
                 let _ = old.file.cut(RETIRED.len() as u64);
             }
-            // Where these fail, the next compaction does it: the higher generation counts.
+            // If these fail, the next compaction repeats them: the higher generation counts.
             let _ = old.file.shrink(len.max(self.size));
             self.spares[old.index] = Some(old.file);
         }
@@ -129,11 +130,11 @@ impl Journal {
     }
 }
 
-/// Brings all of the image but the mark into a file that is out of use.
+/// Writes the whole image except the mark into an unused file.
 fn fill(file: &mut JournalFile, image: &Image, size: u64, reserve: u64) -> io::Result<()> {
     file.retire()?;
     let need = need(image, reserve);
-    // What a table that was large once has taken goes back to the disk.
+    // Returns the space of a formerly large table to the disk.
     let enough = need.next_multiple_of(file::CHUNK).max(size);
     if file.len() / 2 > enough {
         file.shrink(enough)?;

@@ -1,7 +1,6 @@
-//! What the log, and the daemon's records, do to the disk: the few calls through which every change
-//! goes.
+//! Every change of the log and of the daemon's records on the disk, in a few calls.
 //!
-//! Tests stop them before, after and within each of these calls (see `fault`).
+//! Tests stop them before, after and within each call (see `fault`).
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,7 +29,7 @@ pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Writes zeros within one page. No kill tears that: the kernel looks for signals only between two
+/// Writes zeros within one page. No kill tears that: the kernel checks for signals only between two
 /// pages (`generic_perform_write` in mm/filemap.c).
 pub(super) fn wipe(file: &File, zeros: &[u8], at: u64) -> io::Result<()> {
     #[cfg(test)]
@@ -48,14 +47,14 @@ pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a file another name, in place of what had it.
+/// Renames a file, replacing any file of the new name.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
     fs::rename(from, to)
 }
 
-/// Takes a name from a file.
+/// Removes a name of a file.
 pub(in crate::log) fn remove(path: &Path) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
@@ -69,14 +68,14 @@ pub(in crate::log) fn set_len(file: &File, len: u64) -> io::Result<()> {
     file.set_len(len)
 }
 
-/// Brings what was written to a file, and its length, onto the disk.
+/// Syncs a file's content and length to the disk.
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
     file.sync_data()
 }
 
-/// Brings the names in a directory onto the disk.
+/// Syncs the names in a directory to the disk.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
@@ -93,21 +92,21 @@ pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
     if fs2::FileExt::allocate(file, len).is_ok() {
         return Ok(());
     }
-    // posix_fallocate returns its error and leaves errno alone, where fs2 looks for it: ask again
-    // to learn it. tmpfs gives up with EINTR at a signal.
+    // posix_fallocate returns its error and leaves errno alone, where fs2 reads it: call it again
+    // to get the error. On tmpfs it fails with EINTR at a signal.
     let size = libc::off_t::try_from(len).map_err(io::Error::other)?;
     loop {
         match nix::fcntl::posix_fallocate(file, 0, size) {
             Ok(()) => return Ok(()),
             Err(Errno::EINTR) => {}
-            // A file system that cannot; glibc then writes, musl does not.
+            // A file system without support; glibc then writes, musl does not.
             Err(Errno::EOPNOTSUPP) => return fill(file, len),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Allocates by writing zeros behind the content.
+/// Allocates by writing zeros after the content.
 fn fill(file: &File, len: u64) -> io::Result<()> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut at = file.metadata()?.len();
@@ -119,8 +118,7 @@ fn fill(file: &File, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Faults that tests put in: the thread's logs stop as if killed, find the disk full, or find that
-/// it fails.
+/// Faults for tests: the thread's logs stop as if killed, or find the disk full or failing.
 #[cfg(test)]
 pub(crate) mod fault {
     use std::cell::Cell;
@@ -130,7 +128,7 @@ pub(crate) mod fault {
     use crate::log::journal::header::LIVE;
 
     thread_local! {
-        /// How many bytes and steps may still be done.
+        /// The number of bytes and steps until the fault.
         static BUDGET: Cell<Option<u64>> = const { Cell::new(None) };
         /// The longest file that can be allocated.
         static LENGTH_MAX: Cell<Option<u64>> = const { Cell::new(None) };
@@ -138,17 +136,16 @@ pub(crate) mod fault {
         static DISK: Cell<Disk> = const { Cell::new(Disk { is_full: false, fails_after: None }) };
     }
 
-    /// What is wrong with a disk.
+    /// A faulty disk.
     #[derive(Clone, Copy, Debug, Default)]
     pub(crate) struct Disk {
         /// No file can grow.
         pub(crate) is_full: bool,
-        /// After this number of bytes and steps nothing succeeds any more. What is written then is
-        /// written in part.
+        /// After this number of bytes and steps, every call fails; a write then is partial.
         pub(crate) fails_after: Option<u64>,
     }
 
-    /// Runs `work` on a disk with which something is wrong.
+    /// Runs `work` on a faulty disk.
     pub(crate) fn on<T>(disk: &mut Disk, work: impl FnOnce() -> T) -> T {
         DISK.set(*disk);
         let done = work();
@@ -156,7 +153,8 @@ pub(crate) mod fault {
         done
     }
 
-    /// Runs `work`; the first mark that takes a file into use is written, and reported as not written.
+    /// Runs `work`; the first mark that puts a file into use is written, but reported as not
+    /// written.
     pub(in super::super) fn misreported_commit<T>(work: impl FnOnce() -> T) -> T {
         MISREPORTED.set(true);
         let done = work();
@@ -176,7 +174,7 @@ pub(crate) mod fault {
         (done, BUDGET.replace(None) == Some(0))
     }
 
-    /// Lets no file be allocated beyond `len` from now on.
+    /// From now on, no file can be allocated beyond `len`.
     pub(in super::super) fn disk(len: Option<u64>) {
         LENGTH_MAX.set(len);
     }
@@ -193,8 +191,8 @@ pub(crate) mod fault {
         io::ErrorKind::StorageFull.into()
     }
 
-    /// How many of `size` bytes are written before the fault, and its error; `None` if there is
-    /// none.
+    /// How many of `size` bytes are written before the fault, and its error; `None` without a
+    /// fault.
     pub(super) fn torn(file: &File, size: usize, at: u64) -> Option<(usize, io::Error)> {
         if let Some(budget) = BUDGET.get() {
             let left = budget.saturating_sub(size as u64);

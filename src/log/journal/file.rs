@@ -1,7 +1,7 @@
-//! One file of the journal: made, allocated, marked, written, wiped.
+//! One file of the journal: created, allocated, marked, written, wiped.
 //!
-//! Behind `dirty` there is nothing but zeros, up to `len`, and all of `len` is allocated: writing
-//! there needs no space of the disk.
+//! Invariant: from `dirty` to `len` there are only zeros, and all of `len` is allocated, so writing
+//! there needs no disk space.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ use super::disk;
 use super::header::{LIVE, Mark, RETIRED};
 use super::record::is_zero;
 
-/// What a kill does not leave half written: the kernel looks at signals between pages only.
+/// A kill leaves a write within a page complete: the kernel checks for signals only between pages.
 pub(super) const PAGE: u64 = 4096;
 /// Files grow by this much at once.
 pub(super) const CHUNK: u64 = 1 << 20;
@@ -26,22 +26,22 @@ pub(super) struct JournalFile {
     dirty: u64,
 }
 
-/// Where the file of a number lies.
+/// The path of the file with this number.
 pub(super) fn path(dir: &Path, index: usize) -> PathBuf {
     dir.join(format!("journal.{index}"))
 }
 
-/// Where it is made before it gets its name.
+/// Its path until it gets its name.
 pub(super) fn path_new(dir: &Path, index: usize) -> PathBuf {
     dir.join(format!("journal.{index}.new"))
 }
 
 impl JournalFile {
-    /// Makes a file of `len` bytes that begins with `content`. It gets its name, in place of what
-    /// had that name, only when all of it is there.
+    /// Creates a file of `len` bytes that begins with `content`. It gets its name, replacing any
+    /// file of that name, only when it is complete.
     ///
     /// # Errors
-    /// The disk is full, or anything else; nothing is left behind then.
+    /// The disk is full, or another error. No file is left behind.
     pub(super) fn create(dir: &Path, index: usize, len: u64, content: &[u8]) -> io::Result<Self> {
         let new = path_new(dir, index);
         let made = Self::create_as(&new, len, content).and_then(|mut made| {
@@ -65,7 +65,7 @@ impl JournalFile {
         Ok(made)
     }
 
-    /// Opens a file that is there; `None` if none is.
+    /// Opens a file; `None` if it does not exist.
     pub(super) fn open(dir: &Path, index: usize) -> io::Result<Option<Self>> {
         let path = path(dir, index);
         let mut options = OpenOptions::new();
@@ -91,7 +91,7 @@ impl JournalFile {
         Ok(head)
     }
 
-    /// Reads all of it but the zeros at the end, of which there may be many more than bytes.
+    /// Reads the file without the zeros at its end, which may far outnumber the other bytes.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
         let mut piece = vec![0; 256 * 1024];
         let (mut bytes, mut at) = (Vec::new(), 0);
@@ -117,19 +117,19 @@ impl JournalFile {
         }
     }
 
-    /// Its name.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many bytes are allocated.
+    /// The number of allocated bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Notes that the bytes from `dirty` on were found to be zeros. Holes, as in a file that was
-    /// copied, are filled. On a disk too full for that, new requests then find no room, but the
-    /// content stays valid.
+    /// Records that the bytes from `dirty` on were found to be zeros. Fills holes, such as those of
+    /// a copied file. If the disk is too full for that, new requests find no room, but the content
+    /// stays valid.
     pub(super) fn found(&mut self, dirty: u64) {
         self.dirty = dirty;
         let whole = fs2::FileExt::allocated_size(&self.file).is_ok_and(|size| size >= self.len);
@@ -138,7 +138,7 @@ impl JournalFile {
         }
     }
 
-    /// Allocates up to at least `need` bytes; in steps, so that it is seldom done.
+    /// Allocates at least `need` bytes, in steps, so that it happens seldom.
     pub(super) fn grow(&mut self, need: u64) -> io::Result<()> {
         if need <= self.len {
             return Ok(());
@@ -150,14 +150,14 @@ impl JournalFile {
     fn allocate(&mut self, len: u64) -> io::Result<()> {
         let before = self.file.metadata()?.len();
         disk::allocate(&self.file, len).inspect_err(|_| {
-            // What was allocated before the disk was full is given back.
+            // Release the space that was allocated before the disk was full.
             let _ = disk::set_len(&self.file, before);
         })?;
         self.len = len;
         Ok(())
     }
 
-    /// Frees the disk space behind `len`.
+    /// Frees the disk space after `len`.
     pub(super) fn shrink(&mut self, len: u64) -> io::Result<()> {
         if len < self.len {
             disk::set_len(&self.file, len)?;
@@ -167,15 +167,15 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Writes `bytes` at `at`, behind which nothing counts. If that fails, what was written of
-    /// them is wiped, now or before the next write.
+    /// Writes `bytes` at `at`, after which nothing counts. If that fails, wipes the part that was
+    /// written, now or before the next write.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let end = at + bytes.len() as u64;
         self.dirty = self.dirty.max(end);
         disk::write(&self.file, bytes, at)
     }
 
-    /// Writes `bytes` at `at`, in place of all that is behind it.
+    /// Writes `bytes` at `at`, replacing everything after it.
     pub(super) fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.cut(at)?;
         self.grow(at + bytes.len() as u64)?;
@@ -184,7 +184,7 @@ impl JournalFile {
         })
     }
 
-    /// Wipes everything behind `to`, from the back, so that a kill leaves a prefix of it: a torn
+    /// Wipes everything after `to`, starting from the end, so that a kill leaves a prefix: a torn
     /// tail remains a torn tail.
     pub(super) fn cut(&mut self, to: u64) -> io::Result<()> {
         const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];

@@ -1,8 +1,8 @@
 //! The beginning of a journal file: its mark, its format, and its writer.
 //!
-//! Only the mark says whether a file is in use, and it is the last thing written when a file comes
-//! into use. It is eight bytes in one page, which the kernel copies without interruption (signals
-//! are checked only between pages), so that no kill leaves half of it.
+//! Only the mark decides whether a file is in use, and it is written last when a file comes into
+//! use. It is eight bytes in one page, which the kernel copies without interruption (it checks for
+//! signals only between pages), so no kill leaves half of it.
 
 use std::io;
 
@@ -16,9 +16,9 @@ use crate::sys::process::Origin;
 pub(super) const FORMAT: u32 = 1;
 /// The mark of the file in use. It differs from [`RETIRED`] in every byte.
 pub(super) const LIVE: Mark = *b"canaljnl";
-/// The mark of the other file: nothing behind it counts.
+/// The mark of the other file: nothing after it counts.
 pub(super) const RETIRED: Mark = *b"CANALOLD";
-/// Where the header record begins: behind the mark, the format and the format's checksum.
+/// Where the header record begins: after the mark, the format and the format's checksum.
 const RECORD: usize = 16;
 /// The header record ends in the first page.
 pub(super) const HEAD_MAX: usize = 4096;
@@ -29,22 +29,22 @@ pub(super) type Mark = [u8; 8];
 /// The writer of a file, and the file's place in the order of files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
-    /// Of two files in use the one with the higher generation counts.
+    /// Of two files in use, the one with the higher generation counts.
     pub(super) generation: u64,
     /// The highest version of entries in it.
     pub(super) entries: u16,
-    /// The rules under which it was decided.
+    /// The rules under which its entries were decided.
     pub(super) rules: u32,
-    /// Where the process numbers in this file come from.
+    /// The origin of the pids in this file.
     pub(super) origin: Origin,
 }
 
 /// Why a header cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HeaderError {
-    /// Not the format of this program: the offset, and what is wrong there.
+    /// It does not have the format of this program: the offset and the error.
     Damaged(usize, String),
-    /// A later version wrote it: its number and the one known here.
+    /// A later version wrote it: its number and the latest known one.
     Newer(u32, u32),
 }
 
@@ -62,7 +62,7 @@ impl Header {
         Ok(bytes)
     }
 
-    /// Reads the beginning of a file behind its mark; returns the offset behind the header too.
+    /// Reads the beginning of a file after its mark; also returns the offset after the header.
     ///
     /// The first [`HEAD_MAX`] bytes of the file are enough.
     pub(super) fn decode(file: &[u8]) -> Result<(Self, usize), HeaderError> {
@@ -93,7 +93,7 @@ impl Header {
             entries: u16,
         }
         let text = |error: serde_json::Error| HeaderError::Damaged(RECORD, error.to_string());
-        // The version first: the rest may look otherwise in a later one.
+        // The version first: the rest may have another form in a later one.
         let Version { entries } = serde_json::from_slice(payload).map_err(text)?;
         if entries > ENTRY_VERSION {
             return Err(HeaderError::Newer(entries.into(), ENTRY_VERSION.into()));

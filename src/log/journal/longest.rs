@@ -1,4 +1,4 @@
-//! The longest values of each kind that a journal holds, but for keys, commands and slots.
+//! The longest values of each kind in a journal, except keys, commands and slots.
 
 use crate::core::{
     Ask, Command, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId, Item,
@@ -80,7 +80,7 @@ pub(super) fn granted_item() -> GrantedItem {
     GrantedItem { acquired: u64::MAX, slots: Slots::default(), shared: true, view: Some(VIEW) }
 }
 
-/// What an end of any kind brings.
+/// The outcomes of an end of any kind.
 pub(super) fn gone() -> Vec<Outcome> {
     let (token, frame, request) = (TOKEN, FRAME, ID);
     vec![

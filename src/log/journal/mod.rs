@@ -1,8 +1,8 @@
-//! The embedded journal: two files, allocated ahead, that alternate for compaction.
+//! The embedded journal: two preallocated files that alternate for compaction.
 //!
-//! Invariant: at every moment, also within a write, the two files hold everything that was
+//! Invariant: at every moment, even within a write, the two files contain everything that was
 //! appended, except at most the records of an append that has not returned. `docs/journal.md`
-//! describes the format byte by byte, and why the order of the writes is as it is.
+//! describes the format byte by byte, and the reasons for the order of the writes.
 
 mod batch;
 mod compact;
@@ -32,23 +32,22 @@ use super::Record;
 use crate::core::{Revision, Snapshot};
 use crate::sys::process::Origin;
 
-/// How many bytes each of the two files has when it is made.
+/// The size of each of the two files at creation, in bytes.
 const FILE_BYTES: u64 = 1 << 20;
-/// Room that no newcomer gets: for the few records that belong to no request, such as those of a
-/// restart.
+/// Room reserved for the few records that belong to no request, such as those of a restart.
 const MARGIN: u64 = 4096;
 
 /// The journal of one daemon, open for appending.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    /// How many bytes each file has at least.
+    /// The minimum size of each file in bytes.
     size: u64,
     /// The file in use; `None` in a new journal.
     live: Option<Live>,
-    /// The files that are not in use, by number.
+    /// The unused files, by number.
     spares: [Option<JournalFile>; 2],
-    /// After how many bytes of records since the snapshot to compact.
+    /// The bytes of records after the snapshot at which to compact.
     compact_after: u64,
 }
 
@@ -58,7 +57,7 @@ struct Live {
     index: usize,
     file: JournalFile,
     generation: u64,
-    /// The last one in it.
+    /// The revision of its last record.
     revision: Revision,
     origin: Origin,
     snapshot_bytes: u64,
@@ -68,38 +67,38 @@ struct Live {
     end: u64,
 }
 
-/// What was found when a journal was opened.
+/// The result of opening a journal.
 #[derive(Debug)]
 pub struct Opened {
     /// Open for appending.
     pub journal: Journal,
-    /// The writer of the records that were found; `None` for a new journal, which takes records
-    /// only after its first [`Journal::compact`].
+    /// The writer of the records; `None` for a new journal, which accepts records only after its
+    /// first [`Journal::compact`].
     pub origin: Option<Origin>,
-    /// The version of the rules ([`crate::core::Rules`]) under which it was decided.
+    /// The version of the rules ([`crate::core::Rules`]) under which the entries were decided.
     pub rules: u32,
     /// The table at the beginning of the current file; `None` for a new journal.
     pub snapshot: Option<Snapshot>,
     /// The records after the snapshot, in order.
     pub records: Vec<Record>,
-    /// The bytes of a torn last record that were cut off, 0 if none.
+    /// The bytes of a torn last record that were cut off; 0 without one.
     pub torn_bytes: u64,
 }
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Not the format of this program: the file, the offset and what is wrong there.
+    /// It does not have the format of this program: the file, the offset and the error.
     #[error("{path} is damaged at byte {offset}: {what}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The position of the error.
         offset: u64,
-        /// What is wrong.
+        /// The error.
         what: String,
-        /// The writer, if it can still be read. Records that were written under another boot are
-        /// void anyway, and may well be damaged: they are not synced, so a power cut leaves holes.
+        /// The writer, if it can still be read. Records of another boot are void anyway, and may
+        /// well be damaged: they are not synced, so a power cut leaves holes.
         origin: Option<Origin>,
     },
     /// A later version of canal wrote it.
@@ -109,7 +108,7 @@ pub enum OpenError {
         path: PathBuf,
         /// Its format.
         found: u32,
-        /// Ours.
+        /// The latest known format.
         known: u32,
     },
     /// A system call failed.
@@ -117,12 +116,12 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
 }
 
-/// There is no room for a newcomer.
+/// There is no room for a new request.
 #[derive(Debug, thiserror::Error)]
 #[error("no room for the journal in {dir}: {error}")]
 pub struct NoRoom {
@@ -133,12 +132,12 @@ pub struct NoRoom {
 }
 
 impl Journal {
-    /// Opens the journal in `dir`, or makes a new one. It changes nothing that it finds, except
-    /// that it cuts a torn tail and finishes a compaction that a kill interrupted.
+    /// Opens the journal in `dir`, or creates one. Changes nothing that it finds, except that it
+    /// cuts a torn tail and finishes a compaction that a kill interrupted.
     ///
     /// # Errors
-    /// Names the damaged file and the offset; nothing is changed then. A disk without room for a
-    /// new journal is an error too.
+    /// Names the damaged file and the offset, and changes nothing. A disk without room for a new
+    /// journal is an error too.
     pub fn open(dir: &Path) -> Result<Opened, OpenError> {
         open::open(dir, FILE_BYTES)
     }
@@ -149,12 +148,12 @@ impl Journal {
         journal
     }
 
-    /// Moves the journal's files aside (`journal.N.discarded-UNIXSECONDS`); returns their names.
+    /// Renames the journal's files (`journal.N.discarded-UNIXSECONDS`); returns their names.
     ///
     /// # Errors
-    /// The first file that could not be moved ends it; it can be tried again.
+    /// Stops at the first file that could not be renamed; the caller can try again.
     pub fn discard(dir: &Path) -> io::Result<Vec<PathBuf>> {
-        // The file in use goes last: until then the journal is what it was.
+        // The file in use comes last: until then the journal is unchanged.
         let mut indices = [0, 1];
         indices.sort_by_key(|index| {
             let head = JournalFile::open(dir, *index).ok().flatten().map(|file| file.head());
@@ -174,15 +173,15 @@ impl Journal {
         Ok(names)
     }
 
-    /// Makes sure that `bytes` for records now and `reserve` for records later (the ends of all
-    /// that is held or waits) fit, allocating more of the file if need be. Called before a
-    /// newcomer is accepted; records that end something never need to ask.
+    /// Makes sure that `bytes` for records now and `reserve` for records later (the ends of
+    /// everything held or waiting) fit, allocating more of the file if needed. Called before a new
+    /// request is accepted; records that end something need no check.
     ///
     /// `reserve` is the sum of [`room_for`] over all requests that wait or hold. Entries that
-    /// belong to no request (a `Resize`) are newcomers too.
+    /// belong to no request (a `Resize`) need this check too.
     ///
     /// # Errors
-    /// The disk is full. A compaction may make room, if something was appended since the last.
+    /// The disk is full. A compaction may make room if records were appended since the last one.
     pub fn admit(&mut self, bytes: u64, reserve: u64) -> Result<(), NoRoom> {
         let Some(live) = &mut self.live else { return Ok(()) };
         let need = [bytes, reserve, MARGIN].into_iter().fold(live.end, u64::saturating_add);
@@ -190,12 +189,12 @@ impl Journal {
     }
 
     /// Appends records in one write. They are as durable as the page cache: they survive the
-    /// daemon, not the machine.
+    /// daemon, but not the machine.
     ///
     /// # Errors
-    /// Then none of the records is in the journal, and they can be appended again. Within the
-    /// admitted room this does not happen on a sound disk. Records whose revisions do not follow
-    /// the last one are refused.
+    /// None of the records is in the journal, and they can be appended again. Within the admitted
+    /// room, this does not happen on a sound disk. Refuses records whose revisions do not follow
+    /// the last one.
     pub fn append(&mut self, records: &Batch) -> io::Result<()> {
         let Some(live) = &mut self.live else {
             return Err(invalid("the journal is new: it begins with a snapshot"));
@@ -207,27 +206,27 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether enough was appended since the snapshot to make compaction worth it. A new journal
+    /// Whether enough was appended since the snapshot to make compaction worthwhile. A new journal
     /// needs it at once.
     #[must_use]
     pub fn wants_compaction(&self) -> bool {
         self.live.is_none() || self.appended() > self.compact_after
     }
 
-    /// How many bytes were appended since the snapshot.
+    /// The number of bytes appended since the snapshot.
     #[must_use]
     pub fn appended(&self) -> u64 {
         self.live.as_ref().map_or(0, |live| live.end - live.begin)
     }
 
-    /// How many bytes are in use: those of the snapshot and of what was appended to it.
+    /// The number of bytes in use: those of the snapshot and of the records after it.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.live.as_ref().map_or(0, |live| live.end)
     }
 
-    /// As much is appended between two compactions as the second one writes, or more, so that all
-    /// of them together cost no more than the appending.
+    /// The bytes to append between two compactions: at least as many as the second one writes, so
+    /// that all compactions together cost at most as much as the appends.
     fn compaction_step(&self) -> u64 {
         self.live.as_ref().map_or(0, |live| live.snapshot_bytes).max(self.size / 2)
     }
@@ -237,7 +236,7 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// A name beside `from` that nothing has yet.
+/// An unused name derived from `from`.
 fn free_name(from: &Path, seconds: u64) -> PathBuf {
     let name = |suffix: &str| {
         let mut name = from.as_os_str().to_owned();

@@ -1,7 +1,7 @@
 //! Recovery: reads the two files without changing them.
 //!
-//! It finds exactly what was appended, less a torn tail that no client was told of, or it returns
-//! an error. A file that cannot be explained is never taken for an old or an empty one.
+//! It finds exactly the records that were appended, less a torn tail that was not reported to any
+//! client, or it returns an error. It never takes an inexplicable file for an old or an empty one.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ use crate::core::{ENTRY_VERSION, Revision, Snapshot};
 use crate::log::Record;
 use crate::sys::process::Origin;
 
-/// What a file is, by its beginning.
+/// The state of a file, from its beginning.
 enum FileState {
-    /// It is not there.
+    /// It does not exist.
     Missing,
     /// It was allocated and never used.
     Unused(JournalFile),
-    /// It is empty, which no file of canal's ever is.
+    /// It is empty, which a file of canal never is.
     Empty(JournalFile),
     /// It is out of use.
     Retired(JournalFile),
@@ -29,18 +29,19 @@ enum FileState {
     Live(JournalFile, Header),
 }
 
-/// What the file in use holds.
+/// The content of the file in use.
 struct Body {
     snapshot: Snapshot,
     records: Vec<Record>,
-    /// Where the snapshot begins and ends, where the records end, and where the last byte lies.
+    /// Where the snapshot begins and ends, where the records end, and the position of the last
+    /// byte.
     start: usize,
     begin: usize,
     end: usize,
     torn: usize,
 }
 
-/// Opens or makes the journal in `dir` with files of `size` bytes.
+/// Opens or creates the journal in `dir` with files of `size` bytes.
 pub(super) fn open(dir: &Path, size: u64) -> Result<Opened, OpenError> {
     open_found(dir, size).map_err(|error| match error {
         OpenError::Damaged { path, offset, what, origin: None } => {
@@ -72,8 +73,8 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
             recover(dir, size, (1, file, header), other.into_file())
         }
         [FileState::Missing, FileState::Missing] => create(dir, size),
-        // A daemon that was killed before it had put the first file into use for the first time:
-        // the second one is marked before the first one is ever taken out of use.
+        // A daemon was killed before it had put the first file into use for the first time: the
+        // second file is marked before the first one is ever taken out of use.
         [FileState::Unused(a), FileState::Missing] => {
             let b = JournalFile::create(dir, 1, size, &[]);
             Ok(new(dir, size, [a, b.map_err(|error| io(&path(dir, 1), error))?]))
@@ -85,7 +86,7 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
     }
 }
 
-/// The last writer, as far as a header can still be read.
+/// The last writer, if a header can still be read.
 fn last_origin(dir: &Path) -> Option<Origin> {
     let header = |index| {
         let file = JournalFile::open(dir, index).ok()??;
@@ -134,7 +135,7 @@ fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
     }
 }
 
-/// Makes both files, so that a disk without room for them is an error now.
+/// Creates both files, so that a disk without room for them is an error now.
 fn create(dir: &Path, size: u64) -> Result<Opened, OpenError> {
     let first = JournalFile::create(dir, 0, size, &[]).map_err(|error| io(&path(dir, 0), error))?;
     match JournalFile::create(dir, 1, size, &[]) {
@@ -159,8 +160,8 @@ fn recover(
     mut other: Option<JournalFile>,
 ) -> Result<Opened, OpenError> {
     let name = file.path().to_owned();
-    // Files are made whole, and no shorter afterwards: what was cut at the end of a record would
-    // look sound.
+    // Files are created complete and never become shorter: a cut at the end of a record would look
+    // sound.
     if file.len() < size || !file.len().is_multiple_of(PAGE) {
         return Err(damaged(&name, file.len() as usize, "the file was cut short", Some(&header)));
     }
@@ -168,14 +169,14 @@ fn recover(
     let content = Content { bytes: &bytes, len: file.len() as usize };
     let body = read(&name, content, &header)?;
     drop(bytes);
-    // What a kill left of a file that was being made.
+    // The remains of a file whose creation a kill interrupted.
     for index in 0..2 {
         let _ = disk::remove(&path_new(dir, index));
     }
     file.found((body.end + body.torn) as u64);
     file.cut(body.end as u64).map_err(|error| io(&name, error))?;
-    // A compaction that was killed between putting one file into use and taking the other out.
-    // Where that fails now, the next compaction does it.
+    // A compaction was killed after it had put one file into use and before it took the other out.
+    // If that fails now, the next compaction repeats it.
     if let Some(other) = &mut other {
         let _ = other.retire();
     }
@@ -253,7 +254,7 @@ fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Reco
     }
 }
 
-/// What every record has had and will have.
+/// The field of every record, past and future.
 #[derive(Deserialize)]
 struct VersionOnly {
     e: Version,

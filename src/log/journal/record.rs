@@ -1,8 +1,7 @@
 //! The framing of one record: length, checksum, JSON, trailer.
 //!
-//! A write that a kill cut short leaves a beginning of what was to be written and zeros after it.
-//! That, and nothing else, reads as [`Framed::Torn`]; no change of a single byte before the last
-//! record reads as anything but [`Framed::Bad`].
+//! A write that a kill cuts short leaves a prefix of its bytes, then zeros. Only that reads as
+//! [`Framed::Torn`]; a change of any single byte before the last record reads as [`Framed::Bad`].
 
 use std::io;
 
@@ -12,34 +11,34 @@ use serde::Serialize;
 const PREFIX: usize = 8;
 /// Bytes around a payload.
 pub(super) const OVERHEAD: u64 = PREFIX as u64 + 1;
-/// The last byte of a record. Compact JSON never holds it (a newline in a string is escaped), so
-/// that a length that was damaged upwards finds it where only JSON can be.
+/// The last byte of a record. Compact JSON never contains it (a newline in a string is escaped), so
+/// a length that damage made too large finds JSON in its place.
 const TRAILER: u8 = b'\n';
 /// The most bytes of a payload: 1 GiB.
 const PAYLOAD_MAX: usize = 1 << 30;
 
-/// What stands at a place of a file.
+/// The content at a position of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::log) enum Framed<'a> {
-    /// A whole record, and where the next one begins.
+    /// A whole record.
     Whole {
         /// Its JSON.
         payload: &'a [u8],
-        /// The offset behind it.
+        /// The offset after it.
         next: usize,
     },
     /// The beginning of a record that was not written to its end.
     Torn {
-        /// How many bytes of it there are.
+        /// The number of its bytes.
         bytes: usize,
     },
-    /// Nothing but zeros to the end of the file.
+    /// Only zeros to the end of the file.
     End,
-    /// Nothing that was ever written like this.
+    /// Content that was never written in this form.
     Bad {
         /// The offset of the error.
         offset: usize,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
 }
@@ -47,7 +46,7 @@ pub(in crate::log) enum Framed<'a> {
 /// Appends a record with `payload` as JSON to `buffer`.
 ///
 /// # Errors
-/// If the payload is larger than a record may be; the buffer is then as before.
+/// The payload exceeds the maximum; the buffer is then unchanged.
 pub(in crate::log) fn encode(buffer: &mut Vec<u8>, payload: &impl Serialize) -> io::Result<()> {
     let start = buffer.len();
     encode_at(buffer, start, payload).inspect_err(|_| buffer.truncate(start))
@@ -63,7 +62,7 @@ fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io
     };
     let length = field.to_le_bytes();
     buffer[start..start + 4].copy_from_slice(&length);
-    // The sum is of the length and the payload, which so lie side by side.
+    // The checksum covers the length and the payload, which are therefore adjacent.
     let rest = &mut buffer[start + 4..];
     rest[..4].copy_from_slice(&length);
     let sum = crc32fast::hash(rest).to_le_bytes();
@@ -72,12 +71,12 @@ fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io
     Ok(())
 }
 
-/// What a file holds: `bytes`, and zeros from there to its end at `len`.
+/// The content of a file: `bytes`, then zeros to its end at `len`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::log) struct Content<'a> {
-    /// The bytes; more of the zeros may be missing than are there.
+    /// The bytes; some or all of the zeros may be omitted.
     pub(in crate::log) bytes: &'a [u8],
-    /// How long the file is.
+    /// The length of the file.
     pub(in crate::log) len: usize,
 }
 
@@ -98,7 +97,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Reads what stands at `at`.
+/// Reads the content at `at`.
 pub(in crate::log) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
     let [a, b, c, d, sum @ ..] = file.prefix(at);
     let length = [a, b, c, d];
@@ -126,7 +125,7 @@ pub(in crate::log) fn is_zero(bytes: &[u8]) -> bool {
     words.iter().all(|word| u128::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// A record without trailer: torn if it is a beginning of a record and then zeros.
+/// A record without a trailer: torn if it is the beginning of a record, followed by zeros.
 fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
     if !is_zero(file.from(after)) {
         return bad(after, "a record has no trailer, and something follows it".to_owned());
@@ -202,7 +201,7 @@ mod tests {
                     assert!(bytes <= cut - first && is_zero(&file[first + bytes..]));
                     assert_ne!(file[first + bytes - 1], 0);
                 }
-                // Nothing but zero bytes of it was written.
+                // Only zero bytes of it were written.
                 Framed::End => assert!(is_zero(&file[first..])),
                 other => panic!("cut at {cut}: {other:?}"),
             }

@@ -1,7 +1,7 @@
-//! How much room a request needs in the journal, from its acceptance to its end.
+//! The room that a request needs in the journal, from its acceptance to its end.
 //!
-//! An upper bound, so that what ends something never has to ask for room. The fixed parts are
-//! measured on records with the largest numbers there are; keys, commands, notes and slots are
+//! An upper bound, so that a record that ends something never has to request room. The fixed parts
+//! are measured on records with the largest possible numbers; keys, commands, notes and slots are
 //! counted.
 
 use std::sync::{Arc, LazyLock};
@@ -16,33 +16,33 @@ use super::record::OVERHEAD;
 use crate::core::{Change, Entry, Item, NODES_MAX, Outcome, Release, Request, Revision};
 use crate::log::Record;
 
-/// How often a request is stopped (or detached) and runs again, and its grant is taken back, that
-/// is counted in. More often is possible: when the room is used up, the journal is begun anew, which
-/// takes no more than the snapshot that is counted in, and makes the room again.
+/// How many times the bound counts that a request stops (or detaches) and runs again, and that its
+/// grant is withdrawn. It may happen more often: when the room is used up, the journal is
+/// compacted, which takes only the counted room for the snapshot and frees the rest.
 const SUSPENSIONS: u64 = 1;
-/// The most ranges that the slots of an item are taken to lie in.
+/// The most ranges in which the bound counts an item's slots.
 const RANGES_MAX: u64 = 16_384;
 /// How often a key is written: in the request, in its release by key (twice), at the end of its
 /// owner, in its release by token, and three times in the snapshot.
 const KEYS: u64 = 8;
-/// How often the command and the note stand there: in the request and in the snapshot.
+/// How often the command and the note are written: in the request and in the snapshot.
 const COMMANDS: u64 = 2;
 /// The bytes of the id of a node, with its quotes and a comma.
 const NODE_ID: u64 = 32 + 3;
-/// The bytes of the names of what only a request over nodes has.
+/// The bytes of the field names that only a request over nodes has.
 const NAMES_OF_NODES: u64 =
     r#","over_nodes":,"over_nodes":"other-nodes":{"theirs":[]}"#.len() as u64;
-/// The bytes of a note's name and of what stands around it.
+/// The bytes of a note's field name and the punctuation around it.
 const NOTE_NAME: u64 = r#","note":"#.len() as u64;
 
-/// The bytes of the name of what encloses a request beyond its table.
+/// The bytes of the field name for the leases that enclose a request beyond its table.
 const ABOVE_NAME: u64 = r#","above":"#.len() as u64;
 
-/// An upper bound of the bytes of all that is written about a request once it is accepted: the
-/// request itself, its grants, being stopped and going on (a few times), its confirmation, the
-/// release of each item, every kind of end, and its part of a snapshot.
+/// An upper bound of the bytes written about a request once it is accepted: the request itself, its
+/// grants, its stops and continuations (a few times), its confirmation, the release of each item,
+/// every kind of end, and its part of a snapshot.
 ///
-/// Slots in more than 16,384 ranges are beyond it.
+/// Slots in more than 16,384 ranges exceed it.
 #[must_use]
 pub fn room_for(request: &Request) -> u64 {
     let fixed = &*FIXED;
@@ -59,14 +59,14 @@ pub fn room_for(request: &Request) -> u64 {
     items.fold(fixed.request.saturating_add(command + nodes + above), u64::saturating_add)
 }
 
-/// The sizes that no request changes.
+/// The sizes that do not depend on the request.
 struct Fixed {
-    /// Of everything, for a request without items and command.
+    /// Everything for a request without items and command.
     request: u64,
-    /// Of what each item adds, but for its key and slots.
+    /// The addition of each item, without its key and slots.
     item: u64,
-    /// Of what is written of a request over nodes only: its confirmation (whose note is not counted),
-    /// and the list of the request because of which it may be refused.
+    /// The addition of a request over nodes: its confirmation (whose note is not counted), and the
+    /// list of the request because of which it may be refused.
     over_nodes: u64,
 }
 
@@ -79,7 +79,7 @@ static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
         bytes(Change::Request(Arc::new(asked)), vec![queued(), barrier(), refused()]),
         bytes(Change::Confirm { request: ID }, vec![]),
         bytes(Change::End { frame: FRAME }, gone()),
-        // Or withdrawn, which is shorter.
+        // A withdrawal is shorter.
         bytes(Change::Release(Release::Hold { token: TOKEN, forced: false }), gone()),
     ];
     let confirmed = Outcome::ConfirmedAt { request: ID, was: TOKEN, token: TOKEN };
@@ -102,9 +102,9 @@ static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
     }
 });
 
-/// The most bytes that an item's slots take wherever they are listed once.
+/// The most bytes of an item's slots in one list.
 fn ranges(item: &Item) -> u64 {
-    // The view that the request states says nothing: a larger one may be stored.
+    // The size that the request passes is no limit: a larger one may be stored.
     let (count, _) = item.ask.counted().unwrap_or_default();
     count.min(RANGES_MAX).saturating_mul(2 * digits(u64::MAX) + 4)
 }
@@ -129,8 +129,8 @@ fn bytes(change: Change, outcomes: Vec<Outcome>) -> u64 {
     size(&Record { revision: Revision(u64::MAX), entry, outcomes }) + OVERHEAD
 }
 
-/// The bytes of a value as JSON and of the comma behind it. (Every value that is measured here can
-/// be written.)
+/// The bytes of a value as JSON and of the comma after it. (Every value measured here can be
+/// encoded.)
 fn size(value: &impl Serialize) -> u64 {
     serde_json::to_vec(value).map_or(u64::from(u32::MAX), |bytes| bytes.len() as u64 + 1)
 }
@@ -155,7 +155,7 @@ mod tests {
         encoded(&Record { revision: Revision(u64::MAX), entry, outcomes })
     }
 
-    /// Slots in as many ranges as `count` of them can lie in, with the longest numbers.
+    /// Slots in as many ranges as `count` slots can form, with the longest numbers.
     fn scattered(count: u64, capacity: u64) -> Slots {
         let last = capacity - 1;
         let mut ranges: Vec<_> =
@@ -165,7 +165,7 @@ mod tests {
         Slots(ranges)
     }
 
-    /// All that can be written of a request, each with the longest numbers there are.
+    /// Every record about a request, each with the longest possible numbers.
     fn life(request: &Request, slots: impl Fn(&Item) -> Slots) -> u64 {
         let keys: Vec<Key> = request.items.iter().map(|item| item.key.clone()).collect();
         let given = |item| GrantedItem { slots: slots(item), ..granted_item() };
@@ -213,7 +213,7 @@ mod tests {
         let withdraw = Change::Withdraw { request: ID, why: Withdrawal::Cancelled };
         let release = written(Change::Release(hold), gone());
         assert!(written(withdraw, gone()) <= release);
-        // A lease ends in one of two ways, and for each frame there is room for two ends.
+        // A lease ends in one of two ways, and each frame has room for two ends.
         let expire = Change::Expire { frame: FRAME, renewal: u64::MAX };
         let end = written(Change::End { frame: FRAME }, gone());
         assert!(written(expire, gone()) <= release + end);
@@ -230,7 +230,7 @@ mod tests {
     fn bounds(request: &Request, slots: impl Fn(&Item) -> Slots) {
         let (room, life) = (room_for(request), life(request, slots));
         assert!(life <= room, "{life} bytes are written, and there is room for {room}");
-        // Not so much more that a disk would be full for nothing.
+        // The bound is close enough that it does not fill a disk needlessly.
         assert!(room <= life + life / 4 + 1000, "{room} bytes for {life}");
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let request = Request { over_nodes, above, ..with("make", vec![("k".into(), 1, None)]) };
         let (room, life) = (room_for(&request), life(&request, |_| scattered(1, u64::MAX)));
         assert!(life <= room, "{life} bytes are written, and there is room for {room}");
-        // Instead of all that, it may be refused because of a list that is as long.
+        // Instead of all that, it may be refused because of a list of the same length.
         let theirs = request.over_nodes.as_ref().unwrap().nodes.clone();
         let why = Refusal::OtherNodes { item: usize::MAX, theirs };
         let asked = Change::Request(Arc::new(request.clone()));
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn room_is_enough_for_slots_scattered_over_any_view() {
-        // Whatever it states: a size can be stored at any time.
+        // Whatever size it passes: another can be stored at any time.
         for view in [Some(View::Buckets { per: 10, buckets: 10 }), None] {
             bounds(&with("x", vec![("k".into(), 70, view)]), |_| scattered(70, u64::MAX));
             bounds(&with("x", vec![("k".into(), 9000, view)]), |_| scattered(9000, u64::MAX));

@@ -1,4 +1,4 @@
-//! Reads what it can of a journal that cannot be used, to find out which commands its loss affects.
+//! Reads the intact part of an unusable journal, to find out which commands its loss affects.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub struct Salvaged {
     pub records: Vec<Record>,
 }
 
-/// Reads as much as can be read of the journal in `dir`, and changes nothing.
+/// Reads as much as possible of the journal in `dir`, and changes nothing.
 #[must_use]
 pub fn salvage(dir: &Path) -> Option<Salvaged> {
     let found = [0, 1].into_iter().filter_map(|index| {

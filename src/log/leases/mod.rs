@@ -1,9 +1,9 @@
 //! The leases that hold something, in a file that survives a reboot.
 //!
-//! One append is one frame (as the journal's), synced before any client is told. The file is
-//! rewritten when most of it is about leases that ended. `docs/journal.md` describes it.
+//! One append is one frame (like the journal's), synced before any client gets an answer. The file
+//! is rewritten when most of it describes ended leases. `docs/journal.md` describes it.
 //!
-//! Invariant: when [`LeaseLog::store`] has returned, a power cut loses nothing of what it stored.
+//! Invariant: once [`LeaseLog::store`] has returned, a power cut loses none of its changes.
 
 mod read;
 
@@ -23,10 +23,10 @@ use crate::core::{FrameState, HoldState, Token};
 const NAME: &str = "leases.log";
 /// The version that this program writes.
 const VERSION: u32 = 1;
-/// So many bytes are appended at least before the file is written anew.
+/// The fewest bytes to append before the file is rewritten.
 const APPENDED_MIN: u64 = 256 * 1024;
 
-/// A lease that holds something, with all of a table that is needed to take it up again.
+/// A lease that holds something, with every part of a table that is needed to restore it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldLease {
     /// Its frame.
@@ -35,40 +35,40 @@ pub struct HeldLease {
     pub hold: HoldState,
 }
 
-/// What changed since the last append.
+/// The changes since the last append.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// The tokens of leases in the file that hold nothing any more.
+    /// The tokens of leases in the file that no longer hold anything.
     pub ended: Vec<Token>,
-    /// Leases that are not in the file, or stand there with another note.
+    /// Leases that are not in the file, or are there with another note.
     pub held: Vec<HeldLease>,
 }
 
-/// The file, of which this process owns what it has written itself.
+/// The file. This process owns only what it has written itself.
 #[derive(Debug)]
 pub struct LeaseLog {
     dir: PathBuf,
-    /// The file that this process made; none before its first store, or if what stands in it is
-    /// not known.
+    /// The file that this process created; `None` before its first store, or if the content is
+    /// unknown.
     file: Option<File>,
     /// Where the last frame ends.
     end: u64,
-    /// Up to this length it is not written anew: there was no room for that.
+    /// Up to this length it is not rewritten: there was no room for that.
     not_before: u64,
     /// The leases in the file, and about how many bytes each takes.
     live: BTreeMap<Token, u64>,
-    /// The sum of these.
+    /// The sum of these bytes.
     live_bytes: u64,
 }
 
-/// What was found when the file was opened.
+/// The result of opening the file.
 #[derive(Debug)]
 pub struct Opened {
     /// To store in.
     pub log: LeaseLog,
     /// The leases by token; `None` if there is no file.
     pub leases: Option<BTreeMap<Token, HeldLease>>,
-    /// The bytes of a last append that was not finished, which do not count; 0 if none.
+    /// The bytes of an unfinished last append, which do not count; 0 without one.
     pub torn_bytes: u64,
 }
 
@@ -76,11 +76,11 @@ pub struct Opened {
 #[derive(Serialize, Deserialize)]
 struct Header {
     version: u32,
-    /// So many frames were written together with this one. None of them is ever torn.
+    /// The number of frames that were written together with this one. None of them is ever torn.
     frames: usize,
 }
 
-/// Each other frame.
+/// Each later frame.
 #[derive(Serialize, Deserialize)]
 struct Append {
     /// These come first.
@@ -91,11 +91,11 @@ struct Append {
 }
 
 impl LeaseLog {
-    /// Reads the file in `dir`. It is not changed before the first [`Self::store`], which writes it
-    /// anew: so two daemons that share a directory never write to one file.
+    /// Reads the file in `dir`. Leaves it unchanged until the first [`Self::store`], which rewrites
+    /// it: so two daemons that share a directory never write to one file.
     ///
     /// # Errors
-    /// The file is not what this program writes, and no append that was not finished explains it.
+    /// The file does not have this program's format, and no unfinished append explains that.
     pub fn open(dir: &Path) -> Result<Opened, OpenError> {
         sweep(dir, NAME);
         let (leases, torn_bytes) = match read::file(&dir.join(NAME))? {
@@ -113,11 +113,11 @@ impl LeaseLog {
         Ok(Opened { log, leases, torn_bytes })
     }
 
-    /// Makes `changes` durable. `all` is asked for all leases as they are after them, if the file
-    /// has to be written anew.
+    /// Makes `changes` durable. If the file has to be rewritten, calls `all` for all leases after
+    /// the changes.
     ///
     /// # Errors
-    /// Names the file. Maybe some of the changes are durable.
+    /// Names the file. Some of the changes may be durable.
     pub fn store(
         &mut self,
         changes: Changes,
@@ -129,14 +129,14 @@ impl LeaseLog {
         if self.wants_compaction() {
             match self.write_anew(all()) {
                 Ok(()) => return Ok(()),
-                // Where there is no room for all of it there may still be some for a frame.
+                // Without room for the whole file, there may still be room for a frame.
                 Err(_) => self.not_before = self.end + APPENDED_MIN + self.live_bytes,
             }
         }
         self.append(changes).map_err(|error| named(&self.path(), &error))
     }
 
-    /// Writes a file with exactly these leases, in place of the present one.
+    /// Writes a file with exactly these leases, replacing the present one.
     ///
     /// # Errors
     /// Names the file, which is then either the old one or the new one.
@@ -191,12 +191,12 @@ impl LeaseLog {
         }
     }
 
-    /// All writing anew together costs no more than all appending.
+    /// All rewrites together cost at most as much as all appends.
     fn wants_compaction(&self) -> bool {
         self.end > self.not_before.max(2 * self.live_bytes + APPENDED_MIN)
     }
 
-    /// Whether what stands under the name is what this process wrote.
+    /// Whether the file of this name is still the one that this process wrote.
     fn is_whole(&self) -> bool {
         let Some(own) = self.file.as_ref().and_then(|file| file.metadata().ok()) else {
             return false;

@@ -1,7 +1,7 @@
-//! Recovery: what the file says, without changing it.
+//! Recovery: reads the file without changing it.
 //!
-//! A power cut in the last append leaves of each sector of the disk either what was there (nothing,
-//! or zeros) or what was written. JSON has no zeros, so a sector that was not written is known.
+//! A power cut in the last append leaves each sector of the disk either as it was (absent, or
+//! zeros) or as written. JSON contains no zeros, so an unwritten sector is recognizable.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -15,12 +15,12 @@ use super::record::{self, Content, Framed};
 use super::{Append, Header, HeldLease, OpenError, VERSION};
 use crate::core::Token;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 
 type Held = BTreeMap<Token, HeldLease>;
 
-/// Reads the file of this name: the leases in it, and the bytes of an append that was not finished.
+/// Reads the file of this name: its leases, and the bytes of an unfinished append.
 pub(super) fn file(path: &Path) -> Result<Option<(Held, u64)>, OpenError> {
     let failed = |error| OpenError::Io { path: path.to_owned(), error };
     let mut options = OpenOptions::new();
@@ -45,7 +45,7 @@ pub(super) fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError
     let (header, mut at) = header(path, bytes)?;
     let (mut leases, mut frames) = (Held::new(), 0);
     loop {
-        // Bytes that are missing at the end count as zeros.
+        // Missing bytes at the end count as zeros.
         match record::read(Content { bytes, len: usize::MAX }, at) {
             Framed::Whole { payload, next } => {
                 let Append { ended, held } = parse(path, at, payload)?;
@@ -80,8 +80,8 @@ fn header(path: &Path, bytes: &[u8]) -> Result<(Header, usize), OpenError> {
     Ok((header, next))
 }
 
-/// Whether what stands from `at` on can be one append that a power cut ended: some sector of it was
-/// not written, and no whole frame follows, which would have been written after it.
+/// Whether the bytes from `at` on can be one append that a power cut interrupted: at least one of
+/// its sectors was not written, and no whole frame follows, since it would have been written later.
 fn is_unfinished(bytes: &[u8], at: usize) -> bool {
     let tail = &bytes[at..];
     let first = (SECTOR - at % SECTOR).min(tail.len());

@@ -12,7 +12,7 @@ use crate::core::{
 use crate::log::journal::disk::fault;
 use crate::sys::rerun;
 
-/// The lease of a token: always the same.
+/// The lease of a token: always the same for one token.
 fn lease(token: u64) -> HeldLease {
     let key = Key::new(&format!("jobs/{token}/ä\n").replace('\n', "\"")).unwrap();
     let owner = Owner::Lease(LeaseId(token.into()));
@@ -98,7 +98,7 @@ fn found(dir: &Path) -> Result<(Vec<u64>, u64), OpenError> {
     Ok((leases.into_keys().map(|token| token.0).collect(), torn_bytes))
 }
 
-/// What a file with these bytes says.
+/// The content of a file with these bytes.
 fn said(bytes: &[u8]) -> Result<(Vec<u64>, u64), OpenError> {
     let (leases, end) = read::held(Path::new(NAME), bytes)?;
     let tokens = leases.into_keys().map(|token| token.0).collect();
@@ -115,7 +115,7 @@ fn file(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 
-/// What stands there after each of some appends, and the leases by then.
+/// The length after each of some appends, and the leases by then.
 fn grown() -> (TempDir, Vec<(usize, Vec<u64>)>) {
     let (dir, mut log) = begun(&[1, 2]);
     let mut states = vec![(log.end as usize, vec![1, 2])];
@@ -123,7 +123,7 @@ fn grown() -> (TempDir, Vec<(usize, Vec<u64>)>) {
         (&[][..], &[3][..], &[1, 2, 3][..]),
         (&[1], &[], &[2, 3]),
         (&[2, 3], &[4, 5, 6], &[4, 5, 6]),
-        // A token that was never told, given out once more.
+        // A token that was never reported, and is used again.
         (&[6], &[6], &[4, 5, 6]),
     ] {
         log.append_all(ended, held).unwrap();
@@ -149,7 +149,7 @@ fn a_file_cut_at_any_byte_has_the_leases_stored_until_then() {
     let begin = states[0].0;
     for cut in begin..=bytes.len() {
         let (end, tokens) = states.iter().rfind(|(end, _)| *end <= cut).unwrap();
-        // Missing, or as zeros.
+        // Missing, or zeros.
         for len in [cut, bytes.len(), bytes.len() + 5000] {
             let mut left = bytes[..cut].to_vec();
             left.resize(len, 0);
@@ -157,7 +157,7 @@ fn a_file_cut_at_any_byte_has_the_leases_stored_until_then() {
             assert_eq!(said(&left).unwrap(), expected, "cut at {cut}");
         }
     }
-    // What was written at once is never torn.
+    // Frames that were written together are never torn.
     for cut in 0..begin {
         let error = said(&bytes[..cut]).unwrap_err();
         assert!(matches!(error, OpenError::Damaged { .. }), "cut at {cut}: {error}");
@@ -241,7 +241,7 @@ fn the_file_is_rewritten_when_most_of_its_leases_have_ended() {
     assert_eq!(whole(dir.path()), [2999]);
 }
 
-/// Stores something and is stopped after `budget` bytes and steps, if that comes before its end.
+/// Stores changes and is stopped after `budget` bytes and steps, if that comes before the end.
 fn stop_after(budget: u64, anew: bool) -> bool {
     let (dir, mut log) = begun(&[1, 2]);
     log.append_all(&[1], &[3]).unwrap();
@@ -252,7 +252,7 @@ fn stop_after(budget: u64, anew: bool) -> bool {
         fault::after(budget, || log.store(changes(&[2], &[4]), || leases(&[3, 4])));
     let (left, _) = found(dir.path()).unwrap();
     assert!(left == [3, 4] || left == [2, 3] && stored.is_err(), "{budget}: {left:?}");
-    // The same process goes on, or the next one does.
+    // The same process continues, or the next one does.
     for mut log in [log, LeaseLog::open(dir.path()).unwrap().log] {
         log.store(changes(&[2], &[4, 5]), || leases(&[3, 4, 5])).unwrap();
         assert_eq!(whole(dir.path()), [3, 4, 5]);
@@ -263,7 +263,7 @@ fn stop_after(budget: u64, anew: bool) -> bool {
 
 #[test]
 fn a_store_that_is_stopped_anywhere_loses_nothing_that_was_stored_before() {
-    // Appended, and written anew.
+    // Appended, and rewritten.
     for anew in [false, true] {
         let ended = if anew { Vec::new() } else { vec![Token(2)] };
         let held = leases(if anew { &[3, 4] } else { &[4] });
@@ -343,7 +343,7 @@ fn full_disk() {
         log.append_all(&[next - 1], &[next]).unwrap();
         next += 1;
     }
-    // There is no room for all leases once more, and some for a frame.
+    // There is no room for all leases again, but some for a frame.
     let mut ballast = File::create(dir.join("ballast")).unwrap();
     let full = io::copy(&mut io::repeat(1), &mut ballast).unwrap_err();
     assert_eq!(full.kind(), io::ErrorKind::StorageFull);
@@ -384,7 +384,8 @@ fn leases_stored_before_the_writer_was_killed_are_found() {
         let said = BufReader::new(writer.stdout.take().unwrap());
         let mut lines = said.lines().map_while(Result::ok);
         let number = |line: String| line.strip_prefix("stored ").map(|n| n.parse::<u64>().unwrap());
-        // It is killed some time after it said that many words; it may say more until then.
+        // It is killed some time after it has printed that many lines, and may print more until
+        // then.
         let mut stored: Vec<u64> = lines.by_ref().filter_map(number).take(1 + 37 * round).collect();
         writer.kill().unwrap();
         stored.extend(lines.filter_map(number));

@@ -1,7 +1,7 @@
-//! A look at an etcd that no daemon uses yet.
+//! Inspects an etcd that no daemon uses yet.
 //!
-//! Invariant: nothing is changed. The only transaction with a write in it compares what never holds:
-//! etcd checks the rights of its user, and writes nothing.
+//! Invariant: it changes nothing. The only transaction with a write has a comparison that never
+//! holds: etcd checks the user's rights, and writes nothing.
 
 use super::connection::address::Address;
 use super::connection::client::{CallTimeout, Client};
@@ -14,8 +14,8 @@ use super::membership::register::meta_of;
 use super::worker::{explained, version_in_use};
 use crate::log::engine::{Identity, Inspection, Outage, Remark, TableSize, Transport};
 
-/// Looks at the members that an address names, and through the first that can be used at the table
-/// that is kept there.
+/// Inspects the members that an address names, and through the first usable one the table in that
+/// etcd.
 pub(super) async fn inspect(address: &Address) -> Inspection {
     let mut seen = Inspection {
         transport: if address.tls.is_some() { Transport::Encrypted } else { Transport::Plain },
@@ -93,7 +93,7 @@ async fn look(
     Ok(())
 }
 
-/// Whether the user may write below the prefix. The version of a key is never less than 0, so that
+/// Checks that the user may write below the prefix. The version of a key is never less than 0, so
 /// nothing is written.
 async fn check_writing(client: &Client, keys: &Keys) -> Result<(), EtcdError> {
     let never = version_is(keys.meta(), -1);

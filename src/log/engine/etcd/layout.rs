@@ -1,4 +1,4 @@
-//! What lies where in etcd, below the prefix:
+//! The keys in etcd, below the prefix:
 //!
 //! | key | holds | is deleted |
 //! |---|---|---|
@@ -8,13 +8,13 @@
 //! | `head` | nothing: its revision is the position of the last batch | never |
 //! | `names/<incarnation>` | [`Name`]: its identity | with its end |
 //! | `state/<incarnation>` | [`State`]: its last batch | with its end |
-//! | `hosts/<incarnation>` | nothing: attached to its lease, so that it goes with it | with its end, or if it does not renew |
-//! | `log/<incarnation>/<sequence>` | the body of a batch; of incarnation 0, that which notes an era | when a snapshot covers it |
+//! | `hosts/<incarnation>` | nothing: attached to its lease | with its end, or without renewal |
+//! | `log/<incarnation>/<sequence>` | a batch; incarnation 0: an era | when a snapshot covers it |
 //! | `snapshot/pointer` | [`Pointer`] to the snapshot | never |
 //! | `snapshot/<name>/<number>` | a piece of a snapshot | when there is a newer one |
 //!
-//! Invariant: an incarnation that has not ended has `names` and `state`; one that has, neither. A
-//! batch's position is the revision of the transaction that put it.
+//! Invariant: an incarnation that has not ended has `names` and `state`; one that has ended has
+//! neither. A batch's position is the revision of the transaction that put it.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,7 @@ impl Keys {
         self.key("")
     }
 
-    /// A key that nothing is ever written to, for asking whether it might be.
+    /// A key that is never written, for testing the right to write.
     pub(super) fn never_written(&self) -> Vec<u8> {
         self.key("never-written")
     }
@@ -112,13 +112,13 @@ impl Keys {
         self.key(&format!("snapshot/{name}/{number}"))
     }
 
-    /// The host in this key: the number behind `prefix`.
+    /// The host in this key: the number after `prefix`.
     pub(super) fn host_in(prefix: &[u8], key: &[u8]) -> Option<HostId> {
         let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
         rest.parse().ok().map(HostId)
     }
 
-    /// Which batch this is the key of.
+    /// The batch to which this key belongs.
     pub(super) fn batch_in(&self, key: &[u8]) -> Option<(HostId, u64)> {
         let rest = std::str::from_utf8(key.strip_prefix(self.log().as_slice())?).ok()?;
         let (host, sequence) = rest.split_once('/')?;
@@ -126,7 +126,7 @@ impl Keys {
     }
 }
 
-/// What the log is.
+/// The format and the epoch of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) format: u32,
@@ -142,8 +142,8 @@ pub(super) struct Name {
     pub(super) nonce: String,
 }
 
-/// The last batch of an incarnation; its position is the key's revision. The key's version is its
-/// number plus 1, as each append puts the key once: that is what an append compares.
+/// The last batch of an incarnation; its position is the key's revision. The key's version is the
+/// batch's number plus 1, because each append puts the key once; an append compares it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) sequence: u64,
@@ -152,10 +152,10 @@ pub(super) struct State {
     pub(super) ttl_ms: u64,
 }
 
-/// Where the snapshot lies.
+/// The location of the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pointer {
-    /// The last batch that is in it.
+    /// The last batch that it includes.
     pub(super) position: Position,
     /// Its pieces are `snapshot/<name>/0` to `pieces` − 1.
     pub(super) name: String,
@@ -169,7 +169,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EtcdError> {
         .map_err(|error| EtcdError::Refused { why: format!("cannot encode: {error}"), hint: None })
 }
 
-/// Reads what canal wrote; the prefix is canal's alone.
+/// Decodes a value that canal wrote; the prefix is canal's alone.
 pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, EtcdError> {
     serde_json::from_slice(&kv.value).map_err(|error| {
         let key = String::from_utf8_lossy(&kv.key);

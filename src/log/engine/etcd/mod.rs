@@ -1,8 +1,8 @@
 //! An etcd, 3.4 or later, as the engine.
 //!
-//! A thread of its own talks gRPC to it, so that a call never blocks the daemon. `layout` lists the
-//! keys. Every change is one transaction that compares what must hold, and every read is
-//! linearizable. `worker` keeps what [`engine`](super) promises about calls and answers.
+//! A separate thread talks gRPC to it, so that a call never blocks the daemon. `layout` lists the
+//! keys. Every change is one transaction that compares its conditions, and every read is
+//! linearizable. `worker` keeps the promises of [`engine`](super) about calls and answers.
 //!
 //! Invariant: the position of a batch is the revision of the transaction that appended it.
 
@@ -29,7 +29,7 @@ use worker::Endpoints;
 
 /// An etcd.
 ///
-/// Dropping it ends its thread and connection; nothing is taken back.
+/// Dropping it ends its thread and connection, and undoes nothing.
 pub struct Etcd {
     address: Address,
     calls: mpsc::UnboundedSender<Call>,
@@ -38,7 +38,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Begins to connect. If it cannot, it says so by [`Answer::Away`].
+    /// Begins to connect. Reports a failure to connect by [`Answer::Away`].
     ///
     /// # Errors
     /// The address is invalid, or the system has no thread or no descriptors left.
@@ -82,7 +82,7 @@ impl Engine for Etcd {
     }
 }
 
-/// Looks at an etcd, and changes nothing there.
+/// Inspects an etcd, and changes nothing there.
 ///
 /// # Errors
 /// [`OpenError`]

@@ -1,4 +1,4 @@
-//! What the tasks that carry out the calls share.
+//! The state that the tasks of an engine share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use super::layout::{Keys, State, decode};
 use crate::core::HostId;
 use crate::log::engine::Answer;
 
-/// How long a call waits before it is tried again on an etcd that takes nothing in.
+/// How long a call waits before it is repeated on a full etcd.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// What outlives a connection.
+/// The state that outlives a connection.
 #[derive(Clone, Debug)]
 pub(super) struct EngineState {
     pub(super) keys: Keys,
@@ -26,9 +26,9 @@ pub(super) struct EngineState {
     own: Arc<Mutex<BTreeMap<HostId, OwnIncarnation>>>,
     /// Since when the leases of incarnations that have not ended are known to be gone.
     lapsed: Arc<Mutex<BTreeMap<HostId, Instant>>>,
-    /// The position of the last batch, as far as it is known.
+    /// The position of the last batch, if known.
     head: Arc<watch::Sender<u64>>,
-    /// Whether etcd was last seen to take nothing in.
+    /// Whether etcd was full when last seen.
     full: Arc<AtomicBool>,
 }
 
@@ -49,7 +49,7 @@ impl EngineState {
         let _ = self.answers.send(answer);
     }
 
-    /// Notes whether etcd accepts writes. Logs and reports when that changes.
+    /// Records whether etcd accepts writes. Logs and reports each change.
     pub(super) fn has_room(&self, has: bool) {
         match (self.full.swap(!has, Ordering::Relaxed), has) {
             (false, false) => {
@@ -68,21 +68,21 @@ impl EngineState {
 /// An incarnation of this daemon.
 #[derive(Clone, Debug)]
 pub(super) struct OwnIncarnation {
-    /// The value of its `names` key: with it the nonce, so that an incarnation of the same number
-    /// in another history is not taken for this one.
+    /// The value of its `names` key. It contains the nonce, so that an incarnation of the same
+    /// number in another history is not mistaken for this one.
     pub(super) name: Vec<u8>,
-    /// The lease of its `hosts` key; 0: it has none any more.
+    /// The lease of its `hosts` key; 0 once it has none.
     pub(super) lease: i64,
-    /// What etcd granted.
+    /// The TTL that etcd granted.
     pub(super) ttl_ms: u64,
 }
 
-/// What all tasks of one connection have.
+/// The state that all tasks of one connection share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) client: Client,
     pub(super) engine: EngineState,
-    /// Whether a lease that is gone was not renewed in time for sure.
+    /// Whether a missing lease proves that it was not renewed in time.
     pub(super) exact: bool,
 }
 
@@ -119,9 +119,9 @@ impl Shared {
         Ok(Some(own))
     }
 
-    /// For how long the leases of some hosts are known to be gone; the others have one.
+    /// How long the leases of some hosts are known to be gone. The other hosts have one.
     ///
-    /// The clock stands still while the machine sleeps, which only makes it longer.
+    /// The clock stops during suspend, which only makes the time longer.
     pub(super) fn lapsed(&self, hosts: &[HostId]) -> Vec<Duration> {
         let mut lapsed = self.engine.lapsed.lock().unwrap_or_else(PoisonError::into_inner);
         lapsed.retain(|host, _| hosts.contains(host));
@@ -129,19 +129,20 @@ impl Shared {
         hosts.iter().map(|&host| now - *lapsed.entry(host).or_insert(now)).collect()
     }
 
-    /// Lets readers know how far the log goes: less far than before if it was made anew.
+    /// Publishes the end of the log to readers: an earlier one than before if the log was
+    /// recreated.
     pub(super) fn reaches(&self, head: u64) {
         self.engine.head.send_if_modified(|known| std::mem::replace(known, head) != head);
     }
 
-    /// Ends when the log is known to go further than a position.
+    /// Returns when the log is known to reach beyond a position.
     pub(super) async fn beyond(&self, position: u64) {
         let mut head = self.engine.head.subscribe();
         // The sender is in `self`.
         let _ = head.wait_for(|head| *head > position).await;
     }
 
-    /// Waits until a full etcd may take something in.
+    /// Waits until a full etcd may accept writes again.
     pub(super) async fn wait_for_room(&self) {
         self.engine.has_room(false);
         tokio::time::sleep(FULL_PAUSE).await;

@@ -1,8 +1,8 @@
 //! The thread of the engine: connects, and carries out calls while connected.
 //!
-//! Invariant: between `Away` and `Back` nothing is answered. A call that was made before `Back` is
-//! answered after it only if it is made again. Nothing is carried out over a connection before the
-//! log names the era of the etcd behind it.
+//! Invariant: between `Away` and `Back` it answers nothing. A call made before `Back` is answered
+//! after it only if it is repeated. It carries out no call over a connection before the log names
+//! the era of the etcd behind it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,16 +25,16 @@ use super::shared::{EngineState, Shared};
 use crate::log::engine::retry::RenewBy;
 use crate::log::engine::{Answer, Append, Call, Outage, Position, Source};
 
-/// Pauses between attempts, once every member has failed: the first, and the longest if none
-/// answers and if one does and refuses.
+/// Pauses between attempts, once every member has failed: the first, the longest if no member
+/// answers, and the longest if one answers and refuses.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 const PAUSE_REFUSED_MAX: Duration = Duration::from_secs(5);
 
-/// A connection that lasted this long was a good one.
+/// A connection that lasted this long counts as a success.
 const GOOD: Duration = Duration::from_secs(5);
 
-/// Works until the engine is dropped.
+/// Runs until the engine is dropped.
 pub(super) async fn work(
     mut endpoints: Endpoints,
     mut calls: mpsc::UnboundedReceiver<Call>,
@@ -61,7 +61,7 @@ pub(super) async fn work(
     }
 }
 
-/// Reports that etcd is away, unless that was reported already.
+/// Reports that etcd is away, unless that was already reported.
 fn tell(engine: &EngineState, said: &mut Option<Outage>, outage: Outage) {
     tracing::debug!("{}", outage.why);
     if outage.is_news(said.as_ref()) {
@@ -70,9 +70,9 @@ fn tell(engine: &EngineState, said: &mut Option<Outage>, outage: Outage) {
     }
 }
 
-/// Where etcd is, as far as that is known now.
+/// The current endpoints of etcd.
 pub(super) struct Endpoints {
-    /// Of all keys. Another one would be another table.
+    /// The prefix of all keys. Another one would be another table.
     prefix: String,
     members: usize,
     source: Source,
@@ -108,12 +108,12 @@ fn drop_calls(calls: &mut mpsc::UnboundedReceiver<Call>) -> bool {
     }
 }
 
-/// The members, and how well it went with them.
+/// The members, and the recent success with them.
 struct Roads {
     patience: CallTimeout,
     witness: Witness,
     next: usize,
-    /// How many failed, one after the other.
+    /// The number of failures in a row.
     failures: usize,
 }
 
@@ -122,8 +122,7 @@ struct Roads {
 struct Round(BTreeMap<usize, EtcdError>);
 
 impl Round {
-    /// The error to report. While one member does not answer, it may come back by itself and be
-    /// usable.
+    /// The error to report. A member that does not answer may come back unaided and be usable.
     fn outage(&self) -> Option<Outage> {
         let silent = self.0.values().find(|error| matches!(error, EtcdError::Away(_)));
         let refused = self.0.values().find(|error| !matches!(error, EtcdError::Away(_)));
@@ -140,10 +139,10 @@ impl Round {
 }
 
 impl Roads {
-    /// Begins with any of them, so that not all daemons come to the first.
+    /// Begins with a random member, so that not all daemons connect to the first.
     fn new() -> Self {
         let mut byte = [0];
-        // Without randomness it is the first.
+        // Without randomness, it is the first.
         let _ = getrandom::fill(&mut byte);
         let next = usize::from(byte[0]);
         Self { patience: CallTimeout::new(), witness: Witness::default(), next, failures: 0 }
@@ -154,8 +153,8 @@ impl Roads {
         self.next += 1;
     }
 
-    /// Connects to the first usable member. Reports that etcd is away when there is none. `None`:
-    /// the engine was dropped.
+    /// Connects to the first usable member. Reports that etcd is away if there is none. `None`: the
+    /// engine was dropped.
     async fn find(
         &mut self,
         endpoints: &mut Endpoints,
@@ -172,7 +171,7 @@ impl Roads {
                     return None;
                 }
             }
-            // Whatever it says may have been changed, the passwords above all.
+            // Any part of it may have changed, above all the passwords.
             let address = match endpoints.address() {
                 Ok(address) => address,
                 Err(outage) => {
@@ -222,7 +221,7 @@ async fn pause(length: Duration, calls: &mut mpsc::UnboundedReceiver<Call>) -> b
     }
 }
 
-/// A member that is of use.
+/// A usable member.
 struct Reached {
     client: Client,
     /// See [`exact`].
@@ -230,7 +229,7 @@ struct Reached {
     seen: Observation,
 }
 
-/// Connects to a member and sees whether it is of use.
+/// Connects to a member and checks that it is usable.
 async fn reach(
     address: &Address,
     endpoint: &str,
@@ -261,7 +260,7 @@ async fn greet(client: &Client, engine: &EngineState) -> Result<(Version, Observ
     Ok((version, seen))
 }
 
-/// The version of a member that can be used.
+/// The version of a usable member.
 pub(super) fn version_in_use(status: &Status) -> Result<Version, EtcdError> {
     let version = version(&status.version);
     if version < [3, 4, 0] {
@@ -286,7 +285,7 @@ fn version(text: &str) -> Version {
     std::array::from_fn(|_| parts.next().unwrap_or(0))
 }
 
-/// Whether this etcd revokes leases only when they were not renewed (etcd#15247).
+/// Whether this etcd revokes leases only if they were not renewed (etcd#15247).
 fn exact(version: Version) -> bool {
     match version {
         [3, 4, patch] => patch >= 31,
@@ -326,12 +325,12 @@ async fn serve(
             },
         }
     };
-    // After this none of them answers any more.
+    // After this, no task answers.
     tasks.shutdown().await;
     error
 }
 
-/// What there is one of at a time.
+/// The tasks that exist only once.
 #[derive(Default)]
 struct Running {
     reader: Option<AbortHandle>,
@@ -358,7 +357,7 @@ impl Running {
                     && !task.is_finished()
                 {
                     if *before == append {
-                        // It is on its way, or waits for room.
+                        // It is in flight, or waits for room.
                         return;
                     }
                     task.abort();
@@ -369,7 +368,7 @@ impl Running {
             Call::Renew { host, asked_at } => {
                 tasks.spawn(renew::renew(shared, host, asked_at));
             }
-            // Nothing is to be noted any more.
+            // There is no longer an era to note.
             Call::NoteEra { .. } => {}
             Call::Store(stored) => {
                 if let Some((before, task)) = &self.store
@@ -387,7 +386,7 @@ impl Running {
     }
 }
 
-/// There is one reader: another one begins anew.
+/// There is one reader: a new one replaces it.
 fn replace(reader: &mut Option<AbortHandle>, with: AbortHandle) {
     if let Some(before) = reader.replace(with) {
         before.abort();

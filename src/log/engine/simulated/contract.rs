@@ -1,4 +1,4 @@
-//! The simulated engine does what every engine must do, in both flavours.
+//! The simulated engine fulfils the contract of every engine, in both flavours.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,7 +16,7 @@ struct Shared(Arc<Mutex<State>>);
 struct State {
     server: Server,
     clients: usize,
-    /// Those who wait for an answer.
+    /// The clients that wait for an answer.
     wakers: BTreeMap<usize, Waker>,
 }
 

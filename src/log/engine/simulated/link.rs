@@ -6,15 +6,15 @@ use fastrand::Rng;
 
 use crate::log::engine::{Answer, Call, Outage};
 
-/// What is under way between one client and the engine.
+/// The messages in flight between one client and the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     /// Whether messages get through.
     pub(crate) cut: bool,
-    /// Whether the client was told so.
+    /// Whether the client was notified of that.
     told_away: bool,
     notice_ms: Option<u64>,
-    /// Messages of an earlier connection are not answered.
+    /// Messages of an earlier connection get no answer.
     pub(crate) connection: u64,
     number: u64,
     calls: BTreeMap<(u64, u64), (u64, Call)>,
@@ -22,13 +22,13 @@ pub(crate) struct Link {
     /// When the last of the answers that come in order arrives.
     stream_ms: u64,
     pub(crate) slow_ms: u64,
-    /// By how much answers take longer than calls at most.
+    /// The most by which answers take longer than calls.
     pub(crate) slow_answers_ms: u64,
-    /// What is called before this time travels only then.
+    /// Calls before this time leave only then.
     pub(crate) calls_stall_until: u64,
-    /// What is answered before this time travels only then.
+    /// Answers before this time leave only then.
     pub(crate) answers_stall_until: u64,
-    /// Of a thousand answers so many come twice.
+    /// The number of answers in a thousand that arrive twice.
     pub(crate) repeat: u32,
 }
 
@@ -56,7 +56,7 @@ impl Link {
         self.calls.insert(at, (self.connection, call));
     }
 
-    /// The next call that arrives by now, and of which connection it is.
+    /// The next call that has arrived, and its connection.
     pub(crate) fn arrived(&mut self, now_ms: u64) -> Option<(u64, Call)> {
         let entry = self.calls.first_entry().filter(|entry| entry.key().0 <= now_ms)?;
         Some(entry.remove())
@@ -87,7 +87,7 @@ impl Link {
         }
         if self.cut && self.notice_ms.is_some_and(|at| at <= now_ms) && !self.told_away {
             self.told_away = true;
-            // A wrong password is as good as a cut.
+            // A wrong password is equivalent to a cut.
             let refused = self.connection.is_multiple_of(2);
             return Some(Answer::Away(Outage { refused, ..Outage::unreachable("cut") }));
         }
@@ -98,14 +98,14 @@ impl Link {
         None
     }
 
-    /// Nothing gets through any more. What was called may still arrive, even long after.
+    /// No message gets through from now on. Earlier calls may still arrive, even long after.
     pub(crate) fn cut(&mut self, rng: &mut Rng, now_ms: u64) {
         if self.cut {
             return;
         }
         self.cut = true;
         self.notice_ms = Some(now_ms + rng.u64(0..150));
-        // What has arrived is still read, even if that is long after.
+        // Arrived messages are still read, even long after.
         self.connection += 1;
         self.answers.retain(|(at_ms, _), _| *at_ms <= now_ms);
         self.stream_ms = 0;
@@ -132,7 +132,7 @@ impl Link {
         if self.cut && self.told_away {
             self.cut = false;
         } else if self.cut {
-            // It is told first that it was cut.
+            // It learns of the cut first.
             self.notice_ms = Some(now_ms);
         }
     }

@@ -1,7 +1,7 @@
 //! An engine in memory, and the network to it, for tests.
 //!
-//! A test can offer an engine of its own to the daemons of its thread: their configuration then
-//! names `simulated://…` as the address.
+//! A test can offer its own engine to the daemons of its thread: their configuration then names
+//! `simulated://…` as the address.
 
 mod contract;
 mod link;

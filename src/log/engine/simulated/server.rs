@@ -1,4 +1,4 @@
-//! An engine in memory: what the contract in `log::engine` says, in either flavour of liveness.
+//! An engine in memory: fulfils the contract in `log::engine`, in either flavour of liveness.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use crate::log::engine::{
     Sign, Stored,
 };
 
-/// How it knows who lives.
+/// How it knows which incarnations live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flavour {
-    /// As PostgreSQL: it counts renewals.
+    /// Like PostgreSQL: it counts renewals.
     Counting,
-    /// As etcd: it watches over leases.
+    /// Like etcd: it watches leases.
     Watching,
 }
 
@@ -34,12 +34,12 @@ pub(crate) struct Incarnation {
     last: Option<(u64, Hash, Position)>,
 }
 
-/// What happened at the engine, to see that something did.
+/// Events at the engine, so that a test can check that they occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Incarnations that other hosts declared gone.
     pub(crate) gone: u64,
-    /// Incarnations that the next one of their host ended, or which left.
+    /// Incarnations that their host's next one ended, or that left.
     pub(crate) succeeded: u64,
     /// Snapshots that were stored.
     pub(crate) snapshots: u64,
@@ -58,22 +58,22 @@ pub(crate) struct Server {
     covered: Option<Read>,
     head: Position,
     pub(crate) hosts: BTreeMap<HostId, Incarnation>,
-    /// How far each client was given batches, while it follows.
+    /// The position up to which each following client has received batches.
     pub(crate) cursors: BTreeMap<usize, Position>,
-    /// Does not look whether what was read is still there.
+    /// Skips the check that the batches read are still there.
     pub(crate) careless: bool,
     last_host: u64,
-    /// Up to this one, a number may have been given out twice, because a part of the log was lost.
+    /// Numbers up to this one may have been used twice, because a part of the log was lost.
     lost_hosts: u64,
     /// The era that the log names.
     noted: Option<Era>,
-    /// Which life of the engine this is; 0 is one that names no eras.
+    /// The life of the engine; 0 is one that names no eras.
     incarnation: u64,
-    /// Whether batches may be missing since the era that is noted.
+    /// Whether batches may be missing since the noted era.
     may_lack: bool,
-    /// What was called in an era that is not noted yet.
+    /// Calls made in an era that is not noted yet.
     held_back: BTreeMap<usize, Vec<Call>>,
-    /// The clients whose connections were told that an era begins.
+    /// The clients whose connections were notified that an era begins.
     told: BTreeSet<usize>,
     pub(crate) counts: Counts,
 }
@@ -110,12 +110,12 @@ impl Server {
         }
     }
 
-    /// Falls back to what it was earlier. Another life begins, in which batches may be missing.
+    /// Restores an earlier state. Another life begins, in which batches may be missing.
     pub(crate) fn fall_back(&mut self, now_ms: u64, earlier: Self, incarnation: u64) {
         let lost_hosts = self.lost_hosts.max(self.last_host);
         let counts = Counts { losses: self.counts.losses + 1, ..self.counts };
         *self = Self { lost_hosts, counts, ..earlier };
-        // Nobody knows how long each incarnation had left.
+        // It is unknown how long each incarnation had left.
         self.hosts.values_mut().for_each(|known| known.renewed_ms = now_ms);
         self.live_anew(incarnation, true);
     }
@@ -140,14 +140,14 @@ impl Server {
         self.may_lack |= may_lack;
     }
 
-    /// A client has no connection any more.
+    /// A client loses its connection.
     pub(crate) fn disconnect(&mut self, client: usize) {
         self.cursors.remove(&client);
         self.held_back.remove(&client);
         self.told.remove(&client);
     }
 
-    /// A client has connected. It is told, once on each connection, if an era begins.
+    /// A client has connected. It is notified, once per connection, if an era begins.
     pub(crate) fn connect(&mut self, client: usize) -> Option<Answer> {
         let era = self.new_era().filter(|_| self.told.insert(client))?;
         Some(self.report(era))
@@ -161,7 +161,7 @@ impl Server {
         self.new_era().is_some()
     }
 
-    /// The era that begins, if it is not noted.
+    /// The era that begins, unless it is noted.
     fn new_era(&self) -> Option<Era> {
         let sign = self.incarnation.to_string();
         let noted =
@@ -170,7 +170,7 @@ impl Server {
         (!noted).then_some(Era { number, sign })
     }
 
-    /// Takes a call of a client; its answers, if there are any now.
+    /// Accepts a call of a client. Returns its answers, if there are any now.
     pub(crate) fn calls(
         &mut self,
         client: usize,
@@ -204,7 +204,8 @@ impl Server {
         self.flavour == Flavour::Watching && now_ms >= incarnation.renewed_ms + incarnation.ttl_ms
     }
 
-    /// Carries out a call of a client at a time. `gap` lies between this batch and the one before.
+    /// Carries out a call of a client at a time. `gap` is the distance of this batch from the one
+    /// before.
     pub(crate) fn call(&mut self, client: usize, now_ms: u64, gap: u64, call: Call) -> Answer {
         match call {
             Call::Register { identity, nonce, ttl_ms, asked_at } => {
@@ -224,7 +225,7 @@ impl Server {
             Call::Append(Append { host, .. }) | Call::Renew { host, .. }
                 if self.is_another(host, client) =>
             {
-                // Its number was given out once more after history was lost.
+                // Its number was used again after history was lost.
                 Answer::Fenced { host, why: "it is somebody else".to_owned() }
             }
             Call::Append(append) => self.append(now_ms, gap, append),
@@ -238,7 +239,7 @@ impl Server {
         }
     }
 
-    /// Whether a number was given out twice, and belongs to another client now.
+    /// Whether a number was used twice, and belongs to another client now.
     fn is_another(&self, host: HostId, client: usize) -> bool {
         let twice = host.0 <= self.lost_hosts;
         twice && self.hosts.get(&host).is_some_and(|mine| mine.client != client)
@@ -299,7 +300,7 @@ impl Server {
             self.cursors.insert(client, self.head);
             return Answer::Batches(self.log.clone());
         };
-        // It is given batches again when it has read what it lacks.
+        // It receives batches again once it has read those that it lacks.
         self.cursors.remove(&client);
         let covers = |stored: &Stored| stored.position > read.position;
         if self.stored.as_ref().is_some_and(covers) {
@@ -333,7 +334,7 @@ impl Server {
                 fenced("somebody else appends in its name, or it has ended")
             };
         }
-        // A call that was repeated on the way, and overtaken by the next one.
+        // A call that was repeated on the way, and arrived after the next one.
         let earlier = self.log.iter().find(|placed| {
             (placed.host, placed.sequence) == (host, sequence) && placed.body == body
         });
@@ -394,7 +395,7 @@ impl Server {
         Answer::Renewed { asked_at, ttl_ms, head: self.head, hosts: alive.collect() }
     }
 
-    /// What a client that follows was not given yet.
+    /// The batches that a following client has not received yet.
     pub(crate) fn push(&mut self, client: usize) -> Option<Answer> {
         let cursor = self.cursors.get_mut(&client)?;
         if self.stored.as_ref().is_some_and(|stored| stored.position > *cursor) {

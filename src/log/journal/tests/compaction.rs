@@ -1,9 +1,9 @@
-//! Compaction: stopped at every byte and step, nothing is lost.
+//! Compaction loses nothing, even when stopped at any byte and step.
 
 use super::disk::fault;
 use super::*;
 
-/// What a journal holds: the revision of the snapshot, and that of the last record.
+/// The content of a journal: the revision of the snapshot, and that of the last record.
 fn content(opened: &Opened) -> (u64, u64) {
     let first = opened.snapshot.as_ref().unwrap().revision.0;
     assert_eq!(opened.snapshot, Some(snapshot(first)));
@@ -12,8 +12,8 @@ fn content(opened: &Opened) -> (u64, u64) {
     (first, last)
 }
 
-/// Tries `work` on a copy of a journal with every budget until it is no longer stopped; `check`
-/// sees each journal as it was left, and what was said of the work.
+/// Tries `work` on a copy of a journal with every budget until it is no longer stopped. `check`
+/// gets each journal as it was left, and the result of the work.
 fn stopped_everywhere(
     dir: &Path,
     work: impl Fn(&mut Journal, &Path) -> io::Result<()>,
@@ -22,8 +22,8 @@ fn stopped_everywhere(
     stopped_every(1, dir, work, check)
 }
 
-/// The same, but with every byte only at the beginning and at the end; between them, zeros are
-/// written over the spare file.
+/// The same, but stops at every byte only at the beginning and at the end; between them, the work
+/// writes zeros over the spare file.
 fn stopped_every(
     step: u64,
     dir: &Path,
@@ -99,7 +99,7 @@ fn a_compaction_that_fails_anywhere_leaves_the_journal_in_use() {
     });
 }
 
-/// The mark of the other file is in place, and the disk reports that it is not.
+/// The other file's mark is in place, but the disk reports that it is not.
 #[test]
 fn a_compaction_whose_commit_fails_leaves_the_other_file_out_of_use() {
     let dir = used();
@@ -185,7 +185,7 @@ fn an_append_that_fails_anywhere_is_overwritten_by_the_next() {
         if done.is_ok() {
             return;
         }
-        // Shorter than what failed.
+        // Shorter than the records that failed.
         journal.append_all(&records(9..10)).unwrap();
         assert_eq!(content(&open(dir.path())), (5, 9));
     });
@@ -194,7 +194,7 @@ fn an_append_that_fails_anywhere_is_overwritten_by_the_next() {
 #[test]
 fn a_torn_tail_whose_cutting_is_killed_stays_a_torn_tail() {
     let (dir, mut journal) = begun();
-    // A record of some pages, without its last byte.
+    // A record of several pages, without its last byte.
     let long = Record { outcomes: vec![granted(1); 200], ..record(1) };
     journal.append_all(&[long]).unwrap();
     assert!(journal.appended() > 4 * file::PAGE);

@@ -1,8 +1,8 @@
-//! Files that were cut or changed: what was written is found, or the damage is.
+//! Cut or changed files: recovery finds either the records or the damage.
 
 use super::*;
 
-/// A small journal with four records, its bytes, and where each record ends.
+/// A small journal with four records, its bytes, and the end of each record.
 fn small() -> (TempDir, Vec<u8>, Vec<usize>) {
     let (dir, mut journal) = begun();
     let mut ends = vec![journal.live.as_ref().unwrap().end as usize];
@@ -36,7 +36,7 @@ fn cut_at_any_byte_it_holds_exactly_the_records_that_were_whole() {
         let torn = &bytes[ends[kept - 1]..cut];
         let written = torn.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         assert_eq!(opened.torn_bytes, written as u64, "cut at {cut}");
-        // The tail is gone for good, and what is appended next stands in its place.
+        // The tail is gone for good, and the next record takes its place.
         let next = record(kept as u64);
         let mut journal = opened.journal;
         journal.append_all(std::slice::from_ref(&next)).unwrap();
@@ -75,7 +75,7 @@ fn a_file_that_was_truncated_is_damaged_wherever() {
     }
 }
 
-/// The ways to change one byte that are tried.
+/// The changes of one byte to try.
 fn changes(byte: u8) -> impl Iterator<Item = u8> {
     let changes = [byte ^ 1, byte ^ 0x20, byte ^ 0x80, !byte, 0];
     changes.into_iter().filter(move |change| *change != byte)
@@ -92,7 +92,7 @@ fn no_change_of_a_byte_is_taken_for_other_content() {
             bytes[at] = change;
             fs::write(&live, &bytes).unwrap();
             if at == trailer && change == 0 {
-                // A last record without trailer is what a kill leaves.
+                // A last record without a trailer is the trace of a kill.
                 let opened = open(dir.path());
                 assert_eq!(opened.records, records(1..4));
                 assert_eq!(opened.torn_bytes as usize, ends[4] - ends[3] - 1);
@@ -100,7 +100,7 @@ fn no_change_of_a_byte_is_taken_for_other_content() {
             }
             let (path, offset, _) = damage(dir.path());
             assert_eq!(path, live);
-            // Where its record begins, or somewhere in what its length claims.
+            // Where its record begins, or within the bytes that its length claims.
             assert!(offset <= ends[4] as u64, "{at}: found at {offset}");
             assert_eq!(fs::read(&live).unwrap(), bytes, "a damaged file was changed");
         }
@@ -130,7 +130,7 @@ fn a_byte_behind_the_last_record_loses_nothing() {
 
 #[test]
 fn no_changed_byte_brings_back_records_from_before_a_compaction() {
-    // As a kill between the two marks leaves it: both files are in use, one of them is older.
+    // As after a kill between the two marks: both files are in use, one of them older.
     let (dir, mut journal) = begun();
     journal.append_all(&records(1..3)).unwrap();
     let older = fs::read(file::path(dir.path(), 0)).unwrap();
@@ -176,7 +176,7 @@ fn a_revision_that_is_missing_is_damage() {
     assert!(error.ends_with("revision 4 stands where 3 belongs"), "{error}");
 }
 
-/// A journal with one record whose JSON is this.
+/// A journal with one record that has this JSON.
 fn with_payload(json: &serde_json::Value) -> TempDir {
     let (dir, mut journal) = begun();
     let live = journal.live.as_mut().unwrap();
@@ -277,13 +277,13 @@ fn damage_is_reported_with_the_last_writer_if_readable() {
     let records_begin = journal.live.as_ref().unwrap().begin as usize;
     zero(first.path(), 0, records_begin, records_begin + 40);
     assert_eq!(damage(first.path()).2, Some(origin()));
-    // A power cut that lost the first page of the file in use: the other one still tells.
+    // A power cut lost the first page of the file in use; the other one still has the origin.
     journal.compact(&snapshot(3), &origin(), 5, 0).unwrap();
     journal.append_all(&records(4..6)).unwrap();
     let second = copy(dir.path());
     zero(second.path(), 1, 0, 100);
     assert_eq!(damage(second.path()).2, Some(origin()));
-    // But what an older boot wrote never speaks for what this one wrote.
+    // But a file of an older boot never describes this boot's.
     journal.compact(&snapshot(5), &other_origin(), 5, 0).unwrap();
     journal.append_all(&records(6..7)).unwrap();
     let third = copy(dir.path());

@@ -1,4 +1,4 @@
-//! A full disk refuses newcomers, and nobody else.
+//! A full disk refuses only new requests.
 
 use std::process::Command as Program;
 
@@ -35,7 +35,7 @@ fn a_full_disk_refuses_newcomers_and_still_takes_ends() {
     // A compaction makes room on the same full disk: the records shrink to a snapshot.
     journal.compact(&snapshot(revision), &origin(), 5, reserve).unwrap();
     journal.admit(each, reserve + each).unwrap();
-    // All that was promised can be written.
+    // Everything that was promised can be written.
     while reserve >= each {
         revision += 1;
         reserve -= each;
@@ -101,7 +101,7 @@ fn full_disk() {
         return;
     }
     let dir = PathBuf::from(std::env::var_os(DISK).unwrap());
-    // 3 MiB: two files of 1 MiB, and the rest is somebody else's.
+    // 3 MiB: two files of 1 MiB, and the rest belongs to others.
     let mut journal = Journal::open(&dir).unwrap().journal;
     journal.compact(&snapshot(0), &origin(), 5, 0).unwrap();
     let ballast = fs::File::create(dir.join("ballast")).unwrap();
@@ -119,7 +119,7 @@ fn full_disk() {
         journal.append_all(&[record(revision)]).unwrap();
     };
     assert_eq!(no_room.error.kind(), io::ErrorKind::StorageFull, "{no_room}");
-    // Admitted ones fill the file; that the disk was full has cost none of it.
+    // Admitted requests fill the file; the full disk has cost none of it.
     assert!(reserve > FILE_BYTES / 3, "{reserve}");
     for _ in 0..10 {
         journal.compact(&snapshot(revision), &origin(), 5, reserve).unwrap();

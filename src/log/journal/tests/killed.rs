@@ -1,4 +1,4 @@
-//! A real process that is really killed.
+//! Kills a real process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -23,7 +23,7 @@ fn records_appended_before_the_writer_was_killed_are_found() {
         let mut lines = said.lines().map_while(Result::ok);
         let number =
             |line: String| line.strip_prefix("appended ").map(|n| n.parse::<u64>().unwrap());
-        // Some time after so many of its words it is killed; it may say more until then.
+        // It is killed some time after this many lines, and may print more until then.
         let mut appended: Vec<u64> =
             lines.by_ref().filter_map(number).take(1 + 37 * round).collect();
         writer.kill().unwrap();
@@ -57,7 +57,7 @@ fn writer() {
         if journal.wants_compaction() {
             journal.compact(&snapshot(next - 1), &origin(), 5, 100).unwrap();
         }
-        // Batches of several pages among them.
+        // Some batches have several pages.
         let size = if next.is_multiple_of(5) { 60 } else { 1 + next % 3 };
         journal.append_all(&records(next..next + size)).unwrap();
         next += size;

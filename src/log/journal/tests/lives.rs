@@ -1,4 +1,4 @@
-//! Random lives of requests in a real table: what is written of them fits the room they got.
+//! Random lives of requests in a real table: the records about them fit into their room.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::{Release, Table};
 
-/// What may happen next; numbers choose among those that can.
+/// The possible next steps; the numbers choose among the candidates.
 #[derive(Clone, Debug)]
 enum Step {
     Ask { owner: u64, items: Vec<(u8, u64)>, canal: bool, provisional: bool },
@@ -46,7 +46,7 @@ fn ask(n: u64, owner: u64, items: &[(u8, u64)], canal: bool, provisional: bool) 
     };
     let mut wanted = BTreeMap::new();
     for (key, count) in items {
-        // Either kind has keys of its own.
+        // Each kind has separate keys.
         let key = Key::new(&format!("{}{canal}", "k".repeat(*key as usize * 100 + 1))).unwrap();
         wanted.insert(key, Ask::slots(*count, Some(view(*count))));
     }
@@ -55,7 +55,7 @@ fn ask(n: u64, owner: u64, items: &[(u8, u64)], canal: bool, provisional: bool) 
     Request { owner, items, provisional, ..asked(n) }
 }
 
-/// The change that a step is in this table, if it can be one.
+/// The change that a step makes in this table, if any.
 fn change(table: &Table, step: &Step, moves: &mut BTreeMap<RequestId, u32>) -> Option<Change> {
     let waiting: Vec<_> = table.waiters().map(|waiter| waiter.id).collect();
     let held: Vec<_> = table.holds().cloned().collect();
@@ -73,7 +73,7 @@ fn change(table: &Table, step: &Step, moves: &mut BTreeMap<RequestId, u32>) -> O
             let request = any_of(which)?;
             let before = moves.entry(request).or_default();
             *before += 1;
-            // More often is more than is counted in.
+            // Further moves exceed the counted room.
             if *before > 3 {
                 return None;
             }

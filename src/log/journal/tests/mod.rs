@@ -21,7 +21,7 @@ use crate::core::{
 };
 use crate::log::RecordRef;
 
-/// The files of these tests: short, so that much of them can be tried.
+/// The size of these tests' files: small, so that tests can try much of them.
 const SIZE: u64 = 8192;
 
 fn origin() -> Origin {
@@ -32,7 +32,7 @@ fn other_origin() -> Origin {
     Origin { boot_id: "an-older-boot".into(), ..origin() }
 }
 
-/// A table after so many entries: every one stored a view.
+/// A table after this many entries, each of which stored a size.
 fn snapshot(revision: u64) -> Snapshot {
     let key = Key::new(&format!("after/{revision}")).unwrap();
     Snapshot {
@@ -61,7 +61,7 @@ impl Journal {
     }
 }
 
-/// The record of a revision: always the same, of several kinds.
+/// The record of a revision: always the same for one revision, with several kinds.
 fn record(revision: u64) -> Record {
     let request = RequestId(revision);
     let frame = FrameId(revision);
@@ -123,7 +123,7 @@ fn open(dir: &Path) -> Opened {
     try_open(dir).unwrap()
 }
 
-/// A directory in memory where there is one: these tests make thousands.
+/// A directory in memory if possible: these tests create thousands.
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -227,14 +227,14 @@ fn a_discarded_journal_is_moved_aside_and_a_new_one_begins() {
     drop(journal);
     let content = fs::read(file::path(dir.path(), 0)).unwrap();
     let moved = Journal::discard(dir.path()).unwrap();
-    // The file in use goes last.
+    // The file in use comes last.
     let stem = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
     assert!(stem(&moved[0]).starts_with("journal.1.discarded-"), "{moved:?}");
     assert!(stem(&moved[1]).starts_with("journal.0.discarded-"), "{moved:?}");
     assert_eq!(moved.len(), 2);
     assert_eq!(fs::read(&moved[1]).unwrap(), content);
     assert_eq!(open(dir.path()).snapshot, None);
-    // Another one within the same second takes nothing's name.
+    // Another one within the same second overwrites no name.
     let again = Journal::discard(dir.path()).unwrap();
     assert_eq!(names(dir.path()).len(), 4);
     assert!(again.iter().all(|path| !moved.contains(path)));
@@ -269,7 +269,7 @@ fn vanished_files_are_noticed_and_recreated() {
     assert!(!journal.vanished());
     fs::remove_dir_all(&dir).unwrap();
     assert!(journal.vanished());
-    // No directory: as it was, and still open for appending.
+    // No directory: unchanged, and still open for appending.
     assert!(journal.recreate(&dir, &snapshot(2), &origin(), 5, 0).is_err());
     journal.append_all(&records(3..4)).unwrap();
     fs::create_dir(&dir).unwrap();

@@ -1,4 +1,4 @@
-//! Random doings on a journal, against a model: a snapshot and a list of records.
+//! Random actions on a journal, against a model: a snapshot and a list of records.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -8,17 +8,17 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Doing {
-    /// Appends so many records, each with so many outcomes.
+    /// Appends this many records, each with this many outcomes.
     Append(u64, usize),
     Admit(u64),
     Compact,
     Recreate,
     Reopen,
-    /// The next doing fails after so many bytes and steps, and the program goes on.
+    /// The next action fails after this many bytes and steps, and the program continues.
     Fail(u64),
-    /// The next doing is killed there, and the journal opened anew.
+    /// The next action is killed there, and the journal is opened again.
     Kill(u64),
-    /// Nothing can be allocated any more, or again.
+    /// Allocation fails from now on, or works again.
     Disk(bool),
 }
 
@@ -36,7 +36,7 @@ fn doing() -> impl Strategy<Value = Doing> {
     ]
 }
 
-/// A journal, and what it must hold.
+/// A journal, and its expected content.
 struct World {
     dir: TempDir,
     journal: Journal,
@@ -57,7 +57,7 @@ impl World {
         Ok(())
     }
 
-    /// Does it; with a budget, it may be stopped in the middle.
+    /// Performs an action; with a budget, it may be stopped in the middle.
     fn act(&mut self, doing: &Doing, budget: Option<u64>) -> io::Result<()> {
         let (last, batch) = (self.last(), self.batch(doing));
         let (dir, journal) = (self.dir.path(), &mut self.journal);
@@ -81,7 +81,7 @@ impl World {
         (last + 1..=last + count).map(record).collect()
     }
 
-    /// What was to come of it has come.
+    /// Updates the model for an action that succeeded.
     fn advance(&mut self, doing: &Doing) {
         let (last, batch) = (self.last(), self.batch(doing));
         self.records.extend(batch);
@@ -90,8 +90,7 @@ impl World {
         }
     }
 
-    /// Opens the journal that a kill left: what was there before, and any beginning of what was
-    /// to come.
+    /// Opens the journal after a kill: it has the earlier content, and any prefix of the new.
     fn revive(&mut self, doing: &Doing) -> TestCaseResult {
         let opened = open(self.dir.path());
         self.journal = opened.journal;
@@ -123,7 +122,7 @@ proptest! {
                 Doing::Reopen => world.journal = open(world.dir.path()).journal,
                 Doing::Fail(budget) => {
                     let Some(next) = doings.next() else { break };
-                    // What failed is tried again, as the daemon does.
+                    // Repeats a failed action, as the daemon does.
                     if world.act(next, Some(*budget)).or_else(|_| world.act(next, None)).is_ok() {
                         world.advance(next);
                     }

@@ -1,6 +1,7 @@
-//! Where an etcd is and how to come in: `etcd://user:password@host:2379,host:2379/prefix`.
+//! The address of an etcd and the credentials for it:
+//! `etcd://user:password@host:2379,host:2379/prefix`.
 //!
-//! Invariant: no text that is made of an [`Address`] shows the password.
+//! Invariant: no text made from an [`Address`] shows the password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,14 +16,14 @@ const PREFIX: &str = "/canal";
 /// The port if the address names none.
 const PORT: u16 = 2379;
 
-/// Where an etcd is and how to come in.
+/// The address of an etcd and the credentials for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     /// `host:port` of each member; at least one.
     pub(crate) endpoints: Vec<String>,
     pub(crate) user: Option<User>,
     pub(crate) tls: Option<Tls>,
-    /// Of all keys; begins and ends with `/`.
+    /// The prefix of all keys; begins and ends with `/`.
     pub(crate) prefix: String,
 }
 
@@ -38,46 +39,46 @@ impl fmt::Debug for User {
     }
 }
 
-/// Files in PEM.
+/// Files in PEM format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tls {
-    /// The authorities that are trusted; those of the system if there are none.
+    /// The trusted authorities; those of the system if `None`.
     pub(crate) authorities: Option<PathBuf>,
-    /// The certificate that canal shows, and its key.
+    /// The certificate that canal presents, and its key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why an address of an etcd is none.
+/// Why an address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Neither of the two schemes.
+    /// It has neither of the two schemes.
     #[error("an address of etcd begins with etcd:// or, for TLS, with etcds://")]
     Scheme,
-    /// There is no host.
+    /// It names no host.
     #[error("names no host: etcd://host:2379/prefix")]
     NoHost,
-    /// Not a host, or not a port.
+    /// Part of it is no valid host or port.
     #[error("`{0}` is not host:port")]
     Host(String),
     /// A name without a password.
     #[error("names a user without a password: etcd://user:password@host")]
     NoPassword,
-    /// What stands after a `%` is not two hexadecimal digits, or makes no text.
+    /// A `%` without two hexadecimal digits, or digits that are not text.
     #[error("has a % that is not followed by two hexadecimal digits of a text (% itself is %25)")]
     Percent,
-    /// There is no such parameter.
+    /// A parameter that does not exist.
     #[error("has an unknown parameter `{0}`; there are cacert, cert and key")]
     Parameter(String),
-    /// A parameter twice.
+    /// A repeated parameter.
     #[error("has the parameter `{0}` twice")]
     Twice(String),
-    /// A parameter of TLS without TLS.
+    /// A TLS parameter without TLS.
     #[error("has the parameter `{0}`, which needs etcds://")]
     NoTls(String),
-    /// One of a pair.
+    /// A certificate without its key, or a key without its certificate.
     #[error("needs both of cert= and key=, or none")]
     HalfIdentity,
-    /// A password with a `/` or a `?` would be torn in two; none of it is shown.
+    /// A `/` or a `?` in a password would split it; the error shows no part of it.
     #[error("has an @ behind a / or ? (in a password they are %2F and %3F, elsewhere @ is %40)")]
     At,
     /// A fragment.

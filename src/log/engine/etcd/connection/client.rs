@@ -1,7 +1,7 @@
 //! A connection to one member of an etcd.
 //!
-//! Invariant: every call ends within the bound on one call. A connection that is lost stays lost:
-//! the next one may lead to another history, which is checked first.
+//! Invariant: every call ends within the bound on one call. A lost connection stays lost: the next
+//! one may lead to another history, which is checked first.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +29,11 @@ use super::witness::Witness;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How often a silent connection is tried. etcd closes those that are tried more often than every
-/// 5 s (`--grpc-keepalive-min-time`).
+/// How often to ping a silent connection. etcd closes those that are pinged more often than every 5
+/// s (`--grpc-keepalive-min-time`).
 const PING_EVERY: Duration = Duration::from_secs(10);
 
-/// How long a tried connection may be silent.
+/// How long a connection may be silent after a ping.
 const PING_WITHIN: Duration = Duration::from_secs(5);
 
 /// The bound on one call before a time to live is known. etcd itself gives up on a proposal after
@@ -49,7 +49,7 @@ impl CallTimeout {
         Self(Arc::new(AtomicU64::new(u64::try_from(CALL_MAX.as_millis()).unwrap_or(u64::MAX))))
     }
 
-    /// A call that takes a third of the time to live has failed: there must be time for another.
+    /// A call that takes a third of the time to live has failed, so that there is time for another.
     pub(crate) fn suit(&self, ttl_ms: u64) {
         let max = u64::try_from(CALL_MAX.as_millis()).unwrap_or(u64::MAX);
         self.0.store((ttl_ms / 3).clamp(500, max), Ordering::Relaxed);
@@ -128,19 +128,19 @@ impl Client {
         Ok(Self { channel, user, token: Arc::default(), patience, witness })
     }
 
-    /// Bounds calls by a time to live from now on, those of later connections too.
+    /// Bounds calls by a time to live from now on, on later connections too.
     pub(crate) fn suit(&self, ttl_ms: u64) {
         self.patience.suit(ttl_ms);
     }
 
-    /// One question, one answer.
+    /// Sends one question and returns its answer.
     pub(crate) async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A, EtcdError>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
         match self.ask_once(path, question.clone()).await {
-            // It was not carried out.
+            // The call was not carried out.
             Err(EtcdError::Token) => {
                 self.log_in().await?;
                 self.ask_once(path, question).await.map_err(no_token)
@@ -155,12 +155,12 @@ impl Client {
         Ok(done)
     }
 
-    /// What the member says of itself.
+    /// The member's report about itself.
     pub(crate) async fn status(&self) -> Result<MemberStatus, EtcdError> {
         self.ask("/etcdserverpb.Maintenance/Status", Nothing {}).await
     }
 
-    /// A stream of questions, a stream of answers. Ended by etcd when its member sees no leader.
+    /// A stream of questions and a stream of answers. etcd ends it when its member sees no leader.
     pub(crate) async fn stream<Q, A>(
         &self,
         path: &'static str,
@@ -195,7 +195,7 @@ impl Client {
         let Some(User { name, password }) = self.user.clone() else {
             return Ok(());
         };
-        // Without the old token: etcd would refuse it here too.
+        // Without the old token, which etcd would refuse here too.
         let question = Request::new(Authenticate { name, password });
         let asked = self.unary("/etcdserverpb.Auth/Authenticate", question);
         let Authenticated { token } = match asked.await {
@@ -249,7 +249,7 @@ impl Client {
     }
 }
 
-/// A token that etcd gave and does not accept: without a user there never was one.
+/// The error for a token that etcd issued and does not accept. Without a user there is no token.
 fn no_token(error: EtcdError) -> EtcdError {
     match error {
         EtcdError::Token => EtcdError::Away("etcd does not accept the token that it gave".into()),
@@ -306,6 +306,6 @@ fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdEr
     EtcdError::Away(format!("etcd at {endpoint}: {why}"))
 }
 
-/// Of a member that is spoken to without TLS.
+/// The message for a member that is contacted without TLS.
 pub(crate) const CLOSES_AT_ONCE: &str =
     "closes the connection at once; if it speaks TLS, write etcds://";

@@ -1,4 +1,4 @@
-//! The errors of etcd, and what each means for the caller.
+//! The errors of etcd, and their meaning for the caller.
 
 use std::error::Error;
 
@@ -6,14 +6,14 @@ use tonic::{Code, Status};
 
 use crate::log::engine::Outage;
 
-/// Why a call was not carried out, or is not known to have been.
+/// Why a call was not carried out, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EtcdError {
-    /// Connect again; perhaps to another member.
+    /// Connect again, perhaps to another member.
     Away(String),
-    /// Somebody has to do something about it.
+    /// A person has to act.
     Refused { why: String, hint: Option<String> },
-    /// The revision that was asked for has been compacted, or is not there yet.
+    /// The requested revision has been compacted, or does not exist yet.
     OtherRevision,
     /// The token has expired, or the users were changed: log in again.
     Token,
@@ -44,7 +44,7 @@ impl From<EtcdError> for Outage {
             EtcdError::OtherRevision => Self::unreachable("etcd compacts too early"),
             EtcdError::Token => Self::unreachable("etcd does not accept the token that it gave"),
             EtcdError::NoLease => Self::unreachable("a lease of etcd's ended early"),
-            // What was asked can wait: somebody makes room, or etcd does by itself.
+            // The call can wait: an operator makes room, or etcd itself does.
             EtcdError::Full => {
                 Self { why: FULL.to_owned(), hint: Some(ROOM.to_owned()), refused: false }
             }
@@ -59,10 +59,10 @@ pub(crate) const FULL: &str = "etcd is full and takes nothing in";
 pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then `etcdctl alarm disarm`; \
      see --auto-compaction-retention and --quota-backend-bytes of etcd";
 
-/// What etcd says when its quota is used up.
+/// etcd's message when its quota is used up.
 const NO_SPACE: &str = "database space exceeded";
 
-/// The texts are those of `api/v3rpc/rpctypes/error.go` of etcd.
+/// The texts come from `api/v3rpc/rpctypes/error.go` of etcd.
 impl From<Status> for EtcdError {
     fn from(status: Status) -> Self {
         let said = status.message().trim_start_matches("etcdserver: ").to_owned();
@@ -98,7 +98,7 @@ impl From<Status> for EtcdError {
     }
 }
 
-/// What etcd reports, or the library that speaks gRPC in its name.
+/// The report of etcd, or of its gRPC library, in plain words.
 fn in_plain_words(said: &str) -> String {
     let has = |words: &str| said.contains(words);
     let plain = match said {
@@ -108,7 +108,7 @@ fn in_plain_words(said: &str) -> String {
         _ if has("too many requests") => "etcd has too much to do",
         _ if has("server stopped") || has("stopping") => "etcd shuts down",
         "" => LOST,
-        // Of the library, not of etcd.
+        // From the library, not from etcd.
         _ if has("h2 ") || has("http2") || has("grpc") || has("HTTP") || has("transport") => LOST,
         _ => return format!("etcd says: {said}"),
     };
@@ -119,12 +119,12 @@ fn in_plain_words(said: &str) -> String {
 /// The message for an etcd that takes too long.
 pub(crate) const SILENT: &str = "etcd does not answer";
 
-/// How the message begins when the connection broke.
+/// The beginning of the message for a broken connection.
 pub(crate) const LOST: &str = "the connection to etcd is lost";
 
 fn lost(status: &Status) -> EtcdError {
     let why = cause(status);
-    // With TLS 1.3 a client learns after the handshake that its certificate is refused.
+    // With TLS 1.3, a client learns only after the handshake that its certificate is refused.
     certificate(&why).unwrap_or_else(|| {
         tracing::debug!("{LOST}: {why}");
         let silent = why.contains("keep-alive") || why.contains("timed out");
@@ -132,7 +132,7 @@ fn lost(status: &Status) -> EtcdError {
     })
 }
 
-/// A certificate that does not fit and has to be replaced by a person.
+/// The error for an invalid certificate, which a person must replace.
 pub(crate) fn certificate(why: &str) -> Option<EtcdError> {
     let concerns = why.contains("ertificate") || why.contains("UnknownCA");
     concerns.then(|| {

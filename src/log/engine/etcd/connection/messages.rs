@@ -1,8 +1,7 @@
-//! The messages of etcd's interface that are used here, and of these the fields that are used.
+//! The messages of etcd's interface that canal uses, with the fields that it uses.
 //!
-//! Written down by hand from `rpc.proto` and `kv.proto` of etcd 3.4, so that building needs no
-//! protoc; fields that are left out are skipped by the decoder. The numbers are etcd's and never
-//! change.
+//! Written by hand from `rpc.proto` and `kv.proto` of etcd 3.4, so that a build needs no protoc;
+//! the decoder skips omitted fields. The numbers are etcd's and never change.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -58,7 +57,7 @@ pub(crate) struct Ranged {
     pub(crate) kvs: Vec<KeyValue>,
     #[prost(bool, tag = "3")]
     pub(crate) more: bool,
-    /// How many keys there are, whatever the limit.
+    /// The number of keys, regardless of the limit.
     #[prost(int64, tag = "4")]
     pub(crate) count: i64,
 }
@@ -275,21 +274,21 @@ pub(crate) struct Authenticated {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Status {
-    /// Is filled in before the indexes are read.
+    /// Filled in before the indexes are read.
     #[prost(message, optional, tag = "1")]
     pub(crate) header: Option<Header>,
     #[prost(string, tag = "2")]
     pub(crate) version: String,
-    /// The bytes that its files take.
+    /// The size of its files, in bytes.
     #[prost(int64, tag = "3")]
     pub(crate) db_size: i64,
     /// 0: it knows of none.
     #[prost(uint64, tag = "4")]
     pub(crate) leader: u64,
-    /// Of the last entry of raft's log that is known to be committed.
+    /// The last entry of raft's log that is known to be committed.
     #[prost(uint64, tag = "5")]
     pub(crate) raft_index: u64,
-    /// Of the last entry that this member has applied.
+    /// The last entry that this member has applied.
     #[prost(uint64, tag = "7")]
     pub(crate) raft_applied_index: u64,
     /// Alarms, as text.

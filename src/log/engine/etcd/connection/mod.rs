@@ -1,4 +1,4 @@
-//! A connection to an etcd: its address, its messages, transactions and watches, and what goes wrong.
+//! A connection to an etcd: its address, messages, transactions, watches and errors.
 //!
 //! Invariant: every call ends within the bound on one call.
 

@@ -1,4 +1,4 @@
-//! The parts that transactions are put together from.
+//! The parts of transactions.
 
 use super::messages::{
     Compare, DeleteRange, KeyValue, Operand, Operation, Put, Range, Relation, Request, Response,
@@ -51,7 +51,7 @@ fn compare(key: Vec<u8>, relation: Relation, target: Target, operand: Operand) -
     Compare { relation, target, key, operand: Some(operand) }
 }
 
-/// The key has been put so often since it was made; 0: it is not there.
+/// The key has been put this many times since its creation; 0: it does not exist.
 pub(crate) fn version_is(key: Vec<u8>, version: i64) -> Compare {
     compare(key, Relation::Equal, Target::Version, Operand::Version(version))
 }
@@ -60,7 +60,7 @@ pub(crate) fn is_there(key: Vec<u8>) -> Compare {
     compare(key, Relation::Greater, Target::Version, Operand::Version(0))
 }
 
-/// The key was last put at this revision; 0: it is not there.
+/// The key was last put at this revision; 0: it does not exist.
 pub(crate) fn revision_is(key: Vec<u8>, revision: i64) -> Compare {
     compare(key, Relation::Equal, Target::ModRevision, Operand::ModRevision(revision))
 }
@@ -74,8 +74,8 @@ pub(crate) fn value_is(key: Vec<u8>, value: Vec<u8>) -> Compare {
     compare(key, Relation::Equal, Target::Value, Operand::Value(value))
 }
 
-/// A transaction that only reads: all at one revision, after everything that was answered before
-/// it was asked.
+/// A read-only transaction: everything at one revision, which includes everything that was answered
+/// before this call.
 pub(crate) fn reads(ranges: impl IntoIterator<Item = Range>) -> Txn {
     Txn { success: ranges.into_iter().map(get).collect(), ..Txn::default() }
 }
@@ -90,7 +90,7 @@ impl TxnDone {
         self.header.as_ref().map_or(0, |header| header.raft_term)
     }
 
-    /// What its ranges found, in order; `more` says that a limit cut one off.
+    /// The results of its ranges, in order. `more` is set if a limit cut one off.
     pub(crate) fn found<const N: usize>(self) -> [RangeResult; N] {
         let mut ranged = self.responses.into_iter().filter_map(|outcome| match outcome.response {
             Some(Response::Range(ranged)) => {
@@ -102,7 +102,7 @@ impl TxnDone {
     }
 }
 
-/// What a range found.
+/// The result of a range.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RangeResult {
     pub(crate) kvs: Vec<KeyValue>,

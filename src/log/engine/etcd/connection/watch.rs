@@ -10,7 +10,7 @@ use super::transaction::end_of;
 
 const PATH: &str = "/etcdserverpb.Watch/Watch";
 
-/// Tells every put below a prefix from a revision on, in the order of revisions.
+/// Reports every put below a prefix from a revision on, in the order of revisions.
 #[derive(Debug)]
 pub(crate) struct Watch {
     answers: Streaming<Watched>,
@@ -39,12 +39,12 @@ impl Watch {
             key: prefix,
             start_revision: revision,
             progress_notify: true,
-            // Batches are deleted when a snapshot covers them, which is no news.
+            // Batches are deleted when a snapshot covers them; readers need no event for that.
             filters: vec![Filter::NoDelete as i32],
             fragment: true,
         };
         let ask = WatchRequest { ask: Some(WatchAsk::Create(create)) };
-        // The watch lasts as long as the questions.
+        // The watch ends when the stream of questions ends.
         let asks = tokio_stream::once(ask).chain(tokio_stream::pending());
         let mut answers = client.stream(PATH, asks).await?;
         let created = client.within(answers.message()).await?;
@@ -52,7 +52,7 @@ impl Watch {
         Ok(Self { answers })
     }
 
-    /// What comes next; perhaps nothing. Waits for as long as it takes.
+    /// The next puts, perhaps none. Waits without a limit.
     pub(crate) async fn next(&mut self) -> Result<Vec<KeyValue>, EtcdError> {
         let answer = unless_canceled(self.answers.message().await?)?;
         let puts = answer.events.into_iter().filter(|event| event.kind == 0);
@@ -60,7 +60,7 @@ impl Watch {
     }
 }
 
-/// With a token that was given just now it is not the token.
+/// With a token that was just issued, the error is not the token's.
 fn forbidden(error: EtcdError) -> EtcdError {
     match error {
         EtcdError::Token => EtcdError::forbidden(),
@@ -72,7 +72,7 @@ fn unless_canceled(answer: Option<Watched>) -> Result<Watched, EtcdError> {
     match answer {
         None => Err(EtcdError::Away("etcd ended the watch".into())),
         Some(answer) if answer.compact_revision > 0 => Err(EtcdError::OtherRevision),
-        // The member gives the same reason when it does not know the token (any more).
+        // The member gives the same reason when it does not know the token, or no longer does.
         Some(answer) if answer.cancel_reason.contains("ermission") => Err(EtcdError::Token),
         Some(answer) if answer.canceled => {
             Err(EtcdError::Away(format!("etcd ended the watch: {}", answer.cancel_reason)))

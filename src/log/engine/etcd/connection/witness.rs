@@ -1,11 +1,11 @@
-//! What this daemon knows of an etcd from all its connections.
+//! This daemon's knowledge of an etcd from all its connections.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::log::engine::Era;
 
-/// What this daemon knows of the etcd from all its connections: the greatest revision that it has
+/// This daemon's knowledge of the etcd from all its connections: the greatest revision that it has
 /// seen, and the era at that time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Witness {
@@ -14,12 +14,12 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// The store has reached this revision.
+    /// Records that the store has reached this revision.
     pub(crate) fn reaches(&self, revision: i64) {
         self.revision.fetch_max(revision, Ordering::Relaxed);
     }
 
-    /// The log names the era of what was seen.
+    /// Records that the log names this era at a revision.
     pub(crate) fn settle(&self, revision: i64, era: Option<Era>) {
         self.revision.store(revision, Ordering::Relaxed);
         *self.era.lock().unwrap_or_else(PoisonError::into_inner) = era;
@@ -31,7 +31,7 @@ impl Witness {
     }
 }
 
-/// What a [`Witness`] knows.
+/// The knowledge in a [`Witness`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     pub(crate) revision: i64,

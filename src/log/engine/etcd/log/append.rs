@@ -1,10 +1,8 @@
-//! Appending a batch: one transaction, which also returns why it was not carried out.
-//!
-//! It compares only what the rules need. It does not compare the author's lease: an incarnation
-//! whose lease has run out has not ended until another host's batch says so, and until then its
-//! batches (releases above all) are valid. The deadline of the incarnation, not this comparison,
-//! prevents that it is granted a lock too late. The transaction compares no key that other appends
-//! write, so concurrent appends do not conflict.
+//! Appends a batch in one transaction, which also returns the reason if it was not carried out. It
+//! does not compare the author's lease: an incarnation whose lease has expired has not ended until
+//! another host's batch ends it, and until then its batches (above all, releases) are valid. Its
+//! deadline prevents a late grant. The transaction compares no key that other appends write, so
+//! concurrent appends do not conflict.
 
 use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{Compare, KeyValue, Operation, Txn};
@@ -15,7 +13,7 @@ use crate::log::engine::etcd::layout::{State, decode, encode, hash, position};
 use crate::log::engine::etcd::shared::{OwnIncarnation, Shared};
 use crate::log::engine::{Answer, Append, Ends, Evidence};
 
-/// The largest body that can be appended, in bytes: etcd takes requests of up to 1.5 MiB.
+/// The largest body of a batch, in bytes: etcd accepts requests of up to 1.5 MiB.
 pub const BODY_MAX: usize = 1 << 20;
 
 pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdError> {
@@ -36,7 +34,7 @@ pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdErr
 
 async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdError> {
     if let Some(Ends { evidence: Evidence::Silent { .. }, .. }) = append.ends {
-        // etcd expires leases itself; a host's silence as seen by another host proves nothing.
+        // etcd expires leases itself; one host's view of another's silence proves nothing.
         let Append { host, sequence, ends, .. } = *append;
         return Ok(Answer::Overtaken { host, sequence, ends });
     }
@@ -89,7 +87,7 @@ fn changes(
         put(keys.head(), Vec::new()),
     ];
     let ends = append.ends.map(|ends| ends.host);
-    // A transaction may touch a key once.
+    // A transaction may put a key only once.
     if ends != Some(append.host) {
         let body = hash(&append.body).to_string();
         let state = State { sequence: append.sequence, body, ttl_ms: own.ttl_ms };
@@ -107,7 +105,7 @@ fn questions(shared: &Shared, append: &Append) -> Vec<Operation> {
     [keys.name(append.host), keys.state(append.host), batch].map(|key| get(one(key))).into()
 }
 
-/// Why it was not carried out; `state` only if the appender has not ended.
+/// Why it was not carried out. `state` is `None` if the author has ended.
 fn verdict(
     append: &Append,
     state: Option<&KeyValue>,
@@ -131,7 +129,7 @@ fn verdict(
     Ok(if last.checked_add(1) == Some(sequence) {
         Answer::Overtaken { host, sequence, ends: append.ends }
     } else if last == sequence && body == hash(&append.body).to_string() {
-        // Covered by a snapshot meanwhile.
+        // A snapshot has covered it meanwhile.
         appended(kv)
     } else if last < sequence {
         fenced(format!("the log in etcd has lost batches of host {}", append.host))

@@ -4,12 +4,12 @@ use crate::log::engine::etcd::connection::messages::KeyValue;
 use crate::log::engine::etcd::layout::{Pointer, hash, position};
 use crate::log::engine::{Placed, Position, Read};
 
-/// How far was read.
+/// The position up to which a reader has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// Of the last batch, or of the snapshot; 0 before the first.
+    /// The position of the last batch, or of the snapshot; 0 before the first.
     pub(crate) position: Position,
-    /// The batch that was read there; `None` behind a snapshot and before the first.
+    /// The batch read there; `None` after a snapshot and before the first batch.
     pub(crate) read: Option<Read>,
 }
 
@@ -18,7 +18,7 @@ impl Cursor {
         Self { position: read.map_or(Position(0), |read| read.position), read }
     }
 
-    /// Behind a batch.
+    /// The cursor after a batch.
     pub(crate) fn behind(batch: &Placed) -> Self {
         let Placed { position, host, sequence, ref body } = *batch;
         Self { position, read: Some(Read { position, host, sequence, body: hash(body) }) }
@@ -33,9 +33,9 @@ pub(crate) enum CursorState {
     Compacted,
 }
 
-/// `batch` is what lies at the key of the batch that was read.
+/// `batch` is the value at the key of the batch that was read.
 ///
-/// The batch at the pointer's own position is never deleted before there is a newer pointer, so a
+/// The batch at the pointer's own position is deleted only after there is a newer pointer, so a
 /// reader that has read exactly up to it can be checked too.
 pub(crate) fn standing(
     cursor: &Cursor,

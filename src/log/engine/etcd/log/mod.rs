@@ -1,6 +1,6 @@
-//! The log in etcd: appending to it, reading it, and snapshots of it.
+//! The log in etcd: appending to it, reading it, and its snapshots.
 //!
-//! Invariant: a reader gets each batch once, in the order of positions, and none is left out.
+//! Invariant: a reader gets each batch once, in the order of positions, without a gap.
 
 pub(super) mod append;
 pub(super) mod cursor;

@@ -1,8 +1,8 @@
-//! Reading the log: first all that exists at one revision, then what follows from the next revision
-//! on.
+//! Reads the log: first everything that exists at one revision, then all batches from the next
+//! revision on.
 //!
-//! Invariant: each batch is delivered once, in the order of positions, and none is left out: either
-//! the range read has it, or the watch that begins at the revision after it.
+//! Invariant: each batch is delivered once, in the order of positions, without a gap: either the
+//! range read has it, or the watch that begins at the revision after it.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::log::engine::etcd::layout::{Pointer, decode, hash, position};
 use crate::log::engine::etcd::shared::Shared;
 use crate::log::engine::{Answer, Placed, Position, Read, Stored};
 
-/// How many batches are asked for at once.
+/// The number of batches per request.
 const PAGE: i64 = 256;
 
-/// How long the watch may be behind what a renewal saw before another one is made.
+/// How long the watch may be behind the head that a renewal saw before it is replaced.
 const LAG: Duration = Duration::from_secs(1);
 
-/// How often a read may be overtaken by a compaction of etcd's.
+/// How often a compaction by etcd may interrupt a read.
 const TRIES: usize = 8;
 
 pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
@@ -57,7 +57,7 @@ pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), Et
     }
 }
 
-/// Delivers what follows a cursor, as long as the log can be read on from it.
+/// Delivers the batches after a cursor while the log can be read from there.
 async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result<(), EtcdError> {
     loop {
         match watch(shared, &mut cursor, revision).await {
@@ -79,7 +79,7 @@ async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result
     }
 }
 
-/// Delivers what is appended after a revision, until the watch is found to lag.
+/// Delivers the batches appended after a revision, until the watch lags.
 async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<(), EtcdError> {
     let mut watch = Watch::new(&shared.client, shared.keys().log(), revision + 1).await?;
     loop {
@@ -103,7 +103,7 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
     }
 }
 
-/// What was found when reading on from a cursor.
+/// The result of reading on from a cursor.
 enum CatchUp {
     Up { batches: Vec<Placed>, cursor: Cursor, revision: i64 },
     Stopped(Answer),
@@ -138,7 +138,7 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdErro
     Ok(CatchUp::Up { batches, cursor, revision })
 }
 
-/// The snapshot and what comes after it, and at which revision that is all.
+/// The snapshot, the batches after it, and the revision at which these are all.
 async fn read_all(shared: &Shared) -> Result<(Option<Stored>, Vec<Placed>, i64), EtcdError> {
     let ranges = [one(shared.keys().pointer()), page(shared, Position(0))];
     let done = shared.client.txn(reads(ranges)).await?;
@@ -169,7 +169,7 @@ async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<St
     Ok(Stored { position: at.position, body })
 }
 
-/// The first of the batches after a position, by key.
+/// A range of the first batches after a position, by key.
 fn page(shared: &Shared, after: Position) -> Range {
     let min_mod_revision = crate::log::engine::etcd::layout::revision(after) + 1;
     Range { limit: PAGE, min_mod_revision, ..all(shared.keys().log()) }

@@ -1,5 +1,5 @@
-//! Storing a snapshot: first its pieces, beside those of the old one; then one transaction that
-//! moves the pointer; then the covered batches are deleted.
+//! Stores a snapshot: first its pieces, next to those of the old one; then one transaction moves
+//! the pointer; then the covered batches are deleted.
 //!
 //! Invariant: at every revision the pointer names a snapshot whose pieces all exist.
 
@@ -16,10 +16,10 @@ use crate::log::engine::{Answer, Position, Stored};
 /// The size of a piece, in bytes.
 const PIECE: usize = 1 << 20;
 
-/// How many keys are deleted in one transaction; etcd's own limit is 128 (`--max-txn-ops`).
+/// The number of keys deleted in one transaction; etcd's own limit is 128 (`--max-txn-ops`).
 const DELETES: usize = 100;
 
-/// How many keys are listed at once.
+/// The number of keys listed at once.
 const PAGE: i64 = 1000;
 
 /// How often another host's snapshot may come first.
@@ -57,18 +57,18 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdEr
     Err(EtcdError::Away("too many daemons store snapshots at once".into()))
 }
 
-/// The snapshot that is there, if there is one, and the log.
+/// The present snapshot, if any, and the end of the log.
 struct StoredSnapshot {
     position: Position,
-    /// Of the pointer's key.
+    /// The revision of the pointer's key.
     revision: i64,
-    /// Where the log ends.
+    /// The end of the log.
     head: Position,
 }
 
 impl StoredSnapshot {
-    /// Whether the present snapshot stays and the new one is not stored: the new one is no newer,
-    /// or belongs to a history that this etcd has lost.
+    /// Whether the present snapshot stays: the new one is no newer, or belongs to a history that
+    /// this etcd has lost.
     fn keeps(&self, new: &Stored) -> bool {
         self.position >= new.position || self.head < new.position
     }
@@ -86,7 +86,8 @@ async fn existing(shared: &Shared) -> Result<StoredSnapshot, EtcdError> {
     Ok(StoredSnapshot { position: pointer.position, revision: kv.mod_revision, head })
 }
 
-/// Under a name of its own: two hosts may store snapshots of one position, and not the same bytes.
+/// Stores the pieces under a new name: two hosts may store snapshots of one position with different
+/// bytes.
 async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, EtcdError> {
     let name = format!("{}-{:08x}", stored.position.0, random()? >> 96);
     let mut pieces = 0;
@@ -120,7 +121,7 @@ async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), EtcdError> {
     .await
 }
 
-/// The position that a piece's snapshot stands for; `None` for the pointer.
+/// The position of a piece's snapshot; `None` for the pointer.
 fn piece_of(prefix: &[u8], key: &[u8]) -> Option<Position> {
     let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
     let (name, _) = rest.split_once('/')?;
@@ -128,7 +129,7 @@ fn piece_of(prefix: &[u8], key: &[u8]) -> Option<Position> {
     position.parse().ok().map(Position)
 }
 
-/// Deletes those of a range of keys that one asks for. None of these is ever put again.
+/// Deletes the wanted keys of a range. No host puts any of them again.
 async fn delete_found(
     shared: &Shared,
     range: Range,

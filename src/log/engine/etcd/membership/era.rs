@@ -1,16 +1,9 @@
-//! Eras of an etcd, and how another one is recognised.
+//! The eras of an etcd: recognizes a new one, and notes it in the log before any other call.
 //!
-//! An etcd shows its cluster's id, and by how much the index of raft's log exceeds the revision of the
-//! store. Each revision is made by an entry of raft's, so within one history this *lead* never
-//! shrinks. A snapshot that is restored keeps its revision and begins a log of raft's, so the lead
-//! drops by about as many entries as the old log had, though the id often stays the same. A restart
-//! or another leader changes neither, and loses nothing.
-//!
-//! Whatever the lead, a revision below one that this daemon was told before is a proof
-//! ([`Witness`](super::super::connection::witness::Witness)): this is how a folder of an etcd that was put back is noticed.
-//!
-//! The sign of an era is the id, a lead that the era does not fall below, a random number (the same
-//! snapshot can be restored twice), and [`LACKS`] if something may be missing.
+//! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
+//! revision below one that this daemon has seen before
+//! ([`Witness`](super::super::connection::witness::Witness)). The last one reveals that etcd's
+//! folder was replaced by an old copy, whatever the lead.
 
 use tokio::sync::mpsc;
 
@@ -25,20 +18,24 @@ use crate::log::engine::etcd::layout::{Keys, decode, encode, position};
 use crate::log::engine::etcd::shared::Shared;
 use crate::log::engine::{Answer, Call, Era};
 
-/// The end of the sign of an era before which something may be missing.
+/// The end of an era's sign if data from before it may be missing.
 const LACKS: &str = "/lacks";
 
-/// How often a member may be behind what it has just shown.
+/// How often a member may be behind what it has just reported.
 const TRIES: usize = 10;
 
-/// What an etcd showed.
+/// The report of an etcd: its cluster's id, and its *lead*, by which the index of raft's log
+/// exceeds the revision of the store. An entry of raft makes each revision, so within one history
+/// the lead never shrinks. A restored snapshot keeps its revision and begins a new raft log, so the
+/// lead drops by about as many entries as the old log had, although the id often stays the same. A
+/// restart or another leader changes neither, and loses nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Observation {
     cluster: u64,
-    /// The lead is one of these or between them.
+    /// The bounds of the lead.
     lead_least: i64,
     lead_most: i64,
-    /// Of the store.
+    /// The revision of the store.
     revision: i64,
     /// The era that the log names, and the revision of its key.
     noted: Option<(Era, i64)>,
@@ -53,7 +50,9 @@ struct EraChange {
 }
 
 impl Observation {
-    /// The era that has begun, if the log does not name it; `unique` goes into its sign.
+    /// The era that has begun, if the log does not name it. Its sign is the id, a lower bound of
+    /// its leads, a random number `unique` (the same snapshot can be restored twice), and [`LACKS`]
+    /// if data may be missing.
     fn begun(&self, known: &Known, unique: u128) -> Option<EraChange> {
         let before = self.noted.as_ref().map(|(era, _)| era.clone());
         let has_lost = self.revision < known.revision;
@@ -61,7 +60,7 @@ impl Observation {
         let may_lack = match &before {
             None => has_lost,
             Some(era) if !self.is_in(&era.sign) => true,
-            // All hosts know what is missing, if an era that came since says so.
+            // All hosts know about the loss if a later era reports it.
             Some(_) if has_lost && (before == known.era || !is_told) => true,
             Some(_) => return None,
         };
@@ -71,7 +70,7 @@ impl Observation {
         Some(EraChange { before, era: Era { number, sign }, may_lack })
     }
 
-    /// Whether this is what an etcd of that era may show.
+    /// Whether an etcd of that era may report this.
     fn is_in(&self, sign: &str) -> bool {
         let mut parts = sign.split('/');
         let (Some(cluster), Some(lead)) = (parts.next(), parts.next()) else { return false };
@@ -80,12 +79,12 @@ impl Observation {
     }
 }
 
-/// Looks at the etcd that is connected to.
+/// Gets a report of the connected etcd.
 async fn look(client: &Client, keys: &Keys) -> Result<Observation, EtcdError> {
     look_after(&client.status().await?, client, keys).await
 }
 
-/// Looks at the connected etcd, whose member has just reported this status.
+/// Gets a report of the connected etcd, whose member has just returned this status.
 ///
 /// The member reads its revision before its indexes, and its answer to a transaction comes after
 /// both. So the first revision gives the greatest possible lead, and the second one the least.
@@ -106,7 +105,7 @@ pub(crate) async fn look_after(
             Some(kv) => Some((decode::<Era>(kv)?, kv.mod_revision)),
             None => None,
         };
-        // Before it has the era it is in an earlier one.
+        // Until it has the era, the member is in an earlier one.
         if noted.as_ref().is_none_or(|(_, at)| *at <= first) {
             let index = |index: u64| i64::try_from(index).unwrap_or(i64::MAX);
             let applied = index(status.raft_applied_index);
@@ -119,8 +118,8 @@ pub(crate) async fn look_after(
     Err(EtcdError::Away("this member of etcd is behind the others".into()))
 }
 
-/// Notes the era if the log does not name it. Returns the calls that were made meanwhile, or `None`
-/// if the caller has gone.
+/// Notes the era if the log does not name it. Returns the calls made meanwhile, or `None` if the
+/// caller has gone.
 pub(crate) async fn settle(
     shared: &Shared,
     mut seen: Observation,
@@ -130,7 +129,8 @@ pub(crate) async fn settle(
     let (known, unique) = (client.witness.known(), random()?);
     let mut held = Vec::new();
     while seen.begun(&known, unique).is_some() {
-        // Once more: a member that had been behind is so no more, and shows its lead more exactly.
+        // Look once more: a member that had been behind no longer is, and reports its lead more
+        // exactly.
         seen = look(client, keys).await?;
         let Some(begun) = seen.begun(&known, unique) else { break };
         let Some(body) = ask(shared, &begun, calls, &mut held).await else { return Ok(None) };
@@ -144,8 +144,8 @@ pub(crate) async fn settle(
     Ok(Some(held))
 }
 
-/// Asks the host for the batch that notes an era, and holds the other calls; `None` if the caller
-/// has gone.
+/// Requests from the host the batch that notes an era, and holds the other calls. `None` if the
+/// caller has gone.
 async fn ask(
     shared: &Shared,
     begun: &EraChange,
@@ -161,7 +161,7 @@ async fn ask(
                     if before == begun.before && era == begun.era {
                         return Some(body);
                     }
-                    // It answers an earlier question.
+                    // It answers an earlier request.
                     break;
                 }
                 other => held.push(other),
@@ -170,7 +170,8 @@ async fn ask(
     }
 }
 
-/// Notes an era, with a batch in the log, unless another host has: the revision at which it was done.
+/// Notes an era with a batch in the log, unless another host has. Returns the revision of the
+/// batch.
 async fn note(
     shared: &Shared,
     seen: &Observation,

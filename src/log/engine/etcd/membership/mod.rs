@@ -1,6 +1,6 @@
-//! Incarnations of hosts in etcd, the leases that they live by, and eras.
+//! The incarnations of hosts in etcd, the leases on which they depend, and eras.
 //!
-//! Invariant: an incarnation ends only by a batch that says so, never by its lease alone.
+//! Invariant: an incarnation ends only by a batch that ends it, never by its lease alone.
 
 pub(super) mod era;
 pub(super) mod register;

@@ -1,7 +1,7 @@
-//! Taking a new incarnation.
+//! Registers a new incarnation.
 //!
-//! The number comes from a key that only registrations compare, so a registration conflicts with
-//! other registrations only.
+//! The number comes from a key that only registrations compare, so a registration conflicts only
+//! with other registrations.
 
 use super::renew::keep;
 use crate::core::HostId;
@@ -16,10 +16,10 @@ use crate::log::engine::etcd::layout::{Keys, Meta, Name, State, decode, encode};
 use crate::log::engine::etcd::shared::{OwnIncarnation, Shared};
 use crate::log::engine::{Answer, Claimant, FORMAT, Identity};
 
-/// How often others may come first.
+/// How often other registrations may come first.
 const TRIES: usize = 100;
 
-/// A request to be registered.
+/// A request to register.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub(crate) identity: Identity,
@@ -28,13 +28,13 @@ pub(crate) struct Registration {
     pub(crate) asked_at: u64,
 }
 
-/// What there is, all at one revision.
+/// The registered incarnations, all at one revision.
 struct Registry {
     meta: Option<Meta>,
     /// The last number, and the revision of its key.
     next: (u64, i64),
     names: Vec<(HostId, Name)>,
-    /// The leases of those that hold one.
+    /// The leases of the incarnations that have one.
     leases: Vec<(HostId, i64)>,
 }
 
@@ -55,11 +55,11 @@ pub(crate) async fn register(shared: Shared, registration: Registration) -> Resu
     Err(EtcdError::Away("too many daemons register at once".into()))
 }
 
-/// Takes back an incarnation that has appended nothing.
+/// Withdraws an incarnation that has appended nothing.
 pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), EtcdError> {
     if let Some(own) = shared.own(host).await? {
         let keys = shared.keys();
-        // The key of its state has been put once: by its registration.
+        // Only its registration has put the key of its state.
         let compare = vec![value_is(keys.name(host), own.name), version_is(keys.state(host), 1)];
         let success = [keys.name(host), keys.state(host), keys.host(host)].map(delete).into();
         let txn = Txn { compare, success, failure: Vec::new() };
@@ -76,7 +76,7 @@ async fn grant(shared: &Shared, registration: &Registration) -> Result<LeaseGran
     shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await
 }
 
-/// Gives back a lease that is not needed.
+/// Revokes an unneeded lease.
 async fn revoke(shared: &Shared, id: i64) -> Result<(), EtcdError> {
     match shared.client.ask("/etcdserverpb.Lease/LeaseRevoke", Lease { id }).await {
         Ok(Nothing {}) | Err(EtcdError::NoLease) => Ok(()),
@@ -109,7 +109,7 @@ async fn look(shared: &Shared) -> Result<Registry, EtcdError> {
     Ok(Registry { meta, next, names: named, leases })
 }
 
-/// What the log is, if there is one, and if this program can read it.
+/// The format and epoch of the log, if it exists and this program can read it.
 pub(crate) fn meta_of(found: &RangeResult) -> Result<Option<Meta>, EtcdError> {
     let Some(kv) = found.first() else { return Ok(None) };
     let meta: Meta = decode(kv)?;
@@ -128,7 +128,7 @@ pub(crate) fn meta_of(found: &RangeResult) -> Result<Option<Meta>, EtcdError> {
 
 /// The answer to a repeated request: the incarnation with the same nonce, if it still lives.
 ///
-/// Its lease is renewed, as it may have been granted before this request.
+/// Renews its lease, which may have been granted before this request.
 async fn again(
     shared: &Shared,
     registration: &Registration,
@@ -192,7 +192,7 @@ async fn enter(
     registered(registration, seen, host, ttl_ms, Some(&meta)).map(Some)
 }
 
-/// A lease that ended before it was used: the next asking gets a new one.
+/// The error for a lease that ended before it was used: the next request gets a new one.
 fn no_lease(error: EtcdError) -> EtcdError {
     match error {
         EtcdError::NoLease => EtcdError::Away("etcd took longer than the time to live".into()),
@@ -216,7 +216,7 @@ fn registered(
     });
     let others = others.map(|(other, name)| Claimant {
         host: *other,
-        // One that cannot be read is nobody's.
+        // An unreadable nonce matches no daemon.
         nonce: u128::from_str_radix(&name.nonce, 16).unwrap_or_default(),
         identity: name.identity.clone(),
     });

@@ -1,5 +1,4 @@
-//! Renewing the lease of an incarnation, and reading the other hosts' leases with the same
-//! transaction.
+//! Renews the lease of an incarnation, and reads the other hosts' leases with the same transaction.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use crate::log::engine::etcd::layout::{Keys, State, decode, position};
 use crate::log::engine::etcd::shared::{OwnIncarnation, Shared};
 use crate::log::engine::{Alive, Answer, Position, Sign};
 
-/// How often a renewal is made again because the leader changed under it.
+/// How often a renewal is repeated because the leader changed meanwhile.
 const TRIES: usize = 3;
 
 pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result<(), EtcdError> {
@@ -45,11 +44,11 @@ async fn renew_own(
     Ok(Answer::Renewed { asked_at, ttl_ms, head, hosts: alive(shared, &hosts, &states)? })
 }
 
-/// Renews the lease, then reads the own name, all hosts and states, and the head.
+/// Renews the lease, then reads this host's name, all hosts and states, and the head.
 ///
-/// A leader that was cut off or stopped may renew a lease when there is a new leader already, which
-/// does not know of it. So the read, which etcd confirms with a majority, comes after, and both
-/// must have been answered in the same term.
+/// A leader that was cut off or stopped may renew a lease when there is already a new leader, which
+/// does not know of it. So the read, which etcd confirms with a majority, comes after the renewal,
+/// and both must be answered in the same term.
 pub(crate) async fn keep(
     shared: &Shared,
     host: HostId,
@@ -80,7 +79,7 @@ async fn keep_alive(shared: &Shared, lease: i64) -> Result<LeaseKept, EtcdError>
     }
 }
 
-/// On a stream of its own, so that an answer cannot be taken for another's.
+/// On a separate stream, so that an answer cannot be mistaken for another request's.
 async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdError> {
     let client = &shared.client;
     let path = "/etcdserverpb.Lease/LeaseKeepAlive";
@@ -91,10 +90,10 @@ async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdErro
 
 /// All incarnations that have not ended, and which of them live.
 ///
-/// An etcd before 3.4.31 or 3.5.13 may revoke leases that were renewed: a leader that hung asks its
-/// successor to (etcd#15247). With these versions, a missing lease counts only after another time
-/// to live, and a tenth for the difference of clocks: by then its owner knows it too, or has given
-/// up.
+/// An etcd before 3.4.31 or 3.5.13 may revoke leases that were renewed: a leader that hung makes
+/// its successor do so (etcd#15247). With these versions, a missing lease counts only after another
+/// time to live, and a tenth for the difference of clocks: by then its owner knows it too, or has
+/// given up.
 fn alive(
     shared: &Shared,
     hosts: &RangeResult,
