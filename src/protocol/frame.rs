@@ -1,9 +1,9 @@
-//! Cutting a byte stream into messages, and the way back. No I/O.
+//! Splits a byte stream into messages, and the reverse. No I/O.
 //!
-//! A message is one JSON object, ended by a NUL byte. JSON never holds a raw NUL (in strings it is
-//! escaped), so that the end of a message can be found without parsing it.
+//! A message is one JSON object, ended by a NUL byte. JSON never contains a raw NUL (strings escape
+//! it), so the end of a message can be found without parsing.
 //!
-//! Invariant: what a [`Decoder`] yields does not depend on how the bytes were cut when they came.
+//! Invariant: the messages from a [`Decoder`] do not depend on how the bytes were split on arrival.
 
 use std::ffi::CStr;
 
@@ -12,27 +12,28 @@ use serde::{Deserialize, Serialize};
 /// Ends each message.
 const END: u8 = 0;
 
-/// An empty decoder keeps at most this much room: thousands of silent connections shall be cheap.
+/// An empty decoder keeps at most this much room, so that thousands of silent connections are
+/// cheap.
 const ROOM_KEPT: usize = 1024;
 
 /// Why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// A message is longer than its receiver takes; nothing after it can be read.
+    /// A message is longer than its receiver accepts; nothing after it can be read.
     #[error("a message is larger than {0} bytes")]
     TooLarge(usize),
-    /// A message is no JSON, or not an object of the expected form.
+    /// A message is not JSON, or not an object of the expected form.
     #[error("not a message: {0}")]
     Malformed(#[from] serde_json::Error),
 }
 
-/// Takes bytes as they come, yields whole messages.
+/// Takes bytes as they arrive, and yields whole messages.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// Where the first message that was not yielded starts.
+    /// The start of the first message that was not yielded.
     start: usize,
-    /// Up to where no end was found.
+    /// The position up to which no end was found.
     scanned: usize,
     /// The most bytes of a message, without its end.
     max: usize,
@@ -45,10 +46,10 @@ impl Decoder {
         Self { buffer: Vec::new(), start: 0, scanned: 0, max }
     }
 
-    /// Takes bytes.
+    /// Adds bytes.
     ///
-    /// It keeps all that it gets; the caller bounds that by calling [`Self::next_message`] until
-    /// there is none before it feeds more.
+    /// It keeps all bytes. The caller bounds them by calling [`Self::next_message`] until there is
+    /// no message before it feeds more.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -58,12 +59,12 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole message, without its end; `None` if more bytes are needed. A message may be
+    /// The next whole message, without its end; `None` if it needs more bytes. A message may be
     /// empty or malformed: [`parse`] decides.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`], from then on at each call: the start of the next message is not
-    /// known.
+    /// [`FrameError::TooLarge`], at each call from then on: the start of the next message is
+    /// unknown.
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
         if self.start == self.buffer.len() {
             if self.start > 0 {
@@ -87,19 +88,19 @@ impl Decoder {
         Ok(Some(&self.buffer[first..first + length]))
     }
 
-    /// Whether a whole message is there to be yielded.
+    /// Whether a whole message is ready.
     #[must_use]
     pub fn has_message(&self) -> bool {
         self.buffer[self.scanned..].contains(&END)
     }
 
-    /// Whether a message was begun and not ended.
+    /// Whether a message has begun and not ended.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.start < self.buffer.len()
     }
 
-    /// Gives back memory that holds nothing.
+    /// Releases unused memory.
     pub fn save_memory(&mut self) {
         if self.start == self.buffer.len() {
             self.buffer = Vec::new();
@@ -118,7 +119,8 @@ impl Decoder {
     }
 }
 
-/// Where the first end of a message is. (The standard library's search for a NUL is a fast one.)
+/// The position of the first end of a message. (The standard library's search for a NUL is a fast
+/// one.)
 fn end_of(bytes: &[u8]) -> Option<usize> {
     CStr::from_bytes_until_nul(bytes).ok().map(CStr::count_bytes)
 }
@@ -131,8 +133,8 @@ pub fn parse<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T, FrameError>
     Ok(serde_json::from_slice(message)?)
 }
 
-/// Reads the parameters of a reply that is the last one and no error, in one pass, where [`parse`]
-/// leaves the parameters for another; `None` if it is another one, or wrong.
+/// Reads the parameters of a reply that is the last one and no error in one pass; [`parse`] leaves
+/// the parameters for a second pass. `None` for any other reply, or an invalid one.
 #[must_use]
 pub fn parse_last_reply<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> {
     #[derive(Deserialize)]
@@ -143,7 +145,7 @@ pub fn parse_last_reply<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> 
     serde_json::from_slice(message).ok().map(|LastReply { parameters }| parameters)
 }
 
-/// Appends a message and its end to `out`, which stays as it was on an error.
+/// Appends a message and its end to `out`, which stays unchanged on an error.
 ///
 /// # Errors
 /// [`FrameError::Malformed`] if the value has no JSON form.

@@ -1,4 +1,4 @@
-//! How much one side takes from the other.
+//! The largest messages that each side accepts from the other.
 
 /// The most bytes of one call, without the NUL.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;

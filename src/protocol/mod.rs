@@ -1,11 +1,11 @@
-//! What clients and the daemon say to each other.
+//! The messages between clients and the daemon.
 //!
 //! The convention is varlink's: JSON objects, each ended by a NUL byte, over a Unix stream socket.
-//! `interface/io.canal.Lock.varlink` describes the interface, `interface/io.canal.Nodes.varlink` that
-//! of requests over nodes; the types in `messages` are their Rust form.
+//! `interface/io.canal.Lock.varlink` describes the interface, `interface/io.canal.Nodes.varlink`
+//! that of requests over nodes; the types in `messages` are their Rust form.
 //!
-//! Invariant: new fields are optional, and unknown ones are ignored, so that an old client can talk
-//! to a new daemon and the other way round.
+//! Invariant: new fields are optional and unknown ones are ignored, so that an old client can talk
+//! to a new daemon and vice versa.
 
 pub mod frame;
 mod interface;
@@ -65,6 +65,7 @@ pub use messages::wait_graph::{
 /// The most bytes of a note.
 pub const NOTE_BYTES_MAX: usize = 512;
 
-/// The environment variable of a command over an engine, and of what it starts: the tags of its
-/// holds, separated by blanks. The daemon finds by it what is left of a command whose hold is lost.
+/// The environment variable of a command over an engine, and of its descendants: the tags of its
+/// holds, separated by blanks. With it, the daemon finds the remaining processes of a command whose
+/// hold is lost.
 pub const HOLD_VARIABLE: &str = "CANAL_HOLD";

@@ -1,7 +1,7 @@
-//! Where the daemon of a node is: `local`, `unix:/path/canal.sock`, `ssh:[user@]host[:port]`.
+//! The address of a node's daemon: `local`, `unix:/path/canal.sock`, `ssh:[user@]host[:port]`.
 //!
-//! Invariant: nothing in an address of ssh can be taken for an option of ssh, or for anything that
-//! a shell in the configuration of ssh (`ProxyCommand`, `Match exec`) would act upon.
+//! Invariant: no part of an ssh address can be mistaken for an option of ssh, or for input on which
+//! a shell in the configuration of ssh (`ProxyCommand`, `Match exec`) would act.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use std::str::FromStr;
 
 use super::place::{SOCKET_PATH_MAX, USUAL_SOCKET};
 
-/// The word for the daemon that all commands of this machine ask.
+/// The address of the daemon that all commands of this machine call.
 const LOCAL: &str = "local";
 
-/// Where the daemon of a node is. Its text form is what a user writes, in one spelling only.
+/// The address of a node's daemon. Its text form is the user's, in one spelling only.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeAddress {
-    /// The daemon that all commands of this machine ask.
+    /// The daemon that all commands of this machine call.
     Local,
     /// The daemon of this socket.
     Unix(PathBuf),
@@ -23,14 +23,14 @@ pub enum NodeAddress {
     Ssh(SshHost),
 }
 
-/// Whom ssh connects to.
+/// The target of an ssh connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SshHost {
-    /// As which user; without one, as the configuration of ssh says.
+    /// The user; `None`: the one in the configuration of ssh.
     pub user: Option<String>,
-    /// A name, a number, or a name of the configuration of ssh.
+    /// A name, a number, or a name from the configuration of ssh.
     pub host: String,
-    /// Without one, as the configuration of ssh says.
+    /// `None`: the one in the configuration of ssh.
     pub port: Option<u16>,
 }
 
@@ -53,7 +53,7 @@ impl FromStr for NodeAddress {
 }
 
 impl NodeAddress {
-    /// Whether a text is meant as an address, and not as a name of the configuration.
+    /// Whether a text is meant as an address, not as a name from the configuration.
     #[must_use]
     pub fn is_meant(text: &str) -> bool {
         text == LOCAL || text.contains(':') || text.contains('/')
@@ -130,7 +130,7 @@ fn ssh_host(text: &str) -> Result<SshHost, String> {
     Ok(SshHost { user, host, port })
 }
 
-/// A part of the address. Only these characters may stand in it besides letters and digits.
+/// A part of the address. It may contain only letters, digits and these characters.
 fn part(text: &str, what: &str, others: &[char]) -> Result<String, String> {
     if text.is_empty() {
         return Err(format!("the {what} is missing; it is ssh:[user@]host[:port]"));

@@ -1,5 +1,5 @@
-//! Where the files of a daemon lie. Nothing depends on HOME, XDG_* or TMPDIR: a cron job, a login
-//! shell and a CI runner of one user meet at the same daemon.
+//! The locations of a daemon's files. They never depend on HOME, XDG_* or TMPDIR: a cron job, a
+//! login shell and a CI runner of one user use the same daemon.
 //!
 //! Finding a place touches no file: the code that opens the directory checks that it exists and is
 //! private.
@@ -14,14 +14,14 @@ use nix::unistd::{Uid, User};
 
 use super::user_namespace::{MachineUid, uid_of_machine};
 
-/// The longest path of a socket, in bytes: `sun_path` has 108, and a NUL ends it.
+/// The longest path of a socket, in bytes: `sun_path` has 108, including the final NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
 
 /// The directory of a daemon shared by users.
 const SHARED_DIR: &str = "/run/canal";
-/// The directory of a user's own daemon, but for the uid at its end.
+/// The directory of a user's own daemon, without the uid at its end.
 const USER_DIR: &str = "/tmp/canal-";
-/// The name of the socket in either.
+/// The name of the socket in both.
 pub const USUAL_SOCKET: &str = "canal.sock";
 /// The durable state of a daemon shared by users.
 const SHARED_STATE_DIR: &str = "/var/lib/canal";
@@ -31,11 +31,12 @@ const MACHINE_CONFIG: &str = "/etc/canal/canal.toml";
 /// The files of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The socket. `lock`, `journal.0`, `journal.1`, `daemon.log` and `children/` lie beside it.
+    /// The socket. `lock`, `journal.0`, `journal.1`, `daemon.log` and `children/` are in the same
+    /// directory.
     pub socket: PathBuf,
     /// The directory of the socket.
     pub dir: PathBuf,
-    /// Which rule gave the place.
+    /// The rule that selected the place.
     pub rule: Rule,
     /// The user that looked for the place.
     pub uid: MachineUid,
@@ -43,19 +44,19 @@ pub struct Place {
     pub stores: OnceLock<Stores>,
 }
 
-/// The files of one daemon that need not lie beside its socket. A client does not need them.
+/// The files of one daemon that may be elsewhere than its socket. A client does not need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stores {
-    /// The directory of what must survive a reboot (`state.json`).
+    /// The directory of the state that must survive a reboot (`state.json`).
     pub state_dir: PathBuf,
-    /// Where a configuration may be, the first that exists counts.
+    /// The possible configuration files; the first that exists counts.
     pub config: Vec<PathBuf>,
 }
 
-/// Which rule gave a [`Place`].
+/// The rule that selected a [`Place`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// `--socket` or `CANAL_SOCKET`: everything lies beside the socket.
+    /// `--socket` or `CANAL_SOCKET`: all files are next to the socket.
     Given,
     /// The directory `/run/canal` exists: a daemon shared by users, never started on demand.
     Shared,
@@ -71,16 +72,15 @@ impl Place {
     /// |---|---|---|---|
     /// | given | that of the socket | the same | `canal.toml` there |
     /// | shared | `/run/canal` | `/var/lib/canal` | `/etc/canal/canal.toml` |
-    /// | per user | `/tmp/canal-UID` | `.local/state/canal` | `/etc/canal/canal.toml`, `.config/canal/canal.toml` |
+    /// | user | `/tmp/canal-UID` | `.local/state/canal` | shared, then `.config/canal/canal.toml` |
     ///
-    /// The last two lie under the home that passwd names; a user that has none keeps the state
-    /// beside the socket. The shared place is the shared one also when its socket is given, and a
-    /// given socket that is that of the user's own daemon has its state and configuration. An empty
-    /// path counts as not given.
+    /// The relative paths are in the home from passwd; a user without a home keeps the state next
+    /// to the socket. The shared place keeps its state and configuration even if its socket is
+    /// given, and so does the place of the user's own daemon. An empty path counts as not given.
     ///
     /// # Errors
     /// A path that is too long for a socket ([`SOCKET_PATH_MAX`]), that names no file, or that is
-    /// not absolute after the current directory was put before it.
+    /// not absolute even with the current directory in front of it.
     pub fn find(given: Option<&Path>, uid: impl Into<MachineUid>) -> Result<Self, String> {
         let uid = uid.into();
         match given.filter(|path| !path.as_os_str().is_empty()) {
@@ -103,14 +103,14 @@ impl Place {
         Self { socket, dir, rule: Rule::PerUser, uid: uid.into(), stores: OnceLock::new() }
     }
 
-    /// The place of the user's own daemon, named by its socket: `/run/canal` does not come before
-    /// it.
+    /// The place of the user's own daemon, named by its socket, so that `/run/canal` does not take
+    /// precedence.
     #[must_use]
     pub fn of_user_by_socket(uid: u32) -> Self {
         Self { rule: Rule::Given, ..Self::of_user(uid) }
     }
 
-    /// Where the state and the configuration are, if this process is the daemon.
+    /// The locations of the state and the configuration, if this process is the daemon.
     pub fn stores(&self) -> &Stores {
         self.stores.get_or_init(|| match self.rule {
             Rule::Given if !self.is_users_own() => {
@@ -123,7 +123,7 @@ impl Place {
         })
     }
 
-    /// Whether this is the place of the user's own daemon, whichever rule gave it.
+    /// Whether this is the place of the user's own daemon, whichever rule selected it.
     #[must_use]
     pub fn is_users_own(&self) -> bool {
         self.rule == Rule::PerUser
@@ -132,7 +132,8 @@ impl Place {
                 && self.is_at(&Self::of_user(self.uid.get()))
     }
 
-    /// Whether both have one socket. The paths are absolute and have no superfluous `/` or `.`.
+    /// Whether both have the same socket. The paths are absolute and have no superfluous `/` or
+    /// `.`.
     fn is_at(&self, other: &Self) -> bool {
         self.socket.as_os_str() == other.socket.as_os_str()
     }
@@ -176,8 +177,8 @@ impl Place {
     }
 }
 
-/// The folder of a file whose path is absolute and needs no shortening; `None` if [`any_parent`]
-/// has to find it.
+/// The folder of a file whose path is absolute and already in its shortest form; `None` if
+/// [`any_parent`] has to find it.
 fn plain_parent(file: &Path) -> Option<PathBuf> {
     let bytes = file.as_os_str().as_bytes();
     let mut names = bytes.strip_prefix(b"/")?.split(|&byte| byte == b'/');
@@ -188,7 +189,7 @@ fn plain_parent(file: &Path) -> Option<PathBuf> {
     Some(OsStr::from_bytes(&bytes[..end]).into())
 }
 
-/// The path made absolute, and the folder of the file that it names, if it names one.
+/// The absolute path, and the folder of the file that it names, if it names one.
 fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
     let absolute = std::path::absolute(file)
         .map_err(|error| format!("the socket {}: {error}", file.display()))?;
@@ -198,8 +199,8 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
     Ok((absolute, dir))
 }
 
-/// The home of this process's user. In a user namespace, the home is the one whose owner this
-/// process is: a user that is root only inside may not use the home of the machine's root.
+/// The home of this process's user. In a user namespace, it is the home whose owner this process
+/// is: a user who is root only inside may not use the home of the machine's root.
 fn own_home() -> Option<PathBuf> {
     let uid = geteuid();
     let outside = Uid::from_raw(uid_of_machine(uid.as_raw()));
@@ -210,8 +211,8 @@ fn own_home() -> Option<PathBuf> {
     [uid, outside].into_iter().filter_map(passwd_home).find(is_ours)
 }
 
-/// The user's home by passwd, if that directory exists: `nobody` and the users of containers often
-/// have none.
+/// The user's home from passwd, if that directory exists: `nobody` and the users of containers
+/// often have none.
 fn passwd_home(uid: Uid) -> Option<PathBuf> {
     let user = User::from_uid(uid).ok().flatten()?;
     Some(user.dir).filter(|home| home.is_absolute() && home.is_dir())

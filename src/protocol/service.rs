@@ -1,4 +1,4 @@
-//! What every varlink service answers: its name, version and interface descriptions.
+//! The interface of every varlink service: its name, version and interface descriptions.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,14 +18,14 @@ pub struct Info {
     pub product: String,
     /// Its version.
     pub version: String,
-    /// Where it is described.
+    /// The address of its documentation.
     pub url: String,
     /// The names of its interfaces.
     pub interfaces: Vec<String>,
 }
 
 impl Info {
-    /// That of this program.
+    /// The information about this program.
     #[must_use]
     pub fn ours() -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Info {
 /// `GetInterfaceDescription`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DescriptionQuery {
-    /// Of which interface.
+    /// The interface.
     pub interface: String,
 }
 
@@ -69,19 +69,19 @@ pub fn description(interface: &str) -> Option<&'static str> {
 pub enum ServiceError {
     /// There is no such interface.
     InterfaceNotFound {
-        /// Which.
+        /// The interface.
         interface: String,
     },
     /// The interface has no such method.
     MethodNotFound {
-        /// Which.
+        /// The method.
         method: String,
     },
-    /// A parameter is missing or is not what the method wants.
+    /// A parameter is missing or invalid.
     InvalidParameter {
-        /// Its name, or its path if it lies within another parameter.
+        /// Its name, or its path if it is within another parameter.
         parameter: String,
-        /// What is wrong with it, for people; an addition of canal's.
+        /// The error, for people; an addition of canal's.
         message: String,
     },
 }
@@ -116,11 +116,11 @@ impl ServiceError {
         if cause.line() > 0
             && let Some(end) = message.rfind(" at line ")
         {
-            // The position in the JSON text means nothing to a person.
+            // The position in the JSON text is of no use to a person.
             message.truncate(end);
         }
         let mut path = error.path().to_string();
-        // A missing field lies on no path; its name stands in the message.
+        // A missing field has no path; the message contains its name.
         let missing = message.strip_prefix("missing field `").and_then(|it| it.strip_suffix('`'));
         match (path.as_str(), missing) {
             (".", Some(field)) => path = field.to_owned(),

@@ -1,16 +1,16 @@
-//! The number of a user outside of its user namespace.
+//! The number of a user outside its user namespace.
 
 use std::sync::OnceLock;
 
 use crate::sys::process::user::geteuid;
 
-/// The number by which the machine knows a user.
+/// The machine's number for a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineUid(OnceLock<u32>);
 
 impl MachineUid {
-    /// That of this process, which is looked up when it is first asked for: most clients of a daemon
-    /// shared by users never do.
+    /// The number of this process's user, looked up on first use: most clients of a daemon shared
+    /// by users never need it.
     #[must_use]
     pub fn own() -> Self {
         Self(OnceLock::new())
@@ -28,12 +28,12 @@ impl From<u32> for MachineUid {
     }
 }
 
-/// The number by which the machine knows `uid`, where a user namespace made its user root
-/// (`unshare -r`, a container's): the files of the machine's own root are not that user's. `uid` for
-/// everybody else.
+/// The machine's number for `uid` if a user namespace made its user root (`unshare -r`, a
+/// container's): the files of the machine's own root do not belong to that user. `uid` itself for
+/// all other users.
 #[must_use]
 pub fn uid_of_machine(uid: u32) -> u32 {
-    // Most users are not root, and need no look.
+    // Most users are not root, and need no lookup.
     if uid != 0 {
         return uid;
     }
@@ -41,7 +41,7 @@ pub fn uid_of_machine(uid: u32) -> u32 {
     outside(&map, uid).unwrap_or(uid)
 }
 
-/// What user_namespaces(7) says that a number is outside, by the lines `INSIDE OUTSIDE COUNT`.
+/// The number outside the namespace, from the lines `INSIDE OUTSIDE COUNT` of user_namespaces(7).
 fn outside(map: &str, uid: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());

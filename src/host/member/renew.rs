@@ -234,8 +234,8 @@ impl Member {
         }
     }
 
-    /// Repeats all unanswered calls. The driver gets [`super::Event::Back`] only when the engine
-    /// answers: it may accept the connection and refuse the calls.
+    /// Repeats all unanswered calls. The driver gets [`Event::Back`] only when the engine answers:
+    /// it may accept the connection and refuse the calls.
     pub(in crate::host) fn come_back(&mut self) {
         self.cut = false;
         self.forget_calls();

@@ -1,12 +1,12 @@
-//! The interface descriptions that varlink clients can ask for.
+//! The interface descriptions for varlink clients.
 //!
-//! Invariant: the types of `messages` write and read exactly what is described here; tests compare
+//! Invariant: the types of `messages` write and read exactly the described messages; tests compare
 //! the two.
 
 /// The name of the interface.
 pub const INTERFACE: &str = "io.canal.Lock";
 
-/// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.
+/// The interface description, as `org.varlink.service.GetInterfaceDescription` returns it.
 pub const INTERFACE_DESCRIPTION: &str = include_str!("io.canal.Lock.varlink");
 
 /// The name of the interface that requests over nodes use.

@@ -1,26 +1,26 @@
-//! Wrappers of commands, and the deadline page that they are given.
+//! The processes that accompany commands, and their deadline page.
 
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::Tag;
 
-/// What stands beside a command while it runs.
+/// The process that accompanies a command while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wrapper {
-    /// Nothing: the caller becomes the command by exec. Its connection is not needed after the
-    /// grant, and is closed if no other call was sent ahead. Where a daemon works over an engine
-    /// that is not enough: the answer is
-    /// [`SupervisorRequired`](crate::protocol::ErrorName::SupervisorRequired), and nothing was
-    /// requested.
+    /// None: the caller becomes the command by exec. It does not need its connection after the
+    /// grant, so the daemon closes it if no other call was sent ahead. Over an engine that is not
+    /// enough: the daemon answers
+    /// [`SupervisorRequired`](crate::protocol::ErrorName::SupervisorRequired), and requests
+    /// nothing.
     Exec,
     /// A parent of the caller, the supervisor, which ends the command in time if the lock is lost.
-    /// Over an engine the grant comes with the descriptors of a deadline page.
+    /// Over an engine, the grant contains the descriptors of a deadline page.
     Supervised,
 }
 
 /// `DeadlinePage`: asks for the deadline page of a hold. A supervisor whose page has lost its
-/// writer asks the next daemon of its host, which may have taken the hold over.
+/// writer asks the next daemon of its host, which may have taken over the hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadlinePageQuery {
     /// The request's tag.
@@ -34,8 +34,8 @@ pub struct DeadlinePageQuery {
 /// The reply to [`DeadlinePageQuery`]: indices among the descriptors sent with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadlinePageFound {
-    /// Of the deadline page.
+    /// The index of the deadline page.
     pub deadline_fd: u32,
-    /// Of its liveness pipe.
+    /// The index of its liveness pipe.
     pub liveness_fd: u32,
 }

@@ -11,7 +11,7 @@ pub struct Call {
     /// The method's parameters, an object.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub parameters: Value,
-    /// Whether the caller takes several replies.
+    /// Whether the caller accepts several replies.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     /// Whether the caller wants no reply.
@@ -22,7 +22,7 @@ pub struct Call {
 /// A reply, as varlink frames it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Reply {
-    /// What the method returns, or the error's parameters.
+    /// The method's result, or the error's parameters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub parameters: Value,
     /// Whether more replies follow.

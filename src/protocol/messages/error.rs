@@ -1,4 +1,4 @@
-//! The errors that a call can end with.
+//! The errors of calls.
 
 use std::fmt;
 
@@ -10,16 +10,17 @@ use crate::protocol::{CycleStepInfo, HolderInfo, LostLease, NodesRefusal, SizeNo
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorName {
-    /// Not acquired; `reason` is `full`, `timeout`, `paused`, `max-waiting` or `deadlock`. Exit code 75.
+    /// Not acquired; `reason` is `full`, `timeout`, `paused`, `max-waiting` or `deadlock`. Exit
+    /// code 75.
     Refused,
-    /// The request itself is wrong: a bad key, more slots at once than the lock has, `per` 0.
+    /// The request itself is wrong: an invalid key, more slots at once than the lock has, `per` 0.
     BadRequest,
     /// The key is in use, or has a stored size, as another kind of lock.
     Mismatch,
     /// Nothing to release: the caller does not hold it.
     NotHeld,
     /// The lease has ended; `reason` is `expired`, `released`, `forced`, `withdrawn`, or `unknown`
-    /// where the daemon does not know its handle. Exit code 122.
+    /// if the daemon does not know its handle. Exit code 122.
     LeaseLost,
     /// The caller may not do this.
     Denied,
@@ -29,7 +30,7 @@ pub enum ErrorName {
     UnknownTag,
     /// Too many connections; try again later.
     TooManyConnections,
-    /// Too many requests of this user wait.
+    /// Too many requests of this user already wait.
     TooManyWaiters,
     /// This user holds too many leases.
     TooManyLeases,
@@ -37,76 +38,77 @@ pub enum ErrorName {
     TooManyKeys,
     /// A message is too large, or too many calls were sent ahead.
     TooMuch,
-    /// A message is not what the protocol wants; the connection is closed after it.
+    /// A message does not follow the protocol; the daemon closes the connection after it.
     Malformed,
-    /// The disk under the journal is full: nothing new can be accepted.
+    /// The disk under the journal is full, so the daemon accepts nothing new.
     DiskFull,
-    /// The configuration cannot be used; the one that was read before stays in force.
+    /// The configuration is invalid; the previous one stays in force.
     BadConfiguration,
-    /// The daemon is about to stop; ask again, a new one will answer.
+    /// The daemon is about to stop; repeat the call, and a new daemon will answer.
     Stopping,
     /// A feature of a later version.
     Unsupported,
-    /// The daemon works over an engine, and the engine cannot be reached, or this host is no member
+    /// The daemon works over an engine, and the engine is unreachable, or this host is not a member
     /// yet, or the table is being recovered.
     EngineAway,
-    /// The caller would become the command, and over an engine a supervisor must stay beside it:
-    /// ask again from a child of a supervisor.
+    /// The caller would become the command, which over an engine needs a supervisor: repeat the
+    /// call from a child of a supervisor.
     SupervisorRequired,
-    /// Nobody leads by holding the key: it has several slots, or is only read, so that several can hold
-    /// it at once.
+    /// The key cannot have a leader: it has several slots, or is only read, so several holders can
+    /// have it at once.
     NotExclusive,
-    /// The daemon made a mistake of its own, and took back whatever was granted by the call.
+    /// The daemon has a bug, and released everything that the call granted.
     Fault,
-    /// Of the interface of nodes: a key is held or waited for over another list of nodes, and enough
-    /// nodes of the two lists need not have one in common.
+    /// Of the interface of nodes: a key is held or waited for over another list of nodes, and a
+    /// sufficient set of one list may share no node with a sufficient set of the other.
     NodeListDiffers,
-    /// Of the interface of nodes: the daemon is no node, because its state would not outlive a reboot,
-    /// or because it works over an engine.
+    /// Of the interface of nodes: the daemon is not a node, because its state would not outlive a
+    /// reboot, or because it works over an engine.
     NotLasting,
-    /// Of the interface of nodes: the daemon had to make its state anew, and grants nothing over nodes
-    /// for a while.
+    /// Of the interface of nodes: the daemon had to recreate its state, and grants nothing over
+    /// nodes for a while.
     NotYet,
-    /// Of the interface of nodes: more than half of the nodes are not enough for what is asked.
+    /// Of the interface of nodes: more than half of the nodes are not enough for the request.
     RequireTooLarge,
-    /// Of the interface of nodes: what was to be confirmed was not granted, or has ended.
+    /// Of the interface of nodes: the part to confirm was not granted, or has ended.
     Gone,
-    /// Of the interface of nodes: another lock of the node has the token of a confirmation. All parts
-    /// have to be confirmed again with a larger one, or given back.
+    /// Of the interface of nodes: another lock of the node has the token of a confirmation. Confirm
+    /// all parts again with a larger one, or release them.
     TokenTaken,
 }
 
 /// The message of [`ErrorName::OwnerGone`].
 pub const OWNER_GONE: &str = "the process that was to hold the lock has ended";
 
-/// An error reply: a name, and what to tell the user.
+/// An error reply: a name and the details for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Which error; stands in the reply's `error` field, not among its parameters.
+    /// The error; the reply has it in its `error` field, not among its parameters.
     #[serde(skip, default = "refused")]
     pub name: ErrorName,
-    /// For people: lower case, one line, what was wrong and what was expected.
+    /// For people: lower case, one line that states the error and what was expected.
     pub message: String,
-    /// What to do about it.
+    /// The action to take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<Box<str>>,
-    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `max-waiting`, `deadlock`. Of [`ErrorName::LeaseLost`]: how.
+    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `max-waiting`, `deadlock`. Of
+    /// [`ErrorName::LeaseLost`]: how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
-    /// Of [`ErrorName::Refused`]: the holders of what was asked for. Of [`ErrorName::LeaseLost`]:
+    /// Of [`ErrorName::Refused`]: the holders of the requested keys. Of [`ErrorName::LeaseLost`]:
     /// the present holders of its first key, if they block it.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub holders: Box<[HolderInfo]>,
-    /// Of [`ErrorName::Refused`] for a deadlock of several: the whole cycle.
+    /// Of [`ErrorName::Refused`] for a deadlock of several sessions: the whole deadlock.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub cycle: Box<[CycleStepInfo]>,
-    /// Of [`ErrorName::LeaseLost`]: what was lost, if that is known.
+    /// Of [`ErrorName::LeaseLost`]: the lost lease, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Box<LostLease>>,
-    /// Of [`ErrorName::Refused`]: where the request states another size than others go by.
+    /// Of [`ErrorName::Refused`]: notes about sizes that differ from those in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notes: Option<Box<Vec<SizeNote>>>,
-    /// Of the errors of the interface of nodes: more about them.
+    /// Of the errors of the interface of nodes: further details.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Box<NodesRefusal>>,
 }
@@ -131,7 +133,7 @@ impl Failure {
         }
     }
 
-    /// Where the request states another size than others go by.
+    /// Notes about sizes that differ from those in use.
     #[must_use]
     pub fn notes(&self) -> &[SizeNote] {
         self.notes.as_deref().map_or(&[], Vec::as_slice)
@@ -144,7 +146,7 @@ impl Failure {
         }
     }
 
-    /// Adds what to do about it.
+    /// Adds the action to take.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<Box<str>>) -> Self {
         self.hint = Some(hint.into());
@@ -159,7 +161,7 @@ impl ErrorName {
         format!("{}.{self:?}", self.interface())
     }
 
-    /// The interface to which it belongs.
+    /// The interface of the error.
     fn interface(self) -> &'static str {
         match self {
             Self::NodeListDiffers
@@ -172,7 +174,7 @@ impl ErrorName {
         }
     }
 
-    /// The error that a qualified name stands for, if it is one of canal's.
+    /// The error with a qualified name, if it is one of canal's.
     #[must_use]
     pub fn from_qualified(name: &str) -> Option<Self> {
         let (interface, short) = name.rsplit_once('.')?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Tag;
 
-/// The handle of a lease: 128 random bits, made by the client that asks for the lease. A process
+/// The handle of a lease: 128 random bits, made by the client that requests the lease. A process
 /// that knows it can renew and release the lease.
 ///
 /// It is never printed by accident: only [`Handle::reveal`] and a message show it in full.
@@ -44,7 +44,7 @@ impl fmt::Debug for Handle {
 impl FromStr for Handle {
     type Err = &'static str;
 
-    /// The error does not repeat the text: it may be a handle with one letter too many.
+    /// The error does not repeat the text, which may be a handle with one extra letter.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse().map(Self).map_err(|_| "a handle is 32 hexadecimal digits")
     }

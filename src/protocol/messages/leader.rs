@@ -1,13 +1,14 @@
-//! Who leads by holding a key.
+//! The leader that holds a key.
 
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::HolderInfo;
 
-/// `Leader`: who leads by holding exactly this key. With `more`, again after each change.
+/// `Leader`: asks for the leader that holds exactly this key. With `more`, replies again after each
+/// change.
 ///
-/// The error is [`NotExclusive`](crate::protocol::ErrorName::NotExclusive) if several can hold the key
-/// at once; a watch ends with it, too.
+/// The error is [`NotExclusive`](crate::protocol::ErrorName::NotExclusive) if several holders can
+/// have the key at once; it also ends a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderQuery {
     /// The key.
@@ -21,14 +22,14 @@ pub struct LeaderQuery {
 pub struct Leader<T = String> {
     /// The holder; null while there is none. The state of its process is not looked up.
     pub leader: Option<HolderInfo<T>>,
-    /// Whether this may be out of date: the daemon works over an engine and does not hear of it what
-    /// other hosts do. Without a leader: whether the daemon knows none because of that.
+    /// Whether this may be out of date: the daemon works over an engine and does not receive the
+    /// other hosts' changes. Without a leader: whether the daemon knows none because of that.
     #[serde(default)]
     pub stale: bool,
 }
 
 impl<T> Leader<T> {
-    /// A leader, or that there is none.
+    /// A leader, or the lack of one.
     #[must_use]
     pub fn new(leader: Option<HolderInfo<T>>, stale: bool) -> Self {
         Self { leader, stale }

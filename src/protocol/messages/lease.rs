@@ -8,9 +8,9 @@ use crate::protocol::Handle;
 /// that knows the handle controls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseAsked {
-    /// The secret by which it will be renewed and released; random, made by the client.
+    /// The secret for renewing and releasing it; random, made by the client.
     pub handle: Handle,
-    /// For how many milliseconds it lives without being renewed.
+    /// How many milliseconds it lives without a renewal.
     pub ttl_ms: u64,
 }
 
@@ -18,37 +18,36 @@ pub struct LeaseAsked {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LeaseInfo {
-    /// For how many milliseconds it lives without being renewed.
+    /// How many milliseconds it lives without a renewal.
     pub ttl_ms: u64,
-    /// How many of them are left; null if it still waits, or has ended.
+    /// How many of them remain; null if it still waits, or has ended.
     pub left_ms: Option<u64>,
-    /// When it ends unless it is renewed, RFC 3339 UTC by the machine's clock. What decides is
-    /// `left_ms`.
+    /// When it ends unless it is renewed, RFC 3339 UTC by the machine's clock. `left_ms` decides.
     pub expires: Option<String>,
-    /// How often it was renewed.
+    /// The number of its renewals.
     pub renewals: u64,
 }
 
-/// `Renew`: renews a lease, which from now lives for its whole TTL.
+/// `Renew`: renews a lease, which lives for its whole TTL from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renew {
     /// The lease's secret.
     pub handle: Handle,
-    /// The note that the lease has from now on, empty for none; absent leaves it as it is.
+    /// The new note of the lease; empty removes it, absent keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// For how many milliseconds the lease lives without being renewed, from this renewal on; absent
-    /// leaves it as it is. The limits are those of a new lease.
+    /// How many milliseconds the lease lives without a renewal, from this renewal on; absent keeps
+    /// it. The limits are those of a new lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
 }
 
-/// What a [`Renew`] did; `canal renew --json` prints it.
+/// The result of a [`Renew`]; `canal renew --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewed {
     /// The keys that it holds.
     pub keys: Vec<String>,
-    /// Its fencing token, the same as ever.
+    /// Its fencing token, which never changes.
     pub token: u64,
     /// Its session.
     pub session: String,
@@ -61,20 +60,20 @@ pub struct Renewed {
 pub struct LostLease {
     /// When, RFC 3339 UTC.
     pub at: String,
-    /// The token of what it held.
+    /// The token of its hold.
     pub token: u64,
     /// The first of the keys that it held.
     pub key: String,
-    /// How many more there were.
+    /// The number of further keys.
     pub more_keys: u64,
-    /// For how many milliseconds it would have lived without being renewed.
+    /// How many milliseconds it would have lived without a renewal.
     pub ttl_ms: u64,
 }
 
-/// `EndedLeases`: the leases that ended lately, as far as they are remembered.
+/// `EndedLeases`: asks for the recently ended leases that the daemon remembers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedLeasesQuery {
-    /// Only those whose first key is this one or lies below it.
+    /// Only those whose first key is this one or a key below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Only those of the caller.
@@ -88,7 +87,7 @@ pub struct EndedLeasesQuery {
 /// The reply to an [`EndedLeasesQuery`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedLeases {
-    /// The last one first.
+    /// The latest first.
     pub ended: Vec<EndedLease>,
 }
 
@@ -96,13 +95,13 @@ pub struct EndedLeases {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EndedLease {
-    /// When, why and what.
+    /// The time, the token and the keys.
     #[serde(flatten)]
     pub lost: LostLease,
-    /// How: `expired`, `released`, `forced` or `withdrawn`.
+    /// How it ended: `expired`, `released`, `forced` or `withdrawn`.
     pub reason: String,
-    /// The user that asked for it.
+    /// The user that requested it.
     pub uid: u32,
-    /// What asked for it; null if that is not the caller's to see.
+    /// The command that requested it; null if the caller may not see it.
     pub command: Option<String>,
 }

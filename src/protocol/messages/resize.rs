@@ -1,11 +1,11 @@
-//! Storing the size of a lock.
+//! Changes of the stored size of a lock.
 
 use serde::{Deserialize, Serialize};
 
-/// `Resize`: stores a view or forgets it, or pauses a key or resumes it.
+/// `Resize`: stores or forgets the size of a key, or pauses or resumes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
-    /// Of which key.
+    /// The key.
     pub key: String,
     /// With `buckets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -13,31 +13,31 @@ pub struct Resize {
     /// With `per`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<u64>,
-    /// Or this. 0 pauses the key.
+    /// Instead of `per` and `buckets`. 0 pauses the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
-    /// Or forget the stored view.
+    /// Whether to forget the stored view.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forget: bool,
-    /// Or pause the key (true), or resume it (false); its view stays as it is.
+    /// Pauses the key (true) or resumes it (false); its stored view stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<bool>,
 }
 
-/// What a [`Resize`] did.
+/// The result of a [`Resize`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resized {
     /// The key.
     pub key: String,
-    /// The view stored before, as `3x2` or `4`.
+    /// The previously stored view, as `3x2` or `4`.
     pub before: Option<String>,
-    /// The view stored now.
+    /// The view that is now stored.
     pub now: Option<String>,
-    /// Whether the key is paused now.
+    /// Whether the key is now paused.
     #[serde(default)]
     pub paused: bool,
-    /// Slots held at the moment.
+    /// The number of slots currently held.
     pub held: u64,
-    /// How many wait.
+    /// The number of waiters.
     pub waiting: u64,
 }

@@ -6,24 +6,24 @@ use super::wait_graph::is_none_left;
 use crate::core::{NodeId, Require, RunId};
 use crate::protocol::{Kind, LeaseInfo, Mode};
 
-/// `Status`: holders and waiters. With `more`, a new [`Status`] follows each change (at most a few
-/// a second) until the caller closes the connection.
+/// `Status`: asks for holders and waiters. With `more`, a new [`Status`] follows each change (at
+/// most a few a second) until the caller closes the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusQuery {
     /// Only this key and those below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Only the caller's holds and waiting requests, and the keys that have such.
+    /// Only the caller's holds and waiting requests, and their keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mine: bool,
-    /// The same of this user. With `mine`, the caller's count.
+    /// The same for this user. With `mine`, the caller counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Only keys for which a request waits; with `mine` or `uid`, one of that user.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiting: bool,
-    /// Also what has to be looked up for each holder: its working folder, and what keeps a hold of
-    /// `with_children`.
+    /// Whether to include details that need a lookup for each holder: its working folder, and the
+    /// processes that keep a hold of `with_children`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub full: bool,
     /// Only keys in use or with a stored view that begin with this text, names only, at most this
@@ -32,7 +32,7 @@ pub struct StatusQuery {
     pub names_max: Option<u64>,
 }
 
-/// What `canal status --json` prints. `K`: [`KeyInfo`]s, in any form that is written as an array.
+/// The output of `canal status --json`. `K`: [`KeyInfo`]s, in any form that is encoded as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Status<K = Vec<KeyInfo>> {
@@ -40,7 +40,7 @@ pub struct Status<K = Vec<KeyInfo>> {
     pub daemon: DaemonInfo,
     /// The keys in use or with a stored view, in the order of their names.
     pub keys: K,
-    /// How many more keys there are, where there are very many.
+    /// The number of keys omitted, if there are very many.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub left_out: u64,
     /// The engine that keeps the table, if one does.
@@ -57,25 +57,25 @@ pub struct Status<K = Vec<KeyInfo>> {
 pub struct EngineInfo {
     /// Its address, without user, password and parameters.
     pub name: String,
-    /// `member`, `joining` (not yet a member, or not any more), `away` (it cannot be reached),
-    /// `unable` (it can never be used as it is).
+    /// `member`, `joining` (not yet a member, or no longer one), `away` (unreachable), `unable`
+    /// (unusable in its present state).
     pub state: String,
     /// The name of this host.
     pub host: String,
     /// The number of this host's incarnation; null while it is no member.
     pub id: Option<u64>,
-    /// For how many milliseconds a host lives without renewing.
+    /// How many milliseconds a host lives without a renewal.
     pub ttl_ms: u64,
-    /// When this host renewed last.
+    /// The time of this host's last renewal.
     pub renewed: Option<String>,
-    /// When the commands of this host are asked to end unless it renews before.
+    /// When the commands of this host are signalled to end unless it renews before.
     pub stops: Option<String>,
-    /// Since when it cannot be reached.
+    /// Since when it is unreachable.
     pub away_since: Option<String>,
-    /// Why it cannot be reached or used, why it takes nothing in, or what the host waits for before
-    /// it joins.
+    /// Why it is unreachable, unusable or full, or the event for which the host waits before it
+    /// joins.
     pub why: Option<String>,
-    /// What to do about it.
+    /// The action to take.
     pub hint: Option<String>,
     /// The recovery of the table, while it lasts: nothing is granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,11 +86,11 @@ pub struct EngineInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RecoveryInfo {
-    /// Since when.
+    /// When it began.
     pub since: String,
-    /// The hosts that it waits for: each has to report, or to be gone.
+    /// The hosts that it waits for: each must report, or be gone.
     pub hosts: Vec<String>,
-    /// For how many milliseconds it waits more, because entries may be missing.
+    /// How many more milliseconds it waits, because entries may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
 }
@@ -103,9 +103,9 @@ pub struct HostInfo {
     pub host: String,
     /// The number of its incarnation.
     pub id: u64,
-    /// Since when it is a member.
+    /// When it became a member.
     pub since: String,
-    /// When it was last seen to have renewed, or heard to be alive; null if it was not yet.
+    /// When it was last seen to renew or to live; null if it was not yet.
     pub renewed: Option<String>,
     /// Whether it is the host of the daemon that answers.
     pub here: bool,
@@ -119,44 +119,44 @@ pub struct DaemonInfo {
     pub pid: u32,
     /// Its program's version.
     pub version: String,
-    /// Where it listens.
+    /// The path of its socket.
     pub socket: String,
-    /// Since when, RFC 3339 UTC.
+    /// When it started, RFC 3339 UTC.
     pub since: String,
     /// Its user.
     pub uid: u32,
-    /// Things the operator should know (fallbacks in use, limits that could not be reset).
+    /// Facts that the operator should know (fallbacks in use, limits that could not be reset).
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// A key, for people. `W`: [`WaiterInfo`]s, in any form that is written as an array.
+/// A key, for people. `W`: [`WaiterInfo`]s, in any form that is encoded as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KeyInfo<W = Vec<WaiterInfo>> {
     /// The key.
     pub key: String,
-    /// Null if it is not used and no view is stored.
+    /// Null if it is not in use and has no stored view.
     pub kind: Option<Kind>,
     /// Slots held.
     pub held: u64,
-    /// Of how many: what is stored, else what a request without a size would get. Holders that
-    /// stated larger sizes may hold more.
+    /// Its size: the stored one, or that of a request without a size. Holders that passed larger
+    /// sizes may hold more slots.
     pub capacity: Option<u64>,
-    /// The view behind `capacity`, as `3x2` or `4`.
+    /// The view of `capacity`, as `3x2` or `4`.
     pub view: Option<String>,
     /// Whether a view is stored.
     pub stored: bool,
     /// Whether it is paused: it grants no slots until it is resumed.
     #[serde(default)]
     pub paused: bool,
-    /// How many wait.
+    /// The number of waiters.
     pub waiting: u64,
     /// The holders, the longest first.
     pub holders: Vec<HolderInfo>,
-    /// The waiters, in the order in which they are served.
+    /// The waiters, in the order in which they are granted.
     pub waiters: W,
-    /// How many more hold or wait than are shown, where the status would be very long.
+    /// The number of holders and waiters omitted, if the status would be very long.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub left_out: u64,
 }
@@ -170,29 +170,28 @@ pub struct HolderInfo<T = String> {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// What it runs; null if that is not the caller's to see.
+    /// Its command; null if the caller may not see it.
     pub command: Option<T>,
     /// When it was granted, RFC 3339 UTC.
     pub since: T,
     /// Its fencing token.
     pub token: u64,
-    /// Its slots of the key; empty where no single key is meant.
+    /// Its slots of the key; empty if the report is not about one key.
     pub slots: Vec<u64>,
-    /// The bucket of its slots of the key; absent if they lie in several, if the lock has no buckets,
-    /// and where no single key is meant.
+    /// The bucket of its slots of the key; absent if they are in several, if the lock has no
+    /// buckets, or if the report is not about one key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<u64>,
-    /// The working folder of its process, if it was asked for, is known and the caller's to see.
+    /// The working folder of its process, if requested, known and visible to the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<T>,
-    /// Of a hold that processes keep which the owner started, if it was asked for: how to find
-    /// them.
+    /// For a hold that descendants of the owner keep, if requested: the means to find them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<ChildrenInfo>,
-    /// In which way it holds the key; absent where no single key is meant.
+    /// Its mode at the key; absent if the report is not about one key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// The key that it holds, if that is not the one asked about but one above or below it.
+    /// The key that it holds, if that is above or below the key of the query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<T>,
     /// Its session.
@@ -203,16 +202,16 @@ pub struct HolderInfo<T = String> {
     /// a restart the daemon could not verify that it is the same process).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<T>,
-    /// Of a lease, whose `pid` is 0: how long it lives. `command` is the one that asked for it.
+    /// For a lease, whose `pid` is 0: how long it lives. `command` is the one that requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
-    /// How long its `canal run` lets it run after `since`, in milliseconds; absent if for ever.
+    /// How long its `canal run` lets it run after `since`, in milliseconds; absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_run_ms: Option<u64>,
-    /// What it wants people to know.
+    /// Its note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<T>,
-    /// Of a part of a request over nodes: the whole of it.
+    /// For a part of a request over nodes: the whole request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_nodes: Option<Box<OverNodesInfo>>,
 }
@@ -258,8 +257,8 @@ pub struct ChildrenInfo {
     pub device: u64,
     /// Its inode.
     pub inode: u64,
-    /// The processes, as far as the one that reports can see them. The daemon does not look for
-    /// them; `canal status` does.
+    /// The processes that the reporting process can see. The daemon does not look for them; `canal
+    /// status` does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pids: Vec<u32>,
 }
@@ -272,19 +271,19 @@ pub struct WaiterInfo {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// What it will run; null if that is not the caller's to see.
+    /// Its future command; null if the caller may not see it.
     pub command: Option<String>,
-    /// Since when it waits, RFC 3339 UTC.
+    /// When its wait began, RFC 3339 UTC.
     pub since: String,
-    /// 1 is the next to be served.
+    /// 1 is granted next.
     pub position: u64,
     /// Its priority.
     pub priority: i32,
-    /// How many slots it wants of the key; 0 of a read or write item.
+    /// How many slots of the key it asks for; 0 for a read or write item.
     pub count: u64,
-    /// In which way it wants the key.
+    /// Its mode at the key.
     pub mode: Mode,
-    /// The view it states, as `3x2` or `4`; null if it states none.
+    /// The view that it passes, as `3x2` or `4`; null without one.
     pub view: Option<String>,
     /// Its session.
     pub session: String,
@@ -292,16 +291,16 @@ pub struct WaiterInfo {
     pub host: Option<String>,
     /// Why it waits, in one clause.
     pub reason: String,
-    /// Of a waiter for a lease, whose `pid` is 0: how long the lease will live.
+    /// For a waiter for a lease, whose `pid` is 0: how long the lease will live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
-    /// What it wants people to know.
+    /// Its note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Of a part of a request over nodes: the whole of it.
+    /// For a part of a request over nodes: the whole request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_nodes: Option<Box<OverNodesInfo>>,
-    /// How much longer it will usually wait, if enough is known.
+    /// How much longer it will probably wait, if enough is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateInfo>,
 }
@@ -314,28 +313,28 @@ pub struct OverNodesInfo {
     pub run: RunId,
     /// The ids of its nodes.
     pub nodes: Vec<NodeId>,
-    /// How many of them have to grant it, as it was asked for.
+    /// How many of them must grant it, as requested.
     pub require: Require,
     /// The same as a number.
     pub need: u64,
-    /// How many have granted it by now, as its client last reported; null if it did not.
+    /// How many have granted it by now, as its client last reported; null without a report.
     pub held: Option<u64>,
     /// The nodes that it waits for, as its client last reported.
     pub waits_for: Vec<String>,
     /// Whether this part is not confirmed yet: it waits, or it ends with its connection.
     pub collecting: bool,
-    /// Whether enough other nodes had granted the request when this part was asked for.
+    /// Whether enough other nodes had granted the request when this part was requested.
     pub spare: bool,
 }
 
-/// How much longer a request will usually wait, by how long those that are ahead of it held the key
-/// lately.
+/// How much longer a request will probably wait, estimated from recent holds by the commands ahead
+/// of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EstimateInfo {
-    /// One of ten such waits is shorter, in milliseconds.
+    /// One such wait in ten is shorter, in milliseconds.
     pub low_ms: u64,
     /// Half of them are shorter.
     pub median_ms: u64,
-    /// Nine of ten are not longer.
+    /// Nine in ten are at most this long.
     pub high_ms: u64,
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Mode, RunId};
 
-/// `Why`: follows the waits of one process or session to the end of the chain, and those of the
+/// `Why`: follows the waits of one process or session to the end of the chain, and the waits of the
 /// requests that wait for it. Exactly one of the two fields is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhyQuery {
@@ -16,7 +16,7 @@ pub struct WhyQuery {
     pub session: Option<String>,
 }
 
-/// `Graph`: all waiters and their blockers.
+/// `Graph`: asks for all waiters and their blockers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphQuery {}
 
@@ -27,14 +27,14 @@ pub struct GraphQuery {}
 pub struct Waits {
     /// One for each waiting request.
     pub waits: Vec<WaitInfo>,
-    /// How many more there are.
+    /// The number omitted.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub left_out: u64,
-    /// In the reply to [`WhyQuery`]: the requests that wait for the one asked about, directly first,
-    /// then those that wait for these, and so on.
+    /// In the reply to [`WhyQuery`]: the requests that wait for the one in the query, directly
+    /// first, then those that wait for these, and so on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiters: Vec<WaitInfo>,
-    /// How many waiting requests were not examined, where there are very many.
+    /// The number of waiting requests that were not examined, if there are very many.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub waiters_left_out: u64,
 }
@@ -51,20 +51,20 @@ pub struct WaitInfo {
     pub waiter: PartyInfo,
     /// The key that blocks it.
     pub key: String,
-    /// In which way it wants the key.
+    /// Its mode at the key.
     pub mode: Mode,
-    /// Since when it waits, RFC 3339 UTC.
+    /// When its wait began, RFC 3339 UTC.
     pub since: String,
-    /// Why, in one clause.
+    /// Why it waits, in one clause.
     pub reason: String,
     /// Its blockers; at most [`BLOCKERS_SHOWN_MAX`].
     pub blockers: Vec<BlockerInfo>,
-    /// How many more there are.
+    /// The number omitted.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub blockers_left_out: u64,
 }
 
-/// How many blockers a [`WaitInfo`] names at most.
+/// The most blockers that a [`WaitInfo`] names.
 pub const BLOCKERS_SHOWN_MAX: usize = 20;
 
 /// A holder or waiter that blocks a waiting request.
@@ -73,13 +73,13 @@ pub const BLOCKERS_SHOWN_MAX: usize = 20;
 pub struct BlockerInfo {
     /// The holder or waiter.
     pub party: PartyInfo,
-    /// The key that it holds or waits for; the waiter's own, or one above or below it.
+    /// The key that it holds or waits for: the waiter's own, or one above or below it.
     pub key: String,
-    /// In which way.
+    /// Its mode.
     pub mode: Mode,
-    /// Whether it holds the key; else it waits too and goes first.
+    /// Whether it holds the key; otherwise it waits too and goes first.
     pub holds: bool,
-    /// Since when it holds or waits, RFC 3339 UTC.
+    /// When its hold or wait began, RFC 3339 UTC.
     pub since: String,
 }
 
@@ -91,33 +91,33 @@ pub struct PartyInfo {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// What it runs; null if that is not the caller's to see.
+    /// Its command; null if the caller may not see it.
     pub command: Option<String>,
     /// Its session.
     pub session: String,
-    /// Whether it is a lease and no process; `pid` is 0 then.
+    /// Whether it is a lease, not a process; `pid` is then 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lease: bool,
-    /// Of a request over nodes: its name at all of them.
+    /// For a request over nodes: its name at all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
 }
 
 /// One step of a deadlock, the refused request first: `waiter` waits for `key`, which `blocker`
-/// holds or goes first for. The blocker's session is the next step's waiter's; the last one's is
-/// the first's.
+/// holds or waits for ahead of it. The blocker's session is that of the next step's waiter; the
+/// last blocker's is that of the first waiter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CycleStepInfo {
     /// The waiter.
     pub waiter: PartyInfo,
-    /// For which key.
+    /// The key.
     pub key: String,
-    /// In which way it wants it.
+    /// Its mode at the key.
     pub mode: Mode,
     /// The blocker.
     pub blocker: BlockerInfo,
-    /// The node at which it waits, by the name that the user knows it by; only over nodes.
+    /// The node at which it waits, by its name for the user; only over nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }

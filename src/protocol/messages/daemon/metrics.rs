@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `Metrics`: what the daemon counts, and the state of its keys.
+/// `Metrics`: asks for the daemon's counters and the state of its keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricsQuery {}
 
 /// The reply to a [`MetricsQuery`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
-    /// All figures, as OpenMetrics 1.0 has them.
+    /// All figures, in the format of OpenMetrics 1.0.
     pub text: String,
 }

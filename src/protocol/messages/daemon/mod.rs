@@ -1,4 +1,4 @@
-//! What operators ask of the daemon itself.
+//! An operator's calls to the daemon itself.
 
 pub(in crate::protocol) mod configuration;
 pub(in crate::protocol) mod metrics;

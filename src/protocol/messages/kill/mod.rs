@@ -1,18 +1,18 @@
-//! Ending the processes of holders and waiters by a signal.
+//! Signals to the processes of holders and waiters.
 
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::PartyInfo;
 use crate::protocol::messages::wait_graph::is_none_left;
 
-/// `WouldKill`: the holds and waiting requests whose processes a [`Kill`] may be about. Nothing is
-/// signalled. Exactly one of `key`, `pid`, `token` and `request` says which.
+/// `WouldKill`: returns the holds and waiting requests whose processes a [`Kill`] may signal.
+/// Signals nothing. Exactly one of `key`, `pid`, `token` and `request` selects them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WouldKill {
     /// Those of exactly this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Those of this process of this host, also the waiting ones.
+    /// Those of this process of this host, including the waiting ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// The hold with this token.
@@ -29,13 +29,13 @@ pub struct WouldKill {
 /// The reply to a [`WouldKill`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillTargets {
-    /// The holds, oldest first, and then the waiting requests in the order of service.
+    /// The holds, oldest first, then the waiting requests in the order in which they are granted.
     pub targets: Vec<KillTarget>,
-    /// How many more there are, where there are very many.
+    /// The number omitted, if there are very many.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub left_out: u64,
-    /// For a `token` or `request` whose process the caller can end: the index of its pidfd among the
-    /// descriptors of this message.
+    /// For a `token` or `request` whose process the caller can end: the index of its pidfd among
+    /// the descriptors of this message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_fd: Option<u32>,
 }
@@ -50,15 +50,15 @@ pub struct KillTarget {
     /// The number of a waiting request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<u64>,
-    /// What it holds or waits for.
+    /// The keys that it holds or waits for.
     pub keys: Vec<String>,
     /// Its process.
     pub party: PartyInfo,
-    /// Since when it holds or waits, RFC 3339 UTC.
+    /// When its hold or wait began, RFC 3339 UTC.
     pub since: String,
     /// Its host; null on one machine.
     pub host: Option<String>,
-    /// The working folder of its process, if that is known and the caller's to see.
+    /// The working folder of its process, if known and visible to the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
     /// Its note.
@@ -67,14 +67,14 @@ pub struct KillTarget {
     /// Why the caller cannot end it; absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What to do instead.
+    /// The action to take instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 /// `Kill`: sends a signal to the process of a hold or of a waiting request, as [`WouldKill`] named
-/// it. Exactly one of `token` and `request` says which. If it does not hold or wait any more,
-/// nothing is signalled.
+/// it. Exactly one of `token` and `request` selects it. If it no longer holds or waits, signals
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
     /// The token of a hold.
@@ -87,9 +87,9 @@ pub struct Kill {
     pub signal: i32,
 }
 
-/// What a [`Kill`] did.
+/// The result of a [`Kill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Killed {
-    /// The process that was signalled; 0 if it has no number where the daemon lives.
+    /// The process that was signalled; 0 if it has no pid where the daemon runs.
     pub pid: u32,
 }

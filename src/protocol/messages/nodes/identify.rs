@@ -1,4 +1,4 @@
-//! Which node a daemon is.
+//! The identity of a daemon as a node.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct Identify {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NodeIdentity {
-    /// The id of the node. It stays the same over restarts of the daemon and of the machine.
+    /// The id of the node, which survives restarts of the daemon and of the machine.
     pub node: NodeId,
     /// The name of the machine, for people.
     pub machine: String,
@@ -24,15 +24,15 @@ pub struct NodeIdentity {
     pub user: Option<String>,
     /// The version of the daemon's program.
     pub version: String,
-    /// Whether its state lies where it outlives a reboot. A daemon where it does not is no node.
+    /// Whether its state outlives a reboot. Without that, the daemon is not a node.
     pub lasting: bool,
-    /// For how many milliseconds more it grants nothing over nodes, because it had to make its state
-    /// anew and does not know what it granted before; null if it grants.
+    /// How many more milliseconds it grants nothing over nodes, because it had to recreate its
+    /// state and does not know its earlier grants; null if it grants.
     pub grants_from_ms: Option<u64>,
 }
 
 impl NodeIdentity {
-    /// The identity of a node whose state is lasting and that grants at once.
+    /// The identity of a node whose state is lasting and that grants immediately.
     #[must_use]
     pub fn new(node: NodeId, machine: String, place: String, uid: u32) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();

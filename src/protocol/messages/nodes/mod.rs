@@ -1,7 +1,7 @@
-//! The calls that only a request over nodes makes: it asks several daemons that share nothing.
+//! The calls that only a request over nodes makes, to several independent daemons.
 //!
-//! They have an interface of their own, so that a daemon that does not know them answers with an
-//! error instead of ignoring what it does not understand.
+//! They have a separate interface, so that a daemon without it answers with an error instead of
+//! ignoring unknown fields.
 
 pub(in crate::protocol) mod collect;
 pub(in crate::protocol) mod confirm_at;

@@ -1,10 +1,10 @@
-//! What the errors of a request over nodes say beyond their message.
+//! The details of the errors of a request over nodes, beyond their message.
 
 use serde::{Deserialize, Serialize};
 
 use crate::core::NodeId;
 
-/// What an error of the interface of nodes says beyond its message.
+/// The details of an error of the interface of nodes, beyond its message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NodesRefusal {
@@ -19,7 +19,7 @@ pub enum NodesRefusal {
     },
     /// Of `NotYet`.
     Later {
-        /// For how many milliseconds more this node grants nothing over nodes.
+        /// How many more milliseconds this node grants nothing over nodes.
         left_ms: u64,
     },
     /// Of `TokenTaken`.

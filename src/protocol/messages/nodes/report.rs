@@ -1,24 +1,24 @@
-//! What a node shows of the whole request of which it holds a part.
+//! The progress of a whole request, as the node of a part shows it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::Handle;
 
-/// The most names of nodes that a [`Report`] may have, and the most bytes of each of them.
+/// The most names of nodes in a [`Report`], and the most bytes in each name.
 pub const REPORTED_NODES_MAX: usize = 64;
 
-/// `Report`: how far the whole request is, for people who look at this node. It is shown and never
-/// decided upon. The daemon keeps it in memory until the lease has ended, and forgets it when it
+/// `Report`: the progress of the whole request, for people who look at this node. It is only for
+/// display. The daemon keeps it in memory until the lease has ended, and forgets it when it
 /// restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The secret of the lease at this node; its request may still wait.
     pub handle: Handle,
-    /// How many nodes have to grant it.
+    /// The number of nodes that must grant it.
     pub need: u64,
-    /// How many have.
+    /// The number that have granted it.
     pub held: u64,
-    /// The nodes that it waits for, by the names that its user knows them by.
+    /// The nodes that it waits for, by their names for its user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<String>,
 }

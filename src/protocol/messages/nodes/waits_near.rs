@@ -1,4 +1,4 @@
-//! What a node knows of the waits near some runs over nodes.
+//! A node's knowledge of the waits near some runs over nodes.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,13 +14,13 @@ pub const READ_NODES_MAX: usize = 64;
 /// runs within them, can wait for. Deadlocks that go over several nodes are looked for in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsNear {
-    /// The runs; one that the node does not know is ignored. What this node knows to be within a frame
-    /// of any node is always part of the answer.
+    /// The runs; the node ignores one that it does not know. The answer always contains everything
+    /// that this node knows to be within a frame of any node.
     pub runs: Vec<RunId>,
     /// Frames of this node that other nodes named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<FrameId>,
-    /// The tag of a request at this node, if its number is wanted.
+    /// The tag of a request at this node, to get its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<Tag>,
     /// All nodes that the caller reads. While the connection is open, the node names them to others who
@@ -39,15 +39,15 @@ pub struct NodeAt {
     pub address: Option<String>,
 }
 
-/// The reply to a [`WaitsNear`]. It says which keys are held and wanted near these runs, and by which
-/// users; commands only to those who may see them.
+/// The reply to a [`WaitsNear`]. It contains the keys that are held and wanted near these runs, and
+/// their users; commands only for those who may see them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsFound {
     /// The node.
     pub node: NodeId,
-    /// The part of the table, as the journal has a table, without commands, notes, tags and owners.
+    /// The part of the table, in the form of the journal, without commands, notes, tags and owners.
     pub table: Snapshot,
-    /// What each frame of it is.
+    /// The details of each of its frames.
     pub frames: Vec<FrameFound>,
     /// The number of the request that has the tag, while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub struct WaitsFound {
     pub nodes: Vec<NodeAt>,
 }
 
-/// A frame near the runs that a [`WaitsNear`] asked about.
+/// A frame near the runs of a [`WaitsNear`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FrameFound {
@@ -69,19 +69,19 @@ pub struct FrameFound {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// What it runs, the beginning of it; absent if that is not the caller's to see.
+    /// The beginning of its command; absent if the caller may not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// Whether it is a lease.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lease: bool,
-    /// Of a part of a request over nodes: the request.
+    /// For a part of a request over nodes: the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part_of: Option<PartFound>,
-    /// The run over nodes within which it was asked for, as its client says.
+    /// The run over nodes within which it was requested, according to its client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_run: Option<RunId>,
-    /// The frame within which it was asked for, as its client says.
+    /// The frame within which it was requested, according to its client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_frame: Option<FrameOfNode>,
 }
@@ -93,15 +93,15 @@ pub struct PartFound {
     pub run: RunId,
     /// The ids of its nodes.
     pub nodes: Vec<NodeId>,
-    /// How many of them have to grant it.
+    /// How many of them must grant it.
     pub require: Require,
-    /// Whether the part is a spare that is not confirmed: the node takes it back for any request that
+    /// Whether the part is a spare that is not confirmed: the node revokes it for any request that
     /// would then fit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub loose: bool,
 }
 
-/// A frame, with the node that knows it.
+/// A frame, and its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameOfNode {
     /// The node.
@@ -111,7 +111,8 @@ pub struct FrameOfNode {
 }
 
 impl FrameFound {
-    /// A frame of a process or lease that is part of nothing and within nothing.
+    /// A frame of a process or lease that is not a part of a request over nodes, and not within
+    /// one.
     #[must_use]
     pub fn new(frame: FrameId, session: String, pid: u32, uid: u32) -> Self {
         let (command, part_of, under_run, under_frame) = Default::default();
