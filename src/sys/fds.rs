@@ -66,8 +66,8 @@ pub fn receive(
     Ok(message.bytes)
 }
 
-/// Closes every descriptor from `first` on, for a process that is about to exec or exit. Code that
-/// still has one of them as an [`OwnedFd`] must not use or drop it.
+/// Closes every descriptor from `first` on, for a process that is about to take on another task.
+/// Code that still has one of them as an [`OwnedFd`] must not use or drop it.
 pub fn close_from(first: u32) {
     if !(allows(Feature::CloseRange) && close_range_from(first)) {
         close_up_to(first, highest_open());

@@ -2,8 +2,8 @@
 //! length.
 //!
 //! `cargo test --lib measured -- --nocapture` prints the table of `docs/stats.md` for generated
-//! workloads. `CANAL_RECORDED=FILE` adds those recorded in a file, which `canal history KEY --json
-//! > FILE` wrote.
+//! workloads. `CANAL_RECORDED=FILE` adds those recorded in FILE, the output of `canal history KEY
+//! --json`.
 //!
 //! Invariant: an estimate knows only requests that had ended when it was made.
 

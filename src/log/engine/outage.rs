@@ -4,7 +4,7 @@
 /// keeps trying.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// The error, for people.
+    /// The error, as canal shows it.
     pub why: String,
     /// The action to take.
     pub hint: Option<String>,

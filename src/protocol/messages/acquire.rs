@@ -207,7 +207,7 @@ pub struct SizeNote {
     /// Without a stored size: the size that the latest holder passed. The request still counts by
     /// its own.
     pub followed: Option<String>,
-    /// For people, one line.
+    /// One line for the user.
     pub message: String,
     /// Whether this daemon reports it to this user for the first time: `canal` prints it only then.
     pub first: bool,
@@ -269,7 +269,7 @@ pub struct SlotInfo {
     pub bucket: Option<u64>,
 }
 
-/// The owner of a grant, for people.
+/// The owner of a grant, as canal shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerInfo<T = String> {
     /// The process; 0 if it has no pid where the daemon runs.

@@ -14,7 +14,7 @@ pub struct LeaseAsked {
     pub ttl_ms: u64,
 }
 
-/// A lease, for people.
+/// A lease, as reports show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LeaseInfo {
@@ -91,7 +91,7 @@ pub struct EndedLeases {
     pub ended: Vec<EndedLease>,
 }
 
-/// A lease that has ended, for people.
+/// A lease that has ended, as reports show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EndedLease {

@@ -111,7 +111,7 @@ pub struct HostInfo {
     pub here: bool,
 }
 
-/// A daemon, for people.
+/// A daemon, as reports show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DaemonInfo {
@@ -130,7 +130,7 @@ pub struct DaemonInfo {
     pub notes: Vec<String>,
 }
 
-/// A key, for people. `W`: [`WaiterInfo`]s, in any form that is encoded as an array.
+/// A key, as reports show it. `W`: [`WaiterInfo`]s, in any form that is encoded as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KeyInfo<W = Vec<WaiterInfo>> {
@@ -161,7 +161,7 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
     pub left_out: u64,
 }
 
-/// A holder, for people. `T`: as in [`Grant`](crate::protocol::Grant).
+/// A holder, as reports show it. `T`: as in [`Grant`](crate::protocol::Grant).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 #[non_exhaustive]
@@ -263,7 +263,7 @@ pub struct ChildrenInfo {
     pub pids: Vec<u32>,
 }
 
-/// A waiter, for people.
+/// A waiter, as reports show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WaiterInfo {

@@ -83,7 +83,7 @@ pub struct BlockerInfo {
     pub since: String,
 }
 
-/// A process that holds or waits, for people.
+/// A process that holds or waits, as reports show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PartyInfo {

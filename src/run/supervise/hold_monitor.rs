@@ -40,7 +40,7 @@ pub(crate) struct HoldMonitor {
     on_lost: OnLost,
     phase: Phase,
     lost: Option<LostHold>,
-    /// The loss that another daemon reported, which writes no page for this hold.
+    /// The loss that a daemon reported without a page for this hold.
     reported: Option<deadline::Lost>,
     /// Runs on CLOCK_BOOTTIME, unlike the timeout of poll(2): after a suspend it has expired.
     timer: TimerFd,

@@ -1,9 +1,9 @@
 //! Supervises the command as its parent.
 //!
-//! The supervisor forks before anything else; the child takes the lock and becomes the command. The
-//! supervisor limits its time from the grant on, passes on signals meant for it, and ends as it
-//! ended. When a hold is lost, it ends the command and all its descendants ([`hold_monitor`]): the
-//! second line of defence after the daemon, the only one if the daemon is stopped or gone.
+//! The supervisor forks first; the child takes the lock and becomes the command. The supervisor
+//! limits the command's time from the grant on, passes on signals, and ends as the command ended.
+//! When a hold is lost, it ends the command and all its descendants ([`hold_monitor`]): the second
+//! line of defence after the daemon, the only one if that is gone.
 //!
 //! Invariant: the supervisor owns nothing, so its death frees nothing. While the child still waits,
 //! it ends with its supervisor and so leaves the queue.

@@ -13,7 +13,7 @@ mod writer;
 pub use reader::Reader;
 pub use writer::Writer;
 
-/// How long holds are safe.
+/// The time until which holds are safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadline {
     /// When the engine was last known to be reachable: just before the daemon sent the last renewal
@@ -89,7 +89,7 @@ impl Why {
 /// The content of a page at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// How long the holds are safe.
+    /// The time until which the holds are safe.
     pub deadline: Deadline,
     /// Set once the holds are lost.
     pub lost: Option<Lost>,

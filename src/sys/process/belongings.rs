@@ -199,7 +199,7 @@ mod tests {
         let mut cat = Command::new("cat");
         let reads = fs::OpenOptions::new().read(true).open(&path).unwrap();
         let mut reader = cat.stdin(reads).stdout(Stdio::null()).spawn().unwrap();
-        // A program that another test starts briefly has a copy.
+        // A program that another test starts has a copy for a short time.
         let writers = || writers_of(id.st_dev, id.st_ino).unwrap();
         assert!(writers().contains(&std::process::id()));
         assert!(!writers().contains(&reader.id()));

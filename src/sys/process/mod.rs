@@ -47,7 +47,7 @@ pub enum RunState {
     Gone,
 }
 
-/// Whether a process works, for its clients.
+/// Whether a process is busy, as its clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// Its first thread runs, is ready to run, or waits for the disk (states R and D), or has
@@ -75,7 +75,7 @@ fn state_by(pid: u32, stat: &Stat) -> RunState {
     }
 }
 
-/// Whether the process with this pid works.
+/// Whether the process with this pid is busy, as its clients see it.
 #[must_use]
 pub fn activity(pid: u32) -> Activity {
     let Some(stat) = Stat::read(pid) else { return Activity::Idle };

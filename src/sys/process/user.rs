@@ -1,8 +1,8 @@
 //! The user of this process and the owners of files, as the kernel knows them.
 //!
-//! A preloaded library (LD_PRELOAD) can replace any function of the C library. With fakeroot(1),
-//! every user is root and owns every file, and canal would look for the user's locks where root's
-//! are. So these functions call the kernel without the C library.
+//! A preloaded library (LD_PRELOAD) can replace any function of the C library. That of fakeroot(1)
+//! reports that every user is root and owns every file; canal would then look for the user's locks
+//! where root's are. So these functions call the kernel without the C library.
 
 use std::io;
 use std::os::fd::AsFd;

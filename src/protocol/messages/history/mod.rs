@@ -41,7 +41,7 @@ pub struct HistoryPage {
     pub dropped: u64,
 }
 
-/// A request that has ended, for people.
+/// A request that has ended, as reports show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HistoryRecord {
