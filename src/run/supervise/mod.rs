@@ -2,8 +2,8 @@
 //!
 //! The supervisor forks first; the child takes the lock and becomes the command. The supervisor
 //! limits the command's time from the grant on, passes on signals, and ends as the command ended.
-//! When a hold is lost, it ends the command and all its descendants ([`hold_monitor`]): the second
-//! line of defence after the daemon, the only one if that is gone.
+//! It ends all processes of the command when the hold is lost ([`hold_monitor`]): the second line
+//! of defence after the daemon, and the only one if that is stopped or gone.
 //!
 //! Invariant: the supervisor owns nothing, so its death frees nothing. While the child still waits,
 //! it ends with its supervisor and so leaves the queue.

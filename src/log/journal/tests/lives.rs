@@ -73,7 +73,7 @@ fn change(table: &Table, step: &Step, moves: &mut BTreeMap<RequestId, u32>) -> O
             let request = any_of(which)?;
             let before = moves.entry(request).or_default();
             *before += 1;
-            // Further moves exceed the counted room.
+            // More moves could exceed the room.
             if *before > 3 {
                 return None;
             }
