@@ -1,5 +1,5 @@
-// The modules that the test programs of engines include too. `whole_engines/list.rs` says which
-// other folders they leave out, and why.
+// The test programs of the engines include these modules too. `whole_engines/list.rs` names the
+// folders that they leave out, and why.
 #[path = "../fixtures/expected_text.rs"]
 mod expected_text;
 #[path = "../fixtures/lease.rs"]

@@ -1,4 +1,4 @@
-//! Which tests of `tests/whole` run over an engine, which do not, and why.
+//! Lists which tests of `tests/whole` run over an engine and which do not, with the reasons.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,7 +26,7 @@ fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The tests of a module, each with the reason why it does not run over an engine, if it does not.
+/// The tests of a module, each with the reason why it does not run over an engine, if there is one.
 fn tests_of(file: &Path) -> Vec<(String, Option<String>)> {
     let text = fs::read_to_string(file).unwrap();
     let tests = text.split("#[test]\n").skip(1).map(|test| {

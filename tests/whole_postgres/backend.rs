@@ -1,4 +1,4 @@
-//! A PostgreSQL that the worlds of this test program share, each with a schema of its own.
+//! A PostgreSQL that the worlds of this test program share, each in its own schema.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::postgres_server;
 use crate::world::hosts::Log;
 
-/// Whether an engine keeps the table, and the clients of a world are spread over two hosts.
+/// Whether an engine keeps the table. If so, the clients of a world are spread over two hosts.
 pub(crate) const IS_ENGINE: bool = true;
 
-/// A log for one world. Where no PostgreSQL is installed, this ends the test program.
+/// A log for one world. Without an installed PostgreSQL, this ends the test program.
 pub(crate) fn log() -> Option<Log> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     static DATABASE: LazyLock<String> = LazyLock::new(|| {

@@ -1,5 +1,5 @@
 //! `canal acquire` in each form that scripts use: the lock belongs to the process that the answer
-//! names, or to none.
+//! names, or to no process.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -89,7 +89,7 @@ fn without_a_pid_the_lock_belongs_to_the_process_in_the_answer_or_to_none() {
         if owner == script.pid() {
             assert_eq!(world.key(&key).holders[0].pid.cast_signed(), owner, "{acquire}");
         } else {
-            // The answer named a process that ended with the statement, so no process holds the
+            // The owner that the answer named ended with its statement, so no process holds the
             // lock.
             world.until_held(&key, 0);
         }
@@ -127,7 +127,7 @@ fn an_acquire_killed_before_it_printed_the_grant_holds_nothing() {
     let pid = owner.pid_text();
     let acquire = world.canal(["acquire", "--json", "-k", "x", "--pid", &pid]);
     let acquire = acquire.stdout(write).spawn();
-    // It was granted the lock and cannot print the answer.
+    // It got the lock but cannot print the answer.
     world.until_held("x", 1);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
     acquire.kill();
@@ -146,7 +146,7 @@ fn an_acquire_blocked_on_its_output_survives_a_restart() {
     world.until_held("x", 1);
     let token = world.key("x").holders[0].token;
     world.kill_daemon();
-    // The test empties the pipe.
+    // Empty the pipe.
     let mut said = String::new();
     wait_until("the answer arrives", || {
         let mut piece = [0; 4096];
@@ -161,7 +161,7 @@ fn an_acquire_blocked_on_its_output_survives_a_restart() {
     assert_eq!(key.holders[0].pid.cast_signed(), owner.pid());
 }
 
-/// A pipe that takes no more bytes; its reading end does not block.
+/// A full pipe whose reading end does not block.
 fn full_pipe() -> (fs::File, fs::File) {
     let (read, write) = std::io::pipe().unwrap();
     let reopen = |fd: &dyn std::os::fd::AsRawFd, options: &mut OpenOptions| {

@@ -1,4 +1,4 @@
-//! The examples of `docs/fencing.md`, run as they stand there, with tokens of real leases.
+//! Runs the examples of `docs/fencing.md` as they are on the page, with tokens of real leases.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::{Ended, wait_until};
 
-/// The code blocks of the page that begin with `first`.
+/// Returns the code block of the page that begins with `begins`.
 fn block(language: &str, begins: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/fencing.md");
     let page = fs::read_to_string(page).unwrap();
@@ -31,7 +31,7 @@ fn write(world: &World, token: u64, word: &str) -> Ended {
     world.program("./fenced", [".", &token.to_string(), "sh", "-c", &write]).end()
 }
 
-/// A lease that was lost without its owner's notice, and the lease of its successor.
+/// A lease that expired without its owner's notice, and the next lease of the same key.
 fn lost_and_next(world: &World) -> (Lease, Lease) {
     let lost = Lease::take(world, "1s", &["-k", "site"]);
     let next = Lease::ask(world, "10m", &["-k", "site"]);
@@ -45,7 +45,7 @@ fn in_shell_a_lost_lease_cannot_change_the_resource() {
     let world = World::with_daemon();
     fenced(&world);
     let (lost, next) = lost_and_next(&world);
-    // The lost lease may write as long as no later one has.
+    // The lost lease may write until a later lease has written.
     write(&world, lost.token, "one").code(0);
     write(&world, next.token, "two").code(0);
     write(&world, next.token, "three").code(0);
@@ -69,7 +69,7 @@ fn in_shell_a_later_holder_waits_for_a_change_in_progress() {
     wait_until("it changes the resource", || world.read("site") == "begins\n");
     let later = [".", &next.token.to_string(), "sh", "-c", "echo later >>site"];
     let later = world.program("./fenced", later).spawn();
-    // No other program gets the fence between the check and the change.
+    // No other program can take the fence between the check and the change.
     let mut later = later;
     wait_until("it waits for the fence", || {
         let held = world.program("flock", ["-n", ".fence.lock", "true"]).end();
@@ -114,7 +114,7 @@ fn in_sql_a_lost_lease_cannot_change_the_resource() {
     assert_ne!(refused.code, Some(0), "{refused:?}");
     assert!(refused.stderr.contains(&format!("token {} is stale", lost.token)), "{refused:?}");
     assert_eq!(balance(), "70\n");
-    // A resource without a row is refused.
+    // The function refuses a resource that has no row.
     let unknown = server.sql("SELECT fence('nothing', 1)");
     assert!(unknown.stderr.contains("is stale"), "{unknown:?}");
 }

@@ -1,4 +1,4 @@
-//! Leases as scripts use them: taken, renewed, lost, released.
+//! Leases as scripts use them: acquired, renewed, lost and released.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ fn millis(ttl: Duration) -> String {
     format!("{}ms", ttl.as_millis())
 }
 
-/// Checks that a command ended because its lease was lost as `how` says; returns the JSON that it
-/// printed.
+/// Checks that a command ended because its lease was lost in the way that `how` names. Returns the
+/// JSON that it printed.
 #[track_caller]
 fn lost(ended: Ended, how: &str) -> Value {
     let told = ended.code(122).json();
@@ -149,7 +149,7 @@ fn a_lease_outlives_the_session_that_requested_it() {
     assert_eq!(world.held("x"), 1);
     let renew = world.canal(["renew"]).env("CANAL_HANDLE", handle.as_str().unwrap());
     renew.end().code(0);
-    // The lease has a session of its own: a lock of the outer session would block it.
+    // The lease has its own session, so a lock of the outer session would block it.
     let inside: Value = serde_json::from_str(&world.read("inside")).unwrap();
     let session = |at: usize| inside["keys"][at]["holders"][0]["session"].clone();
     assert_ne!(session(0), session(1));
@@ -193,7 +193,7 @@ fn leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl() {
         let world = World::with_daemon();
         let lease = Lease::take(&world, &millis(ttl), &["-k", "x"]);
         let mut larger = lease.token;
-        // Longer than the TTL in all, but never between two daemons.
+        // The total is longer than the TTL, but no gap between two daemons is.
         let begun = Instant::now();
         while begun.elapsed() < ttl * 5 / 3 {
             let killed = Instant::now();
@@ -224,15 +224,15 @@ fn leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl() {
 
 #[test]
 fn a_daemon_that_is_stopped_for_longer_than_a_ttl_ends_the_lease_when_it_goes_on() {
-    // Two hosts would expire the lease: a renewal through the stopped daemon would come too late
-    // for the other one.
+    // Two hosts would expire the lease: a renewal through the stopped daemon would reach the other
+    // host too late.
     let world = World::with_daemon().on_one_host();
     let lease = Lease::take(&world, "3s", &["-k", "x"]);
     let waiter = world.waiter("x", &[], &["true"]);
     let daemon = world.look().unwrap().daemon.pid.cast_signed();
     let kept = Lease::take(&world, "3s", &["-k", "kept"]);
     signal(daemon, Signal::SIGSTOP);
-    // The renewal is sent in time, and waits until the daemon goes on.
+    // The client sends the renewal in time, and the renewal waits until the daemon continues.
     let renewal = world.canal(["renew", "--json"]).env("CANAL_HANDLE", &kept.handle).spawn();
     let begun = Instant::now();
     wait_until("the TTL is over", || begun.elapsed() > Duration::from_millis(3100));
@@ -308,7 +308,7 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
         assert_eq!(std::fs::read(&path).unwrap(), damaged);
     }
     std::fs::write(&path, whole).unwrap();
-    // The message names the file of the leases, and what to do about it.
+    // The message names the file of the leases and the remedy.
     let leases = world.runtime().join("leases.log");
     let mut bytes = std::fs::read(&leases).unwrap();
     let middle = bytes.len() / 2;
@@ -319,7 +319,7 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
     assert_eq!(std::fs::read(&leases).unwrap(), bytes);
     let way_out = ended.stderr.split('`').nth(1).unwrap();
     world.sh(way_out).end().code(0);
-    // The leases of this boot are in the journal, and the daemon stores them again at once.
+    // The journal has the leases of this boot, and the daemon stores them again at once.
     lease.renew(&world).code(0);
     let stored = String::from_utf8_lossy(&std::fs::read(&leases).unwrap()).into_owned();
     assert!(stored.contains("\"key\":\"x\""), "{stored}");
@@ -327,7 +327,7 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
 
 #[test]
 fn status_shows_leases_and_their_waiters() {
-    // Only its own host knows how much of its TTL is left.
+    // Only its own host knows how much of the TTL is left.
     let world = World::with_daemon().on_one_host();
     let script = world.sh("canal acquire --ttl 10m -k x >/dev/null; read line");
     let script = script.stdin(Stdio::piped()).spawn();

@@ -1,4 +1,4 @@
-//! Locks that a script takes and gives back itself, and leases.
+//! Locks that a script acquires and releases itself, and leases.
 
 mod acquire_forms;
 mod fencing;

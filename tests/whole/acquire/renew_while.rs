@@ -1,4 +1,4 @@
-//! `canal renew --while`: a lease lives as long as a process does.
+//! `canal renew --while` keeps a lease alive while a process lives.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -34,7 +34,8 @@ fn the_lease_lives_as_long_as_the_process_and_the_renewals_end_with_it() {
         while begun.elapsed() < ttl * 2 {
             std::thread::sleep(ttl / 20);
             if keeper.has_ended() || !lease.holds(&world) {
-                // The machine was too slow for this TTL: the renewals say that the lease is lost.
+                // The machine was too slow for this TTL, and the renewals report that the lease is
+                // lost.
                 assert_eq!(keeper.end().code, Some(122));
                 return None;
             }
@@ -74,11 +75,11 @@ fn a_lease_that_its_owner_gives_back_ends_the_renewals_silently_with_0() {
     lease.release(&world).code(0);
     let ended = keeper.end().code(0);
     assert_eq!((ended.stdout.lines().count(), &*ended.stderr), (1, ""), "{ended:?}");
-    // The same where the renewals begin only after the release.
+    // The same when the renewals begin only after the release.
     let late = ["renew", "--json", "--while", &process.pid_text()];
     let late = world.canal(late).env("CANAL_HANDLE", &lease.handle).end().code(0);
     assert_eq!((&*late.stdout, &*late.stderr), ("", ""), "{late:?}");
-    // A single renewal relies on the lease.
+    // The owner relies on the lease when it renews once.
     let once = world.canal(["renew"]).env("CANAL_HANDLE", &lease.handle).end().code(122);
     assert!(once.stderr.contains("was released"), "{once:?}");
     process.finish();
@@ -145,7 +146,7 @@ fn an_ended_lease_leaves_when_why_and_whose() {
     let text = world.sh("canal status --ended | cat").end().code(0).stdout;
     assert!(text.starts_with("b and 1 more key  released "), "{text}");
     assert!(text.contains("\nshort/a  expired "), "{text}");
-    // The next daemon knows them, too.
+    // The next daemon knows them too.
     world.kill_daemon();
     world.daemons_return();
     let told = world.canal(["status", "--ended", "--json"]).end().code(0).json();

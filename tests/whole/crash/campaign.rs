@@ -1,10 +1,6 @@
 //! A campaign of random kills. Clients run and acquire in loops, while the test kills clients,
-//! commands and daemons at random. It checks that no slot ever has two holders, and that in the end
+//! commands and daemons at random. It checks that no slot ever has two holders, and that at the end
 //! no lock is held and no client is stuck.
-//!
-//! The witness is the kernel: each command takes a flock(2) on a file named by its key and slot
-//! number, without waiting, and records an overlap if another process has it. The kernel drops such
-//! a lock before it reports a process's death.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,11 +12,13 @@ use crate::backend;
 use crate::world::World;
 use crate::world::process::{BOUND, Proc, alive, installed_or_skip, state, wait_until};
 
-/// The length of the campaign in seconds; `CAMPAIGN=600` sets another one.
+/// The length of the campaign in seconds; `CAMPAIGN=600` overrides it.
 const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
 
-/// A command that holds its lock for a while, and records an overlap if another process has its
-/// slot. It is one process, so nothing of it is left when it is killed.
+/// A command that holds its lock for a while, with the kernel as witness. It takes a flock(2) on a
+/// file named by its key and slot number, without waiting, and records an overlap if another
+/// process has it. The kernel drops such a lock before it reports a process's death. The command is
+/// a single process, so a kill leaves nothing behind.
 const WITNESS: &str = r#"exec perl -e "
     use Fcntl q(:flock);
     my (\$key, \$slot) = @ENV{qw(CANAL_KEY CANAL_SLOT)};
@@ -31,7 +29,7 @@ const WITNESS: &str = r#"exec perl -e "
     select undef, undef, undef, 0.15;
 ""#;
 
-/// The clients: each is a shell loop that restarts what it runs when that is killed.
+/// The clients: each is a shell loop that restarts its command after a kill.
 fn clients(world: &World) -> Vec<Proc> {
     let acquire = "answer=$(canal acquire -q --json -w 60 -k a=2 --pid $$) || exit
         CANAL_KEY=a CANAL_SLOT=$(echo \"$answer\" | sed 's/.*\"slot\":\\([0-9]*\\).*/\\1/') CANAL_TOKEN=0
@@ -75,16 +73,16 @@ pub(crate) fn send(pid: i32, which: Signal) {
     let _ = kill(Pid::from_raw(pid), which);
 }
 
-/// Stops a process, and returns until when it is to stay stopped.
+/// Stops a process. Returns the time at which to continue it, and the process.
 pub(crate) fn stop_for(process: i32, pause: Duration) -> (Instant, i32) {
     send(process, Signal::SIGSTOP);
-    // It may be or become a daemon, which is not asked while it is stopped.
+    // It may be or become a daemon, and a stopped daemon cannot answer, so ask the kernel.
     let goes_on = || matches!(state(process), Some('R' | 'S' | 'D'));
     wait_until("it is stopped", || !goes_on());
     (Instant::now() + pause, process)
 }
 
-/// Continues the stopped processes whose time is over.
+/// Continues the stopped processes whose pause is over.
 pub(crate) fn go_on(stopped: &mut Vec<(Instant, i32)>, now: Instant) {
     for (_, pid) in stopped.extract_if(.., |(until, _)| *until <= now) {
         send(pid, Signal::SIGCONT);
@@ -129,7 +127,7 @@ fn a_campaign_in(world: &World) {
     let begun = Instant::now();
     let (mut kills, mut daemons) = (0, 0);
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
-    // On a busy machine the campaign goes on until enough has happened.
+    // On a busy machine the campaign continues until enough has happened.
     let runs = || world.read("tokens").lines().count();
     let enough = |kills, daemons| kills > 50 && daemons > 3 && runs() > 60;
     while begun.elapsed() < campaign || begun.elapsed() < BOUND && !enough(kills, daemons) {

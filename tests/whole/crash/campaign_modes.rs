@@ -1,11 +1,6 @@
 //! A campaign of random kills among readers, writers, counted jobs and nested scripts. It checks
-//! that no writer ever runs beside another session on its key, above it or below it, and that in
-//! the end no lock is held and no client is stuck, also not in a deadlock.
-//!
-//! The witness is the kernel: a key stands for the leaves of the tree below it. Each command takes
-//! a flock(2) on every leaf of each of its keys, shared or exclusive, without waiting, and records
-//! an overlap if that fails. Two keys have a leaf in common if and only if one is the other or lies
-//! above it. The kernel drops such a lock before it reports a process's death.
+//! that no writer ever runs while another session holds its key or a key above or below it. It also
+//! checks that at the end no lock is held and no client is stuck or in a deadlock.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,11 +14,15 @@ use crate::script::until_nothing;
 use crate::world::World;
 use crate::world::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};
 
-/// The length of the campaign in seconds; `CAMPAIGN=600` sets another one.
+/// The length of the campaign in seconds; `CAMPAIGN=600` overrides it.
 const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
 
-/// `perl witness r:KEY w:KEY c:KEY` holds its locks for a while. It is one process, so nothing of
-/// it is left when it is killed.
+/// `perl witness r:KEY w:KEY c:KEY` holds its locks for a while, with the kernel as witness. A key
+/// stands for the leaves of the tree below it. The program takes a flock(2) on every leaf of each
+/// of its keys, shared or exclusive, without waiting, and records an overlap if that fails. Two
+/// keys share a leaf if and only if one is the other or is above it. The kernel drops such a lock
+/// before it reports a process's death. The program is a single process, so a kill leaves nothing
+/// behind.
 const WITNESS: &str = r#"
     use Fcntl qw(:flock);
     sub note { open my $f, '>>', shift; syswrite $f, shift; }
@@ -51,21 +50,21 @@ const WITNESS: &str = r#"
 "#;
 
 /// The first clients hold nothing while they wait, so no deadlock refuses them. The others can be
-/// refused again and again: a session in several cycles at once is the one whose refusal resolves
-/// them, however old it is.
+/// refused repeatedly: if a session is in several deadlocks at once, canal refuses its request,
+/// because that resolves them all, however old the session is.
 const ALWAYS_SERVED: usize = 8;
 
-/// Two locks, the outer one of a command that becomes `canal run` itself. Over an engine that
-/// process stays as the parent of the witness, and may be killed alone: the outer lock is free then.
+/// Two locks; the command of the outer one becomes `canal run` itself. Over an engine that process
+/// stays as the parent of the witness. A kill of the parent alone frees the outer lock.
 const CHAINED: &str = if backend::IS_ENGINE {
     "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/b"
 } else {
     "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/a/2 w:t/b"
 };
 
-/// The commands of the clients, each run in a loop. An outer lock has a witness beside it, in other
-/// clients. Within it there is a witness only if both locks belong to one process, because the
-/// outer process may be killed alone.
+/// The commands of the clients, each run in a loop. Other clients check the outer locks with a
+/// witness. A command checks an inner lock together with the outer one only if both locks belong to
+/// one process, because a kill may end the outer process alone.
 const CLIENTS: [&str; 17] = [
     "exec canal run --read t -- perl witness r:t",
     "exec canal run --read t/a/1 -- perl witness r:t/a/1",
@@ -87,7 +86,7 @@ const CLIENTS: [&str; 17] = [
     "canal run --read t/a -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
     "canal acquire -q -w 60 --pid $$ --read t/b && canal acquire -w 60 --pid $$ --write t/b &&
         exec perl witness w:t/b",
-    // Two locks of one process, one after the other.
+    // Two locks of one process, acquired in sequence.
     "canal acquire -q -w 60 --pid $$ --read t/b && canal acquire -w 60 --pid $$ --write t/a/2 &&
         canal release -q --pid $$ t/b && exec perl witness w:t/a/2",
 ];
@@ -103,7 +102,7 @@ fn clients(world: &World) -> Vec<Proc> {
     spawned.map(Cmd::spawn).collect()
 }
 
-/// Once the kills have stopped, each client gets its turn, or is told that it cannot.
+/// After the kills have stopped, each client gets its turn, or a refusal.
 fn each_gets_its_turn(world: &World) {
     let before = world.read("ends").lines().count();
     for (number, client) in CLIENTS.iter().enumerate() {
@@ -112,13 +111,13 @@ fn each_gets_its_turn(world: &World) {
         wait_until(&format!("`{client}` has its turn"), || {
             let ends = world.read("ends");
             let mut mine = ends.lines().skip(before).filter_map(|end| end.strip_prefix(&mine));
-            // The first end may be of a command that began before.
+            // The first exit may be that of a command that began before the kills stopped.
             mine.next().is_some() && mine.any(|code| good.contains(&code))
         });
     }
 }
 
-/// Checks in the daemon's report that no writer runs beside another session.
+/// Checks in the daemon's report that no writer runs at the same time as another session.
 #[track_caller]
 fn no_writer_has_company(status: &Status) {
     let covers = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('/'));
@@ -157,7 +156,7 @@ fn kill_at_random(world: &World, loops: &[Proc], random: &mut Random, campaign: 
     let mut done = Done::default();
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
     let begun = Instant::now();
-    // On a busy machine the campaign goes on until enough has happened.
+    // On a busy machine the campaign continues until enough has happened.
     while begun.elapsed() < campaign || begun.elapsed() < BOUND && !(done.enough() && ran(world)) {
         let until = Instant::now() + Duration::from_millis(5 + random.below(80) as u64);
         wait_until("the next kill is due", || Instant::now() >= until);

@@ -1,5 +1,5 @@
-//! kill -9 of any process: no lock is held beyond its capacity or by a dead process, and waiters go
-//! on by themselves.
+//! Kills any process with SIGKILL: no lock has more holders than its size or a dead holder, and
+//! waiters continue without help.
 
 use std::fs;
 use std::process::Stdio;
@@ -40,7 +40,7 @@ fn a_killed_waiter_is_never_granted() {
     world.until_idle();
 }
 
-/// The process that waits for the supervisor `run`, and becomes the command.
+/// The child of the supervisor `run`: it waits for the lock and becomes the command.
 #[track_caller]
 fn child_of(run: &Proc) -> i32 {
     let supervisor = run.child.id().cast_signed();
@@ -76,12 +76,12 @@ fn a_supervisor_killed_while_the_lock_is_granted_leaves_a_command_with_the_lock_
         let waiter = world.waiter("x", &["--max-run", "60"], &["sleep", "60"]);
         let child = child_of(&waiter);
         drop(holder.child.stdin.take());
-        // From the time at which the holder still holds to the time at which the command runs.
+        // Vary the time of the kill, from before the release until after the command has started.
         std::thread::sleep(Duration::from_micros(u64::from(round) * 500));
         signal(waiter.child.id().cast_signed(), Signal::SIGKILL);
         holder.end().code(0);
         waiter.end();
-        // The link of a process that is about to end leads nowhere.
+        // The `exe` link of a process that is about to end cannot be read.
         let runs = || {
             let program = fs::read_link(format!("/proc/{child}/exe"));
             program.is_ok_and(|program| program != canal())
@@ -113,7 +113,7 @@ fn a_holder_and_waiters_killed_at_once_leave_no_hold() {
 }
 
 /// Starts a holder with four waiters and a holder of another lock, then kills the daemon. All of
-/// them must go on.
+/// them must continue.
 pub(crate) fn the_daemon_is_killed(world: &World, times: u32) {
     let holder = world.holder(&["-k", "x"]);
     let token = world.key("x").holders[0].token;
@@ -179,7 +179,7 @@ fn waiters_start_the_next_daemon() {
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
     let pid = world.kill_daemon_quietly();
-    // From here on only the waiter calls the daemon; the test only looks at the socket.
+    // From here on only the waiter calls the daemon; the test only watches the socket.
     wait_until("another daemon has the waiter again", || {
         world.look().is_some_and(|s| {
             i32::try_from(s.daemon.pid) != Ok(pid) && s.keys.iter().any(|k| k.waiting == 1)
@@ -222,7 +222,7 @@ fn a_daemon_killed_with_full_sockets_loses_nothing() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
-    // Peers that keep calling and never read.
+    // Peers that keep calling and never read the answers.
     let mut mute: Vec<Peer> = (0..3).map(|_| Peer::connect(&world)).collect();
     for peer in &mut mute {
         for _ in 0..200 {
@@ -247,7 +247,7 @@ fn a_command_outlives_the_killed_parent_of_its_limited_run_and_keeps_its_lock() 
     let parent = world.canal(["run", "-k", "x", "--max-run", "60", "--", "sleep", "600"]).spawn();
     world.until_held("x", 1);
     let command = world.key("x").holders[0].pid.cast_signed();
-    // Over an engine a command that has not begun ends with its parent.
+    // Over an engine a command that has not started ends with its parent.
     wait_until("its command runs", || runs_another_program(command));
     let stays = parent.child.id().cast_signed();
     assert_ne!(command, stays, "the owner is the command, not the parent");

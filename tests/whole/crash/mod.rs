@@ -1,4 +1,4 @@
-//! Clients, commands and daemons that are killed: no hold too many, and nothing left behind.
+//! Killed clients, commands and daemons: no hold too many, and nothing left behind.
 
 mod campaign;
 mod campaign_modes;

@@ -1,4 +1,4 @@
-//! Bad input gets a clear error, and does not disturb other clients.
+//! Bad input gets a clear error and does not disturb other clients.
 
 use std::fs;
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::world::process::wait_until;
 use crate::world::{World, journal_only};
 
-/// Everything that canal prints of an error: `canal: ...` and perhaps one `hint: ...`.
+/// Everything that canal prints about an error: `canal: ...` and perhaps one `hint: ...`.
 fn words(world: &World, args: &[&str]) -> String {
     let ended = world.canal(args).end().code(125);
     assert_eq!(ended.stdout, "", "{args:?}: {ended:?}");
@@ -98,7 +98,7 @@ fn wrong_requests_get_clear_errors() {
     ] {
         report += &format!("$ canal {}\n{}", args.join(" "), words(&world, args));
     }
-    // Parts that differ from run to run.
+    // These parts differ from run to run.
     let name = fs::read_to_string("/proc/self/comm").unwrap();
     let pid = std::process::id().to_string();
     let report = report.replace(&format!("({})", name.trim()), "(<name>)").replace(&pid, "<pid>");
@@ -114,7 +114,7 @@ fn wrong_requests_get_clear_errors() {
 fn releasing_a_lock_that_is_not_held_changes_nothing() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
-    // The process of the tests is the parent of this `canal release`.
+    // The test process is the parent of this `canal release`.
     let ended = world.canal(["release", "x"]).end().code(125);
     assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
     assert_eq!(world.held("x"), 1);
@@ -208,8 +208,8 @@ fn a_torn_record_at_the_end_of_the_journal_is_cut_off() {
     world.canal(["run", "-k", "y", "--", "true"]).end().code(0);
     world.until_held("y", 0);
     world.kill_daemon_quietly();
-    // The file that was written last. Its last byte that is not zero ends the last record, which
-    // was about the end of the command above.
+    // The file written last. Its last non-zero byte ends the last record, which was about the end
+    // of the command above.
     let files = ["journal.0", "journal.1"].map(|name| world.runtime().join(name));
     let written = files.iter().filter(|path| path.exists());
     let last = written.max_by_key(|path| fs::metadata(path).unwrap().modified().unwrap()).unwrap();

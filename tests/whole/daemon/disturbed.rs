@@ -1,4 +1,4 @@
-//! A daemon that is stopped, or whose files are removed while it runs.
+//! A daemon that is stopped, or that loses its files while it runs.
 
 use std::fs;
 use std::time::Instant;
@@ -46,9 +46,9 @@ fn removing_the_folder_under_a_daemon_makes_no_second_table() {
     let daemon = world.daemon_pid();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
-    // The daemon may recreate files while they are removed.
+    // The daemon may recreate files during the removal.
     wait_until("the folder was removed", || fs::remove_dir_all(world.runtime()).is_ok());
-    // The lock has no second holder at any time: neither while the folder is gone, nor later.
+    // The lock never has a second holder: neither while the folder is gone nor later.
     let begun = Instant::now();
     let mut answers = 0;
     while begun.elapsed() < BOUND && answers < 5 {
@@ -61,7 +61,7 @@ fn removing_the_folder_under_a_daemon_makes_no_second_table() {
     let key = world.key("x");
     assert_eq!((key.held, key.waiting), (1, 1));
     // A restart works with the files that the daemon recreated. Over an engine the folder needs its
-    // configuration, which names the engine.
+    // configuration, because that names the engine.
     if backend::IS_ENGINE {
         world.configure("");
     }

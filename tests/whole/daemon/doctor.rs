@@ -1,4 +1,4 @@
-//! `canal doctor` finds what is wrong, says what to do, and changes nothing.
+//! `canal doctor` finds each problem, suggests a remedy, and changes nothing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! How a daemon starts, what it takes over, and what it refuses.
+//! How a daemon starts, what it takes over, and which input it refuses.
 
 mod bad_input;
 mod disturbed;

@@ -1,4 +1,4 @@
-//! What must be the same on an old kernel, without SO_PEERPIDFD and without pidfs.
+//! Behaviour that must be the same on an old kernel, without SO_PEERPIDFD and without pidfs.
 
 use nix::sys::signal::Signal;
 

@@ -21,7 +21,7 @@ fn link(pid: i32, name: &str) -> String {
     fs::read_link(format!("/proc/{pid}/{name}")).unwrap().display().to_string()
 }
 
-/// A field of `/proc/PID/stat`, as proc(5) numbers it (from the fourth on).
+/// A field of `/proc/PID/stat`, by its number in proc(5), from the fourth on.
 fn stat(pid: i32, field: usize) -> i64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let rest = stat.rsplit_once(") ").unwrap().1;
@@ -34,7 +34,7 @@ fn a_hundred_runs_at_once_without_a_daemon_start_one_daemon_and_all_run() {
     let body = recorded("sleep 0.01");
     let spawn = |i: usize| {
         let name = i.to_string();
-        // Who waits for long would say so.
+        // A client that waits for a long time would print progress.
         let lock = ["run", "--progress", "none", "-k", "x", "--per", "4", "--"];
         world.canal([&lock[..], &["sh", "-c", &body, "sh", &name]].concat()).spawn()
     };
@@ -95,8 +95,8 @@ fn the_daemon_inherits_no_descriptor() {
     let more = "exec 5<>/dev/null 6>&1 77>&2; canal run -k x -- true";
     let job = world.program("bash", ["-c", more]).stdout(write.try_clone().unwrap()).stderr(write);
     job.end().code(0);
-    // The job's pipe closes although the daemon lives on. (The command itself has been dropped by
-    // now.)
+    // The job's pipe closes although the daemon lives on. (The test has already dropped the
+    // command.)
     let mut said = String::new();
     read.read_to_string(&mut said).unwrap();
     assert_eq!(said, "");
@@ -130,11 +130,11 @@ fn the_daemon_survives_the_kill_of_the_job_that_started_it() {
     world.until_held("x", 1);
     let daemon = world.look().unwrap().daemon.pid.cast_signed();
     let command = world.key("x").holders[0].pid.cast_signed();
-    // Over an engine a command that has not begun ends with its parent.
+    // Over an engine a command that has not started ends with its parent.
     wait_until("its command runs", || runs_another_program(command));
     killpg(Pid::from_raw(job.pid()), Signal::SIGKILL).unwrap();
     if backend::IS_ENGINE {
-        // Under a parent that stays, the command is in a group of its own.
+        // Under a parent that stays, the command has its own group.
         signal(command, Signal::SIGKILL);
     }
     job.end();
@@ -155,7 +155,8 @@ fn the_daemon_inherits_neither_signals_nor_niceness() {
         u64::from_str_radix(line[name.len()..].trim(), 16).unwrap()
     };
     let bit = |which: Signal| 1_u64 << (which as u32 - 1);
-    // The daemon reads these signals itself, and neither blocks nor ignores what the job did.
+    // The daemon reads these signals itself. It neither blocks nor ignores the signals that the job
+    // did.
     let read = bit(Signal::SIGTERM) | bit(Signal::SIGINT) | bit(Signal::SIGHUP);
     assert_eq!(mask("SigBlk:") & !read, 0);
     assert_eq!(mask("SigIgn:") & read, 0);
@@ -263,7 +264,7 @@ fn a_renamed_canal_starts_itself_as_the_daemon() {
     if fs::hard_link(canal(), &other).is_err() {
         fs::copy(canal(), &other).unwrap();
     }
-    // This PATH has no canal.
+    // This PATH contains no canal.
     let script = "PATH=/usr/bin:/bin exec ./lock-it run -k x -- echo ran";
     let ended = world.sh(script).end().code(0);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("ran\n", ""), "{ended:?}");
@@ -280,7 +281,7 @@ fn with_too_few_descriptors_a_daemon_does_not_start_and_gives_the_reason() {
         return;
     }
     let world = World::new();
-    // Without the right to raise the limit again.
+    // Run without the capability to raise the limit again.
     let script = "ulimit -n 33; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
                   canal run -k x -- true";
     let said = world.sh(script).end().code(125).stderr;

@@ -1,4 +1,4 @@
-//! `canal daemon --stop` where the daemon ends by itself meanwhile.
+//! `canal daemon --stop` when the daemon ends on its own at the same time.
 
 use std::os::unix::net::UnixListener;
 
@@ -13,7 +13,7 @@ fn a_daemon_that_ends_before_it_answers_was_stopped() {
     let listener = UnixListener::bind(world.socket()).unwrap();
     let stop = world.canal(["daemon", "--stop"]).spawn();
     let (stream, _) = listener.accept().unwrap();
-    // As the kernel does for a process that was killed.
+    // Close the socket as the kernel does for a killed process.
     drop(listener);
     drop(stream);
     let ended = stop.end().code(0);

@@ -1,4 +1,4 @@
-//! What keeps a daemon from working: it dies, or the system refuses what it needs.
+//! Reasons why a daemon cannot work: it dies, or the system refuses what it needs.
 
 use std::fs;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::world::process::{Ended, installed_or_skip, root_or_skip, skipped};
 use crate::world::{World, canal, journal_only};
 
-/// How many daemons have written in the log that they listen.
+/// How many daemons have logged that they listen.
 fn daemons_started(world: &World) -> usize {
     let log = fs::read_to_string(world.runtime().join("daemon.log")).unwrap_or_default();
     log.lines().filter(|line| line.contains(" listening ")).count()
@@ -31,13 +31,13 @@ fn a_client_starts_three_daemons_that_die_at_its_request_and_says_how_the_last_o
         assert!(hint.starts_with("hint: `canal doctor`"), "{ended:?}");
         let doctor = world.canal(["doctor"]).end();
         assert!(doctor.stdout.contains("the last one did not end in order: "), "{doctor:?}");
-        // Far less than the time for which a daemon that is being started is waited for.
+        // Much less than the time that a client waits for a daemon to start.
         assert!(took.as_secs() < 9, "{wait:?}: {took:?}");
     }
 }
 
-/// Runs canal under a filter of system calls: each of these numbers fails with the error beside it.
-/// `None` where that is not possible.
+/// Runs canal under a filter of system calls: each listed call fails with the error next to its
+/// number. Returns `None` if this machine does not permit a filter.
 fn under_filter(world: &World, forbidden: &[(libc::c_long, i32)], args: &[&str]) -> Option<Ended> {
     const FILTER: &str = r#"
         my $filter = pack("SCCL", 0x20, 0, 0, 0);
@@ -82,7 +82,7 @@ fn a_file_system_without_locks_is_named_and_nobody_is_waited_for() {
 #[test]
 fn a_filter_that_forbids_pidfd_open_is_named_and_does_not_pass_by_itself() {
     let forbidden = [(libc::SYS_pidfd_open, libc::EPERM)];
-    // Later kernels give the pidfd of a client without this call.
+    // Later kernels provide the pidfd of a client without this call.
     let world = World::of_linux_5_10().on_one_host();
     let run = ["run", "-k", "x", "--", "true"];
     let Some(ended) = under_filter(&world, &forbidden, &run) else { return };

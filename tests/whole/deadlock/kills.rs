@@ -1,5 +1,5 @@
-//! Processes killed or stopped in the middle of cycles: no deadlock is reported with a dead
-//! process, and no waiter is lost.
+//! Kills and stops processes in the middle of deadlocks: canal reports no deadlock that involves a
+//! dead process, and loses no waiter.
 
 use std::process::Stdio;
 
@@ -16,7 +16,7 @@ use crate::world::record::Events;
 #[test]
 fn a_waiter_killed_before_the_cycle_closes_causes_no_deadlock() {
     let world = World::with_daemon();
-    // Its script goes on after the inner command was killed.
+    // Its script continues after the death of the inner command.
     let body = "read go; canal run --write b -- true; echo ended $?; read go";
     let args = ["run", "--write", "a", "--", "sh", "-c", body];
     let mut elder = world.canal(args).stdin(Stdio::piped()).spawn();
@@ -25,8 +25,8 @@ fn a_waiter_killed_before_the_cycle_closes_causes_no_deadlock() {
     send_line(&mut elder, "go");
     world.until_waiting("b", 1);
     signal(crate::world::process::commands(elder.pid())[0], Signal::SIGKILL);
-    // The test does not wait until the daemon has seen the death: the daemon reads deaths that the
-    // kernel reports before it decides.
+    // The test does not wait until the daemon has noticed the death, because a daemon reads all
+    // reported deaths before it decides.
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
     if backend::IS_ENGINE {
         // The daemon of another host learns of the death from the log.
@@ -53,7 +53,7 @@ fn a_holder_killed_before_the_cycle_closes_causes_no_deadlock() {
     }
     younger.go();
     younger.succeeds();
-    // The inner command that it had started waits on, and gets its turn.
+    // The inner command that it had started still waits, and gets its turn.
     wait_until("the inner command has ended", || !alive(inner));
     assert_eq!(Events::of(&world).started(), ["younger", "elder"]);
     until_nothing(&world);
@@ -94,7 +94,7 @@ fn a_killed_writer_frees_its_lock() {
         assert_eq!(one.end().code(0).stdout, "on\n");
     }
     until_nothing(&world);
-    // The next one need not wait: the daemon knew of the death before.
+    // The next session need not wait, because the daemon already knew of the death.
     let writer = holder(&world, "--write db");
     writer.kill();
     world.canal(["run", "-n", "--write", "db/x/y", "--", "true"]).end().code(0);
@@ -140,8 +140,8 @@ fn a_deadlock_with_a_stopped_waiter_that_was_passed_is_found_when_it_continues()
     let inner = elder.inner_pid();
     stop(inner);
     first.finish().code(0);
-    // It could be granted, but is stopped: another session passes it, and asks for the lock of its
-    // script.
+    // It could be granted, but it is stopped: another session overtakes it and asks for the lock of
+    // its script.
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
     younger.go();
     wait_until("the younger one asks", || world.key("a").waiting == 1 || younger.proc.has_ended());

@@ -1,4 +1,4 @@
-//! Deadlocks: a request of one session is refused, and all others go on.
+//! Deadlocks: canal refuses a request of one session, and all other sessions continue.
 
 mod kills;
 mod restarts;

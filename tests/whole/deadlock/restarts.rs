@@ -1,5 +1,5 @@
-//! The daemon is killed in the middle of deadlocks and nested runs: nothing is lost, and sessions
-//! are the same after a restart.
+//! Kills the daemon in the middle of deadlocks and nested runs: nothing is lost, and sessions are
+//! the same after a restart.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use crate::world::process::{Proc, alive, signal, wait_until};
 use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
-/// Kills the daemon and waits until the next one has all waiters again.
+/// Kills the daemon and waits until the next daemon has all waiters again.
 #[track_caller]
 fn restart(world: &World) {
     let waiting =
@@ -69,7 +69,7 @@ fn after_a_restart_a_child_still_passes_the_holds_that_enclose_it() {
     let world = World::with_daemon();
     let inner = "-n --write db/x -k build";
     let mut one = Script::start(&world, "one", "--write db -k build", inner);
-    // A grandchild, whose enclosing frame waits for another lock at the restart.
+    // The enclosing frame of a grandchild waits for another lock during the restart.
     let blocked = holder(&world, "-k gate");
     let nested = "sh -c 'canal run -n --read deep/er -- echo exempt; exit $?'";
     let mut two = Script::doing(&world, "--write deep", "-k gate", nested);
@@ -128,7 +128,7 @@ fn a_cycle_that_would_close_while_no_daemon_runs_is_found() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-    // Both ask at once, and one of them has to start the daemon first.
+    // Both ask at the same time, and one of them has to start the daemon first.
     world.kill_daemon_quietly();
     elder.go();
     younger.go();
@@ -153,8 +153,8 @@ fn a_daemon_killed_as_a_cycle_closes_refuses_exactly_one_request() {
     }
 }
 
-/// Kills the daemon right after each record: then the journal holds what no client was told, the
-/// refusal included.
+/// Kills the daemon after each record in turn: the journal then has a record that no client knows
+/// about yet. One of these records is the refusal.
 #[test]
 fn a_daemon_killed_after_any_record_of_a_deadlock_refuses_exactly_one_request() {
     if journal_only("the switch for faults counts records of the journal") {
@@ -190,7 +190,7 @@ fn a_waiter_killed_while_no_daemon_runs_causes_no_deadlock() {
     send_line(&mut elder, "go");
     world.until_waiting("b", 1);
     let inner = crate::world::process::commands(elder.pid())[0];
-    // Stopped first: it must not start a daemon.
+    // It is stopped first so that it cannot start a daemon.
     stop(inner);
     world.kill_daemon_quietly();
     signal(inner, Signal::SIGKILL);

@@ -1,4 +1,4 @@
-//! Deadlocks through locks of several slots: no request is refused while some session can still
+//! Deadlocks through locks of several slots: canal refuses no request while a session can still
 //! finish.
 
 use crate::script::{Script, graph, holder, holds, until_nothing};
@@ -6,7 +6,7 @@ use crate::world::World;
 use crate::world::process::wait_until;
 use crate::world::record::Events;
 
-/// The elder holds `a` and wants one of two slots; the younger holds a slot and wants `a`.
+/// The elder holds `a` and asks for one of two slots; the younger holds a slot and asks for `a`.
 fn two_in_need(world: &World) -> [Script; 2] {
     let elder = Script::start(world, "elder", "--write a", "-k pool=2");
     let younger = Script::start(world, "younger", "-k pool=2", "--write a");
@@ -20,7 +20,7 @@ fn no_request_is_refused_while_a_third_holder_of_a_slot_can_finish() {
     let third = holder(&world, "-k pool=2");
     elder.go_and_wait(&world);
     younger.go_and_wait(&world);
-    // Both wait, and the next call finds this decided.
+    // Both wait, and the next call reads this decision.
     assert_eq!(graph(&world).waits.len(), 2);
     for script in [&mut elder, &mut younger] {
         assert!(!script.proc.has_ended());
@@ -51,14 +51,14 @@ fn a_third_holder_that_closes_the_cycle_is_refused_and_its_slot_frees_the_others
 #[test]
 fn a_deadlock_is_found_although_a_third_holder_can_finish_if_its_slot_is_not_enough() {
     let world = World::with_daemon();
-    // Three sessions hold the three slots; the elder wants two at once.
+    // Three sessions hold the three slots; the elder asks for two of them at once.
     let mut elder = Script::start(&world, "elder", "--write a", "-k pool=3:2");
     let mut younger = Script::start(&world, "younger", "-k pool=3:2", "--write a");
     let third = holder(&world, "-k pool=3");
     elder.go_and_wait(&world);
     younger.go();
-    // The third will free one slot at its end, and the elder wants two. So this is a deadlock at
-    // once.
+    // The third session frees only one slot when it ends, but the elder asks for two. So this is
+    // immediately a deadlock.
     younger.refused();
     elder.succeeds();
     assert!(holds(&world, third.pid(), "pool"));
@@ -75,7 +75,7 @@ fn a_resize_that_removes_the_free_slot_closes_the_cycle() {
     let other = holder(&world, "-k pool");
     elder.go();
     younger.go();
-    // The younger holds two of three slots, so the other one can free only one.
+    // The younger holds two of three slots, so the other session can free only one.
     younger.refused();
     elder.succeeds();
     other.finish().code(0);

@@ -1,4 +1,4 @@
-//! Several locks over time in one script, without nesting: `canal acquire --pid $$`.
+//! A script acquires several locks one after another, without nesting: `canal acquire --pid $$`.
 
 use std::process::Stdio;
 
@@ -6,13 +6,13 @@ use crate::script::{graph, holder, holds, is_free, send_line, until_holds, until
 use crate::world::World;
 use crate::world::process::{Proc, wait_until};
 
-/// A shell that evaluates the lines it gets, and prints how each ended.
+/// A shell that evaluates each line of its input and prints the exit code.
 fn shell(world: &World) -> Proc {
     let body = "while read -r line; do eval \"$line\"; echo \"$? $line\"; done";
     world.sh(body).stdin(Stdio::piped()).spawn()
 }
 
-/// Has a shell evaluate a line, and waits for its end; returns its exit code.
+/// Evaluates a line in the shell and waits for its end. Returns its exit code.
 #[track_caller]
 fn eval(shell: &mut Proc, line: &str) -> i32 {
     let before = shell.stdout().lines().count();
@@ -83,7 +83,8 @@ fn a_released_lock_closes_no_cycle() {
     assert_eq!(eval(&mut two, "canal acquire --pid $$ --write a"), 0);
     send_line(&mut two, "canal acquire --pid $$ --write b");
     world.until_waiting("b", 1);
-    // Of what the second waits for, the first holds only `b`, which it gives back.
+    // The second session waits for several locks. The first holds only `b` of these, and releases
+    // it.
     assert_eq!(graph(&world).waits.len(), 1);
     assert_eq!(eval(&mut one, "canal release --pid $$ b"), 0);
     until_holds(&world, two.pid(), "b");

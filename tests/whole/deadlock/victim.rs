@@ -1,5 +1,5 @@
-//! Scripts whose locks close a cycle: one request is refused at once and its client is told the
-//! cycle; the others go on, and a retry succeeds.
+//! Scripts whose locks form a deadlock: canal refuses one request at once and sends its client the
+//! steps of the deadlock. The others continue, and a retry succeeds.
 
 use std::process::Stdio;
 
@@ -79,7 +79,7 @@ fn the_refused_terminal_shows_the_cycle_and_a_retry_succeeds() {
     until_nothing(&world);
 }
 
-/// Every order of three.
+/// Every order of three scripts.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
 #[test]
@@ -144,8 +144,8 @@ fn a_reader_that_asks_to_write_waits_for_the_other_readers_only() {
     assert_eq!(Events::of(&world).started(), ["upgrading", "stranger"]);
 }
 
-/// `canal run --write a -- canal run --write b`: each becomes the next one. With the journal this
-/// is one process.
+/// In `canal run --write a -- canal run --write b`, each command becomes the next one. With the
+/// journal all of them are one process.
 #[test]
 fn commands_that_become_each_other_take_part_in_a_deadlock() {
     let world = World::with_daemon();
@@ -164,7 +164,7 @@ fn commands_that_become_each_other_take_part_in_a_deadlock() {
     let victim = younger.end().code(75);
     let lines = deadlock_lines(&victim.stderr);
     if backend::IS_ENGINE {
-        // Over an engine the second one stays as a parent, within the first.
+        // Over an engine the second command stays as a parent, within the first.
         assert_eq!(lines.len(), 5, "{victim:?}");
         assert!(lines[2].contains(&pids[0]) && lines[4].contains(&pids[1]), "{victim:?}");
     } else {
@@ -190,7 +190,7 @@ fn a_conflict_code_never_replaces_75_for_a_deadlock() {
     }
 }
 
-/// What `canal acquire --json` prints about a deadlock, and its exit code.
+/// Checks the output of `canal acquire --json` about a deadlock, and its exit code.
 #[test]
 fn json_lists_the_cycle_step_by_step() {
     let world = World::with_daemon();

@@ -1,4 +1,4 @@
-//! Very many waiters on one key. (`benches/` has ten thousand.)
+//! Thousands of waiters on one key. (The benchmarks have ten thousand.)
 
 use std::collections::HashSet;
 use std::process::{Child, Command, Stdio};
@@ -12,10 +12,9 @@ use crate::world::World;
 use crate::world::peer::Peer;
 use crate::world::process::{Proc, wait_until};
 
-/// The number of waiters.
 const WAITERS: usize = if backend::IS_ENGINE { 500 } else { 2_000 };
 
-/// The owners of the waiting requests: processes that do nothing.
+/// The owners of the waiting requests: idle processes.
 struct Owners(Vec<Child>);
 
 impl Drop for Owners {
@@ -33,7 +32,7 @@ impl Drop for Owners {
 fn thousands_of_waiters_are_shown_and_granted_in_order() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    // A waiter takes a connection and a pidfd, both here and in the daemon.
+    // Each waiter takes a connection and a pidfd, both here and in the daemon.
     let room = usize::try_from(hard).unwrap_or(usize::MAX).saturating_sub(500) / 3;
     let waiters = WAITERS.min(room);
     if waiters < WAITERS {
@@ -61,7 +60,7 @@ fn thousands_of_waiters_are_shown_and_granted_in_order() {
     assert_eq!(queue.len(), waiters);
     let pids: Vec<u64> = queue.iter().map(|w| w["pid"].as_u64().unwrap()).collect();
     if backend::IS_ENGINE {
-        // A request that reaches another host at the same time may come first.
+        // A request that reaches another host at the same time may be ahead.
         let place = |n: usize| pids.iter().position(|pid| *pid == u64::from(owners.0[n].id()));
         peers.sort_by_key(|(n, _)| place(*n));
     }
@@ -73,7 +72,7 @@ fn thousands_of_waiters_are_shown_and_granted_in_order() {
     world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
     world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(0);
 
-    // A tenth of them close their connections, anywhere in the queue.
+    // A tenth of them close their connections, at random places in the queue.
     let mut left: Vec<(usize, Peer)> = Vec::new();
     for (n, peer) in peers {
         if n % 10 != 3 {
@@ -121,7 +120,7 @@ fn clients_beyond_the_descriptors_are_refused_and_the_others_go_on() {
         if client.has_ended() {
             let ended = client.end().code(125);
             assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
-            // Over an engine, a request takes one more descriptor until it is in the log.
+            // Over an engine a request takes one more descriptor until it is in the log.
             let why = ["as many connections as it can", "Too many open files"];
             let why = &why[..if backend::IS_ENGINE { 2 } else { 1 }];
             assert!(why.iter().any(|why| ended.stderr.contains(why)), "{ended:?}");
@@ -142,7 +141,7 @@ fn clients_beyond_the_descriptors_are_refused_and_the_others_go_on() {
 
 #[test]
 fn the_limit_of_waiters_is_an_error_that_names_the_limit() {
-    // Each daemon has a limit of its own.
+    // The limit applies to each daemon separately.
     let world = World::new().on_one_host();
     let config = "[limits]\nwaiters_per_user = 3\n";
     world.configure(config);

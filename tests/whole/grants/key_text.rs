@@ -1,11 +1,11 @@
-//! Keys that come out of a user's text: the name of a branch, a host with a port.
+//! Keys made from a user's text: the name of a branch, or a host with a port.
 
 use serde_json::Value;
 
 use crate::world::World;
 use crate::world::process::Ended;
 
-/// Texts that can be read as a key with a size or count.
+/// Texts that canal could read as a key with a size or a count.
 const TEXTS: [&str; 5] = ["fix=2", "fix:1", "fix=3x2:1", "localhost:5432", "=2"];
 
 fn json(ended: &Ended) -> Value {

@@ -1,4 +1,4 @@
-//! Which request is granted, and when.
+//! Tests which request is granted, and when.
 
 mod crowd;
 mod key_text;

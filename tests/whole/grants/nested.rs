@@ -1,4 +1,5 @@
-//! Nested commands: what `canal run` starts belongs to its session, and nothing else does.
+//! Nested commands: everything that `canal run` starts belongs to its session, and nothing else
+//! does.
 
 use std::process::Stdio;
 
@@ -94,7 +95,7 @@ fn a_lock_of_an_enclosing_command_is_granted_at_once() {
         assert_eq!((&*ended.stdout, &*ended.stderr), ("in\n", ""), "{chain}");
         until_nothing(&world);
     }
-    // Locks of the buckets kind are not re-entrant: each request counts.
+    // Locks of the buckets kind are not re-entrant: each request counts separately.
     world
         .canal(["run", "-k", "c=1x2", "--", "canal", "run", "-n", "-k", "c=1x2", "true"])
         .end()
@@ -104,7 +105,7 @@ fn a_lock_of_an_enclosing_command_is_granted_at_once() {
     assert!(ended.stderr.contains("`c` is held by this very session"), "{ended:?}");
 }
 
-/// `canal acquire` cannot change the environment of its script.
+/// The reason is that `canal acquire` cannot change the environment of its script.
 #[test]
 fn locks_that_a_script_acquired_block_its_commands_unless_it_runs_under_canal() {
     let world = World::with_daemon();
@@ -199,7 +200,7 @@ fn a_new_session_is_begun_on_purpose_and_outlives_the_command() {
     until_nothing(&world);
 }
 
-/// The session and frame that `canal run` tells its command.
+/// Starts a holder. Returns it with the session and frame that `canal run` passes to its command.
 fn holder_with_frame(world: &World, key: &str) -> (crate::world::process::Proc, [String; 2]) {
     let body = "echo $CANAL_SESSION $CANAL_FRAME; exec cat";
     let args = ["run", "-k", key, "--", "sh", "-c", body];
@@ -238,8 +239,7 @@ fn a_copied_environment_does_not_join_a_session() {
 fn a_server_started_within_a_session_does_not_join_later_clients_to_it() {
     let world = World::with_daemon();
     world.program("mkfifo", ["jobs"]).end().code(0);
-    // A daemon as a build tool starts one: it has no parent of the session left, and keeps its
-    // environment.
+    // A daemon as a build tool starts it: no parent of the session is left, but the environment is.
     let server = "while read job; do sh -c \"$job\"; echo \"$? $job\" >>done; done <jobs";
     let body =
         format!("(setsid sh -c '{server}' >/dev/null 2>&1 &); echo $CANAL_SESSION; exec cat");
@@ -270,7 +270,7 @@ fn a_process_stays_in_its_session_and_another_session_is_told_its_blockers() {
     let world = World::with_daemon();
     let inner = ["run", "--new-session", "-n", "--write", "x", "--", "true"];
     let outer = ["run", "--write", "x", "--", "canal"];
-    // Over an engine canal stays beside its command, which is then another process.
+    // Over an engine canal stays as the parent of its command, so the command is another process.
     let (code, said) = if backend::IS_ENGINE { (75, false) } else { (0, true) };
     let ended = world.canal(outer.into_iter().chain(inner)).end().code(code);
     assert_eq!(ended.stderr.contains("--new-session changes nothing"), said, "{ended:?}");

@@ -1,4 +1,4 @@
-//! The order in which waiters are granted their locks.
+//! The order in which canal grants waiters their locks.
 
 use std::fs;
 use std::process::Stdio;
@@ -27,7 +27,7 @@ fn five_hundred_runs_in_a_row_never_conflict() {
 #[test]
 fn a_lock_is_free_as_soon_as_the_shell_has_seen_the_command_end() {
     let world = World::with_daemon();
-    // A command that is killed, and one whose output is closed before it ends.
+    // A killed command, and a command whose output closes before it ends.
     let script = "i=0; while [ $i -lt 50 ]; do
         canal run -n -k x -- sh -c 'kill -9 $$' || [ $? -eq 137 ] || exit 1
         canal run -n -k x -- sh -c 'exec >&-; exit 3' | cat
@@ -188,7 +188,7 @@ fn an_interrupted_waiter_leaves_the_queue() {
     world.until_idle();
 }
 
-/// The idiom of cron: one runs, one waits, the rest skip.
+/// The idiom of cron: one command runs, one waits, and the rest skip.
 #[test]
 fn a_command_does_not_wait_behind_more_than_it_accepts() {
     let world = World::with_daemon();
@@ -204,7 +204,7 @@ fn a_command_does_not_wait_behind_more_than_it_accepts() {
     assert_eq!(quiet.stderr, "");
     let refused = with("acquire", &one, &["--json"]).code(75);
     assert!(refused.stdout.contains("\"refused\":\"max-waiting\""), "{refused:?}");
-    // Those who wait when their daemon is replaced go on waiting, however many they are.
+    // Waiters keep waiting when their daemon is replaced, however many they are.
     let behind = world.waiter("x", &["--max-waiting", "2"], &["echo", "behind"]);
     world.kill_daemon();
     world.status();

@@ -1,4 +1,4 @@
-//! A free lock has no deadlock from waiting alone: a session passes the waiters that it blocks
+//! Waiting for a free lock causes no deadlock: a session overtakes the waiters that it blocks
 //! itself.
 
 use std::process::Stdio;
@@ -8,15 +8,15 @@ use crate::world::World;
 use crate::world::process::wait_until;
 use crate::world::record::Events;
 
-/// A script holds `outer`, another session waits for `wanted` because of that, and the script asks
-/// for `inner`. The script is granted it at once, and no request is refused.
+/// A script holds `outer`, which makes another session wait for `wanted`, and the script asks for
+/// `inner`. canal grants it at once and refuses no request.
 #[track_caller]
 fn passes(outer: &str, wanted: &str, inner: &str) {
     for restarted in [false, true] {
         for inner in [inner.to_owned(), format!("-n {inner}")] {
             let world = World::with_daemon();
             let mut script = Script::start(&world, "script", outer, &inner);
-            // Who waits for long would say so.
+            // A client that waits for a long time would print progress.
             let wanted_quietly = format!("--progress none {wanted}");
             let other = waiter(&world, &wanted_quietly, &["sh", "-c", "echo '+ other' >>events"]);
             if restarted {

@@ -43,7 +43,7 @@ fn resizing_a_held_lock_of_buckets_grants_waiters() {
 fn a_paused_key_keeps_its_waiters_and_says_how_to_resume_it() {
     let world = World::with_daemon();
     resize(&world, &["x", "--slots", "2"]);
-    // The older way to say it.
+    // `--slots 0` is the older form.
     for pause in [&["x", "--slots", "0"][..], &["x", "--pause"]] {
         resize(&world, pause);
         let parked: Proc = world.waiter("x", &[], &["echo", "on"]);
@@ -56,7 +56,7 @@ fn a_paused_key_keeps_its_waiters_and_says_how_to_resume_it() {
             assert!(refused.stderr.contains("paused"), "{refused:?}");
             assert!(refused.stderr.contains("canal resize x --resume"), "{refused:?}");
         }
-        // Another size does not resume it.
+        // Another size does not resume the key.
         let resized = world.canal(["resize", "x", "--slots", "2"]).end().code(0);
         assert!(resized.stdout.contains("still paused"), "{resized:?}");
         assert_eq!(world.key("x").waiting, 1);
@@ -130,8 +130,8 @@ fn a_stored_view_survives_the_loss_of_the_journal() {
     assert!(token(&after.stdout) > token(&before.stdout), "a token was used again");
 }
 
-/// Raising a number in a workflow must not break the builds that overlap, so a difference is no
-/// error. It is said once to each user: cron mails every word.
+/// A higher number in a workflow must not break the builds that overlap, so a difference is no
+/// error. canal prints the note once per user, because cron mails every line.
 #[test]
 fn each_caller_counts_by_its_own_size_and_hears_once_that_it_differs() {
     let world = World::with_daemon();
@@ -154,7 +154,7 @@ fn each_caller_counts_by_its_own_size_and_hears_once_that_it_differs() {
     let grant: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
     assert_eq!(grant["notes"][0]["followed"], "1", "JSON always has it: {told:?}");
     world.canal(["run", "-n", "-k", "x=2", "--", "true"]).end().code(75);
-    // The other kind of lock is an error.
+    // A different kind of lock is an error.
     let kind = world.canal(["run", "-n", "-k", "x=1x1", "--", "true"]).end().code(125);
     assert!(kind.stderr.contains("slots"), "{kind:?}");
     holder.finish();
@@ -181,7 +181,7 @@ fn who_states_no_size_follows_who_holds() {
     assert_eq!(world.key("x").capacity, Some(3));
     stated.finish();
     world.until_held("x", 1);
-    // The follower sets no size: who must not run beside others says `-j 1`.
+    // The follower passes no size: a job that must run alone passes `-j 1`.
     world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
     assert_eq!(world.key("x").capacity, Some(1));
     follower.finish();
@@ -199,7 +199,8 @@ fn what_can_never_fit_is_refused_at_once_with_the_command_that_helps() {
     let refused = world.canal(["run", "-k", "x=9:2", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("hint: `canal resize x --slots 2`"), "{refused:?}");
     world.canal(["run", "-k", "y=3x0", "--", "true"]).end().code(75);
-    // While the key is paused its size may be about to change: it is judged when it is resumed.
+    // While the key is paused, its size may be about to change. So canal checks the request when
+    // the key is resumed.
     resize(&world, &["x", "--pause"]);
     let parked: Proc = world.waiter("x", &["--count", "2"], &["echo", "on"]);
     let fits: Proc = world.waiter("x", &[], &["echo", "on"]);
@@ -219,8 +220,7 @@ fn views_come_from_the_configuration() {
     assert_eq!(shown("db/main").as_deref(), Some("3x2"));
     let holders = [world.holder(&["-k", "gpu"]), world.holder(&["-k", "gpu"])];
     world.canal(["run", "-n", "-k", "gpu", "--", "true"]).end().code(75);
-    // A size that was set at run time takes precedence over the configuration, also after a
-    // restart.
+    // A size set at run time takes precedence over the configuration, even after a restart.
     resize(&world, &["gpu", "--slots", "3"]);
     world.kill_daemon();
     world.status();

@@ -1,4 +1,4 @@
-//! Waiters and holders that are stopped, and waiters that sleep.
+//! Stopped waiters and holders, and waiters that sleep.
 
 use std::process::Stdio;
 use std::thread;
@@ -72,7 +72,7 @@ fn a_stopped_waiter_keeps_its_place() {
     first.stop();
     first.signal(Signal::SIGCONT);
     wait_until("it runs again", || state(first.pid()) != Some('T'));
-    // The daemon may have seen it stopped.
+    // The daemon may have noticed that it is stopped.
     wait_until("it waits as before", || {
         world.key("x").waiters.iter().all(|waiter| !waiter.reason.contains("stopped"))
     });
@@ -96,8 +96,8 @@ fn a_stopped_waiter_keeps_its_place_over_the_end_of_a_daemon() {
     let killed = world.waiter("x", &[], &["true"]);
     first.stop();
     killed.stop();
-    // Its asker does not come back, though its owner lives. Its end shows that the daemon gave it
-    // up.
+    // Its client does not return, although its owner lives. The owner's end shows that the daemon
+    // gave up the request.
     let owner = world.program("sleep", ["60"]).spawn();
     let lost = world.canal(["acquire", "-k", "x", "--pid", &owner.pid_text()]).spawn();
     world.until_waiting("x", 4);
@@ -106,7 +106,7 @@ fn a_stopped_waiter_keeps_its_place_over_the_end_of_a_daemon() {
     lost.kill();
     world.status();
     free.finish();
-    // From the beginning it blocks no other request.
+    // It never blocks another request.
     world.canal(["run", "-n", "-k", "free", "--", "true"]).end().code(0);
     world.until_waiting("x", 3);
     let reasons = world.key("x").waiters.into_iter().map(|waiter| waiter.reason);
@@ -136,7 +136,7 @@ fn a_waiter_for_another_process_keeps_its_place_over_the_end_of_a_daemon() {
     world.until_waiting("x", 2);
     let killed = Lease::ask(&world, "10m", &["-k", "x"]);
     world.until_waiting("x", 3);
-    // When the daemon gives this request up, the 5 s of all running askers are over.
+    // When the daemon gives up this request, the 5 s of all running clients are over.
     let lost = world.canal(["acquire", "-k", "x", "--pid", &pid]).spawn();
     world.until_waiting("x", 4);
     for asker in [&lease, &for_owner, &killed, &lost] {
@@ -185,7 +185,7 @@ fn a_waiter_sleeps_until_something_is_due() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &["-q", "-w", "3600"], &["true"]);
-    // Two things wake the waiter: the first messages of the daemon, and a look every 25 s whether
+    // Two things wake the waiter: the first messages of the daemon, and a check every 25 s whether
     // the daemon is stopped.
     wait_until("it sleeps for seconds on end", || {
         let before = sleeps(waiter.pid());
@@ -201,12 +201,12 @@ fn a_waiter_that_ends_while_it_is_stopped_and_has_no_client_gets_nothing() {
     if journal_only("it is about what one daemon leaves to the next") {
         return;
     }
-    // The next daemon keeps the place of a waiter whose client is gone for 5 s, which pass before the test
-    // gets there if the machine is busy.
+    // The next daemon keeps the place of a waiter without a client for 5 s. On a busy machine these
+    // pass before the test gets there, so try again.
     assert!((0..20).any(|_| a_waiter_without_a_client_ends_while_it_is_stopped()), "too slow");
 }
 
-/// Whether its daemon still kept its place when it was stopped.
+/// Returns whether its daemon still kept its place when it was stopped.
 fn a_waiter_without_a_client_ends_while_it_is_stopped() -> bool {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
@@ -225,7 +225,8 @@ fn a_waiter_without_a_client_ends_while_it_is_stopped() -> bool {
     });
     if kept {
         owner.stop();
-        // The daemon checks once a second who is ahead. A shorter wait would only find less.
+        // The daemon checks once a second which requests are ahead. A shorter wait would only
+        // detect less.
         thread::sleep(Duration::from_millis(1_500));
     }
     owner.kill();

@@ -1,5 +1,5 @@
-//! Writers among many readers and jobs: a writer waits for those that run, holds back those that
-//! come later, and gets its turn.
+//! Writers among many readers and jobs: a writer waits for the running ones, blocks later ones, and
+//! gets its turn.
 
 use std::fs;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use crate::world::World;
 use crate::world::process::{Proc, wait_until};
 use crate::world::record::{Events, recorded};
 
-/// Starts twenty jobs under `LOCK`; each records its start and end, and ends with its standard
+/// Starts twenty jobs under `LOCK`. Each records its start and end, and ends with its standard
 /// input.
 fn twenty(world: &World, lock: &str, name: &str) -> Vec<Proc> {
     let body = recorded("cat");
@@ -28,8 +28,8 @@ fn all_finish(jobs: Vec<Proc>) {
     }
 }
 
-/// Twenty jobs run, a migration of `db` comes, twenty more jobs come: the migration runs alone,
-/// between them.
+/// Twenty jobs run, a migration of `db` starts to wait, and twenty more jobs follow. The migration
+/// runs alone, between the two groups.
 fn a_migration_runs_alone(world: &World, early: &str, late: &str, restarted: bool) {
     let first = twenty(world, early, "early");
     wait_until("twenty run", || Events::of(world).started().len() == 20);
@@ -38,7 +38,7 @@ fn a_migration_runs_alone(world: &World, early: &str, late: &str, restarted: boo
     let more = twenty(world, late, "late");
     let waiting = || world.look().map_or(0, |s| s.keys.iter().map(|key| key.waiting).sum::<u64>());
     wait_until("all new jobs wait", || waiting() == 21);
-    // There are slots enough, and no more readers than before: they wait only because of the
+    // There are enough slots, and still the same number of readers. They wait only for the
     // migration.
     assert!(!is_free(world, late));
     assert!(is_free(world, "-k other=64 --read d --write dbx"), "other keys are free");
@@ -107,8 +107,7 @@ fn a_writer_among_readers_that_keep_arriving_gets_its_turn() {
         let events = Events::of(&world);
         let later = events.started().split_off(asked.started().len());
         let before = later.iter().position(|name| *name == "writer");
-        // One reader of each loop may have been granted its lock before, and not yet have recorded
-        // it.
+        // One reader of each loop may have got its lock earlier without having recorded it yet.
         assert!(
             writers(&asked) == turn || before.is_some_and(|n| n <= 6),
             "{before:?} of {later:?}"

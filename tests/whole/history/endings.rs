@@ -1,4 +1,4 @@
-//! Each way in which a request can end is recorded as what it was.
+//! The history records each way in which a request can end.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use crate::script::Script;
 use crate::world::World;
 use crate::world::process::wait_until;
 
-/// Whether the kernel tells how a process ended that is not the daemon's child (Linux 6.15).
+/// Whether the kernel reports how a process ended that is not the daemon's child (since Linux
+/// 6.15).
 fn tells_exits() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
@@ -16,7 +17,7 @@ fn tells_exits() -> bool {
     version >= (6, 15)
 }
 
-/// How each of them ended, with exit status or signal.
+/// How each request ended, with the exit status or signal.
 fn hows(records: &[Value]) -> Vec<String> {
     let how = |record: &Value| {
         let more = ["exit", "signal"].map(|name| (name, &record[name]));
@@ -50,7 +51,7 @@ fn commands_leave_their_exit_status_or_the_signal_that_killed_them() {
     assert!(record["session"].as_str().unwrap().starts_with('s'));
     assert!(found[0]["number"].as_u64() < found[1]["number"].as_u64());
     for name in ["asked", "ended"] {
-        // `33.5Z` is before `33.539Z`, and after it as text.
+        // `33.5Z` is earlier than `33.539Z`, but later when compared as text.
         let times = found.iter().map(|it| it[name].as_str().unwrap().trim_end_matches('Z'));
         let times: Vec<_> = times.collect();
         assert!(times.is_sorted(), "{times:?}");
@@ -97,7 +98,8 @@ fn what_was_refused_given_up_and_released_is_recorded_too() {
     world.until_waiting("b", 0);
     let found = until_recorded(&world, &["b"], 3);
     let mut hows = hows(&found);
-    // Whether the end of the connection or that of the process is seen first is up to the kernel.
+    // The kernel decides whether the daemon first notices the end of the connection or of the
+    // process.
     let last = hows.pop().unwrap();
     assert_eq!(hows, ["full", "timeout"]);
     assert!(last == "withdrawn" || last.starts_with("ended"), "{last}");
@@ -121,7 +123,7 @@ fn what_was_refused_given_up_and_released_is_recorded_too() {
 fn a_lease_that_was_not_renewed_is_expired() {
     let world = World::with_daemon().on_one_host();
     let ended = world.canal(["acquire", "--ttl", "1", "lease"]).end();
-    // On a busy machine it can be over before its client has confirmed it.
+    // On a busy machine its TTL can pass before its client has confirmed it.
     if !ended.stderr.contains("taken back before it was confirmed") {
         ended.code(0);
     }

@@ -1,4 +1,4 @@
-//! How much longer a request will usually wait, where enough is known.
+//! Estimates of how much longer a request will usually wait, where enough runs are known.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::history::until_recorded;
 use crate::world::World;
 use crate::world::process::wait_until;
 
-/// What the status says of the only waiter.
+/// The estimate that the status shows for the only waiter.
 fn estimate(world: &World, key: &str) -> Option<Value> {
     let found = world.canal(["status", key, "--json"]).end().code(0).json();
     let waiter = &found["keys"][0]["waiters"][0];
@@ -17,7 +17,7 @@ fn estimate(world: &World, key: &str) -> Option<Value> {
 #[test]
 fn a_waiter_is_told_how_long_it_usually_takes_by_five_records_and_not_by_four() {
     let world = World::with_daemon().on_one_host();
-    // The holder runs the same command as those before.
+    // The holder runs the same command as the earlier ones.
     let command = ["run", "-k", "e", "--", "cat"];
     for _ in 0..3 {
         world.canal(command).end().code(0);
@@ -29,7 +29,7 @@ fn a_waiter_is_told_how_long_it_usually_takes_by_five_records_and_not_by_four() 
     holder.finish();
     waiter.end().code(0);
     until_recorded(&world, &["e"], 5);
-    // Five of the key, four of them by cat.
+    // The key has five runs, four of them by cat.
     let holder = world.holder(&["-k", "e"]);
     let waiter = world.waiter("e", &[], &["true"]);
     wait_until("there is an estimate", || estimate(&world, "e").is_some());
@@ -41,7 +41,7 @@ fn a_waiter_is_told_how_long_it_usually_takes_by_five_records_and_not_by_four() 
     holder.finish();
     waiter.end().code(0);
     until_recorded(&world, &["e"], 7);
-    // The next daemon reads what this one wrote.
+    // The next daemon reads the records of this one.
     world.canal(["daemon", "--stop"]).end().code(0);
     let holder = world.holder(&["-k", "e"]);
     let waiter = world.waiter("e", &[], &["true"]);

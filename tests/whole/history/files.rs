@@ -1,4 +1,4 @@
-//! The files of the history: they outlive daemons, and damage to them ends none.
+//! The files of the history: they outlive daemons, and damaged files stop no daemon.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use crate::history::{records, until_recorded};
 use crate::world::process::{Proc, wait_until};
 use crate::world::{World, journal_only};
 
-/// The files of the history, the oldest first.
+/// The files of the history, oldest first.
 fn files(world: &World) -> Vec<PathBuf> {
     let entries = fs::read_dir(world.runtime().join("history")).unwrap();
     let files = entries.map(|entry| entry.unwrap().path());
@@ -29,7 +29,7 @@ fn run_some(world: &World, key: &str, count: usize) {
 fn the_history_outlives_daemons_that_are_stopped_or_killed() {
     let world = World::with_daemon().on_one_host();
     run_some(&world, "x", 2);
-    // A daemon that is told to stop writes what is left.
+    // A daemon that stops on request first writes the remaining records.
     world.canal(["daemon", "--stop"]).end().code(0);
     until_recorded(&world, &["x"], 2);
     run_some(&world, "x", 1);
@@ -75,7 +75,7 @@ fn what_ended_while_no_daemon_ran_is_recorded_by_the_next_one() {
     assert_eq!((hows("  ended (exit status unknown)  "), hows("  gave up  ")), (1, 1), "{shown}");
 }
 
-/// A process that holds `x`, and another one that waits for it and cannot come back by itself.
+/// A process that holds `x`, and another one that waits for it and cannot attach again.
 fn holder_and_stopped_waiter(world: &World) -> (Proc, Proc) {
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["true"]);
@@ -83,7 +83,7 @@ fn holder_and_stopped_waiter(world: &World) -> (Proc, Proc) {
     (holder, waiter)
 }
 
-/// These are a hold and a wait of which no daemon saw the end.
+/// Checks that these are a hold and a wait whose end no daemon saw.
 #[track_caller]
 fn assert_unseen(found: &[Value], how: &str) {
     assert!(found.iter().all(|it| it["how"] == how && it["at_least"] == true), "{found:?}");
@@ -92,7 +92,8 @@ fn assert_unseen(found: &[Value], how: &str) {
     assert!(held[0]["token"].is_u64() && waited[0]["token"].is_null(), "{found:?}");
 }
 
-/// What a reboot leaves of a daemon whose socket lies in memory: its state, which is of another boot.
+/// Simulates a reboot of a machine whose socket is in memory: only the state remains, and it
+/// belongs to another boot.
 fn reboot(world: &World) {
     for name in ["journal.0", "journal.1"] {
         fs::remove_file(world.runtime().join(name)).unwrap();
@@ -127,7 +128,7 @@ fn what_a_reboot_ended_is_recorded_once_by_the_next_daemon() {
     let counts = world.canal(["stats", "x", "--json"]).end().code(0).json();
     assert_eq!(counts["all"]["count"], 2, "{counts}");
     assert_eq!(counts["hold_bins"], json!([]), "nobody knows how long it was: {counts}");
-    // The next daemons have read the same file, or none.
+    // Each next daemon has read the same file, or no file.
     world.kill_daemon_quietly();
     assert_eq!(until_recorded(&world, &[], 2), found);
     world.canal(["daemon", "--stop"]).end().code(0);

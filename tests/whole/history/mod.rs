@@ -1,4 +1,5 @@
-//! What ended: `canal history`, and what is left of it after a daemon was killed or a file damaged.
+//! Ended requests in `canal history`, and what remains of them after a daemon was killed or a file
+//! damaged.
 
 mod endings;
 mod estimates;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use crate::world::World;
 use crate::world::process::wait_until;
 
-/// The records of `canal history --json ARGS`, the oldest first.
+/// The records of `canal history --json ARGS`, oldest first.
 #[track_caller]
 fn records(world: &World, args: &[&str]) -> Vec<Value> {
     let all = [&["history", "--json"], args].concat();
@@ -19,7 +20,7 @@ fn records(world: &World, args: &[&str]) -> Vec<Value> {
     found["records"].as_array().unwrap().clone()
 }
 
-/// Waits until there are so many records that `args` choose, and returns them.
+/// Waits until `args` select `count` records, and returns them.
 #[track_caller]
 fn until_recorded(world: &World, args: &[&str], count: usize) -> Vec<Value> {
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! `canal stats`: waits and holds are counted as they were.
+//! `canal stats` counts waits and holds correctly.
 
 use serde_json::json;
 
@@ -20,7 +20,7 @@ fn waits_and_holds_are_counted_by_user_and_command() {
     let found = world.canal(["stats", "s", "--json"]).end().code(0).json();
     let all = &found["all"];
     assert_eq!((&all["count"], &all["refused"]), (&json!(4), &json!(1)), "{found}");
-    // Of three waits one was long, and of three holds the other one.
+    // One of the three waits was long, and so was the hold of another request.
     for (lengths, name) in [(&all["waits"], "waits"), (&all["holds"], "holds")] {
         let length = |of: &str| lengths[of].as_u64().unwrap();
         assert!(length("max_ms") >= 290, "{name}: {found}");
@@ -65,12 +65,12 @@ fn use_and_slots_are_those_of_the_key_that_was_asked_about() {
     let tried = slots["rows"].as_array().unwrap().iter();
     let tried: Vec<_> = tried.map(|row| row["slots"].as_u64().unwrap()).collect();
     assert_eq!(tried, [1, 2, 3, 4]);
-    // A stored size is the one that counts now.
+    // The stored size is the one that applies now.
     world.canal(["resize", "p", "--slots", "5"]).end().code(0);
     let found = world.canal(["stats", "p", "--json"]).end().code(0).json();
     assert_eq!(found["slots"]["present"], 5, "{found}");
     assert_eq!(found["keys"][0]["size"], 5, "{found}");
-    // What is held now is in use, though it has not ended.
+    // A current hold counts as in use, although it has not ended.
     crate::world::process::wait_until("what is held is in use", || {
         let found = world.canal(["stats", "held", "--json"]).end().code(0).json();
         assert_eq!((&found["all"]["count"], &found["slots"]), (&json!(0), &json!(null)));

@@ -1,4 +1,4 @@
-//! `canal trace`: what ended as a trace that other programs read.
+//! `canal trace` prints ended requests in a format that other programs read.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn each_hold_is_in_the_row_of_its_slot_and_none_overlap() {
         assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{row:?}: {spans:?}");
     }
     assert_eq!(rows.values().map(Vec::len).sum::<usize>(), 10);
-    // Each wait that began has ended, among them the one that came to nothing.
+    // Each wait that began has ended, including the one that got no grant.
     let waits = |ph: &str| -> Vec<u64> {
         let of_kind = events.iter().filter(|it| it["cat"] == "wait" && it["ph"] == ph);
         of_kind.map(|it| it["id"].as_u64().unwrap()).collect()

@@ -1,5 +1,5 @@
-//! No program of a hook runs for ever, and no two of one hook at once; the daemon goes on whatever
-//! they do.
+//! No program of a hook runs forever, and a hook never runs two at once. No program can stop the
+//! daemon.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,8 +8,8 @@ use crate::hooks::{KEEP, hook, lose_a_lease, pids, told, until_told, world_with}
 use crate::world::process::{alive, wait_until};
 use crate::world::{World, canal};
 
-/// Starts what ends only by SIGKILL: in the group of the program, in a group of its own, and the
-/// program itself.
+/// Starts processes that only SIGKILL ends: one in the program's group, one in its own group, and
+/// the program itself.
 const STAY: &str = "trap '' TERM HUP INT\n\
                     sleep 600 &\nstay=$!\nsetsid sleep 601 &\n\
                     printf '%s\\n' $$ $stay $! >\"$0.new\"; mv \"$0.new\" \"$0.pids\"\n\
@@ -26,13 +26,13 @@ fn until_gone(what: &str, pids: &[i32]) {
     wait_until(what, || !pids.iter().any(|pid| alive(*pid)));
 }
 
-/// What the daemon says of itself.
+/// The notes that the daemon reports about itself.
 fn notes(world: &World) -> String {
     world.canal(["status", "-v"]).end().code(0).stdout
 }
 
-/// Has leases expire until the program runs that stays: a busy machine may start it so slowly that its
-/// time-out comes first. Returns the processes, and how many leases there were.
+/// Lets leases expire until the program that stays is running. A busy machine may start it so
+/// slowly that its time-out passes first. Returns the processes, and how many leases there were.
 #[track_caller]
 fn until_one_stays(world: &World, key: &str) -> (Vec<i32>, usize) {
     let runs = || pids(world, "stay.pids").len() == 3;
@@ -62,7 +62,7 @@ fn at_the_time_out_the_program_and_all_that_it_started_are_killed() {
     until_gone("the time-out ends all of it", &running);
     wait_until("the note is there", || notes(&world).contains("ran longer than 1s"));
     assert!(notes(&world).contains("its hooks[0], "), "{}", notes(&world));
-    // The hook goes on with the next event.
+    // The hook continues with the next event.
     fs::remove_file(world.path("stay.pids")).unwrap();
     until_gone("the next one ends, too", &until_one_stays(&world, "b").0);
 }
@@ -120,7 +120,7 @@ fn a_program_that_cannot_be_started_is_a_note_and_nothing_more() {
     assert!(found.contains("could not be started: it cannot be read: No such file"), "{found}");
     assert!(found.contains("ended with exit code 3"), "{found}");
     world.canal(["run", "-n", "-k", "a", "--", "true"]).end().code(0);
-    // It is tried again with the next event.
+    // The next event starts it again.
     drop(hook(&world, "missing", &["lost-lease"], "", KEEP));
     lose_a_lease(&world, "b");
     until_told(&world, "missing", 1);

@@ -1,4 +1,4 @@
-//! What a hook is told of, and what it is told.
+//! The events that a hook receives, and their fields.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn pid(one: &Value) -> i32 {
     one["pid"].as_i64().unwrap().try_into().unwrap()
 }
 
-/// A world with a hook that is told of waits and holds of a second.
+/// A world with a hook for waits and holds of a second.
 fn world_with_long_ones() -> World {
     let on = ["long-wait", "long-hold"];
     world_with(|world| hook(world, "tell", &on, "after = \"1s\"", KEEP))
@@ -43,12 +43,12 @@ fn a_long_wait_and_a_long_hold_are_told_once_with_who_holds() {
     assert!(!wait["reason"].as_str().unwrap().is_empty());
     assert_eq!(wait["socket"].as_str(), world.socket().to_str());
     assert_eq!(wait["dropped"], 0);
-    // While another hold becomes long, the first ones are long enough to be told again.
+    // While another hold becomes long, the first ones last long enough for a second event.
     let other = world.holder(&["-k", "b"]);
     let found = until_told(&world, "tell", 3);
     assert_eq!(pid(&found[2]), other.pid());
     other.finish();
-    // A request that waited for long and then holds for long is two things.
+    // A request that waits for long and then holds for long causes two events.
     waiter.kill();
     holder.finish();
 }
@@ -100,7 +100,7 @@ fn a_lost_lease_and_a_forced_release_are_told_also_without_a_history() {
     assert_eq!((&forced["event"], pid(&forced)), (&json!("forced-release"), holder.pid()));
     assert_eq!(forced["by"]["uid"], nix::unistd::geteuid().as_raw());
     assert_eq!(forced["token"].to_string(), token);
-    // An end as it should be is nothing to be told of.
+    // A normal end causes no event.
     world.canal(["run", "-k", "b", "--", "true"]).end().code(0);
     lose_a_lease(&world, "other");
     until_told(&world, "tell", 3);

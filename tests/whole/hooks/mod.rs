@@ -1,4 +1,4 @@
-//! Hooks: programs that the configuration names are told what happened.
+//! Hooks: the programs of the configuration that receive events.
 
 mod bounds;
 mod events;
@@ -12,11 +12,11 @@ use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::wait_until;
 
-/// What a program does that keeps what it was told.
+/// The script of a program that keeps its events.
 const KEEP: &str = "cat >>\"$0.told\"";
 
-/// A program that runs this script, and the hook that runs the program. A daemon of root needs to
-/// know as whom.
+/// Creates a program that runs this script, and returns the hook that runs the program. A daemon of
+/// root needs a user to run it as.
 fn hook(world: &World, name: &str, on: &[&str], more: &str, script: &str) -> String {
     let path = world.path(name);
     executable(&path, &format!("#!/bin/sh\n{script}\n"));
@@ -33,14 +33,14 @@ fn world_with(hooks: impl Fn(&World) -> String) -> World {
     world.on_one_host()
 }
 
-/// What the program of a hook has kept of what it was told.
+/// The events that the program of a hook has kept.
 fn told(world: &World, name: &str) -> Vec<Value> {
     let text = fs::read_to_string(world.path(&format!("{name}.told"))).unwrap_or_default();
     let whole = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     whole.collect()
 }
 
-/// Waits until the program of a hook was told so much.
+/// Waits until the program of a hook has received `count` events.
 #[track_caller]
 fn until_told(world: &World, name: &str, count: usize) -> Vec<Value> {
     let mut found = Vec::new();
@@ -52,17 +52,18 @@ fn until_told(world: &World, name: &str, count: usize) -> Vec<Value> {
     found
 }
 
-/// Has a lease expire: the shortest way to something that hooks are told of.
+/// Lets a lease expire: the quickest way to an event.
 #[track_caller]
 fn lose_a_lease(world: &World, key: &str) {
     let ended = world.canal(["acquire", "--ttl", "1", key]).end();
-    // On a busy machine it can be over before its client has confirmed it. It is lost all the same.
+    // On a busy machine its TTL can pass before its client has confirmed it. It is lost in either
+    // case.
     if !ended.stderr.contains("taken back before it was confirmed") {
         ended.code(0);
     }
 }
 
-/// The process numbers in a file that a program has written.
+/// The pids in a file that a program has written.
 fn pids(world: &World, name: &str) -> Vec<i32> {
     let text = fs::read_to_string(world.path(name)).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()

@@ -1,5 +1,5 @@
-//! Hooks in the configuration: what is refused, what `canal config` and `canal doctor` show, and what
-//! a reload changes.
+//! Hooks in the configuration: which are refused, what `canal config` and `canal doctor` show, and
+//! what a reload changes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -31,7 +31,7 @@ fn a_reload_changes_hooks_while_the_daemon_runs() {
     lose_a_lease(&world, "c");
     until_told(&world, "second", 2);
     assert_eq!(told(&world, "first").len(), 2, "it is no hook any more");
-    // A broken edit changes nothing.
+    // A faulty edit changes nothing.
     world.configure("[[hooks]]\non = [\"lost-lease\"]\nrun = [\"tell\"]\n");
     let refused = world.canal(["daemon", "--reload"]).end().code(125).stderr;
     assert!(refused.contains("`tell` is no absolute path"), "{refused}");

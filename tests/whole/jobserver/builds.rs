@@ -1,4 +1,4 @@
-//! What the tests of jobservers start.
+//! Builds that the tests of jobservers start.
 
 use std::fs;
 
@@ -9,8 +9,8 @@ use crate::world::record::Events;
 /// How many jobs a build of make has.
 pub(super) const JOBS: usize = 24;
 
-/// A makefile with [`JOBS`] jobs, which record their start and end. Each waits until the file `go`
-/// is there.
+/// A makefile with [`JOBS`] jobs that record their start and end. Each waits until the file `go`
+/// exists.
 const MAKEFILE: &str = "
 all: $(addprefix $(BUILD)-,$(shell seq 24))
 $(BUILD)-%:
@@ -24,26 +24,26 @@ pub(super) fn world() -> World {
     world
 }
 
-/// A build of make with three slots.
+/// A build with three slots by the make of the system.
 pub(super) fn build<'w>(world: &'w World, name: &str) -> Cmd<'w> {
     build_with(world, "make", name)
 }
 
-/// A build of this make with three slots.
+/// A build with three slots by the given make.
 pub(super) fn build_with<'w>(world: &'w World, make: &str, name: &str) -> Cmd<'w> {
     let build = format!("BUILD={name}");
     let lock = ["run", "--jobserver", "-k", "cpu=3", "--"];
     without_jobserver(world.canal(lock.into_iter().chain([make, "-s", &build])))
 }
 
-/// Without what a make or a cargo that runs the tests may have set.
+/// Removes the variables that a make or cargo may have set when it runs the tests.
 pub(super) fn without_jobserver(command: Cmd<'_>) -> Cmd<'_> {
     ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CARGO_MAKEFLAGS"]
         .into_iter()
         .fold(command, |command, name| command.env_remove(name))
 }
 
-/// Lets the jobs end that have started, and those that follow.
+/// Lets the started jobs end, and those that follow.
 pub(super) fn go(world: &World) {
     fs::write(world.path("work").join("go"), "").unwrap();
 }
@@ -52,7 +52,7 @@ pub(super) fn until_started(world: &World, jobs: usize) {
     wait_until("the jobs have started", || Events::of(world).started().len() >= jobs);
 }
 
-/// Checks that all jobs have run, three at once and never more, and that nothing is left.
+/// Checks that all jobs have run, with three at once but never more, and that nothing is left.
 #[track_caller]
 pub(super) fn check_end(world: &World, jobs: usize) {
     let events = Events::of(world);

@@ -1,4 +1,4 @@
-//! A build of cargo, which starts several rustc.
+//! A cargo build that starts several rustc.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,8 +8,8 @@ use crate::world::World;
 
 const CRATES: usize = 6;
 
-/// Compiles a crate of the build, and records its start and end. cargo also asks the compiler about
-/// itself; that is no job.
+/// Compiles a crate of the build, and records its start and end. cargo also queries the compiler;
+/// that is no job.
 const WRAPPER: &str = "#!/bin/sh
 case \" $* \" in *' --crate-name job'*) ;; *) exec \"$@\" ;; esac
 echo \"+ $5\" >>\"$EVENTS/events\"

@@ -11,8 +11,7 @@ use crate::world::World;
 use crate::world::process::{installed_or_skip, signal, wait_until};
 use crate::world::record::Events;
 
-/// The make that has a jobserver with a FIFO of its own, where another one is the system's.
-/// `.ci/run` brings it.
+/// The make whose jobserver has its own FIFO, on a system with another make. `.ci/run` installs it.
 const NEWER_MAKE: &str = "make-4.4";
 
 #[test]
@@ -43,7 +42,7 @@ fn check_two_builds(first: &str, second: &str) {
 #[test]
 fn a_build_that_comes_later_gets_slots_before_the_first_one_ends() {
     let world = world();
-    // From its fourth job on, the first build waits until the second one has had three jobs.
+    // The first build waits from its fourth job on, until the second build has had three jobs.
     let makefile = "
 all: $(addprefix a-,$(shell seq 24))
 a-%:
@@ -90,7 +89,7 @@ fn check_killed_build(world: &World, make: &str) {
     until_started(world, 3);
     killed.signal(Signal::SIGKILL);
     killed.end();
-    // Its jobs run on, so that their slots are in use.
+    // Its jobs keep running, so their slots are in use.
     world.canal(["run", "-n", "-k", "cpu=3", "--", "true"]).end().code(75);
     assert_eq!(world.held("cpu"), 3);
     go(world);
@@ -107,9 +106,9 @@ fn a_build_goes_on_when_the_daemon_is_killed() {
     until_started(&world, 3);
     world.kill_daemon_quietly();
     go(&world);
-    // Without a daemon its jobs return their tokens, and get none.
+    // Without a daemon its jobs return their job tokens and get no others.
     wait_until("the jobs have ended", || Events::of(&world).ended() >= 3);
-    // Starts the next daemon.
+    // This starts the next daemon.
     world.status();
     running.end().code(0);
     check_end(&world, JOBS);
@@ -121,7 +120,7 @@ fn a_token_that_no_job_has_keeps_no_request_waiting() {
     let lock = ["run", "--jobserver", "-k", "cpu=2", "--", "cat"];
     let idle = without_jobserver(world.canal(lock)).stdin(Stdio::piped()).spawn();
     for _ in 0..3 {
-        // The token is offered to the build.
+        // The daemon offers the job token to the build.
         world.until_held("cpu", 2);
         world.canal(["run", "-n", "-k", "cpu=2", "--", "true"]).end().code(0);
     }

@@ -1,4 +1,4 @@
-//! `canal run --jobserver`: real builds, whose jobs take slots of a key.
+//! `canal run --jobserver` with real builds, whose jobs take slots of a key.
 
 mod builds;
 mod cargo;

@@ -1,4 +1,4 @@
-//! What cannot be asked for with `--jobserver`.
+//! Requests that `--jobserver` refuses.
 
 use crate::world::World;
 

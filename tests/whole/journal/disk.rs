@@ -1,4 +1,4 @@
-//! A file system under the journal that has no space or no inodes left.
+//! A file system under the journal without free space or free inodes.
 
 use crate::namespace::privately;
 use crate::world::World;

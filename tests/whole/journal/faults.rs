@@ -1,4 +1,4 @@
-//! Kills the daemon right after each record of its journal, before it answers.
+//! Kills the daemon after each record of its journal, before it answers.
 
 use std::process::Stdio;
 
@@ -6,11 +6,11 @@ use crate::world::World;
 use crate::world::process::{Ended, alive, wait_until};
 use crate::world::record::{Events, recorded};
 
-/// The number of records that [`scenario`] writes at most, with some room.
+/// An upper bound of the number of records that [`scenario`] writes.
 const RECORDS_MAX: u32 = 48;
 
 /// Requests, waits, a time-out, a refusal, a provisional grant, releases and deaths on two locks,
-/// one of them with three slots. Returns whether the first daemon was killed on the way.
+/// one of them with three slots. Returns whether the first daemon was killed during these.
 fn scenario(world: &World, fault: u32) -> bool {
     let daemon = world.daemon(|cmd| cmd.env("CANAL_FAULT", format!("journal:{fault}")));
     let first = daemon.pid();
@@ -70,8 +70,8 @@ fn scenario(world: &World, fault: u32) -> bool {
     killed
 }
 
-/// Tries every fourth record, beginning with `first`. Four tests share the work, so that they run
-/// side by side.
+/// Tries every fourth record, beginning with `first`. Four tests share the work so that they run in
+/// parallel.
 fn every_fourth_record(first: u32) {
     let mut fault = first;
     loop {
@@ -105,9 +105,9 @@ fn a_daemon_killed_between_any_two_records_loses_nothing_4() {
     every_fourth_record(4);
 }
 
-/// Takes `x` three times for one process and releases it once, with a daemon that is killed after
-/// `records` records. Returns whether the daemon was killed before the release, and whether by the
-/// end.
+/// Acquires `x` three times for one process and releases it once, with a daemon that is killed
+/// after `fault` records. Returns whether the daemon was killed before the release, and whether it
+/// was killed at all.
 fn release_once(fault: u32) -> (bool, bool) {
     let world = World::new();
     let daemon = world.daemon(|cmd| cmd.env("CANAL_FAULT", format!("journal:{fault}")));
@@ -136,7 +136,8 @@ fn release_once(fault: u32) -> (bool, bool) {
 
 #[test]
 fn a_release_across_the_end_of_a_daemon_releases_once() {
-    // The floor of the tokens, a request and its confirmation three times, and the release.
+    // The records are the floor of the tokens, three times a request and its confirmation, and the
+    // release.
     let killed: Vec<_> = (5..12).map(release_once).collect();
     assert!(killed.contains(&(false, true)), "no release was interrupted: {killed:?}");
 }

@@ -1,7 +1,8 @@
-//! The leader is killed again and again: there are never two, and the next one follows.
+//! Kills the leader repeatedly: there are never two leaders, and the next one follows.
 //!
-//! The witness is the kernel: each leader takes a flock(2) on one file, without waiting, and records
-//! it if another process has it. The kernel drops such a lock before it reports a process's death.
+//! The kernel is the witness: each leader takes a flock(2) on one file, without waiting, and
+//! records a failure if another process has it. The kernel drops such a lock before it reports a
+//! process's death.
 
 use std::fs;
 use std::io::Write as _;
@@ -15,14 +16,13 @@ use crate::backend;
 use crate::world::World;
 use crate::world::process::{Proc, installed_or_skip, wait_until};
 
-/// How often the leader is killed; `CANAL_LEADER_KILLS=100` sets another number.
+/// How often the leader is killed; `CANAL_LEADER_KILLS=100` overrides it.
 const KILLS: usize = if backend::IS_ENGINE { 3 } else { 10 };
 
-/// How many candidates there are.
 const CANDIDATES: usize = 3;
 
-/// A leader: it records its pid, its token and when it began. It is one process, so that nothing of
-/// it is left when it is killed.
+/// A leader that records its pid, its token and when it began. It is a single process, so a kill
+/// leaves nothing behind.
 const LEADER: &str = r#"exec perl -e "
     use Fcntl q(:flock);
     use Time::HiRes qw(time);
@@ -59,7 +59,7 @@ fn now() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// Starts a candidate that stands again after each end.
+/// Starts a candidate that waits again after each end.
 fn candidate(world: &World, name: usize) -> Proc {
     let run = format!("canal run -q -k leader --note c{name} -- sh -c '{LEADER}'");
     let script = "while [ -e stand ]; do sh -c \"$0\" 2>>errors; sleep 0.01; done";
@@ -110,7 +110,8 @@ fn of_leaders_that_are_killed_there_are_never_two_and_the_next_one_follows() {
     drop(candidates);
 }
 
-/// Prints figures of times in seconds. A macro would print nothing for a test that passes.
+/// Prints figures of times in seconds. It bypasses the macros because the harness hides their
+/// output for a passing test.
 fn print(what: &str, mut times: Vec<f64>) {
     times.sort_by(f64::total_cmp);
     let Some((most, least)) = times.last().zip(times.first()) else { return };

@@ -1,4 +1,4 @@
-//! What `canal leader` says once, and its exit codes.
+//! The output of a single `canal leader`, and its exit codes.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `canal leader --watch`: a line for each change.
+//! `canal leader --watch` prints a line for each change.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::world::process::{Proc, wait_until};
 pub(super) struct Watcher(pub(super) Proc);
 
 impl Watcher {
-    /// Starts it, and waits until it has said who leads.
+    /// Starts it, and waits until it has printed the leader.
     #[track_caller]
     pub(super) fn start(world: &World, key: &str) -> Self {
         let watcher = Self(world.canal(["leader", "--watch", key]).spawn());
@@ -28,8 +28,8 @@ impl Watcher {
         whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The notes of the leaders so far, `-` where there was none. Over an engine that is slow, words
-    /// about that are left out.
+    /// The notes of the leaders so far, `-` where there was none. Leaves out lines about a slow
+    /// engine.
     #[track_caller]
     pub(super) fn leaders(&self) -> Vec<String> {
         let said = |line: &Value| (line["leader"]["token"].clone(), line["leader"]["note"].clone());
@@ -47,7 +47,7 @@ impl Watcher {
         leaders.iter().map(|(_, note)| name(note)).collect()
     }
 
-    /// Waits until the last leader it named has this note.
+    /// Waits until the last leader that it named has this note.
     #[track_caller]
     pub(super) fn until(&self, note: &str) {
         wait_until(&format!("the leader is {note}"), || {
@@ -69,7 +69,7 @@ fn a_watcher_says_each_change_once_through_kills_and_a_restart_of_the_daemon() {
     watcher.until("b");
     world.kill_daemon();
     world.daemons_return();
-    // Until then nobody would lead between the two.
+    // Before that, the key would have no leader between the two.
     wait_until("the third waits again", || {
         let waiters = world.key("x").waiters;
         waiters.len() == 1 && !waiters[0].reason.contains("not come back")
@@ -144,7 +144,7 @@ fn a_watcher_whose_reader_is_gone_ends_well() {
     let watcher = world.sh(script).spawn();
     wait_until("the reader has what it wanted", || world.path("work/gone").exists());
     assert!(watcher.stdout().ends_with('\n'));
-    // The watcher notices that its reader is gone when it has something to say.
+    // The watcher notices the loss of its reader when it writes the next line.
     let leader = world.holder(&["-k", "x"]);
     watcher.end().code(0);
     assert_eq!(world.read("code"), "0\n");

@@ -1,4 +1,4 @@
-//! Collectors of all manners, and what the daemon offers them.
+//! Collectors of all kinds, and what the daemon serves to them.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -14,7 +14,7 @@ use crate::world::{World, journal_only};
 
 const GET: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// A world whose daemon offers metrics on this port.
+/// A world whose daemon serves metrics on this port.
 fn world_at(port: u16) -> World {
     let world = World::new();
     world.configure(&format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n"));
@@ -23,8 +23,8 @@ fn world_at(port: u16) -> World {
     world
 }
 
-/// Sends a request, and returns the whole answer; nothing if the daemon closed the connection without
-/// one.
+/// Sends a request and returns the whole answer, which is empty if the daemon closed the connection
+/// without one.
 fn ask(port: u16, request: &[u8]) -> String {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
     stream.set_read_timeout(Some(BOUND)).unwrap();
@@ -45,7 +45,7 @@ fn a_collector_reads_from_a_port_what_the_command_prints() {
     let world = world_at(port);
     let holder = world.holder(&["-k", "db"]);
     let mut answer = String::new();
-    // What was read within the last second is told again.
+    // Within a second the daemon repeats its last figures.
     wait_until("the hold is told", || {
         answer = ask(port, GET.as_bytes());
         value(&answer, "canal_key_held_slots{key=\"db\"}") == Some(1.0)
@@ -94,7 +94,7 @@ fn what_is_no_request_for_metrics_is_refused_and_harms_nobody() {
     let mut rng = fastrand::Rng::new();
     for _ in 0..200 {
         let mut bytes: Vec<u8> = GET.as_bytes()[..rng.usize(..GET.len())].to_vec();
-        // No request has this byte.
+        // No request contains this byte.
         bytes.push(0xff);
         let more = rng.usize(..200);
         bytes.extend(std::iter::repeat_with(|| rng.u8(..)).take(more));
@@ -116,7 +116,7 @@ fn collectors_that_say_nothing_keep_nobody_waiting() {
     let mut idle: Vec<TcpStream> = Vec::new();
     for n in 0..60 {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        // Each of them stops somewhere in its request.
+        // Each of them stops in the middle of its request.
         let _ = stream.write_all(&GET.as_bytes()[..n % GET.len()]);
         idle.push(stream);
     }
@@ -152,7 +152,8 @@ fn a_port_in_use_is_noted_and_taken_when_it_is_free() {
     let log = fs::read_to_string(world.runtime().join("daemon.log")).unwrap();
     assert_eq!(log.matches(&note).count(), 1, "{log}");
     drop(taken);
-    // A process that another test starts has a copy of the test's socket until it executes its program.
+    // A process started by another test has a copy of the test's socket until it executes its
+    // program.
     wait_until("it is taken", || ask(port, GET.as_bytes()).starts_with("HTTP/1.1 200 OK"));
     let told = world.canal(["status", "-v"]).end().code(0).stdout;
     assert!(!told.contains("cannot be offered"), "{told}");

@@ -1,4 +1,4 @@
-//! `canal metrics` tells what happened and how things are.
+//! `canal metrics` reports past events and the current state.
 
 use crate::backend;
 use crate::metrics::{metrics, value};
@@ -68,7 +68,7 @@ fn a_deadlock_and_a_release_by_force_are_counted() {
     world.canal(["release", "--force", "--token", &token]).end().code(0);
     holder.finish();
     until(&world, "canal_lost_holds_total{why=\"forced\"}", 1.0);
-    // A lock of this kind is not re-entrant: the inner request waits for itself.
+    // A lock of this kind is not re-entrant, so the inner request waits for the outer one.
     let inner = ["run", "-k", "d", "--per", "1", "--", "canal", "run", "-k", "d", "--per", "1"];
     world.canal(inner.into_iter().chain(["--", "true"])).end().code(75);
     until(&world, "canal_deadlocks_total", 1.0);

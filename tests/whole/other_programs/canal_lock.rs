@@ -1,10 +1,8 @@
-//! What canal_lock does, replayed through the command line: `canal acquire --json` for one living
-//! process per client.
-//!
-//! The test does not replay the numbers in the original's counters, nor its manager: `start` says
-//! nothing that canal needs. One vector deviates: `p_stopped` and `p_release_unknown_key` ask a
-//! manager that does not run. A daemon of canal starts by itself, and releasing a lock that the
-//! client does not hold is an error that changes nothing.
+//! Replays canal_lock through the command line: `canal acquire --json` for one living process per
+//! client. It leaves out the original's counters and its manager: `start` has no equivalent in
+//! canal. `p_stopped` and `p_release_unknown_key` deviate, because they ask a manager that does not
+//! run: a daemon of canal starts automatically, and releasing a lock that the client does not hold
+//! is an error that changes nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +13,7 @@ use serde_json::Value;
 use crate::world::World;
 use crate::world::process::{BOUND, Proc};
 
-/// The clients of a vector, each a process that does nothing.
+/// The clients of a vector, each an idle process.
 pub(crate) struct Clients<'w> {
     world: &'w World,
     live: BTreeMap<String, Proc>,
@@ -26,7 +24,7 @@ impl<'w> Clients<'w> {
         Self { world, live: BTreeMap::new() }
     }
 
-    /// The process of a client, started if need be.
+    /// The process of a client, started if necessary.
     pub(crate) fn pid(&mut self, name: &str) -> String {
         let world = self.world;
         let start = || world.program("sleep", ["600"]).spawn();
@@ -37,7 +35,7 @@ impl<'w> Clients<'w> {
         self.live.remove(name).expect("it lives").kill();
     }
 
-    /// `canal acquire`: the number acquired, or `full`, in the words of the vectors.
+    /// Runs `canal acquire`. Returns the number acquired, or `full`, as the vectors write it.
     fn acquire(
         &mut self,
         client: &str,
@@ -67,7 +65,7 @@ impl<'w> Clients<'w> {
         match ended.code {
             Some(0) => serde_json::json!({ "acquired": ended.json()["keys"][0]["acquired"] }),
             Some(75) => match ended.json()["refused"].as_str() {
-                // A request that waits only for its own session is refused at once.
+                // canal refuses a request at once if it waits only for its own session.
                 Some("full" | "deadlock") => "full".into(),
                 Some("timeout") => "timeout".into(),
                 other => panic!("{other:?}: {ended:?}"),
@@ -97,7 +95,7 @@ impl<'w> Clients<'w> {
             "acquire_retry" => {
                 let wait = Duration::from_millis(step["timeout_ms"].as_u64().unwrap());
                 let got = self.acquire(client, key, view.0, view.1, wait);
-                // A request that only its own session could let in does not wait, and is refused at
+                // A request that only its own session blocks does not wait; canal refuses it at
                 // once.
                 if got == "full" { "timeout".into() } else { got }
             }
@@ -127,7 +125,7 @@ fn every_vector_replays() {
         let name = vector["name"].as_str().unwrap();
         assert_eq!(vector["verdict"], "conform", "{name}");
         if name == "p_stopped" {
-            // The daemon starts by itself: see `a_stopped_daemon_is_started_again`.
+            // The daemon starts automatically: see `a_stopped_daemon_is_started_again`.
             continue;
         }
         let world = World::with_daemon();
@@ -142,7 +140,7 @@ fn every_vector_replays() {
 
 #[test]
 fn a_stopped_daemon_is_started_again() {
-    // Deviates from `p_stopped`, where no process answers any more.
+    // Deviates from `p_stopped`, where no process answers.
     let world = World::with_daemon();
     world.canal(["daemon", "--stop"]).end().code(0);
     let mut clients = Clients::new(&world);
@@ -151,8 +149,9 @@ fn a_stopped_daemon_is_started_again() {
     assert_eq!(clients.step(&acquire), step(r#"{"acquired":1}"#));
 }
 
-/// Replays a story of our own: `A acquires PERxBUCKETS: NUMBER` (or `full`), `A releases: ok` (or
-/// `not held`), `A dies`. Returns the clients, which hold while they live.
+/// Replays a story in canal's own notation: `A acquires PERxBUCKETS: NUMBER` (or `full`),
+/// `A releases: ok` (or `not held`), `A dies`. Returns the clients, which hold their locks while
+/// they live.
 fn replay<'w>(world: &'w World, story: &[&str]) -> Clients<'w> {
     let mut clients = Clients::new(world);
     for line in story {
@@ -301,7 +300,7 @@ fn p_manager_killed_by_death_and_p_death_with_larger_start_free_what_the_dead_he
 
 #[test]
 fn p_release_smaller_and_p_release_larger_maxper_give_back_one_slot() {
-    // A release states no size, so there is none that could be wrong.
+    // A release passes no size, so no size can be wrong.
     let world = World::with_daemon();
     let _clients = replay(
         &world,
@@ -335,7 +334,7 @@ fn p_manager_crash_forgets_nothing() {
 
 #[test]
 fn a_retry_takes_what_is_freed_meanwhile() {
-    // `acquire_retry` of the vectors polls; canal waits.
+    // The vectors poll with `acquire_retry`; canal waits.
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "k=1x1"]);
     let waiter = world.waiter("k", &["--per", "1", "--buckets", "1"], &["true"]);

@@ -1,9 +1,9 @@
-//! What `locks` does, replayed through the command line, as far as it concerns one node: an agent is a
-//! process, for which `canal acquire` asks, and its transaction ends with it.
+//! Replays `locks` through the command line, except what concerns several nodes. An agent is a
+//! process for which `canal acquire` asks, and its transaction ends with it.
 //!
 //! In a deadlock the original makes the youngest transaction surrender or abort. canal refuses the
-//! youngest one's request, and the agent then ends, as a script does that cannot go on. Other
-//! differences are listed beside the vectors, with the rule.
+//! youngest one's request, and the agent then ends, like a script that cannot continue. Other
+//! differences are listed next to the vectors, with the rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,11 +20,11 @@ const DIFFERENT: &[Difference] = &include!("../../data/locks_different.in");
 /// Only Erlang has transactions without locks.
 const SKIPPED: &str = "e_begin_transaction_empty";
 
-/// What one step makes visible.
+/// The visible effects of one step.
 #[derive(Debug, PartialEq)]
 struct Seen {
     result: String,
-    /// Other agents whose waiting ended with a grant.
+    /// Other agents whose wait ended with a grant.
     completed: BTreeSet<String>,
     /// Agents that ended because of a deadlock.
     victims: BTreeSet<String>,
@@ -32,12 +32,12 @@ struct Seen {
 
 /// A request of an agent.
 struct Asked {
-    /// `canal acquire`, until its end is known.
+    /// `canal acquire`, until its result is known.
     acquire: Option<Proc>,
     key: String,
 }
 
-/// The agents of one history, each a process that does nothing.
+/// The agents of one history, each an idle process.
 struct Agents {
     procs: BTreeMap<String, Proc>,
     asked: BTreeMap<String, Vec<Asked>>,
@@ -53,7 +53,7 @@ impl Agents {
         Self { procs, asked, gone, calls, world: World::with_daemon() }
     }
 
-    /// Whether a process waits for a key, or for any.
+    /// Whether a process waits for a key, or for any key.
     fn waits_for(&self, agent: &str, wanted: Option<&str>) -> bool {
         let pid = self.procs[agent].child.id();
         let keys = self.world.look().unwrap().keys;
@@ -76,7 +76,7 @@ impl Agents {
         }
     }
 
-    /// Asks for locks. When this returns, they are granted, refused or waited for.
+    /// Asks for locks. On return, each is granted, refused or waited for.
     fn ask(&mut self, agent: &str, objects: &[&Value]) -> usize {
         let pid = self.procs[agent].pid_text();
         let mut args = vec!["acquire".to_owned(), "--pid".to_owned(), pid];
@@ -95,7 +95,7 @@ impl Agents {
         all.len() - 1
     }
 
-    /// Ends an agent. When this returns, its locks have gone to others.
+    /// Ends an agent. On return, its locks are free or have other holders.
     fn die(&mut self, agent: &str) {
         self.calls.remove(agent);
         self.asked.remove(agent);
@@ -112,7 +112,7 @@ impl Agents {
         });
     }
 
-    /// Reads the answers; returns an agent that was refused, if there is one.
+    /// Reads the answers. Returns a refused agent if there is one.
     fn take_answers(&mut self) -> Option<String> {
         let mut victim = None;
         let agents: Vec<String> = self.asked.keys().cloned().collect();
@@ -168,7 +168,7 @@ impl Agents {
             }
             "change_flag" => "ok",
             "lock" => {
-                // The answers, read below, say whether it was granted.
+                // The answers, read below, show whether it was granted.
                 let at = self.ask(agent, &[step]);
                 self.calls.insert(agent.to_owned(), Some(at));
                 "blocked"
@@ -200,7 +200,7 @@ impl Agents {
         words.to_owned()
     }
 
-    /// What the original shows in a step, in canal's words.
+    /// The effects of a step in the original, in canal's terms.
     fn expected(&self, vector: &str, at: usize, step: &Value) -> Seen {
         let agent = step["agent"].as_str().unwrap();
         let words = |result: &Value| match result {

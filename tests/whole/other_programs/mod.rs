@@ -1,4 +1,4 @@
-//! What other lock programs do, replayed through the command line.
+//! Replays other lock programs through the command line.
 
 mod canal_lock;
 mod locks;

@@ -1,10 +1,8 @@
-//! What SharpLock does, replayed through the command line: each acquire is a lease of its own, and a
-//! second of the original is a tenth of one here.
-//!
-//! A lock of the original is stale `lockTime * (multiplier + 1)` after its last refresh; that is
-//! the TTL here. Deviations, as `docs/differences.md` names them: releasing a lock that the client
-//! does not hold is an error (there `true`), and a lost lease stays lost (there a late refresh
-//! revives it).
+//! Replays SharpLock through the command line: each acquire is a separate lease, and a second of
+//! the original takes a tenth of a second here. A lock of the original is stale
+//! `lockTime * (multiplier + 1)` after its last refresh; that is the TTL here. Two deviations, as
+//! `docs/differences.md` has them: releasing a lock that the client does not hold is an error
+//! (there `true`), and a lost lease stays lost (there a late refresh revives it).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,30 +14,30 @@ use crate::lease::Lease;
 use crate::world::World;
 use crate::world::process::{Ended, Proc};
 
-/// Steps in which canal answers something else on purpose: case, step.
+/// Steps that canal deliberately answers differently: case, step.
 const DEVIATIONS: &[(&str, usize)] = &[
-    // A client that holds nothing releases, and gets an error.
+    // A client without a hold releases, and gets an error.
     ("release without acquire", 0),
     ("stolen lock: refresh", 4),
-    // The lease was lost after 15 seconds and stays lost; then the lock is free.
+    // The lease was lost after 15 seconds and stays lost, so the lock is free.
     ("late refresh revives an expired but not stolen lock", 1),
     ("late refresh revives an expired but not stolen lock", 2),
 ];
 
-/// The original's time, in tenths.
+/// The original's time in tenths.
 fn scaled(seconds: f64, tenths: u32) -> Duration {
     Duration::from_secs_f64(seconds / 10.0) * tenths
 }
 
-/// The document that is locked, and its clients.
+/// The locked document and its clients.
 struct Replay {
     world: World,
     tenths: u32,
     ttl: Duration,
-    /// The last lease of each client, and when the client last asked for it or for a refresh. Its
-    /// time does not begin before that.
+    /// The last lease of each client, and when the client last asked for it or for a refresh. The
+    /// TTL does not begin before that.
     leases: BTreeMap<String, (Lease, Instant)>,
-    /// Clients that know that their lease is lost, or gave it back.
+    /// Clients that know that their lease is lost, or that released it.
     without: BTreeSet<String>,
 }
 
@@ -58,7 +56,7 @@ impl Replay {
         Lease::ask(&self.world, &ttl, &["-k", key, "-w", &wait])
     }
 
-    /// The result of an acquire that was sent at `asked`.
+    /// The result of an acquire sent at `asked`.
     fn got(&mut self, client: &str, asked: Instant, ended: &Ended) -> bool {
         match ended.code {
             Some(0) => {
@@ -68,13 +66,13 @@ impl Replay {
                 true
             }
             Some(75) => false,
-            // Its time was over before its client had confirmed it.
+            // Its TTL passed before its client had confirmed it.
             _ if ended.stderr.contains("taken back before it was confirmed") => false,
             _ => panic!("{ended:?}"),
         }
     }
 
-    /// `object`, or null if the wait ended without a grant.
+    /// Returns `object`, or null if the wait ended without a grant.
     fn acquire(&mut self, client: &str, op: &str, named: &str) -> Value {
         let key = match op {
             "acquire list element 0" => "document/list/0",
@@ -82,7 +80,7 @@ impl Replay {
             _ => "document",
         };
         // The original's default is the time after which any lock is stale. It is longer here,
-        // because the lock that it waits for becomes stale only when the test says so.
+        // because the lock that it waits for becomes stale only when the test releases it.
         let default = named.contains("default timeout");
         let stated = op.split_once("timeout ").map(|(_, rest)| {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -155,7 +153,7 @@ impl Replay {
     }
 }
 
-/// The original's answer, as [`Replay::step`] would print it.
+/// The original's answer, as [`Replay::step`] would return it.
 fn recorded(step: &Value) -> Value {
     match &step["result"] {
         Value::String(text) => match text.as_str() {
@@ -179,7 +177,8 @@ fn recorded(step: &Value) -> Value {
     }
 }
 
-/// A step that begins later than this after its time is late: its result may be right and differ.
+/// A step that begins later than this after its time is late: its result may be correct and still
+/// differ.
 const LATE: Duration = Duration::from_millis(50);
 
 /// How often a case is replayed, each time more slowly, if the machine was too slow for its times.
@@ -200,7 +199,7 @@ fn play(case: &Value, tenths: u32) -> Result<(), String> {
     let begun = Instant::now();
     let mut late = false;
     for (at, step) in case["steps"].as_array().unwrap().iter().enumerate() {
-        // Not before its time. If something must be over by then, the step waits for it.
+        // Never start a step early. If something must be over by then, the step waits for it.
         let time = scaled(step["t_s"].as_f64().unwrap(), tenths);
         while begun.elapsed() < time {
             thread::sleep(Duration::from_millis(5));
@@ -211,7 +210,7 @@ fn play(case: &Value, tenths: u32) -> Result<(), String> {
         if (found == expected) == deviates {
             let kind = if deviates { "no deviation any more" } else { "another answer" };
             let wrong = format!("{kind}: {found}, not {expected}: {name}, step {at}: {step}");
-            // During a step that took this long, a lease may have ended.
+            // A lease may have ended during a step that took this long.
             late |= begun.elapsed() > time + replay.ttl / 2;
             assert!(late, "{wrong}");
             return Err(wrong);
@@ -220,7 +219,7 @@ fn play(case: &Value, tenths: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// A hundred clients at once: at any time one of them has the lock.
+/// A hundred clients at once: one of them has the lock at any time.
 fn race(case: &Value) {
     let mut replay = Replay::new(case, 1);
     let count = usize::try_from(case["clients"].as_u64().unwrap()).unwrap();
@@ -237,7 +236,8 @@ fn race(case: &Value) {
         clients.iter().filter(|client| what(replay, client)).count()
     };
     assert_eq!(true_for(&mut replay, Replay::refresh), 1);
-    // There a hundred times true: in the original a release without a lock is no error.
+    // The original answers true a hundred times, because a release without a lock is no error
+    // there.
     assert_eq!(true_for(&mut replay, Replay::release), 1);
     assert_eq!(winners(&replay), 0);
     replay.world.until_idle();
@@ -248,13 +248,13 @@ fn every_case_of_sharplock_replays() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sharplock.json");
     let data: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let cases = data["vectors"].as_array().unwrap();
-    // The original has cases for each kind of document; here these are one.
+    // The original has cases for each kind of document; here these are the same.
     let mut seen = BTreeSet::new();
     let different = cases.iter().filter(|case| seen.insert(case["steps"].to_string()));
     let (races, replayed): (Vec<&Value>, Vec<&Value>) =
         different.partition(|case| case["clients"].is_number());
     assert_eq!((races.len(), replayed.len(), cases.len()), (1, 14, 27));
-    // Each case waits nearly all of its time.
+    // Each case waits for nearly all of its time, so they run in parallel.
     thread::scope(|scope| {
         for case in &replayed {
             scope.spawn(|| replay(case));
@@ -267,7 +267,7 @@ fn every_case_of_sharplock_replays() {
     }
 }
 
-/// What `flaws` lists about the original, and the right answer.
+/// Checks everything that `flaws` lists about the original, against the correct answer.
 #[test]
 fn every_flaw_of_sharplock_is_right_here() {
     let world = World::with_daemon();
@@ -278,12 +278,12 @@ fn every_flaw_of_sharplock_is_right_here() {
     // A wait of 0 tries once.
     let first = take("a", "0").unwrap();
     assert!(take("a", "0").is_none());
-    // The holder's TTL says when the lock is stale, not the TTL of a waiter.
+    // The holder's TTL decides when the lock is stale, not the TTL of a waiter.
     let short = Lease::ask(&world, "1s", &["-k", "a", "-w", "1.5"]).end().code(75);
     assert_eq!(short.json()["refused"], "timeout");
-    // A client whose second request is refused can still give back what it holds.
+    // A client whose second request is refused can still release its hold.
     first.release(&world).code(0);
-    // Two refreshes at once are two refreshes.
+    // Two refreshes at the same time both count.
     let lease = take("a", "0").unwrap();
     let renewals: Vec<Proc> =
         (0..8).map(|_| world.canal(["renew"]).env("CANAL_HANDLE", &lease.handle).spawn()).collect();

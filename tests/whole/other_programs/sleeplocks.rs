@@ -1,7 +1,7 @@
-//! What sleeplocks does, replayed through the command line.
+//! Replays sleeplocks through the command line.
 //!
 //! Deviations, as `tests/data` names them: a re-entrant acquire of a slots key is granted at once,
-//! also when the lock is full (sleeplocks answers `unavailable` or blocks itself); releasing a lock
+//! even when the lock is full (sleeplocks answers `unavailable` or blocks itself). Releasing a lock
 //! that the client does not hold is an error that changes nothing (sleeplocks answers ok).
 
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ use crate::world::record::{Events, recorded};
 
 const KEY: &str = "lock";
 
-/// A lock and its clients, each a process that does nothing.
+/// A lock and its clients, each an idle process.
 struct Replay {
-    // Dropped before the world: the processes end first.
+    // Dropped before the world, so the processes end first.
     clients: BTreeMap<String, Proc>,
     pending: BTreeMap<String, Proc>,
     slots: String,
@@ -36,7 +36,7 @@ impl Replay {
         self.clients.entry(client.to_owned()).or_insert_with(start).pid_text()
     }
 
-    /// `ok`, `unavailable`, or `blocked`: the last one goes on waiting.
+    /// Returns `ok`, `unavailable` or `blocked`; a blocked request keeps waiting.
     fn acquire(&mut self, client: &str, no_wait: bool) -> Value {
         let pid = self.pid(client);
         let mut args = vec!["acquire", "-q", "--pid", &pid, "-k", KEY, "--slots", &self.slots];
@@ -89,7 +89,7 @@ impl Replay {
                 let ended = self.world.canal(["run", "-n", "-k", &view, "-c", "exit 3"]).end();
                 ended.code.into()
             }
-            // The client itself holds it, until it is killed.
+            // The client itself holds it until it is killed.
             "execute(sleep 5000 ms)" => {
                 let view = format!("{KEY}={}", self.slots);
                 let run = self.world.canal(["run", "-k", &view, "--", "sleep", "600"]).spawn();
@@ -101,7 +101,7 @@ impl Replay {
         }
     }
 
-    /// Checks who holds and who waits, by the names of the clients.
+    /// Checks the holders and waiters by the names of the clients.
     fn shows(&self, step: &Value, context: &str) {
         let sorted = |mut names: Vec<String>| {
             names.sort();
@@ -124,7 +124,7 @@ impl Replay {
         });
     }
 
-    /// The pending calls that this step completes, as the vector says.
+    /// Checks the pending calls that this step completes in the vector.
     fn completes(&mut self, step: &Value) {
         for (client, result) in step["also_completed"].as_object().into_iter().flatten() {
             assert_eq!(result, "ok");
@@ -146,14 +146,14 @@ fn every_vector_replays() {
         let name = vector["name"].as_str().unwrap();
         assert_eq!(vector["verdict"], "conform", "{name}");
         if name == "readme_six_tasks_two_slots" {
-            // Timed; replayed below, without its times.
+            // This one is timed; the test replays it below without its times.
             continue;
         }
         let mut replay = Replay::new();
         let mut steps = vector["steps"].as_array().unwrap().clone();
         let mut expected: Vec<Value> = steps.iter().map(|step| step["result"].clone()).collect();
         match name {
-            // Deviates: A's attempt at a lock that A holds is granted at once, and A gives back
+            // Deviates: canal grants A's attempt at a lock that A holds at once, and A releases
             // each of the two.
             "readme_erlang" => {
                 expected[4] = "ok".into();
@@ -290,7 +290,7 @@ fn holder_dies_other_holder_remains_and_no_slot_stays_idle() {
 
 #[test]
 fn execute_nested_with_and_without_room_keeps_the_outer_hold() {
-    // In one process: a script that holds the lock acquires it again and gives that back.
+    // In one process: a script that holds the lock acquires it again and releases that.
     for slots in ["1", "2"] {
         let world = World::with_daemon();
         let script = format!(

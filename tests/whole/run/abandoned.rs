@@ -1,4 +1,4 @@
-//! Waiters whose output nobody can read any longer.
+//! Waiters whose output has no reader left.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -10,13 +10,13 @@ use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{Proc, state, wait_until};
 
-/// Two ends of a pipe: what reads, and what is written to.
+/// The two ends of a pipe: the reading end and the writing end.
 fn pipe() -> (OwnedFd, OwnedFd) {
     let (reader, writer) = std::io::pipe().unwrap();
     (reader.into(), writer.into())
 }
 
-/// Starts a waiter for `x` with these as its output.
+/// Starts a waiter for `x` with these descriptors as its output.
 fn waiter(world: &World, options: &[&str], stdout: OwnedFd, stderr: OwnedFd) -> Proc {
     let args = ["run", "-k", "x"].iter().chain(options).chain(&["--", "touch", "ran"]);
     let waiter = world.canal(args).stdout(stdout).stderr(stderr).spawn();
@@ -24,7 +24,7 @@ fn waiter(world: &World, options: &[&str], stdout: OwnedFd, stderr: OwnedFd) -> 
     waiter
 }
 
-/// How the request that ended last for `x` ended.
+/// How the last ended request for `x` ended.
 fn last_end(world: &World) -> String {
     let args = ["history", "--json", "-n", "1", "x"];
     let shown: Value = world.canal(args).end().code(0).json();
@@ -39,7 +39,7 @@ fn assert_gives_up(world: &World, waiter: Proc) {
     assert!(!world.path("work/ran").exists());
 }
 
-/// The waiter sleeps, gets the lock when its holder ends, and runs its command.
+/// Checks that the waiter sleeps, gets the lock when its holder ends, and runs its command.
 #[track_caller]
 fn assert_waits_on(world: &World, holder: Proc, waiter: Proc) {
     let mut asleep = 0;

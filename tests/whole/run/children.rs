@@ -25,7 +25,7 @@ fn leave_with_children(world: &World) -> (Proc, i32) {
     (run, left)
 }
 
-/// Leaves a process behind: in the background, in a session of its own, with no descriptor of the
+/// Leaves a process behind: in the background, in its own session, without any descriptor of the
 /// command except those that the command does not know of.
 const LEAVE: &str = "setsid sh -c 'echo $$ >pid; exec sleep 600' </dev/null >/dev/null 2>&1 & while ! [ -s pid ]; do :; done";
 
@@ -80,7 +80,7 @@ fn with_children_the_lock_is_kept_over_a_restart_of_the_daemon() {
     run.end().code(0);
 }
 
-/// A removed FIFO cannot be opened by the next daemon, and a new one would have no writers.
+/// The next daemon cannot open a removed FIFO, and a new FIFO would have no writers.
 #[test]
 fn with_children_the_lock_is_kept_although_its_fifo_was_removed() {
     let world = World::with_daemon();
@@ -108,7 +108,7 @@ fn with_children_the_next_daemon_notices_children_that_ended_meanwhile() {
     wait_until("it is dead", || !alive(left));
     world.daemons_return();
     if backend::IS_ENGINE {
-        // Waits until the other host knows it, too.
+        // Wait until the other host knows it too.
         world.until_held("x", 0);
     }
     world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);

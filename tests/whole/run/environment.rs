@@ -42,8 +42,8 @@ fn output_bytes(mut cmd: Cmd<'_>) -> Vec<u8> {
 fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
     let world = World::with_daemon();
     let run = |way: &[&str]| {
-        // A name twice, a name without a value, and one that is not text. `env` cannot pass a name
-        // twice, so the test compares the order and the bytes.
+        // A name twice, a name without a value, and a name that is not text. `env` cannot pass a
+        // name twice, so the test compares the order and the bytes.
         let mut args = vec!["-i", "Z=1", "A=", "PATH_LIKE=/a:/b", "M=\n", "canal"];
         let socket = format!("CANAL_SOCKET={}", world.socket().display());
         args.insert(1, &socket);
@@ -92,7 +92,8 @@ fn canal_sets_or_unsets_each_of_its_variables() {
     assert!(one.contains("CANAL_KEY=gpu\n") && one.contains("CANAL_SLOTS=0\n"), "{one}");
     assert!(one.contains("CANAL_SLOT=0\n") && one.contains("CANAL_BUCKET=0\n"), "{one}");
     assert!(!one.contains("stale"), "{one}");
-    // Over an engine there is one more, by which the daemon finds what a command left behind.
+    // Over an engine there is one more variable, by which the daemon finds what a command left
+    // behind.
     let set = |shown: &str| -> Vec<String> {
         let (hold, names) = names(shown).into_iter().partition::<Vec<_>, _>(|name| name == "HOLD");
         assert_eq!(hold.len(), usize::from(backend::IS_ENGINE), "{shown}");

@@ -44,7 +44,7 @@ fn death_by_a_signal_is_passed_on_as_that_death() {
 fn a_missing_command_is_127_before_any_queueing() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
-    // A folder of PATH without permission to search would make it 126, as for execvp(3).
+    // A folder of PATH without search permission would make it 126, as with execvp(3).
     let nowhere = world.canal(["run", "-k", "x", "--", "no-such-command-anywhere"]);
     let ended = nowhere.env("PATH", "/usr/bin:/bin").end().code(127);
     assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
@@ -171,7 +171,7 @@ fn a_command_that_runs_too_long_is_ended_with_124() {
     let kill = ["--max-run", "0.2", "--kill-after", "0.2"];
     run(&world, &kill, &["sh", "-c", stubborn]).code(124);
     let polite = "trap 'echo bye; exit 3' USR1; while :; do sleep 0.05; done";
-    // On a busy machine the time can be over before the shell has its trap.
+    // On a busy machine the time can pass before the shell has set its trap.
     in_time(Duration::from_millis(200), |limit| {
         let limit = format!("{}ms", limit.as_millis());
         let usr1 = ["--max-run", limit.as_str(), "--signal", "USR1"];

@@ -1,4 +1,4 @@
-//! What `canal run` does to its command, and what it leaves as the caller set it.
+//! Everything that `canal run` changes for its command, and everything that it leaves alone.
 
 mod abandoned;
 mod children;

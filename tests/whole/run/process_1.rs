@@ -1,4 +1,4 @@
-//! canal as process 1 of a pid namespace, as the entry point of a container is.
+//! canal as process 1 of a pid namespace, like the entry point of a container.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use crate::world::process::{
 };
 use crate::world::{World, canal};
 
-/// The signals by which container engines and people end a container.
+/// The signals with which container engines and people end a container.
 const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// A program as process 1 of a pid namespace; `None` if this machine does not permit namespaces.
@@ -37,14 +37,15 @@ fn canal_as_process_1<'w>(world: &'w World, args: &[&str]) -> Option<Cmd<'w>> {
     as_process_1(world, &words)
 }
 
-/// The number, outside of the namespace, of its process 1.
+/// The pid of the namespace's process 1, as seen from outside.
 fn pid(unshare: &Proc) -> i32 {
     let parent = unshare.child.id().cast_signed();
     wait_until("process 1 was started", || !children(parent).is_empty());
     children(parent)[0]
 }
 
-/// Each signal ends what was started, as soon as it is `ready`, with the exit code that a shell reports.
+/// Checks that each signal ends what `start` started, once it is `ready`, with the exit code that a
+/// shell reports.
 #[track_caller]
 fn assert_ends(start: impl Fn() -> Option<Proc>, mut ready: impl FnMut(&Proc) -> bool) {
     for which in ENDING {
@@ -117,7 +118,8 @@ fn the_command_finds_the_signals_as_the_caller_set_them() {
 #[test]
 fn a_supervisor_reaps_what_it_inherits_and_passes_on_the_status_of_its_command() {
     let world = World::with_daemon();
-    // An orphan of the shell, which ends at once, and one that process 1 had before it became canal.
+    // One orphan of the shell, which ends at once, and one that process 1 had before it became
+    // canal.
     let script = "sleep 0 & exec canal run --max-run 1h -k a -c '(sleep 0 & echo $! >orphan); touch ready; until [ -e end ]; do sleep 0.01; done; exit 7'";
     let Some(run) = as_process_1(&world, &["sh", "-c", script]) else { return };
     let run = run.spawn();

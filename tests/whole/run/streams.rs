@@ -1,4 +1,4 @@
-//! Pipelines, standard input, and streams that are closed.
+//! Pipelines, standard input, and closed streams.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ fn standard_input_and_a_pipeline_work() {
     for way in WAYS {
         let canal = through(way, &[]).join(" ");
         let script = format!("printf 'a\\nb\\n' | {canal} cat | {canal} tr ab xy");
-        // Two commands run at once, so the second one needs a lock of its own.
+        // Two commands run at once, so the second one needs its own lock.
         let script = script.replacen("-k x", "-k y", 1);
         assert_eq!(world.sh(&script).end().code(0).stdout, "x\ny\n", "{way:?}");
     }

@@ -52,7 +52,7 @@ fn a_command_that_catches_ctrl_c_gets_it_once_and_may_go_on() {
         let mut terminal = Terminal::start(&world, &command);
         terminal.until("up\r\n");
         terminal.keys(CTRL_C);
-        // The terminal must have handled the signal before the line goes to the command.
+        // The terminal must have handled the signal before it passes the line to the command.
         terminal.until("^C");
         terminal.keys("line\n");
         let (ended, seen) = terminal.end();
@@ -70,7 +70,7 @@ fn ctrl_c_that_the_supervisor_sees_after_the_end_of_the_command_does_not_end_it(
     terminal.until("up\r\n");
     let command = world.key("x").holders[0].pid.cast_signed();
     let supervisor = terminal.session.child.id().cast_signed();
-    // The supervisor stops with the command, and only the command goes on.
+    // The supervisor stops with the command, but only the command continues.
     signal(command, Signal::SIGSTOP);
     wait_until("both are stopped", || [command, supervisor].map(state) == [Some('T'); 2]);
     signal(command, Signal::SIGCONT);

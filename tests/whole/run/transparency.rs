@@ -46,11 +46,11 @@ const STATUS: [&str; 26] = [
     "Mems_allowed",
 ];
 
-/// Fields of `/proc/self/stat` (proc(5) numbers them): parent, group, session, terminal, its
+/// Fields of `/proc/self/stat`, by their numbers in proc(5): parent, group, session, terminal, its
 /// foreground group, priority, niceness, threads, exit signal, real-time priority, policy.
 const STAT: [usize; 11] = [4, 5, 6, 7, 8, 18, 19, 20, 38, 40, 41];
 
-/// Prints everything that /proc reports; `cat` looks at itself.
+/// Prints everything that /proc reports about `cat` itself.
 const CAT: [&str; 11] = [
     "cat",
     "/proc/self/status",
@@ -73,8 +73,8 @@ fn facts(output: &str, parent: bool) -> String {
         let fields: Vec<&str> =
             line.rsplit_once(") ").map_or(Vec::new(), |r| r.1.split(' ').collect());
         if fields.len() > 40 {
-            // If canal stays, it is the command's parent, and the command is in no group that it
-            // could not be in without canal.
+            // If canal stays, it is the command's parent, and the command is in a group that it
+            // could also be in without canal.
             let skip = |field: &usize| parent && *field == 4;
             let of = |field: &usize| format!("{field}={}", fields[field - 3]);
             let picked: Vec<String> = STAT.iter().filter(|f| !skip(f)).map(of).collect();
@@ -89,13 +89,13 @@ fn facts(output: &str, parent: bool) -> String {
     kept
 }
 
-/// Whether a line is one of `/proc/self/status`.
+/// Whether a line is from `/proc/self/status`.
 fn is_status(line: &str) -> bool {
     line.split_once(":\t")
         .is_some_and(|(name, _)| name.chars().all(|c| c.is_alphanumeric() || "_-".contains(c)))
 }
 
-/// Puts a way to run before a command.
+/// Puts a way to run in front of a command.
 pub(crate) fn through<'a>(way: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["canal"];
     all.extend(way);
@@ -118,7 +118,7 @@ fn same(world: &World, before: &str, probe: &[&str]) {
     for way in WAYS {
         let stays = backend::IS_ENGINE || way.contains(&"--max-run");
         let canal = run(through(way, probe));
-        // Without a terminal, the command of a limited run has a group of its own.
+        // Without a terminal, the command of a limited run has its own group.
         let group = |text: String| if stays { without_group(&text) } else { text };
         let (canal, plain) = (group(facts(&canal, stays)), group(facts(&plain, stays)));
         assert_eq!(canal, plain, "{before} with {way:?}");
@@ -191,7 +191,7 @@ fn a_folder_that_was_removed_stays_the_folder() {
 #[test]
 fn closed_descriptors_stay_closed_and_open_ones_stay_open() {
     let world = World::with_daemon();
-    // The shell looks at itself: `$$` is the process that canal became.
+    // The shell examines itself: `$$` is the process that canal became.
     let probe = "ls -l /proc/$$/fd >\"$0\" </dev/null 2>/dev/null; :";
     for redirection in [
         "",
@@ -209,7 +209,7 @@ fn closed_descriptors_stay_closed_and_open_ones_stay_open() {
         let run = |way: &[&str]| {
             let canal =
                 if way.is_empty() { String::new() } else { format!("canal {} ", way.join(" ")) };
-            // Standard output and error are what the shell was given, not those of the harness.
+            // Standard output and error are those of the shell, not those of the harness.
             let script = format!("exec {canal}sh -c '{probe}' \"$1\" {redirection}");
             let mut cmd = world.program("sh", ["-c", &script, "sh", "listing"]);
             cmd.command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,4 +1,5 @@
-//! Parts of the status: what a user holds, what waits, what lies below a prefix, and one key in full.
+//! Parts of the status: the holds of a user, the waiters, the keys below a prefix, and one key in
+//! full.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -98,7 +99,7 @@ fn what_is_left_of_max_run_is_shown_also_by_the_next_daemon() {
     };
     shown();
     world.kill_daemon();
-    // Over an engine, the next one has to join first.
+    // Over an engine the next daemon has to join first.
     shown();
     holder.finish();
     without.finish();

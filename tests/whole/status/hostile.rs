@@ -1,4 +1,4 @@
-//! A daemon whose every text tries to steer the terminal of its client.
+//! A daemon that tries to steer the terminal of its client with every text.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use crate::world::World;
 
-/// Sets the title, colours, clears, overrides the direction, and does not show.
+/// Sets the title and colours, clears the screen, overrides the direction, and adds invisible
+/// characters.
 const EVIL: &str =
     "e\u{1b}]0;PWN\u{7}\u{1b}[31m\u{9b}2J\u{202e}\u{200b}\u{ad}\u{2028}\u{e0041}\r\n\u{7f}";
 
-/// Whether a character of a report could steer a terminal. The end of a line may.
+/// Whether a character of a report could steer a terminal. A newline is allowed.
 fn steers(c: char) -> bool {
     c != '\n' && (c.is_control() || EVIL.contains(c) && !c.is_ascii())
 }
@@ -96,7 +97,7 @@ fn no_text_of_a_daemon_steers_the_terminal() {
             "release --force --token 7", "resize x --pause", "resize x --pause --json", "complete keys",
             "daemon --reload", "run -vv -n -k x -- true", "acquire -vv -n --pid 1 x", "kill --yes x",
         ] {
-            // Colours as on a terminal: a style of the daemon's must not pass for one of canal's.
+            // Use colours as on a terminal: a style of the daemon must not pass for one of canal's.
             let command = world.canal(line.split(' ')).env("CLICOLOR_FORCE", "1");
             let ended = command.end();
             let own = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[33m"];

@@ -1,4 +1,4 @@
-//! `canal kill`: ends what was shown, and nothing else.
+//! `canal kill` ends the processes that it has shown, and nothing else.
 
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -15,7 +15,7 @@ fn a_holder_is_shown_and_then_ended_and_the_next_waiter_has_its_turn() {
     let world = World::with_daemon().on_one_host();
     let holder = world.holder(&["-k", "db"]);
     let waiter = world.waiter("db", &[], &["echo", "on"]);
-    // Without a terminal nothing is done.
+    // Without a terminal it kills nothing.
     let refused = world.canal(["kill", "db"]).end().code(125);
     let shown = format!("canal: about to send TERM to pid {} `cat` (", holder.pid());
     assert!(refused.stderr.starts_with(&shown), "{refused:?}");
@@ -64,7 +64,7 @@ fn waiters_are_ended_by_their_number_or_with_their_key() {
     world.canal(["kill", "--yes", "--pid", &first.pid_text()]).end().code(0);
     assert_eq!(first.end().signal, Some(15));
     world.until_waiting("db", 1);
-    // Over an engine the pid of a command is known only while it lives.
+    // Over an engine the pid of a command is known only while the command lives.
     let pids = (second.pid().into(), holder.pid().into());
     let told = world.canal(["kill", "--yes", "--json", "--waiters", "db"]).end().code(0).json();
     assert_eq!(told["signal"], "TERM");
@@ -80,7 +80,7 @@ fn waiters_are_ended_by_their_number_or_with_their_key() {
     assert!(nothing.stderr.contains("holds nothing and waits for nothing here"), "{nothing:?}");
 }
 
-/// Waits until a script under `world` has written the number of a process into its folder.
+/// Waits until a script under `world` has written the pid of a process into its folder.
 fn written_pid(world: &World, name: &str) -> i32 {
     wait_until(&format!("{name} is written"), || world.read(name).ends_with('\n'));
     world.read(name).trim().parse().unwrap()
@@ -113,7 +113,7 @@ fn a_holder_that_ignores_the_signal_is_named_and_ends_by_kill_after() {
 #[test]
 fn what_a_holder_has_started_ends_with_it_also_an_orphan_of_its_group() {
     let world = World::with_daemon().on_one_host();
-    // A child, one that ignores TERM in a session of its own, and an orphan in the group.
+    // A child, a child in its own session that ignores TERM, and an orphan in the group.
     let script = "sleep 600 & echo $! >child
         (trap '' TERM; exec setsid -f sh -c 'echo $$ >left; exec sleep 600')
         (trap '' TERM; setsid sleep 600 & echo $! >deaf; wait) &
@@ -128,7 +128,7 @@ fn what_a_holder_has_started_ends_with_it_also_an_orphan_of_its_group() {
     for pid in [top, child, deaf, orphan] {
         assert!(!alive(pid), "{pid}: {done:?}");
     }
-    // It has left its parent and its group, so that nothing leads to it.
+    // It has left its parent and its group, so nothing leads to it.
     assert!(alive(left));
     crate::world::process::signal(left, Signal::SIGKILL);
     holder.end();
@@ -293,7 +293,7 @@ fn a_forced_release_says_before_what_it_is_about_to_break() {
 fn a_key_is_enough_to_break_the_hold_of_its_only_holder() {
     let world = World::with_daemon().on_one_host();
     let lease = Lease::take(&world, "10m", &["-k", "db"]);
-    // A hold below the key is another hold.
+    // A hold below the key is a separate hold.
     let below = world.holder(&["-k", "db/x"]);
     let asks = world.canal(["release", "--force", "db"]).end().code(125);
     assert!(asks.stderr.contains("canal: about to break the hold of db by a lease"), "{asks:?}");
@@ -327,7 +327,7 @@ fn the_key_of_a_lease_is_not_enough_and_the_handle_is_named() {
                 release --force db` breaks it\n";
     let refused = world.canal(["release", "db"]).end().code(125);
     assert!(refused.stderr.ends_with(hint), "{refused:?}");
-    // The same where the process holds another key.
+    // The same when the process holds another key.
     let script = "canal release db; echo $?; canal release other";
     let other = world.canal(["run", "-k", "other", "-c", script]).end().code(0);
     assert!(other.stdout.starts_with("125\n") && other.stderr.contains(hint), "{other:?}");

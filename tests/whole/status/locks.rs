@@ -1,4 +1,4 @@
-//! `canal status`: who holds a lock since when, and why a request waits.
+//! `canal status`: who holds a lock and since when, and why a request waits.
 
 use std::process::Stdio;
 use std::thread;
@@ -12,14 +12,14 @@ use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{Proc, sleeps, wait_until};
 
-/// What `canal status ARGS` prints into a pipe.
+/// The output of `canal status ARGS` in a pipe.
 fn piped(world: &World, args: &[&str]) -> String {
     let mut all = vec!["status"];
     all.extend(args);
     of_locks(world.sh("canal \"$@\" | cat").arg("sh").args(&all).end().code(0).stdout)
 }
 
-/// Drops the first lines, which over an engine name it and its hosts.
+/// Drops the first lines, which name the engine and its hosts if there is an engine.
 fn of_locks(text: String) -> String {
     if !backend::IS_ENGINE {
         return text;
@@ -30,7 +30,7 @@ fn of_locks(text: String) -> String {
     rest.split_inclusive('\n').skip_while(is_of_host).collect()
 }
 
-/// What it prints on a terminal of 80 columns, without colours.
+/// The output on a terminal of 80 columns, without colours.
 fn shown(world: &World) -> String {
     let terminal = Terminal::start(world, &["env", "NO_COLOR=1", "canal", "status"]);
     let (ended, seen) = terminal.end();
@@ -175,7 +175,7 @@ fn watching_shows_every_change_until_the_reader_is_gone() {
     holder.finish();
     assert!(!watch.has_ended());
     watch.kill();
-    // When its reader goes away, canal ends without a message.
+    // When its reader closes the pipe, canal ends without a message.
     let script = "canal status --watch | head -1 >first; echo ${PIPESTATUS[0]}";
     let ended = world.program("bash", ["-c", script]).spawn();
     wait_until("the first line is read", || !world.read("first").is_empty());
@@ -199,7 +199,7 @@ fn a_watcher_wakes_only_for_times_shown_on_a_terminal() {
     watch.kill();
 
     let mut terminal = Terminal::start(&world, &["canal", "status", "--watch", "x"]);
-    // The line says for how long the lock has been held.
+    // The line shows how long the lock has been held.
     terminal.until(&holder.pid_text());
     terminal.until("1s");
     terminal.until("3s");

@@ -1,4 +1,4 @@
-//! What `canal status` shows.
+//! The contents of `canal status`.
 
 mod choices;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Notes: what a request wants people to know.
+//! Notes: texts that requests show to people.
 
 use crate::lease::Lease;
 use crate::script::until_nothing;

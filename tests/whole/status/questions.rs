@@ -1,4 +1,4 @@
-//! `canal test`: whether locks are free, by exit code, without taking them.
+//! `canal test` reports by exit code whether locks are free, without taking them.
 
 use serde_json::json;
 
@@ -81,7 +81,7 @@ fn a_question_gets_what_a_request_that_does_not_wait_gets() {
         assert!([0, 75].contains(&question), "{lock}: {question}");
         assert_eq!(question, request, "{lock}");
     }
-    // The operands are keys, too.
+    // The operands are keys too.
     for (args, code) in
         [("free b=2x2", 0), ("free s=3", 75), ("b=2x2 --for 1", 0), ("--for 2 b=2x2", 75)]
     {

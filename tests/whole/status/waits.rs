@@ -9,7 +9,7 @@ use crate::script::{Script, holder, until_nothing, waiter};
 use crate::world::World;
 use crate::world::process::{Proc, wait_until};
 
-/// What `canal ARGS` prints into a pipe.
+/// The output of `canal ARGS` in a pipe.
 fn piped(world: &World, args: &str) -> String {
     world.sh(&format!("canal {args} | cat")).end().code(0).stdout
 }
@@ -109,7 +109,7 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
         let told = text.lines().filter(|line| of(line) && line.contains(words)).count();
         assert_eq!(told, 1, "{pid} {words}: {text}");
     }
-    // From the middle, the part of the chain before it is not shown.
+    // Starting in the middle, the report omits the earlier part of the chain.
     let middle = piped(&world, &format!("status --why {}", inner[1]));
     assert!(!middle.contains(&inner[2]) && middle.contains(&end.pid_text()), "{middle}");
     let nothing = piped(&world, &format!("status --why {}", end.pid()));
@@ -153,7 +153,7 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
     assert!(gone.stderr.starts_with("canal: "), "{gone:?}");
 }
 
-/// Drops times, and the names of other hosts in the reasons: over an engine these depend on which
+/// Drops times and, in the reasons, the names of other hosts: over an engine these depend on which
 /// host answers.
 fn of_any_host(mut told: Value) -> Value {
     if !backend::IS_ENGINE {
@@ -177,7 +177,7 @@ fn parsed(dot: &str) -> (BTreeSet<String>, Vec<(String, String, String)>) {
         let Some(rest) = statement.strip_prefix('"') else { continue };
         let (name, rest) = rest.split_once('"').unwrap();
         let (head, label) = rest.split_once("[label=\"").unwrap_or_else(|| panic!("{statement}"));
-        // Within quotes, each quote is escaped.
+        // Within quotes each quote is escaped.
         let label = label.replace("\\\\", "").replace("\\\"", "");
         assert_eq!(label.matches('"').count(), 1, "{statement}");
         let label = label.split('"').next().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! What each user sees of what ended at a shared daemon.
+//! The ended requests of a shared daemon that each user sees.
 
 use serde_json::Value;
 

@@ -5,8 +5,8 @@ use serde_json::Value;
 use crate::namespace::privately;
 use crate::world::World;
 
-/// A shared daemon of root with one hook, whose program runs as the user `teller` and keeps what it
-/// is told in /mnt/told; `$HOOK` is the rest of the hook.
+/// A shared daemon of root with one hook. Its program runs as the user `teller` and keeps its
+/// events in /mnt/told; `$HOOK` is the rest of the hook.
 const SHARED: &str = r#"
     mount -t tmpfs -o mode=755 tmpfs /etc
     printf 'root:x:0:0::/root:/bin/sh\nteller:x:20009:20009::/mnt/home:/bin/sh\n' >/etc/passwd
@@ -63,12 +63,12 @@ fn a_user_with_many_events_does_not_keep_another_one_from_being_heard() {
     let facts: Vec<Value> =
         ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(facts.iter().any(|one| one["items"][0]["key"] == "two"), "{facts:?}");
-    // The events of the first user that were not dropped wait for their turn: 32 of them are more than
-    // a minute's.
+    // The daemon keeps 32 events of the first user and drops the rest. At the rate at which it runs
+    // the hook, 32 events take more than a minute.
     assert!(facts.len() < 30, "{}", facts.len());
 }
 
-/// The file may be one that a user cannot read: hooks have tokens in their arguments.
+/// Some users may be unable to read the file, because hooks have tokens in their arguments.
 #[test]
 fn users_see_of_the_configuration_only_what_binds_them() {
     let world = World::new();

@@ -1,11 +1,12 @@
-//! The way from users' own daemons to one for the machine.
+//! The way from users' own daemons to one daemon for the machine.
 
 use crate::namespace::privately;
 use crate::world::World;
 use crate::world::process::{Ended, installed_or_skip};
 
-/// Makes `/run/canal` and starts its daemon, as installing a package does. `own` asks a user's own
-/// daemon, `held` waits until it holds a key, and `try` runs a command and prints its exit code.
+/// Makes `/run/canal` and starts its daemon, as the installation of a package does. `own` runs
+/// canal at a user's own daemon, `held` waits until it holds a key, and `try` runs a command and
+/// prints its exit code.
 const INSTALLED: &str = r#"
     alice() { setpriv --reuid 12345 --regid 12345 --clear-groups "$@"; }
     own() { canal --socket /tmp/canal-0/canal.sock "$@"; }
@@ -18,7 +19,7 @@ const INSTALLED: &str = r#"
     try() { echo "== $*"; "$@" 2>&1; echo "code $?"; }
 "#;
 
-/// Each command that `try` ran, with its exit code and what it said.
+/// Each command that `try` ran, with its exit code and its messages.
 fn tried(ended: &Ended) -> Vec<(&str, &str, &str)> {
     let parts = ended.stdout.split("== ").skip(1);
     let tried = parts.map(|part| {
@@ -105,8 +106,8 @@ fn a_user_whose_own_daemon_holds_locks_is_refused_by_the_daemon_of_the_machine()
     let Some(ended) = privately(&world, &format!("{INSTALLED}{script}")) else { return };
     let tried = tried(&ended);
     let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();
-    // The user without a daemon goes on; a daemon that was killed is asked again; and the last one
-    // is told to end.
+    // The user without a daemon continues. canal starts a killed daemon again and asks it. It ends
+    // the last daemon once that has nothing left.
     assert_eq!(codes, ["125", "125", "0", "125", "125", "0", "1", "0"], "{ended:?}");
     for (at, more) in [(0, ", 1 more"), (1, ", 1 more"), (3, ", 1 more"), (4, "")] {
         let mut lines = tried[at].2.lines();
@@ -224,8 +225,8 @@ fn the_packaged_configuration_reserves_root_for_root_and_lets_its_group_resize_a
     assert!(tried[8].2.contains("holds  ") && !tried[8].2.contains("secret-word"), "{ended:?}");
 }
 
-/// A machine with systemd, whose `systemctl` only starts the socket, and with nothing in /etc and
-/// /usr/local that matters.
+/// A machine with systemd, whose `systemctl` only starts the socket, and with nothing relevant in
+/// /etc and /usr/local.
 const WITH_SYSTEMD: &str = r#"
     mount -t tmpfs -o mode=755 tmpfs /usr/local
     mount -t tmpfs -o mode=755 tmpfs /etc
@@ -262,7 +263,7 @@ fn on_a_machine_with_systemd(world: &World, script: &str) -> Option<Ended> {
 #[test]
 fn setup_makes_one_daemon_for_all_users() {
     let world = World::new();
-    // A program in /mnt that only root may execute is copied.
+    // canal copies a program in /mnt that only root may execute.
     let script = r#"
         try canal setup --dry-run
         try ls -A /usr/local /run/canal
@@ -298,9 +299,10 @@ fn setup_makes_one_daemon_for_all_users() {
     assert_eq!(tried[5].2, modes, "{ended:?}");
     let calls = "systemctl daemon-reload\nsystemctl enable --now canal.socket\n";
     assert_eq!(tried[6].2, calls, "{ended:?}");
-    // The place of the machine belongs to the user of its daemon, also where its socket is named.
+    // The place of the machine belongs to the user of its daemon, even when a command names its
+    // socket.
     assert_eq!(codes[7..10], ["75", "125", "75"], "{ended:?}");
-    // What is there is kept.
+    // canal keeps existing files.
     assert_eq!(tried[10].2.matches("(it is the same already)").count(), 5, "{ended:?}");
     assert!(tried[11].2.contains("canal"), "{ended:?}");
 }

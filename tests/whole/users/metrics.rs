@@ -1,4 +1,4 @@
-//! Every user may read the figures of a shared daemon, and they tell of nobody's commands.
+//! Every user may read the figures of a shared daemon, and they reveal no user's commands.
 
 use crate::namespace::privately;
 use crate::world::World;

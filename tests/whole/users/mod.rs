@@ -1,4 +1,5 @@
-//! Where a daemon is found, and what other users may do there. These tests do not run over an engine.
+//! How a client finds a daemon, and the rights of other users there. These tests do not run over an
+//! engine.
 
 mod history;
 mod hooks;

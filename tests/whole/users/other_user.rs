@@ -1,4 +1,4 @@
-//! Commands that run as another user than canal by the time that canal has to end them.
+//! Commands that already run as a different user from canal when canal has to end them.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ const USER: &str = r#"
     export CANAL_SOCKET=/tmp/u/canal.sock
 "#;
 
-/// What canal says of the process whose number the command wrote to the file `pid`.
+/// canal's messages about the process whose pid the command wrote to the file `pid`.
 const REFUSED: &str = "canal: cannot signal pid %s: it runs as root\n\
                        hint: canal waits until it ends; canal could end it if it ran as the same user, or as root\n";
 
-/// Calls `attempt` with a time for `--max-run`, until the command has become root within it, which its
-/// file `pid` tells. The attempt returns what the script printed, if namespaces are permitted.
+/// Calls `attempt` with longer and longer times for `--max-run`, until the command has become root
+/// within that time, as its file `pid` shows. The attempt returns the output of the script, if this
+/// machine permits namespaces.
 fn for_root(attempt: impl Fn(&World, u128) -> Option<String>, expected: &str) {
     in_time(Duration::from_millis(100), |time| {
         let world = World::new();

@@ -1,11 +1,11 @@
-//! What each user may do at a shared daemon.
+//! The rights of each user at a shared daemon.
 
 use crate::namespace::privately;
 use crate::world::World;
 use crate::world::process::Ended;
 
-/// A shared daemon whose configuration is `$CONFIG`; `ops`, `web` and `none` run a command as a
-/// user of the group ops (by its primary group), of web (by another one), and of neither.
+/// A shared daemon whose configuration is `$CONFIG`. `ops`, `web` and `none` run a command as a
+/// user of the group ops (by its primary group), of web (by another group), and of neither.
 const SHARED: &str = r#"
     cp /etc/passwd /mnt/passwd
     mount -t tmpfs -o mode=755 tmpfs /etc
@@ -21,7 +21,7 @@ const SHARED: &str = r#"
     try() { echo "== $*"; "$@" 2>&1; echo "code $?"; }
 "#;
 
-/// What each `try` printed, after its exit code.
+/// The output of each `try`, after its exit code.
 fn tried(ended: &Ended) -> Vec<(&str, &str, &str)> {
     let parts = ended.stdout.split("== ").skip(1);
     let tried = parts.map(|part| {
@@ -250,8 +250,8 @@ fn a_configuration_that_another_user_could_have_written_is_refused() {
 #[test]
 fn top_shows_and_does_no_more_than_its_user_may() {
     let world = World::new();
-    // `script` is the terminal, and what is typed comes from a FIFO. Words that stood there before are
-    // not written again, so only what is in one piece is looked for.
+    // `script` is the terminal, and the keystrokes come from a FIFO. The screen does not rewrite
+    // words that were already there, so the test looks only for text written in one piece.
     let script = r#"
         canal run -k deploy -- sh -c ': of root; exec sleep 600' &
         until_true sh -c 'canal status --json | grep -q "\"held\":1"'

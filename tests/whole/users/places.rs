@@ -1,4 +1,4 @@
-//! Where a client finds the daemon, and which places it refuses.
+//! How a client finds the daemon, and which places it refuses.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink};
@@ -12,7 +12,7 @@ use crate::world::World;
 use crate::world::peer::Peer;
 use crate::world::process::{installed_or_skip, root_or_skip, signal, wait_until};
 
-/// The JSON values in a text, one after the other.
+/// The JSON values in a text, one after another.
 fn values(text: &str) -> Vec<Value> {
     serde_json::Deserializer::from_str(text).into_iter().map(Result::unwrap).collect()
 }
@@ -170,7 +170,8 @@ fn the_users_own_place_is_made_private_unless_others_left_something_in_it() {
 #[test]
 fn process_1_of_a_container_may_own_a_lock() {
     let world = World::new();
-    // The second shell is process 1 of a namespace below the daemon's, the first one of its own.
+    // The second shell is process 1 of a namespace below the daemon's. The first shell has its own
+    // namespace.
     let script = r#"
         canal acquire -k own --pid 1; echo "code $?"
         canal status --json own | grep -o '"pid": *1,' | tr -d ' '
@@ -203,7 +204,7 @@ fn the_init_of_the_machine_owns_no_lock() {
         let message = "canal: process 1 never ends, and neither would its lock\nhint: ";
         assert!(ended.stderr.starts_with(message), "{ended:?}");
     }
-    // A client that does not look is refused, too.
+    // The daemon also refuses a client that does not check.
     let (mut peer, init) = (Peer::connect(&world), Pidfd::open(1).unwrap());
     peer.ask(1, &json!([{ "key": "x" }]), false, Some(&init));
     let reply = peer.reply().unwrap();
@@ -259,8 +260,8 @@ fn a_relative_socket_is_relative_to_the_folder_of_the_caller() {
     assert_eq!(told, Some(u64::from(world.status().daemon.pid)));
 }
 
-/// Only in the first pid namespace can the daemon see that all processes of another namespace are
-/// gone.
+/// Whether this is the first pid namespace. Only there can the daemon see that all processes of
+/// another namespace are gone.
 fn is_first() -> bool {
     let link = fs::read_link("/proc/self/ns/pid").unwrap();
     link.as_os_str() == "pid:[4026531836]"
@@ -273,8 +274,7 @@ fn the_holders_of_a_pid_namespace_are_taken_up_outside_it() {
         return;
     }
     let world = World::new();
-    // Kills the daemon in the namespace, so that the next one starts here, beside a holder that
-    // lives.
+    // Kill the daemon in the namespace, so that the next one starts here while a holder lives.
     let script = format!(
         "canal run -k x -- sleep 1000 & until canal status x | grep -q sleep; do sleep 0.02; done; \
          kill -9 \"$(cat {})\"; echo held; wait",
@@ -283,7 +283,8 @@ fn the_holders_of_a_pid_namespace_are_taken_up_outside_it() {
     let args = ["-p", "-f", "--mount-proc", "--kill-child", "sh", "-c", &script];
     let elsewhere = world.program("unshare", args).spawn();
     wait_until("it is held", || elsewhere.stdout().contains("held"));
-    // The daemon here sees the processes of the other namespace, and takes them up under their pids here.
+    // The daemon here sees the processes of the other namespace, and adopts them under their pids
+    // here.
     world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
     world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(0);
     let key = world.key("x");
@@ -311,7 +312,7 @@ fn holders_that_a_daemon_cannot_see_keep_their_locks_and_bar_no_others() {
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
     world.kill_daemon();
-    // Two daemons in a row in other namespaces: the second one reads what the first one wrote.
+    // Two daemons in a row in other namespaces: the second one reads the journal of the first one.
     let script = r#"
         canal run -n -k x -- true; echo "x $?"
         canal run -n -k y -- true; echo "y $?"
@@ -327,7 +328,7 @@ fn holders_that_a_daemon_cannot_see_keep_their_locks_and_bar_no_others() {
     waiter.stop();
     let said = "x 75\ny 0\n\"state\":\"unverified\"\n";
     assert_eq!(inside(), format!("{said}1\n"));
-    // The kernel may give the second namespace the number of the first one.
+    // The kernel may reuse the number of the first namespace for the second one.
     assert!(inside().starts_with(said));
     waiter.signal(Signal::SIGCONT);
     // A daemon here can see it again, and its end.

@@ -1,10 +1,10 @@
-//! A preloaded library that says that everybody is root and owns every file, as fakeroot(1) does.
+//! A preloaded library that reports that everyone is root and owns every file, as fakeroot(1) does.
 
 use crate::namespace::privately;
 use crate::world::World;
 use crate::world::process::installed_or_skip;
 
-/// Such a library. It replaces what each C library has of these functions.
+/// The source of such a library. It replaces these functions in every C library.
 const LIBRARY: &str = r"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ int statx(int fd, const char *path, int flags, unsigned mask, struct statx *foun
 }
 ";
 
-/// A user, as which commands are run with the library and without it. The test is skipped without a C
+/// Creates a user who runs commands with the library and without it. Skips the test without a C
 /// compiler.
 fn with_library(world: &World, script: &str) -> Option<String> {
     if !installed_or_skip("cc", "a preloaded library that names another user") {

@@ -1,18 +1,18 @@
-//! Where locks are kept apart, canal says so without being asked.
+//! canal warns without being asked when two sets of locks are separate.
 
 use crate::namespace::privately;
 use crate::world::World;
 use crate::world::process::Ended;
 
-/// `alice` runs a command as another user, `try` prints what it says on standard error, and
-/// `daemon_of` waits for a user's own daemon.
+/// `alice` runs a command as another user, `try` prints its standard error, and `daemon_of` waits
+/// for a user's own daemon.
 const PRELUDE: &str = r#"
     unset CANAL_SEPARATE
     alice() { setpriv --reuid 12345 --regid 12345 --clear-groups "$@"; }
     try() { echo "== $*"; "$@" 2>&1 >/dev/null; }
 "#;
 
-/// What each `try` said, without the note about the pid namespace of the test itself.
+/// The messages of each `try`, without the note about the pid namespace of the test itself.
 fn said(ended: &Ended) -> Vec<String> {
     let parts = ended.stdout.split("== ").skip(1);
     let said = parts.map(|part| {
@@ -171,7 +171,7 @@ fn another_tmp_is_pointed_out() {
     let of_root = "canal: note: /tmp is not that of process 1: the locks here and those of your other \
                    commands may not exclude each other; `canal setup`";
     assert!(said[1].starts_with(of_root), "{ended:?}");
-    // A user that may not look at process 1 is told by the daemons that run.
+    // For a user who may not examine process 1, the running daemons reveal the difference.
     let of_alice = "canal: note: another daemon of yours runs with another /tmp: its locks and these \
                     do not exclude each other; `canal setup`";
     assert!(said[2].starts_with(of_alice), "{ended:?}");
