@@ -1,4 +1,4 @@
-//! What the command line shows of a daemon that runs.
+//! The command line's view of a running daemon.
 
 #[path = "fixtures/isolation.rs"]
 mod isolation;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 mod bound;
 use bound::BOUND;
 
-/// A socket in a folder of its own. Dropping it stops the daemon.
+/// A socket in its own folder. Dropping it stops the daemon.
 struct Place(TempDir);
 
 impl Place {

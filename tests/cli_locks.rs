@@ -1,4 +1,4 @@
-//! What the command line shows of read and write locks, sessions and deadlocks.
+//! The command line's view of read and write locks, sessions and deadlocks.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
 #[path = "fixtures/isolation.rs"]
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 mod bound;
 use bound::BOUND;
 
-/// A socket in a folder of its own. Dropping it stops the daemon.
+/// A socket in its own folder. Dropping it stops the daemon.
 struct Place(TempDir);
 
 impl Place {
@@ -53,7 +53,7 @@ impl Place {
         serde_json::from_str(&self.prints(script)).unwrap()
     }
 
-    /// Waits until this number of requests wait for the key.
+    /// Waits until `many` requests wait for the key.
     fn until_waiting(&self, key: &str, many: u64) {
         until(|| {
             let status = self.json(&format!("canal status {key} --json"));
@@ -93,7 +93,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A job that creates a file when it runs, and goes on until another file is there.
+/// A job that creates a file when it runs, and continues until another file exists.
 fn job(lock: &str, runs: &str, end: &str) -> String {
     format!("exec canal run {lock} -c 'touch {runs}; until [ -e {end} ]; do sleep 0.01; done'")
 }
@@ -165,7 +165,7 @@ fn status_why_follows_the_chain_and_the_graph_has_its_edges() {
     }
 }
 
-/// Holds `mine` and then wants `other`, once both scripts hold their first lock.
+/// Holds `mine` and then asks for `other`, once both scripts hold their first lock.
 fn crosswise(mine: &str, other: &str) -> String {
     format!(
         "exec canal run --write {mine} -c 'touch has-{mine}

@@ -1,4 +1,4 @@
-//! What the command line takes and refuses, before it calls a daemon.
+//! The input that the command line accepts and refuses, before it calls a daemon.
 
 #[path = "fixtures/isolation.rs"]
 mod isolation;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 mod bound;
 use bound::BOUND;
 
-/// canal with a socket where no daemon runs and none is started.
+/// Runs canal with a socket where no daemon is running and none can start.
 fn canal(dir: &TempDir, args: &[&str]) -> Assert {
     let mut canal: Command = cargo_bin_cmd!("canal");
     canal.arg("--no-start").arg("--socket").arg(dir.path().join("s")).args(args);
@@ -179,7 +179,7 @@ fn without_a_daemon_and_with_no_start_canal_fails_with_a_hint() {
         );
         assert!(said.contains("hint: "), "{said}");
     }
-    // `-q` is about waits and notes, and this is a failure.
+    // `-q` suppresses waits and notes, but not failures.
     let said = stderr(&canal(&dir, &["-q", "status"]).code(125));
     assert!(said.starts_with("canal: no daemon runs at "), "{said}");
     canal(&dir, &["-qq", "status"]).code(125).stderr("");
@@ -212,7 +212,8 @@ fn help_and_version_are_no_failures() {
 #[test]
 fn help_after_the_command_belongs_to_the_command() {
     let dir = TempDir::new().unwrap();
-    // After the first operand `--help` is the command's, so canal goes on to look for a daemon.
+    // After the first operand `--help` belongs to the command, so canal proceeds to look for a
+    // daemon.
     canal(&dir, &["run", "-k", "x", "true", "--help"]).code(125).stdout("");
 }
 
@@ -221,7 +222,7 @@ fn completing_is_quick_and_silent_without_a_daemon() {
     let dir = TempDir::new().unwrap();
     canal(&dir, &["complete", "keys", "--", "x"]).code(0).stdout("").stderr("");
     canal(&dir, &["complete", "keys"]).code(0).stdout("").stderr("");
-    // An impossible place: too long for a socket.
+    // An impossible place: the path is too long for a socket.
     let mut canal: Command = cargo_bin_cmd!("canal");
     canal.env("CANAL_SOCKET", "/x".repeat(100)).args(["complete", "keys"]);
     canal.assert().code(0).stdout("").stderr("");

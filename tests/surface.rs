@@ -1,5 +1,5 @@
-//! What a user sees besides the program: man pages and completion scripts match the definition of
-//! the command line, and the sources keep the house rules.
+//! The surface of the program: man pages and completion scripts match the definition of the command
+//! line, and the sources follow the house rules.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
 #[path = "fixtures/isolation.rs"]
@@ -78,8 +78,7 @@ fn named_by_fish(script: &str) -> BTreeSet<String> {
 #[test]
 fn bash_and_zsh_complete_exactly_the_options_that_exist() {
     let known = options();
-    // Options in the scripts that are not canal's, but those of bash, zsh and the programs they
-    // call.
+    // Options in the scripts that belong not to canal but to bash, zsh and the programs they call.
     let foreign: &[(&str, &[&str])] = &[
         ("canal.bash", &["-r", "-s", "-W", "-t", "-d", "-F", "-n", "-u"]),
         ("_canal", &["-A", "-C", "-F", "-S", "-a", "-e", "-i", "-s", "-t"]),
@@ -110,7 +109,7 @@ fn each_script_knows_every_command() {
     }
 }
 
-/// `UPDATE=1 cargo test --test surface` writes the pages again.
+/// `UPDATE=1 cargo test --test surface` rewrites the pages.
 #[test]
 fn the_man_pages_are_those_that_the_program_writes() {
     let dir = root().join("man");
@@ -129,7 +128,8 @@ fn the_man_pages_are_those_that_the_program_writes() {
     }
 }
 
-/// The order of man-pages(7). Options have headings of their own between the description and the exit status.
+/// The order of man-pages(7). Options have their own headings between the description and the exit
+/// status.
 #[test]
 fn man_pages_have_the_sections_that_readers_expect() {
     let expected = ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "EXAMPLES", "SEE ALSO"];
@@ -193,7 +193,7 @@ fn layers() -> BTreeMap<String, BTreeSet<String>> {
     layers.filter(|(folder, _): &(String, _)| !folder.contains(['/', '`'])).collect()
 }
 
-/// The modules of the project's root that a text names after `crate::`, also in groups.
+/// The modules of the project's root that a text names after `crate::`, including groups.
 fn used_of_the_root(text: &str) -> BTreeSet<String> {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code = code.collect::<Vec<_>>().join("\n");
@@ -239,7 +239,7 @@ fn layers_use_exactly_the_layers_that_the_table_in_contributing_names() {
         let mut used = BTreeMap::new();
         for file in files {
             for other in used_of_the_root(&fs::read_to_string(&file).unwrap()) {
-                // What is for tests only may be asked from everywhere in tests.
+                // Tests may use test-only modules from everywhere.
                 if layers.contains_key(&other) && other != *layer && other != "sim" {
                     used.insert(other, file.display().to_string());
                 }
@@ -260,14 +260,15 @@ fn uses_in_groups_and_in_code_are_found() {
     assert_eq!(found, BTreeSet::from(expected));
 }
 
-/// A preloaded library can replace what the C library says of users (fakeroot does).
+/// The reason: a preloaded library, such as that of fakeroot, can replace the C library's answers
+/// about users.
 #[test]
 fn the_kernel_alone_says_who_the_user_is_and_who_owns_a_file() {
     let mut found = Vec::new();
     sources(&root().join("src"), &mut found);
     for path in found {
         let text = fs::read_to_string(&path).unwrap();
-        // Here the kernel says it of a peer.
+        // Here the kernel reports it about a peer.
         let is_about_peers =
             path.starts_with(root().join("src/sys/peer")) || path.ends_with("sys/peer.rs");
         for line in text.lines().filter(|_| !is_about_peers) {
@@ -299,7 +300,7 @@ fn sources_are_short_and_have_module_docs() {
 #[test]
 fn a_package_is_built_for_this_machine_alone_unless_others_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    // No target is installed, so that nothing is built.
+    // No target is installed, so nothing is built.
     let rustc = folder.path().join("rustc");
     fs::write(&rustc, "#!/bin/sh\necho /nonexistent\n").unwrap();
     fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! The completion scripts, each run by its own shell.
+//! Runs each completion script in its own shell.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
 #[path = "fixtures/isolation.rs"]
@@ -26,14 +26,14 @@ for key in db deploy/web 'my key' web fix=2 f:1; do
 done
 ";
 
-/// A folder with a stub of canal that comes first in PATH.
+/// A folder with a stub of canal that is first in PATH.
 struct Shell {
     name: &'static str,
     dir: TempDir,
 }
 
 impl Shell {
-    /// `None` if the shell, or what it needs, is not installed: then the test is skipped.
+    /// Returns `None` if the shell or its requirement is not installed; then the test is skipped.
     fn new(name: &'static str, needs: Option<&str>) -> Option<Self> {
         let there = Command::new(name).arg("-c").arg("exit 0").output().is_ok();
         if !there || needs.is_some_and(|file| !Path::new(file).exists()) {
@@ -45,7 +45,7 @@ impl Shell {
         Some(Self { name, dir })
     }
 
-    /// A command under `timeout`, so that a shell that hangs makes the test fail.
+    /// A command under `timeout`, so that a shell that hangs fails the test.
     fn command(&self, script: &str) -> Command {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let path = std::env::var("PATH").unwrap();
@@ -75,7 +75,7 @@ impl Shell {
     }
 }
 
-/// Splits a line as readline does: at blanks, with `=` and `:` as words of their own.
+/// Splits a line as readline does: at blanks, with `=` and `:` as separate words.
 fn split(line: &str) -> Vec<String> {
     let spaced = line.replace('=', " = ").replace(':', " : ");
     let mut words: Vec<String> = spaced.split_whitespace().map(str::to_owned).collect();

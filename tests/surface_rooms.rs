@@ -1,5 +1,5 @@
-//! The layout of the sources: files do not import each other in circles, rooms that lie beside each other
-//! stand in an order, and no folder has more files than a reader can take in at a glance.
+//! The layout of the sources: files do not import each other in circles, sibling rooms have an
+//! order, and no folder has more files than a reader can see at a glance.
 //!
 //! `cargo test --test surface_rooms -- --ignored --nocapture` prints how large the sources are.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
@@ -19,7 +19,7 @@ use petgraph::graphmap::DiGraphMap;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 
-/// The most files that may lie beside each other in a folder.
+/// The maximum number of files in a folder.
 const FILES_MAX: usize = 12;
 
 /// The name of a module: the names after `crate`.
@@ -28,17 +28,17 @@ type Module = Vec<String>;
 /// The imports and exports of a file.
 #[derive(Default)]
 struct Source {
-    /// The paths that the file uses, each beginning at its own module.
+    /// The paths that the file uses, each starting at its own module.
     uses: BTreeSet<Vec<String>>,
-    /// The names that it re-exports, and where they come from.
+    /// The names that it re-exports, and their origins.
     reexports: BTreeMap<String, Vec<String>>,
     /// The inherent methods that the file defines.
     methods: BTreeSet<Method>,
-    /// The methods that these call on the same value.
+    /// The methods that those call on the same value.
     calls: BTreeSet<Method>,
-    /// The modules that the file declares for tests only.
+    /// The modules that the file declares only for tests.
     for_tests: Vec<String>,
-    /// How many lines say something to the compiler.
+    /// How many lines contain code.
     lines: usize,
 }
 
@@ -49,7 +49,7 @@ type Method = (String, String);
 #[derive(Default)]
 struct Collector {
     source: Source,
-    /// The type whose inherent methods are read.
+    /// The type whose inherent methods are being read.
     of: Option<String>,
 }
 
@@ -161,7 +161,7 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Each path of a `use`, and the name that it gets there.
+/// Each path of a `use`, and its name there.
 fn paths_of(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     match tree {
         UseTree::Path(path) => {
@@ -179,7 +179,7 @@ fn paths_of(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     }
 }
 
-/// All modules of a folder that have files of their own, except those that are for tests only.
+/// All modules of a folder that have their own files, except those only for tests.
 fn read(root: &Path) -> BTreeMap<Module, Source> {
     let mut files = Vec::new();
     files_below(root, &mut files);
@@ -196,7 +196,7 @@ fn read(root: &Path) -> BTreeMap<Module, Source> {
     modules
 }
 
-/// All modules of this program, which several tests look at.
+/// All modules of this program, shared by several tests.
 static SOURCES: LazyLock<BTreeMap<Module, Source>> =
     LazyLock::new(|| read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")));
 
@@ -228,7 +228,7 @@ fn module_of(file: &Path) -> Module {
     names
 }
 
-/// The module to which a path leads from another one, through re-exports.
+/// The module to which a path leads from another module, through re-exports.
 fn resolve(modules: &BTreeMap<Module, Source>, from: &Module, path: &[String]) -> Option<Module> {
     let (mut at, mut rest) = start(modules, from, path)?;
     loop {
@@ -245,7 +245,7 @@ fn resolve(modules: &BTreeMap<Module, Source>, from: &Module, path: &[String]) -
     }
 }
 
-/// The module where a path begins, and the rest of the path.
+/// The module in which a path starts, and the rest of the path.
 fn start(
     modules: &BTreeMap<Module, Source>,
     from: &Module,
@@ -257,7 +257,7 @@ fn start(
         "crate" => Some((Module::new(), rest.to_vec())),
         "self" => Some((from.clone(), rest.to_vec())),
         "super" => Some((from[..from.len().checked_sub(ups)?].to_vec(), path[ups..].to_vec())),
-        // A single name is a variable, or something of this file.
+        // A single name is a variable, or belongs to this file.
         _ if rest.is_empty() => None,
         _ => {
             let child: Module = from.iter().chain([first]).cloned().collect();
@@ -266,7 +266,7 @@ fn start(
     }
 }
 
-/// Each import: a module, and one that it uses.
+/// Each import: a module, and a module that it uses.
 fn imports(modules: &BTreeMap<Module, Source>) -> BTreeSet<(&Module, &Module)> {
     let mut imports = BTreeSet::new();
     for (module, source) in modules {
@@ -281,7 +281,7 @@ fn imports(modules: &BTreeMap<Module, Source>) -> BTreeSet<(&Module, &Module)> {
     imports
 }
 
-/// What uses each other in a circle.
+/// The groups of elements that use each other in a circle.
 fn circles<T: Copy + Ord + Hash>(uses: impl Iterator<Item = (T, T)>) -> Vec<Vec<T>> {
     let mut graph = DiGraphMap::<T, ()>::new();
     for (one, used) in uses {
@@ -290,7 +290,7 @@ fn circles<T: Copy + Ord + Hash>(uses: impl Iterator<Item = (T, T)>) -> Vec<Vec<
     tarjan_scc(&graph).into_iter().filter(|circle| circle.len() > 1).collect()
 }
 
-/// The circles of files, but for those of a folder's own file and one file in that folder.
+/// The circles of files, except those of a folder's own file and one file in that folder.
 fn circles_of_files(modules: &BTreeMap<Module, Source>) -> Vec<Vec<String>> {
     let is_of_a_folder = |circle: &[&Module]| match circle {
         [one, other] => one.starts_with(other) || other.starts_with(one),
@@ -301,8 +301,7 @@ fn circles_of_files(modules: &BTreeMap<Module, Source>) -> Vec<Vec<String>> {
     circles.map(|it| it.into_iter().map(|module| module.join("/")).collect()).collect()
 }
 
-/// The circles of rooms: of the files and folders that lie beside each other in a folder, each with all
-/// that is below it.
+/// The circles of rooms: of sibling files and folders, each with everything below it.
 fn circles_of_rooms(modules: &BTreeMap<Module, Source>) -> Vec<Vec<String>> {
     let mut uses: BTreeMap<&[String], BTreeSet<(&str, &str)>> = BTreeMap::new();
     for (module, used) in imports(modules) {
@@ -342,7 +341,7 @@ fn circles_of_calls(modules: &BTreeMap<Module, Source>) -> Vec<(&str, Vec<&Modul
     calls.into_iter().flat_map(of_type).collect()
 }
 
-/// `UPDATE=1` leaves out of the list what is in no circle any longer, and adds nothing.
+/// `UPDATE=1` removes from the list everything that is no longer in a circle, and adds nothing.
 #[test]
 fn methods_of_files_call_each_other_in_no_circles_but_the_listed_ones() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -476,8 +475,8 @@ fn each_permission_of_the_daemon_is_given_to_one_type() {
     }
 }
 
-/// The time, and what the kernel knows of processes, it asks of `sys`. A descriptor has a type and a signal has a
-/// name.
+/// It gets the time and the kernel's data about processes from `sys`. A descriptor has a type and a
+/// signal has a name.
 #[test]
 fn the_server_of_the_daemon_does_no_input_or_output_itself() {
     const NAMES: [&str; 2] = ["std::os::fd", "nix::sys::signal::Signal"];

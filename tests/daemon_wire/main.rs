@@ -1,6 +1,6 @@
 //! The daemon as a bare peer sees it: frames over a socket, without the client library.
 //!
-//! No test sleeps to hope; each waits for a condition with a bound.
+//! No test sleeps and hopes; each waits for a condition with a bound.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that fails shows what the daemon said")]
 

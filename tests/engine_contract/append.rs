@@ -1,4 +1,4 @@
-//! Appends: a batch is in the log whole or not at all, once, and in one order for all hosts.
+//! Appends: the log contains a batch wholly or not at all, once, and in one order for all hosts.
 
 use canal::core::HostId;
 
@@ -49,7 +49,7 @@ pub(crate) fn the_same_batch_again_is_success_and_is_in_the_log_once(log: &impl 
         one.ask(1, b"a", None);
         assert_eq!(one.appended(1), Appending::At(first));
     }
-    // Also over another connection, because the first may have broken.
+    // Repeat it over another connection, because the first may have broken.
     let mut again = Peer::new(log, "one");
     again.host = one.host;
     again.ask(1, b"a", None);

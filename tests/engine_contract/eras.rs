@@ -1,4 +1,4 @@
-//! Eras: a new era is noted in the log, once, before anything else is done.
+//! Eras: the log records each new era once, before anything else happens.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use canal::log::engine::{Answer, Call, Era};
 use super::Log;
 use super::peer::{Follow, Peer, TTL_MS};
 
-/// How long a test waits to see that nothing comes.
+/// How long a test waits to confirm that no answer comes.
 const WHILE: Duration = Duration::from_millis(300);
 
-/// A host that notes no era by itself.
+/// A host that does not note eras automatically.
 fn hesitant(log: &impl Log, label: &str) -> Peer {
     let mut peer = Peer::new(log, label);
     peer.notes = false;
@@ -29,7 +29,7 @@ pub(crate) fn nothing_is_done_before_the_first_era_is_noted(log: &impl Log) {
     one.call(Call::Renew { host: HostId(1), asked_at: 1 });
     let answer = one.poll(WHILE);
     assert!(answer.is_none(), "{answer:?}");
-    // The pending calls are done now; a call that follows from another one comes after it.
+    // The engine now carries out the pending calls. A call that depends on another one follows it.
     one.note_era();
     one.until("Registered", |answer| matches!(answer, Answer::Registered { .. }).then_some(()));
     one.until("Loaded", |answer| matches!(answer, Answer::Loaded { .. }).then_some(()));
@@ -69,7 +69,7 @@ pub(crate) fn an_era_that_is_noted_twice_is_in_the_log_once(log: &impl Log) {
     one.load();
     one.note_era();
     one.append(b"a");
-    // The engine reported the era before it was noted.
+    // The engine reported the era before the log contained it.
     two.note_era();
     two.register();
     two.note_era();
@@ -86,7 +86,7 @@ pub(crate) fn an_era_that_the_engine_did_not_report_is_not_noted(log: &impl Log)
     for (before, era) in [(None, other), (None, later.clone()), (Some(era), later)] {
         one.call(Call::NoteEra { before, era, body: b"wrong".to_vec() });
     }
-    // The engine reports the era again each time, because the right one may have been lost.
+    // The engine reports the era again each time, because the earlier batch may have been lost.
     one.until_eras(4);
     one.note_era();
     one.register();

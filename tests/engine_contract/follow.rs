@@ -1,4 +1,4 @@
-//! Following the log, and history that was rewritten.
+//! Following the log, including a log whose history was rewritten.
 
 use canal::log::engine::{Hash, Position, Read};
 
@@ -28,7 +28,7 @@ pub(crate) fn following_continues_after_the_last_read_batch(log: &impl Log) {
     let next = one.append(b"next");
     two.read_to(next);
     assert_eq!(two.log.len(), 4);
-    // With no new batch there is an answer, too.
+    // There is an answer even without a new batch.
     let mut three = Peer::new(log, "three");
     assert_eq!(three.follow(Some(two.last())), Follow::Batches);
     assert_eq!(three.log, []);

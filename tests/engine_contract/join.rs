@@ -1,4 +1,4 @@
-//! Incarnations: registering, and which hosts live.
+//! Incarnations: registration, and which hosts live.
 
 use canal::log::engine::{Answer, Call, Position};
 

@@ -1,7 +1,7 @@
-//! What every engine must do: the tests of `trait Engine`.
+//! The duties of every engine: the tests of `trait Engine`.
 //!
 //! The test program of an engine includes this folder by path and names, with `contract!`, the
-//! function that gives it a log:
+//! function that returns a log:
 //!
 //! ```ignore
 //! #[path = "../engine_contract/mod.rs"]
@@ -25,11 +25,11 @@ use canal::log::engine::Engine;
 
 /// A log that no other test uses, empty at first.
 pub(crate) trait Log {
-    /// An engine that opens it for the host `label`.
+    /// Opens the log for the host `label`.
     fn engine(&self, label: &str) -> Box<dyn Engine + Send>;
 }
 
-/// Makes a test of each claim, with the log that `$log()` returns; without a log the test is
+/// Makes a test of each claim, with the log that `$log()` returns. Without a log the test is
 /// skipped.
 macro_rules! contract {
     ($log:path) => {

@@ -20,7 +20,7 @@ use super::Log;
 mod bound;
 pub(crate) use bound::BOUND;
 
-/// The time to live that peers ask for, in milliseconds.
+/// The TTL that peers request, in milliseconds.
 pub(crate) const TTL_MS: u64 = 60_000;
 
 struct Unpark(Thread);
@@ -39,7 +39,7 @@ pub(crate) struct Peer {
     nonce: u128,
     /// Answers that came while the test waited for another one.
     pub(crate) kept: VecDeque<Answer>,
-    /// All batches of hosts that it has read, in the order in which they came.
+    /// All batches of hosts that it has read, in the order of arrival.
     pub(crate) log: Vec<Placed>,
     /// All batches with eras, likewise.
     pub(crate) noted: Vec<Placed>,
@@ -106,7 +106,7 @@ impl Peer {
         }
     }
 
-    /// Records eras, and keeps their batches apart from those of hosts.
+    /// Records eras, and separates their batches from those of hosts.
     fn without_eras(&mut self, answer: Answer) -> Option<Answer> {
         match answer {
             Answer::NewEra { before, era, may_lack } => {
@@ -154,7 +154,7 @@ impl Peer {
         }
     }
 
-    /// Waits for an answer that `want` accepts. Reads batches that come meanwhile, and keeps other
+    /// Waits for an answer that `want` accepts. Meanwhile reads arriving batches, and keeps other
     /// answers for later.
     pub(crate) fn until<T>(&mut self, what: &str, want: impl Fn(&Answer) -> Option<T>) -> T {
         let kept = self.kept.iter().position(|answer| want(answer).is_some());
@@ -191,12 +191,12 @@ impl Peer {
         }
     }
 
-    /// The peer's incarnation, as another one of its label sees it.
+    /// The peer's incarnation, as another one with its label sees it.
     pub(crate) fn claimant(&self) -> Claimant {
         Claimant { host: self.host, nonce: self.nonce, identity: self.identity() }
     }
 
-    /// Registers with the peer's nonce; returns the incarnation, the epoch and the other hosts of
+    /// Registers with the peer's nonce. Returns the incarnation, the epoch and the other hosts with
     /// the same label.
     pub(crate) fn register(&mut self) -> (HostId, u128, Vec<Claimant>) {
         let (identity, nonce) = (self.identity(), self.nonce);
@@ -220,7 +220,7 @@ impl Peer {
         self.register().0
     }
 
-    /// Loads the snapshot; `log` then has the batches after it.
+    /// Loads the snapshot. Afterwards `log` contains the batches after it.
     pub(crate) fn load(&mut self) -> Option<Stored> {
         self.log.clear();
         self.call(Call::Load);
@@ -233,7 +233,7 @@ impl Peer {
         snapshot
     }
 
-    /// Follows, and waits for the first answer to it.
+    /// Follows, and waits for its first answer.
     pub(crate) fn follow(&mut self, after: Option<Read>) -> Follow {
         self.follows = true;
         self.call(Call::Follow { after });
@@ -251,7 +251,7 @@ impl Peer {
         self.call(Call::Append(Append { host: self.host, sequence, body, ends }));
     }
 
-    /// Waits for the answer to the append of that number.
+    /// Waits for the answer to the append with that number.
     pub(crate) fn appended(&mut self, sequence: u64) -> Appending {
         let me = self.host;
         self.until("answer to Append", |answer| match answer {
@@ -289,7 +289,7 @@ impl Peer {
         answer
     }
 
-    /// Renews; returns the head and the living hosts, or `None` if fenced.
+    /// Renews. Returns the head and the living hosts, or `None` if fenced.
     pub(crate) fn renew(&mut self) -> Option<(Position, Vec<Alive>)> {
         self.call(Call::Renew { host: self.host, asked_at: 23 });
         let me = self.host;
@@ -303,7 +303,7 @@ impl Peer {
         })
     }
 
-    /// Stores a snapshot; returns the position of the stored one.
+    /// Stores a snapshot. Returns the position of the stored snapshot.
     pub(crate) fn store(&mut self, position: Position, body: &[u8]) -> Position {
         self.call(Call::Store(Stored { position, body: body.to_vec() }));
         self.until("Stored", |answer| match answer {
@@ -312,21 +312,21 @@ impl Peer {
         })
     }
 
-    /// Waits until `count` batches were read.
+    /// Waits until it has read `count` batches.
     pub(crate) fn read(&mut self, count: usize) {
         while self.log.len() < count {
             self.until("Batches", |answer| matches!(answer, Answer::Batches(_)).then_some(()));
         }
     }
 
-    /// Waits until everything up to `position` was read.
+    /// Waits until it has read everything up to `position`.
     pub(crate) fn read_to(&mut self, position: Position) {
         while self.log.last().is_none_or(|last| last.position < position) {
             self.until("Batches", |answer| matches!(answer, Answer::Batches(_)).then_some(()));
         }
     }
 
-    /// Waits until it has read more; true if it must load a snapshot first.
+    /// Waits until it has read more. Returns true if it must load a snapshot first.
     pub(crate) fn more(&mut self) -> bool {
         self.until("Batches or Compacted", |answer| match answer {
             Answer::Batches(_) => Some(false),
@@ -335,7 +335,7 @@ impl Peer {
         })
     }
 
-    /// Position, number and hash of the last batch that it read.
+    /// The position, number and hash of the last batch that it read.
     pub(crate) fn last(&self) -> Read {
         read_of(self.log.last().unwrap())
     }
@@ -354,7 +354,7 @@ pub(crate) struct NewEra {
     pub(crate) may_lack: bool,
 }
 
-/// Batches with eras, and the other batches.
+/// Separates batches with eras from the other batches.
 fn apart(batches: Vec<Placed>) -> (Vec<Placed>, Vec<Placed>) {
     batches.into_iter().partition(|placed| placed.host == HostId(0))
 }
@@ -375,7 +375,7 @@ pub(crate) enum Appending {
     Fenced,
 }
 
-/// Position, number and hash of a batch.
+/// The position, number and hash of a batch.
 pub(crate) fn read_of(placed: &Placed) -> Read {
     Read {
         position: placed.position,

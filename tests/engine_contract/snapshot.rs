@@ -44,7 +44,8 @@ pub(crate) fn an_older_snapshot_changes_nothing(log: &impl Log) {
     assert_eq!(late.log, one.log[4..]);
 }
 
-/// As a host does that has not yet noticed that the engine was put back to an older state.
+/// A host stores such a snapshot if it has not noticed yet that the engine was restored to an older
+/// state.
 pub(crate) fn a_snapshot_from_beyond_the_log_changes_nothing(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let mut two = Peer::joined(log, "two");
@@ -123,7 +124,7 @@ pub(crate) fn a_follower_never_misses_a_batch_while_others_compact(log: &impl Lo
                 }
             }
         });
-        // The number of the last batch that the reader has seen, in a snapshot or by itself.
+        // The number of the last batch that the reader has seen, in a snapshot or separately.
         let mut seen = 0;
         while seen < COUNT {
             let compacted = two.more();

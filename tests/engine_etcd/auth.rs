@@ -6,7 +6,7 @@ use crate::conditions::{append_at_last, back, joined, nothing_comes, peer, read_
 use crate::engine_contract::peer::Peer;
 use crate::etcd_server::{Etcd, installed, start_etcd_with};
 
-/// The life of an unused token, in seconds.
+/// The lifetime of an unused token, in seconds.
 const TOKEN_S: u64 = 1;
 
 fn guarded() -> Etcd {
@@ -54,7 +54,8 @@ fn an_expired_token_is_renewed_silently() {
     let mut one = joined(&address, "one");
     let begun = Instant::now();
     for n in 0..3 {
-        // Using a token prolongs it, so a test cannot look whether it has expired: it has to wait.
+        // Using a token prolongs it. So a test cannot check whether it has expired, and has to
+        // wait.
         std::thread::sleep(Duration::from_millis(1000 * TOKEN_S + 1500));
         if n == 0 {
             one.append(b"a");

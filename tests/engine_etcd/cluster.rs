@@ -46,7 +46,7 @@ fn all_see_the_same_log_while_the_leader_crashes_and_comes_back() {
     peers[0].in_order();
 }
 
-/// A member without a majority would keep a watch open and silent for ever.
+/// A member without a majority would keep a watch open and silent forever.
 #[test]
 fn a_watch_at_a_member_without_a_leader_is_noticed_without_a_call() {
     if !installed() {

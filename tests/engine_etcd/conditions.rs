@@ -7,7 +7,7 @@ use canal::log::engine::{Alive, Answer, Call, Position};
 use crate::engine_contract::peer::{BOUND, Peer, read_of};
 use crate::open;
 
-/// How long a test waits to see that nothing comes.
+/// How long a test waits to confirm that no answer comes.
 pub(crate) const WHILE: Duration = Duration::from_millis(400);
 
 /// How often a reading host renews.
@@ -18,7 +18,7 @@ pub(crate) fn peer(address: &str, label: &str) -> Peer {
     Peer::with(open(address), label)
 }
 
-/// A host for an address that is registered and reads.
+/// A host for an address, registered and reading.
 pub(crate) fn joined(address: &str, label: &str) -> Peer {
     let mut peer = peer(address, label);
     peer.register();
@@ -26,7 +26,7 @@ pub(crate) fn joined(address: &str, label: &str) -> Peer {
     peer
 }
 
-/// Registers with a time to live; returns the granted one.
+/// Registers with a TTL. Returns the granted TTL.
 pub(crate) fn register_for(peer: &mut Peer, ttl_ms: u64) -> u64 {
     let (identity, nonce) = (peer.identity(), crate::engine_contract::peer::nonce());
     peer.call(Call::Register { identity, nonce, ttl_ms, asked_at: 1 });
@@ -58,7 +58,7 @@ pub(crate) fn unable(peer: &mut Peer) -> (String, String) {
     })
 }
 
-/// The reason why a renewal was refused.
+/// The reason for the refusal of a renewal.
 pub(crate) fn fenced_renewal(peer: &mut Peer) -> String {
     peer.call(Call::Renew { host: peer.host, asked_at: 2 });
     peer.until("Fenced", |answer| match answer {
@@ -67,7 +67,7 @@ pub(crate) fn fenced_renewal(peer: &mut Peer) -> String {
     })
 }
 
-/// Renews; returns the living hosts, `Some(None)` if fenced, or `None` if etcd did not answer soon
+/// Renews. Returns the living hosts, `Some(None)` if fenced, or `None` if etcd did not answer soon
 /// enough.
 pub(crate) fn renew_unless_away(peer: &mut Peer) -> Option<Option<Vec<Alive>>> {
     let me = peer.host;
@@ -80,7 +80,7 @@ pub(crate) fn renew_unless_away(peer: &mut Peer) -> Option<Option<Vec<Alive>>> {
     })
 }
 
-/// Fails if any answer comes for a while.
+/// Fails if any answer comes within a while.
 pub(crate) fn nothing_comes(peer: &mut Peer) {
     let end = Instant::now() + WHILE;
     if let Some(answer) = peer.poll(end - Instant::now()) {
@@ -94,7 +94,7 @@ pub(crate) fn read_on(peer: &mut Peer) {
     peer.call(Call::Follow { after });
 }
 
-/// Appends the next batch, over any number of connections.
+/// Appends the next batch, over as many connections as necessary.
 pub(crate) fn append_at_last(peer: &mut Peer, body: &[u8]) -> Position {
     peer.sequence += 1;
     let sequence = peer.sequence;
@@ -115,7 +115,7 @@ pub(crate) fn append_at_last(peer: &mut Peer, body: &[u8]) -> Position {
     }
 }
 
-/// Reads until it has `count` batches, over any number of connections. It renews again and again,
+/// Reads until it has `count` batches, over as many connections as necessary. It renews repeatedly,
 /// as a host does: a renewal shows what a watch has missed.
 pub(crate) fn read_at_last(peer: &mut Peer, count: usize) {
     let mut latest = Instant::now();

@@ -22,7 +22,7 @@ fn a_cut_is_reported_once_and_missed_batches_are_read_after_it() {
     let position = one.append(b"a");
     two.read_to(position);
     proxy.cut();
-    // The watch alone is enough to notice it. The next attempt finds another reason.
+    // The watch alone is enough to notice it. The next attempt fails for another reason.
     let first = away(&mut two);
     assert!(!first.is_empty());
     assert_ne!(away(&mut two), first);
@@ -33,7 +33,7 @@ fn a_cut_is_reported_once_and_missed_batches_are_read_after_it() {
     nothing_comes(&mut two);
     proxy.mend();
     back(&mut two);
-    // The engine forgets calls that were made while it was away.
+    // The engine forgets calls made while it was away.
     nothing_comes(&mut two);
     assert_eq!(two.follow(Some(two.last())), Follow::Batches);
     two.read(6);
@@ -73,7 +73,7 @@ fn a_lost_answer_to_an_append_does_no_harm() {
     let mut two = joined(&through(&proxy, &log), "two");
     for n in 0_u64..30 {
         two.ask(n + 1, &n.to_be_bytes(), None);
-        // Sometimes before, sometimes after etcd has carried out the append.
+        // This may be before or after etcd has carried out the append.
         std::thread::sleep(Duration::from_micros(150 * (n % 15)));
         proxy.cut_once();
         two.sequence = n;
@@ -118,7 +118,7 @@ fn a_dead_member_is_skipped_silently() {
     let Some(log) = prefix() else { return };
     let dead: Vec<_> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let (dead, live) = (dead.join(","), log.server.endpoint());
-    // Whichever member it tries first.
+    // It does not matter which member it tries first.
     for _ in 0..8 {
         let mut one = peer(&format!("etcd://{dead},{live}/test{}", log.number), "one");
         one.call(Call::Load);
@@ -151,7 +151,8 @@ fn the_next_member_takes_over() {
     }
 }
 
-/// Whatever kept etcd from reporting an append: a host that renews sees how far the log goes.
+/// A host that renews sees how far the log extends, so it does not matter why etcd did not report
+/// an append.
 #[test]
 fn a_silent_watch_is_restarted_when_a_renewal_sees_more() {
     let Some(log) = prefix() else { return };
@@ -167,7 +168,7 @@ fn a_silent_watch_is_restarted_when_a_renewal_sees_more() {
     nothing_comes(&mut two);
     two.renew().unwrap();
     two.read(4);
-    // The other watch goes on, on the same connection.
+    // The other watch continues on the same connection.
     let position = one.append(b"b");
     two.read_to(position);
     assert_eq!((two.log, proxy.accepted()), (one_log(&log), 1));

@@ -20,7 +20,7 @@ fn last(peer: &Peer) -> &NewEra {
     peer.eras.last().unwrap()
 }
 
-/// Waits until the engine reports an era to a host that was up; returns its number, and whether
+/// Waits until the engine reports an era to a host that was up. Returns its number, and whether
 /// entries may be missing.
 fn reported_era(peer: &mut Peer) -> (u64, bool) {
     let before = peer.eras.len();
@@ -75,7 +75,7 @@ fn another_leader_begins_no_era() {
         until_another_leads(&members, leads);
         append_at_last(&mut one, b"b");
         members[leads].start();
-        // Through each member, also one that may be behind.
+        // Append through each member, even one that may be behind.
         for member in &members {
             let mut new = joined(&at(member), "new");
             append_at_last(&mut new, b"c");
@@ -96,7 +96,7 @@ fn after_a_restored_snapshot_something_may_be_missing() {
     let saved = server.data().with_extension("saved");
     server.save(&saved);
     let mut two = joined(&at(&server), "two");
-    // Twice from the same snapshot.
+    // Restore the same snapshot twice.
     for lost in [&b"first"[..], b"second"] {
         one.append(lost);
         server.restore(&saved);
@@ -111,7 +111,7 @@ fn after_a_restored_snapshot_something_may_be_missing() {
     }
     assert!(two.eras.iter().all(|told| told.may_lack), "{:?}", two.eras);
     drop((one, two));
-    // The same for a daemon that has seen nothing of it.
+    // The same for a daemon that has seen none of it.
     server.restore(&saved);
     let mut new = joined(&at(&server), "new");
     assert_eq!((last(&new).era.number, last(&new).may_lack), (2, true));

@@ -1,4 +1,4 @@
-//! Servers that come back: with everything, without their history, or with another history.
+//! Servers that return: with everything, without their history, or with another history.
 
 use canal::log::engine::Call;
 
@@ -146,7 +146,7 @@ fn a_restored_backup_is_another_history_for_a_host_that_has_read_further() {
     server.start();
     back(&mut one);
     back(&mut two);
-    // A host that has read no further goes on.
+    // A host that has read no further continues.
     assert_eq!(two.follow(Some(read_of(&one.log[0]))), Follow::Batches);
     // Another host now has the incarnation of the late one, and appends.
     let mut other = joined(&at(&server), "other");
@@ -156,10 +156,10 @@ fn a_restored_backup_is_another_history_for_a_host_that_has_read_further() {
     }
     assert_eq!(one.follow(Some(one.last())), Follow::Rewritten);
     assert!(one.last().position == lost);
-    // The batch that `one` appended is not there.
+    // The log lacks the batch that `one` appended.
     one.ask(3, b"next", None);
     assert_eq!(one.appended(3), Appending::Fenced);
-    // The late host is not taken for the other one.
+    // The engine does not mistake the late host for the other one.
     back(&mut late);
     late.ask(10, b"mine", None);
     assert_eq!(late.appended(10), Appending::Fenced);

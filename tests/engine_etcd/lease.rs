@@ -1,4 +1,4 @@
-//! Leases of hosts: how the others see which hosts live.
+//! Leases of hosts: how other hosts see which hosts live.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ fn sign(of: &Peer, seen_by: &mut Peer) -> Option<Sign> {
 #[test]
 fn a_host_that_does_not_renew_lapses_and_can_be_ended_only_then() {
     let Some(log) = prefix() else { return };
-    // With a longer TTL if the machine is too slow to look within it.
+    // Try a longer TTL if the machine is too slow to check within it.
     assert!((0..7).any(|doubled| lapses(&log, 1000 << doubled)), "too slow, whatever the time");
 }
 
-/// Whether the test could look before the TTL was over.
+/// Whether the test could check before the TTL was over.
 fn lapses(log: &Prefix, ttl_ms: u64) -> bool {
     let (mut old, mut new) = (Peer::new(log, "old"), Peer::joined(log, "new"));
     let before = Instant::now();
@@ -51,7 +51,7 @@ fn a_renewal_after_the_lease_was_lost_is_fenced_with_the_reason() {
     register_for(&mut one, 1000);
     until("the lease has run out", || sign(&one, &mut two) == Some(Sign::Lapsed));
     assert!(fenced_renewal(&mut one).contains("lease"));
-    // A host that sees this cannot come back to life.
+    // A host that sees this cannot revive.
     assert!(fenced_renewal(&mut one).contains("lease"));
 }
 
@@ -65,7 +65,7 @@ fn a_deleted_key_is_a_lost_lease() {
     assert!(fenced_renewal(&mut one).contains("lease"));
 }
 
-/// The etcd of the tests may have the fault of revoking leases that are renewed (etcd#15247).
+/// The etcd of the tests may have the fault of revoking leases despite their renewals (etcd#15247).
 #[test]
 fn a_vanished_lease_counts_only_after_its_ttl_where_etcd_revokes_too_early() {
     let Some(log) = prefix() else { return };
@@ -87,11 +87,11 @@ fn a_vanished_lease_counts_only_after_its_ttl_where_etcd_revokes_too_early() {
 #[test]
 fn a_host_that_renews_is_watched_beyond_its_ttl() {
     let Some(log) = prefix() else { return };
-    // With a longer TTL if the machine is too slow to renew within it.
+    // Try a longer TTL if the machine is too slow to renew within it.
     assert!((0..7).any(|doubled| is_watched(&log, 1000 << doubled)), "too slow, whatever the time");
 }
 
-/// Whether renewals came in time and the host was watched all the while.
+/// Whether all renewals were in time and the other host saw this one alive throughout.
 fn is_watched(log: &Prefix, ttl_ms: u64) -> bool {
     let (mut one, mut two) = (Peer::new(log, "one"), Peer::joined(log, "two"));
     let ttl = Duration::from_millis(register_for(&mut one, ttl_ms));

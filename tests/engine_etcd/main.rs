@@ -32,7 +32,7 @@ fn open(address: &str) -> Box<dyn Engine + Send> {
     Box::new(Etcd::open(fixed(address)).unwrap())
 }
 
-/// A prefix of its own on the server that the tests share.
+/// A separate prefix on the server that the tests share.
 struct Prefix {
     server: Arc<etcd_server::Etcd>,
     number: u32,

@@ -8,7 +8,7 @@ use crate::etcd_server::{Etcd, installed, start_etcd_with, until};
 
 fn fill(server: &Etcd) {
     let value = "x".repeat(100_000);
-    // On a machine that stands still a put fails, too.
+    // On a stalled machine a put fails too.
     until("etcd is full", || {
         while server.ctl(&["put", "filler", &value]).status.success() {}
         server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
@@ -40,7 +40,7 @@ fn a_full_etcd_still_renews_and_takes_the_batch_once_there_is_room() {
     one.append(b"a");
     one.read(1);
     fill(&server);
-    // The engine keeps one append on its way, however often it is asked.
+    // The engine keeps one append in flight, however often the host asks.
     for _ in 0..5 {
         one.ask(2, b"b", None);
     }
@@ -103,7 +103,7 @@ fn a_host_on_a_full_etcd_is_told_how_to_make_room() {
         Answer::Away(outage) => Some(outage.clone()),
         _ => None,
     });
-    // What waits goes on waiting: it is not refused.
+    // The append keeps waiting; the engine does not refuse it.
     assert!(!outage.refused, "{outage:?}");
     let (why, hint) = (outage.why, outage.hint.unwrap_or_default());
     assert!(why.contains("full") && hint.contains("etcdctl alarm disarm"), "{why}; {hint}");

@@ -1,4 +1,4 @@
-//! What the engine refuses, and its messages.
+//! The engine's refusals and their messages.
 
 use crate::conditions::{back, peer, unable};
 use crate::engine_contract::Log;

@@ -72,7 +72,7 @@ fn an_append_repeated_over_broken_connections_is_done_once() {
     assert!(two.log.iter().map(|placed| placed.sequence).eq(1..=COUNT));
 }
 
-/// Appends until the append is known to be done.
+/// Appends until the append is confirmed.
 fn persist(peer: &mut Peer, sequence: u64) {
     let append =
         Append { host: peer.host, sequence, body: sequence.to_be_bytes().to_vec(), ends: None };
@@ -105,7 +105,7 @@ fn a_server_that_restarts_has_kept_everything() {
             server.halt();
         }
         one.away();
-        // Forgotten, because the server is away.
+        // The engine forgets it, because the server is away.
         one.ask(77, b"x", None);
         server.start();
         one.back();
@@ -116,7 +116,7 @@ fn a_server_that_restarts_has_kept_everything() {
     }
     assert_eq!(one.log.len(), 3);
     one.in_order();
-    // The engine reports again only because the reason differs: lost at first, then unreachable.
+    // The engine reports again only because the reason differs: first lost, then unreachable.
     let kept: Vec<_> = one.kept().collect();
     assert!(kept.iter().all(|answer| matches!(answer, Answer::Away(_))), "{kept:?}");
     assert!(kept.len() <= 4, "{kept:?}");

@@ -1,4 +1,4 @@
-//! What every engine must do.
+//! The duties of every engine.
 
 use canal::log::engine::postgres::Postgres;
 use canal::log::engine::{Engine, fixed};
@@ -6,7 +6,7 @@ use canal::log::engine::{Engine, fixed};
 use crate::engine_contract::{Log, contract};
 use crate::postgres_server::shared;
 
-/// A log in a database of its own.
+/// A log in a separate database.
 struct Database {
     url: String,
 }

@@ -10,7 +10,7 @@ fn last(peer: &Peer) -> &NewEra {
     peer.eras.last().unwrap()
 }
 
-/// Waits until a host that was up is back; returns the number of the reported era, and whether
+/// Waits until a host that was up is back. Returns the number of the reported era, and whether
 /// entries may be missing.
 fn reported_era(peer: &mut Peer) -> (u64, bool) {
     let before = peer.eras.len();
@@ -42,7 +42,7 @@ fn a_restart_and_a_crash_begin_an_era_in_which_nothing_is_missing() {
         assert_eq!(reported_era(&mut one), (number, false), "{:?}", one.eras);
         assert_eq!(last(&one).before.as_ref().unwrap().number, number - 1);
         one.append(b"b");
-        // The other host finds the era noted, or has noted it.
+        // The other host reads the noted era, or has noted it itself.
         two.back();
         assert!(two.renew().is_some());
     }
@@ -70,7 +70,7 @@ fn a_broken_connection_begins_no_era() {
 }
 
 /// A started copy looks like a restarted server. Only a host that saw how far the server had come
-/// can tell them apart.
+/// can distinguish them.
 #[test]
 fn a_daemon_that_is_new_to_the_server_assumes_missing_entries() {
     let Some(mut server) = start_postgres() else { return };
@@ -94,7 +94,7 @@ fn after_a_restored_base_backup_something_may_be_missing() {
     one.append(b"kept");
     server.back_up();
     let mut two = joined(&url, "two");
-    // Twice from the same backup.
+    // Restore the same backup twice.
     for lost in [&b"first"[..], b"second"] {
         one.append(lost);
         one.read(2);
@@ -103,8 +103,8 @@ fn after_a_restored_base_backup_something_may_be_missing() {
         assert!(reported_era(&mut one).1, "{:?}", one.eras);
         two.back();
         two.load();
-        // The second host did not see the lost part. If it is back first, it notes a restart, and
-        // the first host then notes that entries are missing.
+        // The second host did not see the lost part. If it is back first, it notes a restart. The
+        // first host then notes that entries are missing.
         assert!(matches!(noted(&mut one)[..], [1, 2] | [1, 2, 3]));
         let sign = server.sql_in(database, "SELECT era_sign FROM canal.head");
         assert!(sign.ends_with("/lacks"), "{sign}");

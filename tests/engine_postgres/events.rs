@@ -1,18 +1,18 @@
-//! A host, and what its engine reports besides answers.
+//! A host, and the engine's reports that are not answers.
 
 use canal::log::engine::Answer;
 
 use crate::engine_contract::peer::Peer;
 
-/// What a host learns about the server.
+/// Events that a host learns about the server.
 pub(crate) trait EngineEvents {
-    /// Waits until the engine is away; returns the reason.
+    /// Waits until the engine is away. Returns the reason.
     fn away(&mut self) -> String;
 
     /// Waits until the engine is back.
     fn back(&mut self);
 
-    /// Waits until the engine reports that it cannot be used; returns the reason and the hint.
+    /// Waits until the engine reports that it is unusable. Returns the reason and the hint.
     fn unable(&mut self) -> (String, String);
 
     /// The answers that the host has not waited for.

@@ -1,5 +1,5 @@
-//! History that is rewritten: an older copy is restored, or a standby takes over without having
-//! received everything.
+//! Rewritten history: an older copy is restored, or a standby takes over without having received
+//! everything.
 
 use std::fs;
 use std::path::Path;
@@ -47,8 +47,8 @@ fn an_older_copy_that_is_restored_is_noticed() {
     assert_eq!(one.appended(3), Appending::Fenced, "batch 2 is lost");
     // A snapshot of the lost part must not replace the present log.
     assert_eq!(one.store(after.position, b"of another history").0, 0);
-    // The engine gives out the number of a lost incarnation again; its first owner is not taken for
-    // the second.
+    // The engine assigns the number of a lost incarnation again. It does not mistake the first
+    // owner for the second.
     lost.back();
     let mut new = joined(&url, "new");
     assert_eq!(new.host, lost.host);
@@ -100,7 +100,7 @@ fn a_standby_is_not_written_to_until_it_takes_over() {
     let position = one.append(b"a");
     one.read_to(position);
     standby.has_replayed(&primary);
-    // Whatever the standby does not receive before it takes over is lost.
+    // The standby loses everything that it does not receive before it takes over.
     standby.halt();
     let first = one.last();
     let position = one.append(b"b");

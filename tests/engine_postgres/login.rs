@@ -1,4 +1,4 @@
-//! Which clients the server admits, and the messages for those that it refuses.
+//! The clients that the server admits, and the messages for the others.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +7,8 @@ use crate::events::EngineEvents as _;
 use crate::postgres_server::{Server, shared, start_postgres};
 use crate::{joined, opened, unable};
 
-/// A server that asks for passwords, with a user and database `locks` whose password is `pass
-/// word`.
+/// A server that asks for passwords, with a user and database `locks` whose password is
+/// `pass word`.
 fn with_passwords() -> Option<Server> {
     let server = start_postgres()?;
     server.make_database("locks");

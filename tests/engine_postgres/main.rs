@@ -25,7 +25,7 @@ use canal::log::engine::postgres::Postgres;
 use engine_contract::peer::Peer;
 use events::EngineEvents as _;
 
-/// A host that has not called anything yet.
+/// A host that has made no calls yet.
 fn opened(url: &str, label: &str) -> Peer {
     Peer::with(Box::new(Postgres::open(fixed(url), label).unwrap()), label)
 }

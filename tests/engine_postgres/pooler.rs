@@ -1,4 +1,4 @@
-//! A connection pooler in between is noticed, however it is set up.
+//! The engine notices a connection pooler in between, however it is set up.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

@@ -54,7 +54,7 @@ fn a_user_that_may_not_create_a_schema_gets_the_grant_to_run() {
     assert_eq!(why, "permission denied for schema canal");
     assert_eq!(hint, "GRANT USAGE, CREATE ON SCHEMA \"canal\" TO \"poor Bob\"");
 
-    // Doing what the hint says is enough.
+    // Following the hint is enough.
     server.sql_in("rich", &hint);
     joined(&url, "one");
 

@@ -9,7 +9,7 @@ use crate::postgres_server::{Server, shared, start_postgres};
 
 fn activity(server: &Server, url: &str, column: &str) -> String {
     let database = url.rsplit('/').next().unwrap();
-    // The server's own processes visit the database, too.
+    // The server's own processes connect to the database too.
     server.sql(&format!(
         "SELECT {column} FROM pg_stat_activity \
          WHERE datname = '{database}' AND backend_type = 'client backend'"
@@ -21,7 +21,7 @@ fn the_host_is_named_to_the_server() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let _one = joined(&url, "büro 1");
-    // The server shows other characters than ASCII in its own way.
+    // The server shows non-ASCII characters in its own way.
     let name = activity(server, &url, "application_name");
     assert!(name.starts_with("canal b") && name.ends_with("ro 1"), "{name}");
 }
@@ -46,7 +46,7 @@ fn twenty_hosts_follow_without_a_query_and_an_append_costs_one_transaction() {
     let mut peers: Vec<Peer> = (0..20).map(|n| joined(&url, &format!("host{n}"))).collect();
     let first = peers[0].append(b"first");
     peers.iter_mut().for_each(|peer| peer.read_to(first));
-    // An append is one message, which is one transaction. All others do nothing at all.
+    // An append is one message and one transaction. All other connections stay idle.
     let state = "string_agg(application_name || state || state_change, ',' ORDER BY application_name) \
                  FILTER (WHERE application_name <> 'canal host0')";
     let before = activity(server, &url, state);
@@ -109,6 +109,6 @@ fn dangerous_server_defaults_are_overridden() {
         }
     });
     assert!(peers.iter().all(|peer| peer.log == peers[0].log && peer.kept().count() == 0));
-    // Longer than the life of an idle session.
+    // Longer than the lifetime of an idle session.
     assert!(peers[0].poll(Duration::from_millis(1200)).is_none());
 }

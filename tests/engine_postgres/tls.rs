@@ -1,4 +1,4 @@
-//! TLS, with what each `sslmode` promises.
+//! TLS, with the guarantees of each `sslmode`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ fn openssl(dir: &Path, arguments: &str) {
     assert!(ran.status.success(), "{arguments}: {}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// Makes an authority `NAME.crt` and a key and certificate `NAME-host.*` that it signs, for `host`.
+/// Makes an authority `NAME.crt`, and a key and certificate `NAME-host.*` signed by it, for `host`.
 fn authority(dir: &Path, name: &str, host: &str) {
     std::fs::write(
         dir.join("ext"),

@@ -1,4 +1,4 @@
-//! Hooks of hosts that share a table: each event is told once, by the host whose request it is about.
+//! Hooks of hosts that share a table: each event occurs once, on the host of its request.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +18,7 @@ over_each_engine!(
     what_is_lost_with_a_membership_is_told_once_by_its_host,
 );
 
-/// Two hosts, each with a hook that is told of these events and keeps what it is told.
+/// Two hosts, each with a hook that receives these events and keeps them.
 fn hosts(log: &Log, times: [&str; 2], on: &str) -> [Host; 2] {
     let user = if nix::unistd::geteuid().is_root() { "user = \"root\"\n" } else { "" };
     let a = Host::new(log, "a", times[0], None);
@@ -42,7 +42,7 @@ fn told(host: &Host) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Waits until the hook of a host was told something, and returns that.
+/// Waits until the hook of a host has received an event, and returns it.
 #[track_caller]
 fn only_event(host: &Host, label: &str) -> Value {
     wait_until("the hook is told", || !told(host).is_empty());
@@ -71,7 +71,7 @@ fn a_long_wait_is_told_once_by_the_host_where_it_waits(log: &Log) {
     assert_eq!(event["pid"], waiter_for(&b, "x"), "{event}");
     assert!(event["waited_ms"].as_u64() >= Some(1000), "{event}");
     assert_eq!(event["holders"][0]["pid"], holder_of(&a, "x"), "{event}");
-    // The other way round. Meanwhile the first wait is long enough to be told again.
+    // Now the other way round. Meanwhile the first wait is long enough for a second event.
     let second = b.world.holder(&["-k", "y"]);
     a.world.until_held("y", 1);
     let other = a.world.waiter("y", &[], &["true"]);
@@ -85,11 +85,12 @@ fn a_long_wait_is_told_once_by_the_host_where_it_waits(log: &Log) {
     until_idle(&[a, b]);
 }
 
-/// Has a lease of a host end.
+/// Lets a lease of a host expire.
 #[track_caller]
 fn lose_a_lease(host: &Host, key: &str) {
     let ended = host.world.canal(["acquire", "--ttl", "1", key]).end();
-    // On a busy machine it can be over before its client has confirmed it. It is lost all the same.
+    // On a busy machine its TTL can pass before its client has confirmed it. It is lost in either
+    // case.
     if !ended.stderr.contains("taken back before it was confirmed") {
         ended.code(0);
     }
@@ -135,7 +136,7 @@ fn what_is_lost_with_a_membership_is_told_once_by_its_host(log: &Log) {
     a.until("member");
     let event = only_event(&a, "a");
     assert_eq!((&event["how"], &event["items"][0]["key"]), (&json!("lost"), &json!("x")));
-    // The other host saw the same end, and is told of its own leases only.
+    // The other host saw the same end, but its hook receives only events about its own leases.
     lose_a_lease(&b, "y");
     assert_eq!(only_event(&b, "b")["items"][0]["key"], "y");
     only_event(&a, "a");

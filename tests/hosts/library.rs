@@ -1,4 +1,4 @@
-//! A program that holds a lock by a guard of the library, on a host that loses it.
+//! A program that holds a lock with a guard of the library, on a host that loses the lock.
 
 use std::sync::mpsc;
 use std::thread;

@@ -1,8 +1,8 @@
 //! The whole program on several hosts that share one table, over real engines.
 //!
-//! Each host is a [`world::World`] with a daemon of its own, which its clients start. Between each
-//! daemon and the engine is a proxy that a test can cut. A test that needs a program which is not
-//! installed says that it is skipped.
+//! Each host is a [`world::World`] with its own daemon, which its clients start. A test can cut the
+//! proxy between each daemon and the engine. A test without a required program prints that it is
+//! skipped.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "what is skipped is said")]
 

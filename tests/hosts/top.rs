@@ -1,4 +1,5 @@
-//! `canal top` on one of several hosts: it shows what all of them hold and wait for, and acts on it.
+//! `canal top` on one of several hosts shows the holds and waiters of all of them, and acts on
+//! these.
 
 use crate::over_each_engine;
 use crate::screen::Screen;
@@ -32,6 +33,6 @@ fn what_other_hosts_hold_and_wait_for_is_shown_and_acted_upon(log: &Log) {
     waiter.end().code(0);
     top.until("nothing is left of it", |shown| !shown.contains("> holds"));
     top.keys("q");
-    // A release by force leaves the command alone.
+    // A release by force does not end the command.
     holder.kill();
 }

@@ -33,7 +33,7 @@ fn nothing_is_left_of_a_daemon() {
     }
 }
 
-/// What belongs to the whole process, as /proc shows it.
+/// The properties of the whole process, as /proc shows them.
 fn of_process() -> (Vec<String>, String) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let is_of_process = |line: &&str| line.starts_with("Umask") || line.starts_with("SigIgn");
@@ -80,7 +80,7 @@ fn a_guard_outlives_the_daemon_that_granted_it() {
     assert_eq!(updates.next().unwrap().unwrap().daemon.pid, daemon.pid());
 
     kill(Pid::from_raw(daemon.pid().cast_signed()), Signal::SIGKILL).unwrap();
-    // The watch starts the next daemon, which takes the hold over.
+    // The watch starts the next daemon, which takes over the hold.
     let status = updates.next().unwrap().unwrap();
     assert_ne!(status.daemon.pid, daemon.pid());
     assert_eq!(status.keys[0].holders[0].token, guard.token());

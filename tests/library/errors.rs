@@ -1,4 +1,4 @@
-//! Errors say what is wrong.
+//! Errors explain the problem.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a guard holds, and when it releases.
+//! The locks of a guard, and when it releases them.
 
 use std::thread;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use canal::{Client, ErrorKind, Guard, Lock, Mode};
 
 use crate::{daemon_process, lock};
 
-/// The tokens that are held of a key.
+/// The tokens of the holds of a key.
 fn held(daemon: &Daemon, key: &str) -> Vec<u64> {
     let status = Client::connect_to(&daemon.endpoint()).unwrap().status_of(key).unwrap();
     let keys = status.keys.iter().filter(|it| it.key == key);
@@ -67,7 +67,7 @@ fn several_keys_are_held_and_released_together() {
     }
 }
 
-/// What the documentation of `Lock` says about threads.
+/// This is what the documentation of `Lock` promises about threads.
 #[test]
 fn threads_of_one_process_are_one_session() {
     let daemon = Daemon::start().unwrap();

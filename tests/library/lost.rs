@@ -1,5 +1,5 @@
-//! A lock that is lost while a guard holds it. The daemon is a fake one, which hands out the
-//! deadline page that a daemon over an engine does.
+//! A lock that is lost while a guard holds it. The daemon is a fake one that hands out a deadline
+//! page like a daemon over an engine.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn lock(fake: &Fake) -> Lock {
     Lock::new("db").endpoint(&Endpoint::at(fake.path("run/canal.sock")).no_start())
 }
 
-/// A guard, and the end of a channel that its callback sends to.
+/// A guard, and the receiver of its callback's messages.
 fn watched(fake: &Fake) -> (Guard, mpsc::Receiver<canal::Lost>) {
     let guard = lock(fake).acquire().unwrap();
     let (tell, told) = mpsc::channel();
@@ -33,7 +33,7 @@ fn a_guard_tells_that_its_lock_is_lost_when_its_time_is_over() {
     let lost = guard.lost().unwrap();
     assert_eq!((lost.token, lost.reason), (9, LostReason::Unreachable));
     assert_eq!((lost.engine.as_str(), lost.host.as_str()), ("etcd", "alpha"));
-    // The timer of the thread stands at the deadline of before; any renewal comes too late now.
+    // The timer of the thread still has the earlier deadline; no renewal is in time now.
     fake.shared().writer.as_ref().unwrap().publish(deadline(LONG, LONG));
     assert!(guard.is_lost(), "what is lost stays lost");
     fake.die();
@@ -59,10 +59,11 @@ fn a_guard_goes_on_with_the_page_of_the_next_daemon() {
         let shared = fake.shared();
         shared.calls.iter().filter(|(name, _)| name == "DeadlinePage").count()
     };
-    // A page that says so before the guard has taken it is not taken: then it is tried again.
+    // The guard ignores a page that reported the loss before the guard took it. Then the test tries
+    // again.
     wait_until("the next page says that the lock is lost", || {
         let before = asked();
-        // The next daemon has taken the hold over, and writes another page.
+        // The next daemon has taken over the hold, and writes another page.
         let old = fake.shared().writer.replace(writer(LONG, LONG));
         drop(old);
         wait_until("the present daemon is asked", || asked() > before);
@@ -99,7 +100,7 @@ fn what_the_daemon_does_at_a_loss_is_asked_for() {
         drop(lock(&fake).on_lost(on_lost).acquire().unwrap());
         let shared = fake.shared();
         let (_, acquire) = shared.calls.iter().rfind(|(name, _)| name == "Acquire").unwrap();
-        // Kill is what the daemon does unless it is told.
+        // The daemon kills by default.
         assert_eq!(acquire["on_lost"].as_str().unwrap_or("kill"), word);
         assert!(acquire["wrapper"].is_null(), "nothing stands beside this process");
     }

@@ -1,4 +1,4 @@
-//! The library as another program uses it: locks taken by threads and processes at a real daemon.
+//! The library as another program uses it: threads and processes lock at a real daemon.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 mod daemons;
@@ -14,7 +14,7 @@ mod shown;
 #[path = "../fixtures/bound.rs"]
 mod bound;
 
-/// A daemon that grants everything, over an engine that is none.
+/// A daemon that grants everything, with a simulated engine.
 #[expect(dead_code, reason = "the tests of the supervisor use the rest")]
 #[path = "../fixtures/fake_daemon.rs"]
 mod fake;
@@ -25,7 +25,7 @@ use bound::BOUND;
 use canal::Lock;
 use canal::testing::Daemon;
 
-/// Waits until something is so, for [`BOUND`] at most.
+/// Waits until something is so, for at most [`BOUND`].
 #[track_caller]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + BOUND;
@@ -35,12 +35,12 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A lock of the key at a daemon, which waits for [`BOUND`] at most.
+/// A lock of the key at a daemon, which waits for at most [`BOUND`].
 fn lock(daemon: &Daemon, key: &str) -> Lock {
     Lock::new(key).endpoint(&daemon.endpoint()).wait(BOUND)
 }
 
-/// A daemon as a process of its own.
+/// A daemon in a separate process.
 fn daemon_process() -> Daemon {
     Daemon::start_program(env!("CARGO_BIN_EXE_canal")).unwrap()
 }

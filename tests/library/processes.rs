@@ -1,4 +1,4 @@
-//! Processes keep each other out, and what a process held is free when it is gone.
+//! Processes exclude each other, and the locks of a process are free after its death.
 
 use std::time::{Duration, Instant};
 

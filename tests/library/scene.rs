@@ -1,4 +1,4 @@
-//! Processes that use the library: this test binary again, which plays one scene.
+//! Processes that use the library: this test binary again, playing one scene.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use canal::testing::Daemon;
 use canal::{Endpoint, Guard, Lock};
 
-/// What a scene's lines begin with, among those of the test harness.
+/// The prefix of a scene's lines among those of the test harness.
 const SAYS: &str = "scene: ";
 
-/// The variables that tell a scene what to do.
+/// The variables that control a scene.
 const SOCKET: &str = "LIBRARY_SCENE_SOCKET";
 const KEY: &str = "LIBRARY_SCENE_KEY";
 const DIR: &str = "LIBRARY_SCENE_DIR";
@@ -19,7 +19,7 @@ const DIR: &str = "LIBRARY_SCENE_DIR";
 /// How often each process takes its turn.
 pub(crate) const TURNS: usize = 20;
 
-/// A process that plays a scene. It is killed when this is dropped.
+/// A process that plays a scene. Dropping this kills it.
 pub(crate) struct Scene {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -36,13 +36,13 @@ impl Scene {
         Self::start("scene::takes_both", daemon, &format!("{first} {second}"), Path::new("/"))
     }
 
-    /// A process that takes the lock some times. Each time it makes a directory and removes it,
-    /// which fails if another process does that at the same time.
+    /// A process that takes the lock [`TURNS`] times. Each time it creates a directory and removes
+    /// it, which fails if another process does so at the same time.
     pub(crate) fn takes_turns(daemon: &Daemon, key: &str, dir: &Path) -> Self {
         Self::start("scene::takes_turns", daemon, key, dir)
     }
 
-    /// A process that forks while it holds the lock, and says what the fork did to it.
+    /// A process that forks while it holds the lock, and prints the effect of the fork.
     pub(crate) fn forks(daemon: &Daemon, key: &str) -> Self {
         Self::start("scene::forks", daemon, key, Path::new("/"))
     }
@@ -60,13 +60,13 @@ impl Scene {
         self.child.id()
     }
 
-    /// The next line that the scene says.
+    /// The next line that the scene prints.
     #[track_caller]
     pub(crate) fn line(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(self.lines.read_line(&mut line).unwrap(), 0, "the scene has ended");
-            // The harness does not end the line before it.
+            // The harness does not end its own line first.
             if let Some((_, said)) = line.split_once(SAYS) {
                 return said.trim_end().to_owned();
             }
@@ -78,13 +78,12 @@ impl Scene {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// Kills the process, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Lets the process go on to its end, and returns whether it succeeded.
+    /// Lets the process continue to its end. Returns whether it succeeded.
     pub(crate) fn end(&mut self) -> bool {
         drop(self.child.stdin.take());
         self.child.wait().unwrap().success()
@@ -113,7 +112,7 @@ fn lock_of(key: impl Into<String>) -> Lock {
     Lock::new(key).slots(1).endpoint(&endpoint).command("a scene")
 }
 
-/// Takes the lock, and says so if that takes a wait.
+/// Takes the lock, and prints a line if it has to wait.
 fn take(lock: &Lock) -> Guard {
     let mut waits = false;
     let guard = lock.acquire_with(|_| {
@@ -165,12 +164,12 @@ fn takes_turns() {
 fn forks() {
     let Some(lock) = lock() else { return };
     let guard = lock.acquire().unwrap();
-    // SAFETY: the other thread of the harness only waits for this one, and the C library looks
-    // after its allocator in a fork.
+    // SAFETY: the other thread of the harness only waits for this one, and the C library keeps its
+    // allocator consistent across a fork.
     match unsafe { nix::unistd::fork() }.unwrap() {
         nix::unistd::ForkResult::Child => {
             drop(guard);
-            // Nothing of the harness is to run twice.
+            // Nothing of the harness may run twice.
             std::process::abort();
         }
         nix::unistd::ForkResult::Parent { child } => {

@@ -1,4 +1,4 @@
-//! What a client sees of holders and waiters.
+//! Holders and waiters as a client sees them.
 
 use std::time::Duration;
 

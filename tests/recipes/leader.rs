@@ -21,7 +21,7 @@ fn setting<'a>(unit: &'a str, name: &str) -> &'a str {
     unit.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Starts the commands of the units, kills one leader after the other, and looks at the watcher's file.
+/// Starts the commands of the units, kills one leader after another, and reads the watcher's file.
 const STORY: &str = r#"
 mount -t tmpfs -o mode=755 tmpfs /usr/local/bin
 cp /mnt/canal /usr/local/bin/canal

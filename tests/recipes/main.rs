@@ -1,7 +1,8 @@
-//! The recipes of README.md and docs/recipes.md, run as they stand there.
+//! Runs the recipes of README.md and docs/recipes.md as they are on the page.
 //!
-//! Each recipe runs as root in namespaces of its own, with the default places empty, as a user would find them.
-//! Stand-ins take the place of the programs that a recipe calls, and record which locks are held while they run.
+//! Each recipe runs as root in its own namespaces, with the default places empty, as a user would
+//! find them. Stand-ins replace the programs that a recipe calls, and record which locks are held
+//! while they run.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
@@ -27,7 +28,7 @@ use world::process::installed_or_skip;
 const RECIPES: &str = include_str!("../../docs/recipes.md");
 const README: &str = include_str!("../../README.md");
 
-/// Starts cron with a crontab, and waits until its command has run. `@reboot` stands for "now".
+/// Starts cron with a crontab, and waits until its command has run. `@reboot` means "now".
 const CRON: &str = r#"
 mount -t tmpfs -o mode=755 tmpfs /var/spool/cron
 mount -t tmpfs -o mode=755 tmpfs /etc/cron.d
@@ -41,7 +42,7 @@ until_true test -s /mnt/record
 kill $!
 "#;
 
-/// Has anacron run all jobs of its table now, one after the other.
+/// Makes anacron run all jobs of its table now, one after another.
 const ANACRON: &str = r#"
 mkdir /mnt/spool
 anacron -d -f -n -s -t /mnt/work/recipe -S /mnt/spool 2>&1
@@ -53,7 +54,7 @@ const SHELL: &str = "sh -eu recipe || echo FAILED\n";
 /// Runs the recipe as a Makefile.
 const MAKE: &str = "make -j 4 -f recipe || echo FAILED\n";
 
-/// Runs the recipes of some languages under the headings that `here` accepts.
+/// Runs the recipes in some languages under the headings that `here` accepts.
 #[track_caller]
 fn all_run(page: &str, languages: &[&str], here: impl Fn(&str) -> bool) {
     let recipes = page::recipes(page);
@@ -67,7 +68,7 @@ fn all_run(page: &str, languages: &[&str], here: impl Fn(&str) -> bool) {
     assert_ne!(ran, 0, "no recipe in {languages:?}");
 }
 
-/// Runs a recipe; `None` where this machine cannot.
+/// Runs a recipe. Returns `None` if this machine cannot.
 #[track_caller]
 fn runs(recipe: &Recipe) -> Option<()> {
     let text = &recipe.text;
@@ -106,8 +107,9 @@ canal daemon --socket /run/canal/canal.sock &
 until_true test -S /run/canal/canal.sock
 "#;
 
-/// Starts the daemons of three machines, whose state outlives a reboot, and waits until they grant: a node whose
-/// state is new knows no leases, and waits for the longest TTL. The stand-ins of programs ask a node that holds the lock.
+/// Starts the daemons of three machines, whose state outlives a reboot, and waits until they grant:
+/// a node with a new state knows no leases and waits for the longest TTL. The stand-ins of programs
+/// query a node that holds the lock.
 const NODES: &str = r#"
 mkdir -p "$home/.config/canal" && echo '[nodes]' >"$home/.config/canal/canal.toml"
 for name in web1 web2 web3; do
@@ -126,8 +128,8 @@ done
 sed -i 's|^printf|export CANAL_SOCKET=/mnt/lasting/${CANAL_NODES%%,*}/canal.sock\nprintf|' /mnt/stand-in
 "#;
 
-/// Runs the steps of a CI run one after the other, each with the variables that earlier ones put into the file
-/// that `GITHUB_ENV` names.
+/// Runs the steps of a CI run one after another. Each step gets the variables that earlier ones put
+/// into the file named by `GITHUB_ENV`.
 fn in_steps(steps: impl IntoIterator<Item = Step>) -> String {
     let mut script = "export GITHUB_ENV=/mnt/github-env\ntouch $GITHUB_ENV\n".to_owned();
     for (number, step) in steps.into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! The recipes of a Markdown page: its code blocks, and the commands in the last column of its tables.
+//! The recipes of a Markdown page: its code blocks, and the commands in the last column of its
+//! tables.
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
@@ -7,12 +8,12 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 pub(crate) struct Recipe {
     /// The heading above it.
     pub(crate) heading: String,
-    /// The language of its block, `sh` for a command in a table.
+    /// The language of its block; `sh` for a command in a table.
     pub(crate) language: String,
     pub(crate) text: String,
 }
 
-/// The recipes of a page, in their order.
+/// Reads the recipes of a page in order.
 #[derive(Debug, Default)]
 struct Reader {
     recipes: Vec<Recipe>,
@@ -24,7 +25,6 @@ struct Reader {
     command: Option<String>,
 }
 
-/// Reads a page.
 pub(crate) fn recipes(page: &str) -> Vec<Recipe> {
     let mut reader = Reader::default();
     for event in Parser::new_ext(page, Options::ENABLE_TABLES) {

@@ -1,11 +1,11 @@
-//! The programs that recipes call and that no machine has (`./deploy.sh`): each of them records which locks are held while
-//! it runs.
+//! Stand-ins for the programs that recipes call and no machine has (`./deploy.sh`). Each records
+//! which locks are held while it runs.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Where a recipe runs, and where the stand-ins for its programs write.
+/// Sets the folder of a recipe, and the file of its stand-ins' records.
 const PREPARE: &str = r#"
 mount -t tmpfs -o mode=755 tmpfs /usr/local/bin
 cp /mnt/canal /usr/local/bin/canal
@@ -31,10 +31,10 @@ printf 'web1\nweb2\nweb3\n' >hosts.txt
 touch /mnt/record
 "#;
 
-/// Programs without a folder that recipes call.
+/// Programs that recipes call without a folder.
 const KNOWN: [&str; 1] = ["rsync-all"];
 
-/// The script that makes the stand-ins for all programs in a recipe.
+/// The script that creates the stand-ins for all programs in a recipe.
 pub(crate) fn prepare(text: &str) -> String {
     let mut script = PREPARE.to_owned();
     for program in programs(text) {
@@ -48,7 +48,7 @@ pub(crate) fn prepare(text: &str) -> String {
     script
 }
 
-/// The programs in a text that need a stand-in, as they are called there.
+/// The programs in a text that need a stand-in, as the text calls them.
 fn programs(text: &str) -> BTreeSet<String> {
     words(text)
         .filter(|word| {
@@ -70,13 +70,14 @@ fn keys(text: &str) -> BTreeSet<&str> {
     named.map(|pair| pair[1]).collect()
 }
 
-/// The words of a text, without the characters that the shell and other languages have around them.
+/// The words of a text, without the surrounding characters of the shell and other languages.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let within = |c: char| c.is_ascii_alphanumeric() || "./-_".contains(c);
     text.split(move |c| !within(c)).filter(|word| !word.is_empty())
 }
 
-/// Checks a record of stand-ins: all programs of the recipe ran, and only while keys that the recipe names were held.
+/// Checks a record of stand-ins: all programs of the recipe ran, and only while keys of the recipe
+/// were held.
 #[track_caller]
 pub(crate) fn check(text: &str, record: &str) {
     let named = keys(text);

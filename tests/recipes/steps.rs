@@ -1,10 +1,10 @@
-//! The commands of a CI server's configuration, each as that server gives it to a shell.
+//! The commands of a CI server's configuration, each as that server passes it to a shell.
 
 use std::fs;
 
 use serde_json::Value;
 
-/// A command of a step, and the variables that it is given beside its environment.
+/// A command of a step, and its variables in addition to the environment.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) variables: Vec<(String, String)>,
@@ -12,7 +12,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// A command that is given no variables.
+    /// A command without variables.
     pub(crate) fn plain(script: &str) -> Self {
         Self { variables: Vec::new(), script: script.to_owned() }
     }
@@ -70,7 +70,7 @@ fn of_action(folder: &str, with: &Value) -> Vec<Step> {
     action["runs"]["steps"].as_array().unwrap().iter().map(of_step).collect()
 }
 
-/// The commands of a Jenkinsfile: what stands in quotes behind `sh`.
+/// The commands of a Jenkinsfile: the quoted text after `sh`.
 pub(crate) fn of_jenkins(text: &str) -> Vec<Step> {
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("sh '"));
     lines.map(|line| Step::plain(line.strip_suffix('\'').unwrap())).collect()

@@ -32,7 +32,7 @@ fn the_death_of_the_daemon_changes_nothing_about_the_deadline() {
     let command = fake.line("pids");
     let term_at = fake.hasten(&running, 800, 1000).term_at;
     fake.die();
-    // The command is not ended before.
+    // The command must not end earlier.
     assert!(running.is_running() || boottime_ms() >= term_at);
     let (code, said) = running.end();
     assert!(boottime_ms() >= term_at);
@@ -47,7 +47,7 @@ fn the_deadline_page_of_the_next_daemon_replaces_an_abandoned_one() {
     fake.line("pids");
     let first = fake.hasten(&running, 3000, 3200);
     let tag = fake.shared().calls[0].1["tag"].clone();
-    // The next daemon runs, and does not know of the command yet.
+    // The next daemon is running, but does not know the command yet.
     fake.shared().writer = None;
     let asked = |fake: &Fake| {
         let shared = fake.shared();
@@ -72,7 +72,7 @@ fn a_command_that_the_next_daemon_killed_exits_with_122_with_all_its_descendants
     let running = fake.spawn(&[], &script);
     let (command, child) = (fake.line("pids"), fake.line("child"));
     fake.hand_on("rewritten");
-    // As the next daemon does; the wrapper may have been told before.
+    // The next daemon does this too, but the wrapper may learn of the loss first.
     signal(&command, Signal::SIGKILL);
     let (code, said) = running.end();
     assert_eq!(code, Some(122), "{said}");

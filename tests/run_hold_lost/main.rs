@@ -1,7 +1,7 @@
 //! `canal run` under a daemon over an engine: a hold that is lost while its command runs.
 //!
 //! The daemon is a fake in the test: it grants every request, with a deadline page, and ends no
-//! command. So a test sees only what the wrapper does.
+//! command. So a test sees only the actions of the wrapper.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 mod deadline_page;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use bound::BOUND;
 
-/// Waits until `is_so`, for [`BOUND`] at most.
+/// Waits until `is_so`, for at most [`BOUND`].
 #[track_caller]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + BOUND;

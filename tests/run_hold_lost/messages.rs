@@ -44,7 +44,7 @@ fn a_loss_is_hidden_by_qq_only() {
     for (window, until) in [(200, 300), (0, 0)] {
         let fake = Fake::sure(window, until);
         assert_eq!(fake.spawn(&["-qq"], LOOP).end(), (Some(122), String::new()));
-        // What `-q` asks not to hear is that others had the lock first; this is a failure.
+        // `-q` suppresses the reports that others had the lock first; this is a failure.
         let fake = Fake::sure(window, until);
         let (code, said) = fake.spawn(&["-q"], LOOP).end();
         assert_eq!(code, Some(122));

@@ -1,4 +1,4 @@
-//! Before the command begins: how it is started, and a hold that is lost by then.
+//! Before the command begins: how it starts, and a hold that is lost by then.
 
 use crate::executable::executable;
 use crate::fake_daemon::{Fake, LONG};
@@ -45,7 +45,7 @@ fn the_exit_status_of_the_command_is_passed_on() {
         let output = fake.output(&[], &format!("kill -{signal} $$"));
         assert_eq!(output.status.signal(), Some(signal), "{output:?}");
     }
-    // The parent reaps orphans that end, and does not take them for the command.
+    // The parent reaps ended orphans, and does not mistake them for the command.
     let script =
         "for n in 1 2 3 4 5; do (sh -c 'sleep 0.0$0; exit 9' $n &); done; sleep 0.2; exit 6";
     assert_eq!(fake.output(&[], script).status.code(), Some(6));
@@ -71,7 +71,7 @@ fn a_command_that_cannot_be_executed_is_reported_as_that_and_not_as_a_loss() {
     let words = fake.canal(&[], "");
     let mut words: Vec<_> =
         [words.get_program()].into_iter().chain(words.get_args()).map(ToOwned::to_owned).collect();
-    // Instead of `sh -c ""`.
+    // This replaces `sh -c ""`.
     words.truncate(words.len() - 3);
     words.push(fake.path("no-program").into());
     let output = std::process::Command::new(&words[0]).args(&words[1..]).output().unwrap();

@@ -1,4 +1,4 @@
-//! `--with-children`.
+//! Supervision with `--with-children`.
 
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ pub(crate) fn without_with_children_the_supervisor_does_not_wait_for_them() {
 pub(crate) fn with_children_the_supervisor_waits_and_passes_on_the_commands_code() {
     let script = "(setsid sleep 60 >/dev/null 2>&1 & echo $!); exit 4";
     let (mut running, sleep) = Running::start(&["--with-children"], script);
-    // The command has ended, and its parent has taken its child over.
+    // The command has ended, and its parent has adopted its child.
     wait_until("the sleep is adopted", || parent(&sleep) == running.child.id().to_string());
     assert!(running.child.try_wait().unwrap().is_none());
     end(&sleep);

@@ -1,6 +1,7 @@
-//! `canal::run::supervise` with real processes, and without a daemon: the child grants itself its lock.
+//! `canal::run::supervise` with real processes and without a daemon: the child grants itself its
+//! lock.
 //!
-//! This program is both the tests and what they test: started with `--scene` as its first argument
+//! This program is both the tests and their subject. Started with `--scene` as its first argument
 //! it is the supervisor (a *scene*); otherwise it runs the tests, each of which starts scenes.
 #![expect(
     clippy::print_stdout,
@@ -94,7 +95,7 @@ fn play_or_test(arguments: Vec<String>) -> u8 {
         let ended = ended.clone();
         std::thread::spawn(move || ended.send((name, catch_unwind(test).is_ok())));
     }
-    // One that hangs fails when its time is over. What it started ends with this program.
+    // A test that hangs fails when its time is over. Its processes end with this program.
     let deadline = Instant::now() + 2 * BOUND;
     let mut waits_for: Vec<_> = chosen.iter().map(|(name, _)| *name).collect();
     let mut failed = 0;
@@ -111,7 +112,7 @@ fn play_or_test(arguments: Vec<String>) -> u8 {
     u8::from(failed > 0)
 }
 
-/// The arguments that are parts of names, as the usual harness takes them.
+/// The arguments that are parts of names, as the usual harness accepts them.
 fn filters(arguments: &[String]) -> Vec<&str> {
     const TAKE_A_VALUE: [&str; 5] =
         ["--color", "--format", "--logfile", "--skip", "--test-threads"];
@@ -127,7 +128,7 @@ fn filters(arguments: &[String]) -> Vec<&str> {
     filters
 }
 
-/// Waits until `is_so`, for [`BOUND`] at most.
+/// Waits until `is_so`, for at most [`BOUND`].
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + BOUND;
     while !is_so() {

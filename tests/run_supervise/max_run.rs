@@ -1,4 +1,4 @@
-//! The time that a command may run.
+//! The time limit of a command (`--max-run`).
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(crate) fn a_command_that_ends_with_0_after_its_time_is_124() {
         let max_run = max_ms.to_string();
         let output = output(&["--max-run", &max_run, "--kill-after", "60000"], script);
         assert_eq!(output.status.code(), Some(124));
-        // On a busy machine its time can be over before it has its trap.
+        // On a busy machine the time can pass before it has set its trap.
         let is_ready = output.stdout.starts_with(b"ready\n");
         assert!(!is_ready || output.stdout == b"ready\nclean\n", "{output:?}");
         is_ready
@@ -48,11 +48,11 @@ pub(crate) fn a_command_that_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 pub(crate) fn the_wait_for_the_lock_does_not_count() {
-    // With a longer time if the machine is too slow to run the command within it.
+    // Try a longer time if the machine is too slow to run the command within it.
     assert!((0..7).any(|doubled| waits_then_runs(500 << doubled)), "too slow, whatever the time");
 }
 
-/// Whether a command ran within its time, although it had waited for longer.
+/// Whether a command ran within its limit, although it had waited for longer.
 fn waits_then_runs(max_ms: u64) -> bool {
     let dir = tempfile::TempDir::new().unwrap();
     let free = dir.path().join("free");
@@ -61,7 +61,7 @@ fn waits_then_runs(max_ms: u64) -> bool {
         let (free, max_run) = (free.clone(), max_ms.to_string());
         move || code(&["--max-run", &max_run, "--when", free.to_str().unwrap()], "exit 6")
     });
-    // The lock becomes free only when the time would be long over.
+    // The lock becomes free only after the limit would be long over.
     wait_until("its time passed", || began.elapsed() > Duration::from_millis(max_ms + 100));
     let ran = Instant::now();
     std::fs::write(&free, "").unwrap();

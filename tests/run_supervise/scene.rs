@@ -1,4 +1,4 @@
-//! The supervisor as a process of its own, and how tests start it.
+//! The supervisor as a separate process, and how tests start it.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -21,7 +21,7 @@ use crate::wait_until;
 /// The program whose daemons the supervisor spares.
 pub(crate) const CANAL: &str = env!("CARGO_BIN_EXE_canal");
 
-/// Supervision without a daemon: losses are only printed.
+/// Supervision without a daemon: it only prints losses.
 struct Nobody;
 
 impl SupervisorHooks for Nobody {
@@ -42,8 +42,8 @@ impl SupervisorHooks for Nobody {
     }
 }
 
-/// Runs the supervisor as `[--max-run MS] [--kill-after MS] [--with-children] [--refused CODE]
-/// [--when FILE] [--page FD:FD] SCRIPT` says.
+/// Runs the supervisor with the options `--max-run MS`, `--kill-after MS`, `--with-children`,
+/// `--refused CODE`, `--when FILE` and `--page FD:FD`, and a script.
 pub(crate) fn play(arguments: &[String]) -> u8 {
     let mut limits = Limits {
         max_run: None,
@@ -91,7 +91,7 @@ fn milliseconds(text: &str) -> Duration {
     Duration::from_millis(text.parse().unwrap_or(0))
 }
 
-/// The deadline page and the liveness line that this program was started with.
+/// The deadline page and the liveness line that this program inherited.
 fn adopt((page, line): (&str, &str)) -> Reader {
     let adopt = |number: &str| fds::adopt(number.parse().unwrap()).unwrap();
     Reader::open(adopt(page), adopt(line)).unwrap()
@@ -116,7 +116,7 @@ fn become_shell(
 
 /// This program as a scene without a controlling terminal.
 pub(crate) fn scene(options: &[&str], script: &str) -> Command {
-    // In a session of its own; otherwise it would have the terminal of the tests.
+    // It gets its own session; otherwise it would have the terminal of the tests.
     let mut command = Command::new("setsid");
     command.arg("--wait").args(words(options, script));
     command.stdin(Stdio::null());
@@ -149,18 +149,18 @@ fn print_words(stderr: &[u8]) {
     }
 }
 
-/// A scene that runs while the test goes on.
+/// A scene that runs while the test continues.
 pub(crate) struct Running {
     pub(crate) child: Child,
 }
 
 impl Running {
-    /// Starts a scene and waits until its command has written a line, which is returned.
+    /// Starts a scene and waits until its command has written a line. Returns the line.
     pub(crate) fn start(options: &[&str], script: &str) -> (Self, String) {
         Self::of(scene(options, script))
     }
 
-    /// The same for a scene that was made elsewhere.
+    /// Does the same for a given command of a scene.
     pub(crate) fn of(mut scene: Command) -> (Self, String) {
         let mut child = scene.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Signals without a terminal.
+//! Supervision and signals without a terminal.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
@@ -32,7 +32,7 @@ pub(crate) fn a_signal_to_the_parent_reaches_the_command() {
     }
 }
 
-/// A scene whose child waits for its lock forever, and the number of that child.
+/// A scene whose child waits for its lock forever, and the pid of that child.
 fn waiting(options: &[&str]) -> (Child, String) {
     let options = [options, &["--when", "/nonexistent"]].concat();
     let scene = scene(&options, "echo ran").spawn().unwrap();

@@ -16,7 +16,7 @@ pub(crate) fn a_death_by_signal_is_passed_on_as_that_death() {
     let real_time = libc::SIGRTMIN() + 2;
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGHUP, libc::SIGSEGV, real_time] {
         let output = output(&[], &format!("ulimit -c 0; kill -{signal} $$"));
-        // `setsid --wait` execs in place: the status is the parent's own.
+        // `setsid --wait` executes in place, so the status is the parent's own.
         assert_eq!(output.status.signal(), Some(signal), "{output:?}");
         assert!(!output.status.core_dumped());
     }
@@ -42,7 +42,7 @@ pub(crate) fn an_ignored_sigchld_hides_no_status() {
 }
 
 pub(crate) fn the_command_gets_its_signals_as_the_caller_set_them() {
-    // What a shell sets for itself is the same in both outputs.
+    // The shell's own settings are the same in both outputs.
     let look = "grep -E '^Sig(Blk|Ign|Cgt)|^ShdPnd' /proc/self/status";
     for before in ["", "trap '' PIPE;", "trap '' CHLD HUP;", "trap '' INT TSTP TTOU;"] {
         let plain = ["sh", "-c", look].map(std::ffi::OsString::from);
@@ -59,7 +59,7 @@ pub(crate) fn descriptors_that_the_command_closes_are_closed() {
     let script = r#"exec >&-; while ! [ -e "$GATE" ]; do sleep 0.01; done; exit 5"#;
     let mut child = scene(&[], script).env("GATE", &gate).stdout(Stdio::piped()).spawn().unwrap();
     let mut text = String::new();
-    // The pipe ends although the command and its parent go on.
+    // The pipe ends although the command and its parent continue.
     child.stdout.as_mut().unwrap().read_to_string(&mut text).unwrap();
     assert!(child.try_wait().unwrap().is_none());
     std::fs::write(&gate, "").unwrap();

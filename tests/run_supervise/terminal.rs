@@ -1,4 +1,4 @@
-//! With a controlling terminal.
+//! Supervision with a controlling terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -52,7 +52,7 @@ impl Terminal {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until a text is shown; returns what was shown before it.
+    /// Waits until the terminal shows a text. Returns everything shown before it.
     fn wait_for(&mut self, text: &str) -> String {
         wait_until(text, || {
             self.read();
@@ -64,7 +64,7 @@ impl Terminal {
         before
     }
 
-    /// Waits for a line of the form `name=value` and returns the value.
+    /// Waits for a line of the form `name=value`. Returns the value.
     fn value(&mut self, name: &str) -> String {
         self.wait_for(&format!("{name}="));
         self.wait_for("\r\n")
@@ -89,7 +89,7 @@ pub(crate) fn ctrl_c_reaches_the_command_once() {
     terminal.value("ready");
     terminal.type_in("\x03");
     terminal.wait_for("int 1");
-    // Signals that the supervisor passed on earlier arrive before this one.
+    // Signals that the supervisor forwarded earlier arrive before this one.
     kill(Pid::from_raw(terminal.leader.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert_eq!(terminal.value("total"), "1");
     assert_eq!(terminal.leader.wait().unwrap().code(), Some(3));
@@ -123,7 +123,7 @@ pub(crate) fn ctrl_z_stops_the_parent_too_and_fg_continues_both() {
     let mut terminal = Terminal::shell(script, &["--max-run", "60000"], command);
     terminal.value("ready");
     terminal.type_in("\x1a");
-    // As without a parent: 128 + SIGTSTP.
+    // The same as without a parent: 128 + SIGTSTP.
     assert_eq!(terminal.value("stopped"), "148");
     // It is in the foreground again: it can read from the terminal.
     terminal.type_in("hello\n");
@@ -137,13 +137,13 @@ pub(crate) fn a_command_stopped_past_its_deadline_does_no_more_work() {
         |from: u64| Deadline { reached_at: from, term_at: from + 1000, kill_at: from + 1200 };
     let later = boottime_ms() + 600_000;
     let writer = Writer::create(1, "engine", "host", deadline(later)).unwrap();
-    // Copies that the scene inherits.
+    // The scene inherits these copies.
     let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned().unwrap());
     fds::clear_cloexec(page.as_fd()).unwrap();
     fds::clear_cloexec(line.as_fd()).unwrap();
     let descriptors = format!("{}:{}", page.as_raw_fd(), line.as_raw_fd());
-    // Waits until both are stopped, and continues only the parent: if the whole group were
-    // continued, the order of the two would be unknown.
+    // Waits until both are stopped, and continues only the parent. If the whole group continued,
+    // the order of the two would be unknown.
     let script = "\"$@\"; echo stopped=$?; parent=$(jobs -p); echo parent=$parent; read -r _; \
                   kill -CONT $parent; \
                   while kill -0 $parent 2>/dev/null; do sleep 0.01; done; echo ended=1";

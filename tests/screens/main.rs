@@ -1,5 +1,5 @@
-//! What people see on a terminal while canal waits: real terminals of several sizes, and the page that
-//! keeps what they show, `docs/screens.md`. `UPDATE=1 cargo test --test screens` writes the page anew.
+//! Screens while canal waits: real terminals of several sizes, and the page that keeps their
+//! content, `docs/screens.md`. `UPDATE=1 cargo test --test screens` rewrites the page.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 

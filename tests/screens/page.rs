@@ -1,4 +1,4 @@
-//! `docs/screens.md`: what terminals show, as text.
+//! `docs/screens.md`: the content of terminals as text.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,7 +23,7 @@ screen. Names of users, numbers of processes and lengths of time are replaced by
 /// The sizes of the terminals, in lines and columns.
 const SIZES: [(u16, u16); 2] = [(24, 80), (12, 40)];
 
-/// A scene on a terminal: what it is, the command, and what the screen shows while it waits.
+/// A scene on a terminal: its title, the command, and the screen while it waits.
 struct Scene {
     title: &'static str,
     words: &'static str,
@@ -46,7 +46,7 @@ const SCENES: [Scene; 2] = [
     },
 ];
 
-/// The sections whose text differs from machine to machine, so that it is not compared.
+/// The sections whose text differs from machine to machine, so the test does not compare them.
 const OF_THIS_MACHINE: [&str; 4] =
     ["`canal status --watch`", "A deadlock", "`canal doctor`", "`canal top`"];
 
@@ -118,12 +118,12 @@ fn the_page_shows_what_a_terminal_shows() {
     }
 }
 
-/// Title and text of each section.
+/// The title and text of each section.
 fn sections(page: &str) -> Vec<(&str, &str)> {
     page.split("\n## ").map(|section| section.split_once('\n').unwrap_or((section, ""))).collect()
 }
 
-/// What the screen of a command shows that is refused because of a deadlock.
+/// The screen of a command that canal refuses because of a deadlock.
 fn deadlock(lines: u16, columns: u16) -> String {
     let world = World::with_daemon();
     let script = world.path("work/swap.sh");
@@ -145,7 +145,7 @@ fn deadlock(lines: u16, columns: u16) -> String {
     numbered(&shown)
 }
 
-/// With other numbers of processes, each as long as the one that it stands for: lines end where they did.
+/// Replaces the pids with others of the same length, so that lines end where they did.
 fn numbered(shown: &str) -> String {
     let mut numbers: Vec<&str> = Vec::new();
     for after in shown.split("pid ").skip(1) {
@@ -166,7 +166,7 @@ fn numbered(shown: &str) -> String {
 fn status(keys: usize, lines: u16, columns: u16) -> String {
     let world = World::with_daemon();
     let keys: Vec<String> = (1..=keys).map(|n| format!("team/job-{n:03}")).collect();
-    // A request names at most 64.
+    // A request names at most 64 keys.
     let holder = |keys: &[String]| {
         let args: Vec<&str> = keys.iter().flat_map(|key| ["-k", key]).collect();
         world.holder(&args)
@@ -188,7 +188,7 @@ fn status(keys: usize, lines: u16, columns: u16) -> String {
     shown
 }
 
-/// What the screen of `canal doctor` shows at its end.
+/// The screen of `canal doctor` at its end.
 fn doctor(lines: u16, columns: u16) -> String {
     let world = World::with_daemon();
     let mut screen = Screen::with_shell(&world, lines, columns);
@@ -210,7 +210,7 @@ fn me() -> String {
     User::from_uid(geteuid()).unwrap().map_or_else(|| geteuid().to_string(), |me| me.name)
 }
 
-/// What the screen shows while the command waits, and when the lock was free.
+/// The screen while the command waits, and after it got the lock.
 fn play(command: &str, waits: &str, lines: u16, columns: u16) -> [String; 2] {
     let world = World::with_daemon();
     let recipes = "one two three four:\n\tcanal run -k deploy -- echo done\n";
@@ -227,7 +227,7 @@ fn play(command: &str, waits: &str, lines: u16, columns: u16) -> [String; 2] {
     [before, after].map(|shown| of_the_manual(&shown, &pid))
 }
 
-/// With the names and numbers of the manual.
+/// Replaces names and numbers with those of the manual.
 fn of_the_manual(shown: &str, pid: &str) -> String {
     let me = me();
     let shown = shown.replace(&format!(" by {me}"), " by alice").replace(pid, "812");
@@ -236,7 +236,7 @@ fn of_the_manual(shown: &str, pid: &str) -> String {
     format!("{before}held 3m {after}")
 }
 
-/// Which of four is the one that draws depends on how fast each of them is.
+/// Drops the place in the queue: which of four waiters draws depends on their speed.
 fn without_place(line: &str) -> String {
     let Some((before, after)) = line.split_once(" in line") else { return line.to_owned() };
     let before = before.rsplit_once(", ").map_or(before, |(before, _)| before);

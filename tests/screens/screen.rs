@@ -9,9 +9,9 @@ use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::{BOUND, Proc};
 
-/// What is typed to interrupt a job.
+/// The key that interrupts a job.
 pub(crate) const CTRL_C: &str = "\x03";
-/// What is typed to stop a job.
+/// The key that stops a job.
 pub(crate) const CTRL_Z: &str = "\x1a";
 
 /// A terminal with a shell on it.
@@ -22,7 +22,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Starts an interactive shell on a terminal with so many lines and columns.
+    /// Starts an interactive shell on a terminal of this size.
     pub(crate) fn with_shell(world: &World, lines: u16, columns: u16) -> Self {
         let shell = ["bash", "--norc", "--noprofile", "-i"];
         let mut screen = Self::start(world, &shell, lines, columns);
@@ -39,13 +39,13 @@ impl Screen {
         self.terminal.keys(keys);
     }
 
-    /// All that was ever written to the terminal.
+    /// Everything ever written to the terminal.
     pub(crate) fn written(&mut self) -> &[u8] {
         self.terminal.seen();
         &self.terminal.written
     }
 
-    /// What the screen shows, without blanks at the ends of lines and empty lines at its end.
+    /// The content of the screen, without trailing blanks and trailing empty lines.
     pub(crate) fn shown(&mut self) -> String {
         self.terminal.seen();
         let mut parser = vt100::Parser::new(self.lines, self.columns, 0);
@@ -55,7 +55,7 @@ impl Screen {
         rows.join("\n").trim_end().to_owned()
     }
 
-    /// Waits until the screen is as it should be.
+    /// Waits until `is_so` accepts the screen.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         let begun = Instant::now();

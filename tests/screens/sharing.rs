@@ -1,4 +1,4 @@
-//! One line on one terminal, however many canals wait there, and no trace of it afterwards.
+//! There is one line per terminal, however many canals wait there, and no trace of it afterwards.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::world::process::{installed_or_skip, signal, sleeps, wait_until};
 /// Starts this many waiters in the background of a script, and waits for them.
 fn crowd(number: usize) -> String {
     let waiter = "canal run --progress tty -k x -- sh -c 'echo done' 2>&3 3>&-";
-    // The shell itself would report that one was killed.
+    // The shell itself would report that a waiter was killed.
     format!("exec 3>&2 2>/dev/null; for i in $(seq {number}); do {waiter} & done; wait; echo all")
 }
 
@@ -32,7 +32,7 @@ fn when_the_one_that_draws_is_killed_another_takes_over() {
         let counted = format!("waiting for x ({left} here)");
         let shown = screen.until("all are counted", |shown| shown.contains(&counted));
         assert_eq!(lines_of_waits(&shown), 1, "{shown}");
-        // The first of them began to draw first, more likely than not.
+        // The first waiter probably began to draw first.
         signal(waiters(&world)[0], Signal::SIGKILL);
         world.until_waiting("x", left - 1);
     }
@@ -180,7 +180,7 @@ fn the_way_of_showing_a_wait_can_be_chosen() {
         };
         screen.until(how, shows);
     }
-    // Where there is no terminal.
+    // Without a terminal, only `auto` writes a line to its log.
     let mut logs = ["auto", "tty"].map(|how| {
         let waiter = world.canal(["run", "-v", "--progress", how, "-k", "x", "--", "true"]).spawn();
         (how, waiter)

@@ -1,4 +1,4 @@
-//! `canal top` on a terminal: what it shows and does, and that it leaves the terminal as it was.
+//! `canal top` on a terminal: its display and its actions, and that it restores the terminal.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,7 +14,7 @@ const ENTER: &str = "\r";
 const ESCAPE: &str = "\x1b";
 const DOWN: &str = "\x1b[B";
 
-/// Begins to use the other screen, and ends it.
+/// The sequences that begin and end the use of the alternate screen.
 const OTHER_SCREEN: [&[u8]; 2] = [b"\x1b[?1049h", b"\x1b[?1049l"];
 
 /// The processes of `canal top` in this world.
@@ -26,7 +26,7 @@ fn tops(world: &World) -> Vec<i32> {
     world.processes().into_iter().filter(is_top).collect()
 }
 
-/// A shell, the modes of whose terminal are in a file.
+/// A shell that has saved the modes of its terminal in a file.
 fn shell(world: &World) -> Screen {
     let mut screen = Screen::with_shell(world, 24, 80);
     screen.keys("stty -g > before; echo ready\n");
@@ -34,7 +34,7 @@ fn shell(world: &World) -> Screen {
     screen
 }
 
-/// Waits for the prompt, and compares the modes of the terminal with those before.
+/// Waits for the prompt, and compares the modes of the terminal with the saved ones.
 #[track_caller]
 fn assert_as_before(screen: &mut Screen, number: usize) {
     let end = format!("\nas before {number}");
@@ -56,7 +56,7 @@ fn waits_for_terminal(pid: i32) -> bool {
     call.split(' ').nth(2) == Some("0x2")
 }
 
-/// Whether a signal waits to be heard by a process.
+/// Whether a signal is pending for a process.
 fn is_pending(pid: i32, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:\t")).unwrap();
@@ -67,7 +67,7 @@ fn is_list(shown: &str) -> bool {
     shown.starts_with("1 key, ") && shown.contains("> deploy")
 }
 
-/// Screens for people to see: the list, the page of a key, a chain, a question.
+/// Screens for the page: the list, the page of a key, a chain, a question.
 pub(crate) fn screens(lines: u16, columns: u16) -> Vec<String> {
     let world = World::with_daemon();
     let holder = deploy(&world, "deploy");
@@ -96,7 +96,7 @@ pub(crate) fn screens(lines: u16, columns: u16) -> Vec<String> {
     holder.finish();
     waiter.kill();
     others.into_iter().for_each(|other| drop(other.finish()));
-    // Each as long as what it stands for: columns and ends of lines stay where they are.
+    // Each replacement has the length of the original, so columns and ends of lines stay in place.
     let folder = world.path("work").display().to_string();
     let number = |of: &str, like: &str| like.chars().cycle().take(of.len()).collect::<String>();
     let replaced = |text: String| {
@@ -154,7 +154,7 @@ fn a_stopped_one_leaves_the_terminal_and_takes_it_again() {
     assert_as_before(&mut screen, 1);
     screen.keys("fg\n");
     screen.until("it is shown again", is_list);
-    // A stop that it is not told of.
+    // A stop that it cannot notice.
     let pid = tops(&world)[0];
     signal(pid, Signal::SIGSTOP);
     screen.until("the shell says so", |shown| shown.contains("Stopped"));
@@ -204,7 +204,7 @@ fn it_draws_on_the_other_screen_though_the_terminal_took_nothing_at_its_start() 
         tops(&world).first().copied().is_some_and(waits_for_terminal)
     });
     let pid = tops(&world)[0];
-    // It leaves what it was writing for this signal.
+    // It abandons what it was writing for this signal.
     signal(pid, Signal::SIGWINCH);
     wait_until("it has heard the signal", || !is_pending(pid, Signal::SIGWINCH));
     wait_until("it waits for the terminal again", || waits_for_terminal(pid));

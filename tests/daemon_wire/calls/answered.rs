@@ -1,5 +1,5 @@
-//! Every call is answered, whatever one log entry decides about its request: the request may be
-//! queued and granted at once, or refused for a deadlock that it closed.
+//! The daemon answers every call. One log entry may queue a request and grant it at once, or refuse
+//! it because it completes a deadlock.
 
 use std::time::SystemTime;
 
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, Peer, call};
 
-/// How many processes each group has; the first of them owns nothing.
+/// How many processes each group has; the first one owns nothing.
 const OWNERS: usize = 5;
 
-/// This number of independent groups ask at the same time, so that the machine does not wait for
-/// one reply after the other.
+/// How many independent groups ask at the same time, so that the machine does not wait for one
+/// reply after another.
 const GROUPS: usize = 10;
 
 /// A request of one of the processes.
@@ -28,12 +28,12 @@ struct Wish {
     wait_ms: Option<u64>,
 }
 
-/// A request that was sent.
+/// A request that has been sent.
 struct Asked {
     tag: String,
     peer: Peer,
     owner: usize,
-    /// The token of its grant, or `None` if it was refused; `None` while it waits.
+    /// `Some(Some(token))` if granted, `Some(None)` if refused, `None` while it waits.
     answer: Option<Option<u64>>,
 }
 
@@ -53,7 +53,7 @@ fn wish(owner: usize, priority: i32, items: &[Value]) -> Wish {
     Wish { owner, items: items.into(), priority, wait_ms: None }
 }
 
-/// Requests whose last one makes one log entry queue it, then find that the waiter ahead waits for
+/// Requests of which the last makes one log entry queue it, find that the waiter ahead waits for
 /// its own session, and grant it.
 fn granted_as_soon_as_queued() -> [Wish; 6] {
     [
@@ -81,7 +81,7 @@ impl Scene {
         Self::of(1)
     }
 
-    /// With this number of groups of owners.
+    /// A scene with this number of groups of owners.
     fn of(groups: usize) -> Self {
         let daemon = Daemon::start();
         let owners = (0..groups * OWNERS).map(|_| Idler::start());
@@ -104,7 +104,7 @@ impl Scene {
         peer.send_more_with("Acquire", parameters, &self.owners[wish.owner].1);
     }
 
-    /// Sends a request on a connection of its own.
+    /// Sends a request on its own connection.
     #[track_caller]
     fn ask(&mut self, wish: &Wish) -> Asked {
         self.tags += 1;
@@ -114,8 +114,8 @@ impl Scene {
         Asked { tag, peer, owner: wish.owner, answer: None }
     }
 
-    /// Sends the requests in this order. Each client reads at once what its request waits for, or
-    /// what became of it.
+    /// Sends the requests in this order. Each client reads at once either what its request waits
+    /// for or its result.
     #[track_caller]
     fn ask_all(&mut self, wishes: &[Wish]) -> Vec<Asked> {
         let mut asked: Vec<Asked> = wishes.iter().map(|wish| self.ask(wish)).collect();
@@ -123,13 +123,13 @@ impl Scene {
         asked
     }
 
-    /// Whether any key is held or waited for.
+    /// Whether any key has a holder or a waiter.
     fn is_used(&mut self) -> bool {
         let status = self.control.call("Status", json!({}));
         status["keys"].as_array().is_some_and(|keys| !keys.is_empty())
     }
 
-    /// Releases every grant until no request waits: by then all calls are answered.
+    /// Releases every grant until no request waits. By then every call must have its answer.
     #[track_caller]
     fn let_all_go(&mut self, mut asked: Vec<Asked>) {
         while !asked.is_empty() {
@@ -163,7 +163,7 @@ impl Scene {
 }
 
 impl Asked {
-    /// Reads the next reply; none may be missing.
+    /// Reads the next reply, which must exist.
     #[track_caller]
     fn read_reply(&mut self) {
         let reply = self.peer.reply().expect("a reply");
@@ -205,7 +205,7 @@ impl Random {
         }
     }
 
-    /// Requests of one group, most of the time those of the original fault.
+    /// Requests of one group, mostly those that caused the original fault.
     fn wishes_of(&mut self, group: usize) -> Vec<Wish> {
         let mut wishes = granted_as_soon_as_queued().to_vec();
         if self.below(10) == 0 {
@@ -259,7 +259,7 @@ fn the_lock_stays_with_the_last_connection_that_asked_for_it() {
     again.read_reply();
     let token = again.answer.flatten().expect("it is held");
     drop(first.peer);
-    // The daemon sees the end of the first connection before this call.
+    // The daemon notices the end of the first connection before it reads this call.
     scene.control.call("Confirm", json!({ "tag": again.tag }));
     let status = scene.control.call("Status", json!({ "key": "a" }));
     let holders = status["keys"][0]["holders"].as_array().unwrap().clone();
@@ -280,7 +280,8 @@ fn a_grant_is_sent_although_part_of_it_was_released_before() {
     let stop = |signal| kill(Pid::from_raw(owner.pid().cast_signed()), signal).unwrap();
     stop(Signal::SIGSTOP);
     wait_until("it is stopped", || run_state(owner.pid()) == RunState::Stopped);
-    // The first release grants; the second one gives part of that grant back in the same turn.
+    // The first release causes a grant; the second one releases part of that grant in the same
+    // turn.
     let mut bytes = call("Release", json!({ "token": held }), json!({}));
     bytes.extend(call("Release", json!({ "key": "a", "owner_fd": 0 }), json!({})));
     let mut control = scene.daemon.connect();

@@ -1,4 +1,4 @@
-//! Closing a connection cancels its requests; a grant that the client has not read is released.
+//! Closing a connection cancels its requests, and releases a grant that the client has not read.
 
 use serde_json::json;
 
@@ -60,7 +60,7 @@ fn a_grant_that_the_client_did_not_read_is_released() {
     waiter.send("Acquire", mutex(2, "a"));
     daemon.until_use("a", 1, 1);
     drop(holder);
-    // The grant is in the waiter's receive buffer. The waiter closes without reading it, and its
+    // The grant is in the waiter's receive buffer. The waiter closes without reading it, but its
     // process lives on.
     daemon.until_use("a", 1, 0);
     drop(waiter);
@@ -91,7 +91,7 @@ fn a_client_that_becomes_its_command_gets_the_grant_and_then_a_closed_connection
     peer.call("Acquire", becoming(1, "a"));
     assert_eq!(peer.reply(), None, "its connection is closed");
     drop(peer);
-    // A client that does not read the grant holds the lock nevertheless, until its process ends.
+    // A client that does not read the grant still holds the lock until its process ends.
     let mut peer = daemon.connect();
     peer.send("Acquire", becoming(2, "b"));
     daemon.until_use("b", 1, 0);
@@ -99,8 +99,7 @@ fn a_client_that_becomes_its_command_gets_the_grant_and_then_a_closed_connection
     let mut other = daemon.connect();
     other.call("Acquire", try_mutex(3, "c"));
     assert_eq!((daemon.use_of("a"), daemon.use_of("b")), ((1, 0), (1, 0)));
-    // A client that asks again under the same tag, as after a lost connection, gets the grant
-    // again.
+    // A client that asks again with the same tag, as after a lost connection, gets the same grant.
     daemon.connect().call("Acquire", becoming(2, "b"));
     // The same for a client that had to wait.
     let holder = daemon.hold(4, "d");
@@ -111,7 +110,7 @@ fn a_client_that_becomes_its_command_gets_the_grant_and_then_a_closed_connection
     waiter.returned("Acquire");
     assert_eq!(waiter.reply(), None);
     assert_eq!(daemon.use_of("d"), (1, 0));
-    // The daemon serves calls that were sent along with the first, although it closes the
+    // The daemon serves the calls that arrived with the first one, although it closes the
     // connection.
     let mut bytes = call("Acquire", becoming(6, "e"), json!({}));
     bytes.extend(call("Release", json!({ "key": "e" }), json!({})));
@@ -144,7 +143,7 @@ fn a_provisional_grant_is_released_unless_the_client_confirms_it() {
     let mut other = daemon.connect();
     other.send("Acquire", try_mutex(3, "a"));
     assert_eq!(other.error().1["holders"][0]["pid"], idler.pid());
-    // The lock belongs to the process, and ends with it.
+    // The lock belongs to the process and ends with it.
     idler.kill();
     other.send("Acquire", try_mutex(4, "a"));
     other.returned("Acquire");
@@ -162,7 +161,7 @@ fn an_owner_that_ends_before_the_grant_gets_none() {
     idler.kill();
     assert_eq!(asker.error().0, "OwnerGone");
     daemon.until_use("a", 1, 0);
-    // The connection still works, although the process is gone.
+    // The connection still works although the process is gone.
     asker.send_with("Acquire", mutex_for(3, "b"), &pidfd);
     assert_eq!(asker.error().0, "OwnerGone");
     asker.call("Status", json!({}));

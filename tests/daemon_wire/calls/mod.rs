@@ -1,4 +1,5 @@
-//! Calls and their replies: order, cancellation, calls sent again, progress, and the interface description.
+//! Calls and their replies: order, cancellation, repeated calls, progress, and the interface
+//! description.
 
 mod answered;
 mod cancel;

@@ -1,4 +1,4 @@
-//! Replies come in the order of the calls, and waiters are granted in the order in which they came.
+//! Replies follow the order of the calls, and grants follow the order of the waiters.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn replies_come_in_the_order_of_the_calls_also_behind_a_call_that_waits() {
     assert!(peer.is_silent(), "what follows a call that waits is not answered before it");
     drop(holder);
     let token = peer.returned("Acquire")["token"].clone();
-    // The same process sent the release before it had the grant.
+    // The same process sent the release before it got the grant.
     assert_eq!(peer.returned("Release")["released"][0]["token"], token);
     peer.returned("org.varlink.service.GetInfo");
 }
@@ -52,8 +52,8 @@ fn a_pipeline_of_acquire_and_release_is_served_as_sent() {
 fn of_many_at_once_some_are_recorded_and_answered_before_the_others_are_served() {
     const MANY: u64 = 30;
     let mut daemon = Daemon::folder();
-    // The daemon ends after this many records, before it tells anything that was written with the
-    // last of them.
+    // The daemon ends after this many records, before it sends any reply that depends on the last
+    // of them.
     daemon.run(|command| {
         command.env("CANAL_FAULT", "journal:20");
     });
@@ -122,8 +122,8 @@ fn a_try_acquire_is_not_refused_at_once_for_a_holder_that_is_about_to_end() {
     daemon.run(|command| {
         command.env("CANAL_LOG", "debug");
     });
-    // While the kernel frees much memory, the process is neither alive nor dead. A machine that is quicker than this test
-    // proves nothing, so the test tries again with more memory.
+    // While the kernel frees much memory, the process is neither alive nor dead. A machine faster
+    // than this test proves nothing, so the test tries again with more memory.
     for tag in 0..10 {
         let mut holder = Idler::large((64 << 20) << (tag / 2));
         let mut asker = daemon.connect();

@@ -1,4 +1,4 @@
-//! What the daemon reports to clients that wait and clients that watch.
+//! The reports of the daemon to clients that wait and clients that watch.
 
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ fn a_process_with_several_holds_is_named_once_and_also_to_itself() {
     let named: Vec<_> =
         refused["holders"].as_array().unwrap().iter().map(|it| &it["pid"]).collect();
     assert_eq!(named, [&json!(std::process::id())]);
-    // Each request for slots by `per` and `buckets` counts, also of one process.
+    // Each request for slots by `per` and `buckets` counts separately, even of one process.
     let mut parameters = try_mutex(5, "b");
     parameters["items"] = json!([{ "key": "b", "per": 1, "buckets": 1 }]);
     holder.call("Acquire", parameters.clone());

@@ -1,4 +1,4 @@
-//! A client that asks again under the same tag continues its request, with the same daemon and with
+//! A client that asks again with the same tag continues its request, with the same daemon and with
 //! the next one.
 
 use canal::protocol::Status;
@@ -77,7 +77,7 @@ fn holds_and_waiters_outlive_a_killed_daemon() {
     daemon.run(|_| {});
     let key = daemon.key("a").unwrap();
     assert_eq!((key.held, key.waiting, key.holders[0].token), (1, 2, token));
-    // The second comes back first, but its place is still behind the first.
+    // The second client returns first, but its place is still behind the first client.
     let mut second = daemon.connect();
     second.send_with("Acquire", mutex_for(3, "a"), &idler.pidfd());
     let mut first = daemon.connect();
@@ -137,11 +137,11 @@ fn a_provisional_grant_is_kept_for_a_while_after_a_restart() {
 
 #[test]
 fn a_wait_ends_at_its_time_also_under_the_next_daemon() {
-    // With a longer wait if the machine is too slow to start the next daemon before it is over.
+    // Try a longer wait if the machine is too slow to start the next daemon within it.
     assert!((0..7).any(|doubled| waits_on(3000 << doubled)), "too slow, whatever the wait");
 }
 
-/// Whether there was another daemon within the wait, which then ended at its time.
+/// Whether another daemon started within the wait. Checks that the wait then ended on time.
 fn waits_on(wait_ms: u64) -> bool {
     let mut daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
@@ -155,7 +155,7 @@ fn waits_on(wait_ms: u64) -> bool {
     daemon.kill();
     daemon.run(|_| {});
     let mut waiter = daemon.connect();
-    // The daemon knows the request, so the new parameters do not count.
+    // The daemon knows the request, so it ignores the new parameters.
     parameters["wait_ms"] = 600_000.into();
     waiter.send("Acquire", parameters);
     if is_over() {
@@ -197,11 +197,11 @@ fn a_stopped_waiter_has_its_full_time_to_come_back_once_it_runs() {
     let reason = |daemon: &Daemon| daemon.key("a").unwrap().waiters[0].reason.clone();
     wait_until("it is seen to be stopped", || reason(&daemon).contains("stopped"));
     stops(nix::sys::signal::Signal::SIGCONT);
-    // It comes back in time.
+    // It returns in time.
     let mut asker = daemon.connect();
     asker.send_with("Acquire", mutex_for(2, "a"), &idler.pidfd());
     wait_until("it waits again", || reason(&daemon) == "1 of 1 slot is held");
-    // The next time it does not come back.
+    // The next time it does not return.
     stops(nix::sys::signal::Signal::SIGSTOP);
     daemon.kill();
     daemon.run(|_| {});

@@ -1,4 +1,4 @@
-//! The methods that every varlink service has, and the truth of the interface description.
+//! The methods of every varlink service, and the accuracy of the interface description.
 
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ fn every_method_and_many_errors_are_as_described() {
     let targets = peer.call("WouldKill", json!({ "key": "c", "waiters": true }));
     assert_eq!(targets["targets"].as_array().unwrap().len(), 2, "{targets}");
     let token = &targets["targets"][0]["token"];
-    // SIGCONT ends nothing.
+    // SIGCONT ends no process.
     let signalled = peer.call("Kill", json!({ "token": token, "signal": 18 }));
     assert_eq!(signalled, json!({ "pid": idler.pid() }));
     peer.call("EndedLeases", json!({}));

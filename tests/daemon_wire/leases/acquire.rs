@@ -1,4 +1,4 @@
-//! Asking for a lease: twice, without success, behind other waiters.
+//! Requests for a lease: repeated, without success, and behind other waiters.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn a_lease_waits_in_the_queue_and_is_withdrawn_with_its_connection() {
     let shown = daemon.key("a").unwrap();
     assert_eq!((shown.waiters[0].pid, shown.waiters[0].command.as_deref()), (0, Some("peer 2")));
     assert_eq!(shown.waiters[0].lease.as_ref().unwrap().left_ms, None);
-    // It waits, and cannot be renewed yet.
+    // It waits, so it cannot be renewed yet.
     let mut other = daemon.connect();
     for method in ["Renew", "Release"] {
         other.send(method, by_handle(2));
@@ -62,7 +62,7 @@ fn a_lease_with_impossible_parameters_is_refused() {
         peer.send("Acquire", parameters);
         assert_eq!(peer.error().0, "BadRequest");
     }
-    // A lease lives by its renewals, so its first TTL is bounded.
+    // A lease lives on its renewals, so its first TTL is bounded.
     let most = 30 * 24 * 3600 * 1000;
     peer.send("Acquire", lease(1, "a", most + 1));
     let (name, parameters) = peer.error();
@@ -76,7 +76,7 @@ fn a_lease_with_impossible_parameters_is_refused() {
     peer.send_with("Acquire", for_a_process, &idler.pidfd());
     assert_eq!(peer.error().0, "BadRequest");
     take(&daemon, 1, "a", SHORT_MS);
-    // One handle names one lease.
+    // One handle identifies one lease.
     let mut again = lease(2, "b", LONG_MS);
     again["lease"]["handle"] = handle(1).into();
     peer.send("Acquire", again);

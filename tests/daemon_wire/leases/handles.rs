@@ -1,4 +1,4 @@
-//! What a client can do with the handle of a lease, and that no other client learns it.
+//! Everything that a client can do with the handle of a lease, and that no other client learns it.
 
 use std::time::{Duration, Instant};
 
@@ -51,11 +51,11 @@ fn a_lease_that_is_not_renewed_ends_and_the_next_waiter_is_granted() {
 
 #[test]
 fn a_lease_that_is_renewed_lives_on() {
-    // With a longer TTL if the machine is too slow to renew within it.
+    // Try a longer TTL if the machine is too slow to renew within it.
     assert!((1..8).any(|doubled| lives_on(SHORT_MS << doubled)), "too slow, whatever the TTL");
 }
 
-/// Whether it was renewed in time, and then lived on.
+/// Whether it was renewed in time. Checks that it then lived on.
 fn lives_on(ttl_ms: u64) -> bool {
     let daemon = Daemon::start();
     let (begun, mut before) = (Instant::now(), Instant::now());
@@ -75,7 +75,7 @@ fn lives_on(ttl_ms: u64) -> bool {
         assert_eq!(reply["parameters"]["lease"]["renewals"], renewals, "{reply}");
         std::thread::sleep(ttl / 100);
     }
-    // It ends when the renewals stop.
+    // It ends after the renewals stop.
     daemon.until_use("a", 0, 0);
     true
 }
@@ -87,7 +87,7 @@ fn an_unknown_handle_is_an_error_and_changes_nothing() {
     let mut peer = daemon.connect();
     for method in ["Renew", "Release"] {
         assert!(lost(&mut peer, method, 2, "unknown").get("lost").is_none());
-        // The name under which the table knows the lease looks like a handle, but is none.
+        // The name of the lease in the table looks like a handle, but is none.
         let name = json!({ "handle": "a".repeat(32) });
         peer.send(method, name);
         assert_eq!(peer.error().0, "LeaseLost");
@@ -133,7 +133,7 @@ fn no_file_and_no_reply_of_the_daemon_contains_the_handle() {
     seen.extend(daemon.log().into_bytes());
     for name in ["journal.0", "journal.1", "state.json"] {
         let bytes = std::fs::read(daemon.path(name)).unwrap();
-        // The tag is the same number here, and not secret.
+        // Here the tag is the same number as the handle, and it is not secret.
         seen.extend(bytes);
     }
     let tag = format!("\"tag\":\"{}\"", handle(secret)).into_bytes();

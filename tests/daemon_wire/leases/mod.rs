@@ -1,4 +1,4 @@
-//! Leases over the wire: renewed and given back by their handle, ended when they are not.
+//! Leases over the wire: the handle renews and releases them, and they end without renewals.
 
 mod acquire;
 mod handles;
@@ -11,21 +11,21 @@ use crate::wire::peer::{Peer, mutex};
 
 /// Longer than any test takes.
 const LONG_MS: u64 = 600_000;
-/// The shortest that there is.
+/// The minimum.
 const SHORT_MS: u64 = 1000;
 
 pub(crate) fn handle(n: u128) -> String {
     format!("{n:032x}")
 }
 
-/// The parameters of an `Acquire` of a mutex as a lease; its handle has the number of its tag.
+/// The parameters of an `Acquire` of a mutex as a lease; its handle is the number of its tag.
 fn lease(tag: u128, key: &str, ttl_ms: u64) -> Value {
     let mut parameters = mutex(tag, key);
     parameters["lease"] = json!({ "handle": handle(tag), "ttl_ms": ttl_ms });
     parameters
 }
 
-/// Takes a lease, and confirms it.
+/// Acquires a lease and confirms it.
 #[track_caller]
 fn take(daemon: &Daemon, tag: u128, key: &str, ttl_ms: u64) -> Value {
     let mut asker = daemon.connect();

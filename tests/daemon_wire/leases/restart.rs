@@ -21,7 +21,7 @@ fn a_killed_daemon_loses_no_lease_and_gives_each_its_whole_ttl() {
     let killed = std::time::Instant::now();
     daemon.kill();
     daemon.run(|_| {});
-    // The whole TTL is left, except for the time of the restart.
+    // The whole TTL is left, minus the time of the restart.
     let now = left(&daemon, "b").left_ms.unwrap();
     let took = u64::try_from(killed.elapsed().as_millis()).unwrap() + 1;
     assert!(now + took >= LONG_MS, "{now} ms are left, {took} ms after the kill");
@@ -63,7 +63,7 @@ fn a_stopped_daemon_reads_pending_renewals_before_it_expires_leases() {
     assert!((0..7).any(|doubled| reads_pending(SHORT_MS << doubled)), "too slow, whatever the TTL");
 }
 
-/// Whether the daemon was stopped in time, and then read the renewal.
+/// Whether the daemon was stopped in time. Checks that it then read the renewal.
 fn reads_pending(ttl_ms: u64) -> bool {
     let daemon = Daemon::start();
     let asked = std::time::Instant::now();
@@ -80,7 +80,7 @@ fn reads_pending(ttl_ms: u64) -> bool {
         daemon.signal(Signal::SIGCONT);
         return false;
     }
-    // On a connection that the daemon has not accepted yet.
+    // The daemon has not accepted this connection yet.
     let mut newcomer = daemon.connect();
     newcomer.send("Renew", by_handle(1));
     let begun = std::time::Instant::now();
@@ -108,13 +108,13 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
         grants.push(asker.call("Acquire", item(tag, json!({ "key": "gpu", "slots": 4 }))));
         asker.call("Confirm", json!({ "tag": handle(tag) }));
     }
-    // Releases the middle one, so that the slots are not just the first ones.
+    // Release the middle one, so that the slots are not simply the first ones.
     asker.call("Release", by_handle(2));
     let idler = daemon.hold(9, "a-process");
     let before = daemon.key("gpu").unwrap();
     drop(asker);
     daemon.kill();
-    // What a reboot leaves: /tmp is empty, the state directory is not.
+    // Simulate a reboot: /tmp is empty, but the state directory is not.
     for name in ["journal.0", "journal.1"] {
         std::fs::remove_file(daemon.path(name)).unwrap();
     }
@@ -130,7 +130,7 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
     assert!(after.holders.iter().all(|it| it.lease.as_ref().unwrap().left_ms > Some(LONG_MS / 2)));
     let mut peer = daemon.connect();
     assert_eq!(peer.call("Renew", by_handle(3))["token"], grants[2]["token"]);
-    // New grants have larger tokens, and get the free slot between.
+    // New grants have larger tokens, and get the free slot in the middle.
     let newcomer = peer.call(
         "Acquire",
         json!({
@@ -141,7 +141,7 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
     assert!(newcomer["token"].as_u64() > grants[2]["token"].as_u64());
     peer.call("Release", by_handle(1));
     peer.call("Release", by_handle(3));
-    // A released lease does not come back.
+    // A released lease does not return.
     daemon.kill();
     for name in ["journal.0", "journal.1"] {
         std::fs::remove_file(daemon.path(name)).unwrap();
@@ -157,7 +157,7 @@ fn a_lease_is_granted_only_after_it_is_durable() {
     let (leases, elsewhere) = (daemon.path("leases.log"), daemon.path("elsewhere"));
     let stored = || String::from_utf8_lossy(&std::fs::read(&leases).unwrap()).into_owned();
     assert!(stored().contains("\"key\":\"a\""));
-    // A directory takes the file's place, so the daemon cannot write it again.
+    // A directory replaces the file, so the daemon cannot write it again.
     std::fs::rename(&leases, &elsewhere).unwrap();
     std::fs::create_dir(&leases).unwrap();
     let mut peer = daemon.connect();
@@ -191,7 +191,7 @@ fn leases_requested_at_once_are_made_durable_in_one_append() {
     wait_until("it is stopped", || run_state(daemon.pid()) == RunState::Stopped);
     for (n, asker) in askers.iter_mut().enumerate() {
         asker.send("Acquire", lease(10 + n as u128, &format!("k{n}"), LONG_MS));
-        // The reply to a later call comes after it.
+        // The reply to a later call follows it.
         asker.send("Status", json!({ "key": format!("k{n}") }));
     }
     daemon.signal(Signal::SIGCONT);

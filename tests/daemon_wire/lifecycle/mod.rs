@@ -1,4 +1,4 @@
-//! How a daemon starts and ends, and what it reads from the journal of the one before it.
+//! How a daemon starts and ends, and how it reads the journal of the previous daemon.
 
 mod recovery;
 mod reload;

@@ -1,5 +1,4 @@
-//! What a daemon does with a journal from another boot or namespace, with reused pids, or with
-//! damage.
+//! How a daemon handles a journal of another boot or namespace, with reused pids, or with damage.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -45,7 +44,7 @@ fn request(process: ProcessId, key: &str, wait: Wait) -> Change {
     }))
 }
 
-/// A journal in which a process holds `a`.
+/// Writes a journal in which a process holds `a`.
 fn write_journal(daemon: &Daemon, origin: &Origin, process: ProcessId) {
     write_changes(daemon, (origin, RULES_VERSION), [request(process, "a", Wait::No)], |_| {});
 }
@@ -77,7 +76,7 @@ fn process(pid: u32) -> ProcessId {
     ProcessId { pid, started: 1, inode: 0 }
 }
 
-/// Runs a daemon that cannot start; returns its output.
+/// Runs a daemon that cannot start. Returns its output.
 fn output_of(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.command().args(args).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
@@ -177,7 +176,7 @@ fn live_processes_of_another_pid_namespace_keep_their_locks() {
     let origin = Origin { pid_namespace: 7, ..Origin::read().unwrap() };
     write_journal(&daemon, &origin, process(1));
     let said = output_of(&daemon, &[]);
-    // The record says no inode, so nothing identifies its process here.
+    // The record contains no inode, so nothing identifies its process here.
     assert!(said.contains("names processes of another pid or time namespace"), "{said}");
     assert!(said.contains("nothing identifies them here: a (made up)"), "{said}");
     let hint = said.lines().nth(1).unwrap();

@@ -1,4 +1,4 @@
-//! Reading the configuration again while the daemon runs.
+//! Reloads of the configuration while the daemon runs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, Peer, mutex_for};
 
-/// A request for a key that states no size.
+/// A request for a key without a size.
 fn of_any_size(tag: u128, key: &str) -> Value {
     json!({ "tag": format!("{tag:032x}"), "items": [{ "key": key }], "command": "test" })
 }
 
-/// Asks for a key, without a size, for a process of its own.
+/// Asks for a key, without a size, for a new process.
 fn ask(daemon: &Daemon, tag: u128, key: &str) -> (Idler, Peer) {
     let (idler, mut peer) = (Idler::start(), daemon.connect());
     let mut parameters = of_any_size(tag, key);
@@ -27,14 +27,14 @@ fn configure(daemon: &Daemon, config: &str) {
     fs::write(daemon.path("canal.toml"), config).unwrap();
 }
 
-/// The names of the settings that a reload changed.
+/// Reloads the configuration. Returns the names of the changed settings.
 fn reload(daemon: &Daemon) -> Vec<String> {
     let reloaded = daemon.connect().call("Reload", json!({}));
     let changed = reloaded["changed"].as_array().unwrap().iter();
     changed.map(|change| change["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A setting in force.
+/// The current value of a setting.
 #[track_caller]
 fn setting(daemon: &Daemon, name: &str) -> Value {
     let found = daemon.connect().call("Configuration", json!({}));
@@ -211,7 +211,7 @@ fn a_holder_is_never_touched_by_a_smaller_size() {
     drop(idlers);
 }
 
-/// The threads of the daemon that read a configuration.
+/// The number of threads in the daemon that read a configuration.
 fn readers(daemon: &Daemon) -> usize {
     let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
     let names = threads.map(|it| fs::read_to_string(it.unwrap().path().join("comm")));
@@ -236,7 +236,7 @@ fn a_directory_service_that_does_not_answer_holds_nobody_up() {
     let mut gone = daemon.connect();
     gone.send("Reload", json!({}));
     drop(gone);
-    // The look-up takes an hour.
+    // The group look-up takes an hour.
     let idler = daemon.hold_with(1, json!([{ "key": "y" }]));
     for peer in &mut peers {
         let (name, parameters) = peer.error();
@@ -249,7 +249,7 @@ fn a_directory_service_that_does_not_answer_holds_nobody_up() {
     assert!(found["broken"].as_str().unwrap().contains("could not be looked up"), "{found}");
     assert_eq!(readers(&daemon), 1, "one thread, however often somebody asks");
     assert_eq!(daemon.key("x").map(|key| key.stored), None, "nothing has changed");
-    // What names no group needs no look-up.
+    // A configuration that names no group needs no look-up.
     configure(&daemon, "[keys.x]\nslots = 2\n");
     assert_eq!(reload(&daemon), ["keys.x"]);
     drop(idler);

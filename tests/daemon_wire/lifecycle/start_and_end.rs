@@ -27,12 +27,12 @@ fn sighup_is_ignored_and_sigterm_keeps_the_holds() {
 
 #[test]
 fn the_daemon_ends_when_idle_and_not_while_a_lock_is_held() {
-    // With a longer time if the machine is too slow to hold something before it is over.
+    // Try a longer time if the machine is too slow to hold something within it.
     assert!((0..7).any(|doubled| ends_when_idle(1 << doubled)), "too slow, whatever the time");
 }
 
-/// Whether a process held something before the idle time was over; the daemon then ended after that
-/// hold.
+/// Whether a process held something before the idle time was over. Checks that the daemon then
+/// ended after that hold.
 fn ends_when_idle(seconds: u64) -> bool {
     let mut daemon = Daemon::folder();
     let begun = std::time::Instant::now();
@@ -106,14 +106,14 @@ fn files_removed_under_the_daemon_are_recreated() {
     let mut daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
     for _ in 0..3 {
-        // The daemon may recreate files while they are removed.
+        // The daemon may recreate files during the removal.
         wait_until("the folder was removed", || fs::remove_dir_all(daemon.path("")).is_ok());
         wait_until("it is reached again", || {
             daemon.try_connect().is_some_and(|mut peer| peer.ask("Status", json!({})).is_some())
         });
         assert_eq!(daemon.use_of("a"), (1, 0));
     }
-    // The new lock keeps a second daemon out, as the old one did.
+    // The new lock keeps a second daemon out, like the old one.
     let second = daemon.command().output().unwrap();
     assert_eq!(second.status.code(), Some(125));
     daemon.kill();
@@ -147,7 +147,7 @@ fn the_daemon_works_on_an_older_kernel() {
 fn the_log_of_a_daemon_started_on_demand_is_bounded() {
     let mut daemon = Daemon::folder();
     let (log, before) = (daemon.path("daemon.log"), daemon.path("daemon.log.1"));
-    // The log of the daemon before it.
+    // The log of the previous daemon.
     fs::write(&log, b"x".repeat(1_000_000)).unwrap();
     daemon.run(|command| {
         command.arg("--on-demand").env("CANAL_LOG", "debug");
@@ -183,7 +183,7 @@ fn a_log_that_cannot_be_written_does_not_end_the_daemon() {
         "{notes:?}"
     );
     daemon.kill();
-    // A log that no process reads does not end the daemon either.
+    // A log without a reader does not end the daemon either.
     let (read_end, write_end) = std::io::pipe().unwrap();
     daemon.run(|command| {
         command.arg("-vv").stderr(write_end);

@@ -1,4 +1,4 @@
-//! Users take turns: however much one user asks, the daemon serves the calls of others among them.
+//! Users take turns: however much one user asks, the daemon serves other users' calls in between.
 //!
 //! Other users are processes of this program that run one ignored test under their uid.
 #![expect(clippy::print_stdout, reason = "other users tell the test by their output")]
@@ -20,19 +20,19 @@ use crate::isolation::for_every_user;
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Peer, call, mutex};
 
-/// How many calls of a connection the daemon serves before those of the next one; the same number
-/// as in the daemon.
+/// How many calls of a connection the daemon serves before it turns to the next connection. The
+/// daemon uses the same number.
 const CALLS_AHEAD_MAX: usize = 256;
 
 /// How many connections the flooding user has.
 const FLOODING: usize = 40;
 
-/// The flooding user, and a user with a larger uid: the daemon serves users in the order of their
-/// uids.
+/// The flooding user, and a user with a larger uid, because the daemon serves users in the order of
+/// their uids.
 const FLOODER: u32 = 12345;
 const BYSTANDER: u32 = 54321;
 
-/// The variable that says what the other user does.
+/// The variable that names the part of the other user.
 const ROLE: &str = "TEST_FAIR_ROLE";
 
 /// A process of another user.
@@ -54,7 +54,7 @@ impl Other {
         Self { child, stdin, stdout }
     }
 
-    /// Waits until the process prints `what`, and returns the rest of that line.
+    /// Waits until the process prints `what`. Returns the rest of that line.
     #[track_caller]
     fn until(&mut self, what: &str) -> String {
         for line in self.stdout.by_ref().lines() {
@@ -78,7 +78,7 @@ impl Drop for Other {
     }
 }
 
-/// A daemon that other users can reach; `None` if this user cannot become another one.
+/// A daemon that other users can reach; `None` if this user cannot become another user.
 fn shared() -> Option<Daemon> {
     if !nix::unistd::geteuid().is_root() {
         crate::isolation::skipped("only root can ask as other users");
@@ -98,8 +98,8 @@ fn token(granted: &Value) -> u64 {
     granted["token"].as_u64().unwrap()
 }
 
-/// The daemon is stopped while all users call, so that it finds all calls at once. The tokens show
-/// in which order it granted them.
+/// The daemon is stopped while all users call, so it finds all calls at once. The tokens show the
+/// order of its grants.
 #[test]
 fn calls_of_other_users_wait_for_at_most_one_connection_of_a_flooding_user() {
     const OTHERS: usize = 10;
@@ -154,13 +154,13 @@ fn a_flooding_user_does_not_keep_other_users_from_being_answered() {
         daemon.connect().call("Status", json!({ "key": "other" }));
     }
     assert_eq!(bystander.until("answered"), "50");
-    // The flood went on all the time.
+    // The flood never stopped.
     flooder.go_on();
     let (before, after) = (flooder.until("so far"), flooder.until("later"));
     assert_ne!(before, after);
 }
 
-/// The part of the other user. This is not a test by itself.
+/// Plays the part of the other user. This is not a separate test.
 #[test]
 #[ignore = "the part of another user in the tests above, which start it"]
 fn as_another_user() {
@@ -192,7 +192,7 @@ fn queue(socket: &Path, connections: usize, calls: usize) {
         let tag = |at: usize| u128::from(uid.as_raw()) << 64 | (n << 32 | at) as u128;
         let acquire = |at| call("Acquire", mutex(tag(at), &format!("{uid}/{n}")), json!({}));
         let bytes: Vec<u8> = (0..calls).flat_map(acquire).collect();
-        // The daemon accepts no more than a socket holds.
+        // The daemon accepts only as many as a socket can queue.
         assert!(
             peer.send_until_full(&bytes) >= bytes.len().min(CALLS_AHEAD_MAX * bytes.len() / calls)
         );
@@ -202,7 +202,7 @@ fn queue(socket: &Path, connections: usize, calls: usize) {
     wait_for_a_line();
 }
 
-/// Calls on many connections without end.
+/// Calls endlessly on many connections.
 fn flood(socket: &Path) {
     let answers = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -238,7 +238,7 @@ fn flood(socket: &Path) {
     });
 }
 
-/// Calls again and again, each time after the reply.
+/// Calls repeatedly, each time after the reply.
 fn ask(socket: &Path) {
     let mut peer = Peer::connect(socket).unwrap();
     for tag in 0..50 {

@@ -1,5 +1,5 @@
-//! A flood by one user delays other users only for a bounded time, and takes a bounded amount of
-//! memory.
+//! A flood by one user delays other users only for a bounded time, and takes only a bounded amount
+//! of memory.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -15,10 +15,10 @@ fn geteuid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Runs `flood` in several threads, again and again, until `meanwhile` returns.
+/// Runs `flood` repeatedly in several threads until `meanwhile` returns.
 fn flooded(threads: usize, flood: impl Fn() + Sync, meanwhile: impl FnOnce()) {
     let over = AtomicBool::new(false);
-    /// Ends the flood also if `meanwhile` panics: the scope waits for its threads.
+    /// Ends the flood even if `meanwhile` panics, because the scope waits for its threads.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -64,7 +64,7 @@ fn a_flood_of_connections_to_the_abstract_socket_delays_no_client() {
     });
 }
 
-/// An `Acquire` of a lease of `hot` and many long keys besides.
+/// An `Acquire` of a lease of `hot` and many other long keys.
 fn long_lease(tag: usize) -> serde_json::Value {
     let mut parameters = mutex(tag as u128, "");
     let key = |n: usize| json!({ "key": format!("{tag}/{n}/{}", "x".repeat(900)), "slots": 1 });
@@ -105,7 +105,7 @@ fn unread_reports_take_little_memory_and_delay_no_client() {
         other.call("Acquire", mutex(tag, "free"));
         other.call("Release", json!({ "key": "free" }));
     }
-    // A peer that reads nothing is disconnected, so that the next one gets its turn.
+    // The daemon disconnects a peer that reads nothing, so the next one gets its turn.
     wait_until("some of them are closed", || deaf.iter().filter(|it| it.was_closed()).count() > 1);
     other.call("Acquire", mutex(2000, "free"));
     let more = peak(&daemon) - before;

@@ -1,4 +1,4 @@
-//! What is too much is refused, and every user has a fair share.
+//! The daemon refuses excessive requests, and every user gets a fair share.
 
 mod fairness;
 mod floods;

@@ -1,5 +1,5 @@
-//! What exceeds a limit is refused with an error that names the limit, and disturbs no other
-//! client.
+//! The daemon refuses what exceeds a limit, with an error that names the limit, and disturbs no
+//! other client.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -10,11 +10,11 @@ use serde_json::json;
 use crate::wire::daemon::{BOUND, Daemon, peak, wait_until};
 use crate::wire::peer::{Idler, Peer, call, mutex, mutex_for};
 
-/// How many calls a client may send before the reply to an earlier one; the same number as in the
-/// daemon.
+/// How many calls a client may send before the reply to an earlier one. The daemon uses the same
+/// number.
 const CALLS_AHEAD_MAX: usize = 256;
 
-/// The most bytes of a call; the same number as in the daemon.
+/// The maximum size of a call in bytes. The daemon uses the same number.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 #[test]
@@ -147,9 +147,9 @@ fn a_peer_that_does_not_read_gets_no_more_and_delays_no_client() {
     assert!(begun.elapsed() < BOUND);
     let first = deaf.reply().unwrap().to_string().len();
     let more = peak(&daemon) - before;
-    // Pages that the allocator and the kernel add count too, so the bound is far from that of one reply.
+    // Pages of the allocator and the kernel count too, so the bound is much larger than one reply.
     assert!(more < 40 * first, "{more} bytes more for 100 replies of {first} bytes");
-    // When the peer reads at last, it gets whole replies to everything that it sent.
+    // When the peer finally reads, it gets a complete reply to everything that it sent.
     for _ in 1..sent / one.len() {
         assert!(deaf.reply().is_some_and(|reply| reply.get("error").is_none()));
     }
@@ -160,7 +160,7 @@ fn a_peer_that_does_not_read_gets_no_more_and_delays_no_client() {
 fn connections_over_the_limit_are_refused_and_the_others_go_on() {
     let daemon = Daemon::configured("[limits]\nconnections = 3\n");
     let mut peers = Vec::new();
-    // The daemon may not yet have closed the connections that tested whether it answers.
+    // The daemon may not have closed the connections of the start-up check yet.
     wait_until("three are there", || {
         let mut peer = daemon.connect();
         let reply = peer.ask("Status", json!({}));
@@ -195,7 +195,7 @@ fn too_many_waiting_requests_of_a_user_are_refused() {
     let mut late = daemon.connect();
     late.send("Acquire", mutex(5, "a"));
     assert_eq!(late.error().0, "TooManyWaiters");
-    // A place that becomes free can be taken.
+    // A place that becomes free is available again.
     drop(waiters.pop());
     daemon.until_use("a", 1, 1);
     late.send("Acquire", mutex(6, "a"));
@@ -206,8 +206,8 @@ fn too_many_waiting_requests_of_a_user_are_refused() {
 fn running_out_of_descriptors_refuses_new_clients_and_ends_none() {
     let mut daemon = Daemon::folder();
     daemon.adopt(under(&daemon, "ulimit -n 80").spawn().unwrap());
-    // Each waiter takes three: the connection, the owner's pidfd that came with the call, and one
-    // for its frame.
+    // Each waiter takes three descriptors: the connection, the owner's pidfd that came with the
+    // call, and one for its frame.
     let idlers: Vec<Idler> = (0..60).map(|_| Idler::start()).collect();
     let mut peers = Vec::new();
     let mut refused = 0;
@@ -307,8 +307,8 @@ fn under(daemon: &Daemon, limit: &str) -> Command {
     command
 }
 
-/// How many connections the daemon has open. Two more sockets are its own: the one on which it
-/// listens and the one that keeps a second daemon out.
+/// How many connections the daemon has open. It has two more sockets: the one on which it listens
+/// and the one that keeps a second daemon out.
 fn connections(daemon: &Daemon) -> usize {
     let links = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
     let links = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
@@ -316,7 +316,7 @@ fn connections(daemon: &Daemon) -> usize {
     sockets.checked_sub(2).expect("the daemon listens")
 }
 
-/// Calls with random changes: bytes changed, cut out, duplicated, cut off.
+/// The random changes modify, cut out, duplicate or cut off bytes of calls.
 #[test]
 fn randomly_changed_calls_neither_end_the_daemon_nor_leave_holds() {
     let daemon = Daemon::start();
@@ -363,11 +363,12 @@ fn randomly_changed_calls_neither_end_the_daemon_nor_leave_holds() {
             while peer.reply().is_some() {}
         }
     }
-    // Until then a later release could overtake an earlier call: releases go first in a turn.
-    // The daemon answers this one when it has accepted all connections before it.
+    // Wait for this reply, because the daemon sends it after it has accepted all earlier
+    // connections. Before that, a later release could overtake an earlier call: releases go first
+    // in a turn.
     let _ = daemon.status();
     wait_until("every connection is closed", || connections(&daemon) == 0);
-    // Some changed calls were still valid, and this process owns what they acquired.
+    // Some changed calls were still valid, and this process owns the locks that they acquired.
     let _ = daemon.connect().ask("Release", json!({ "all": true }));
     wait_until("nothing is left", || {
         daemon.status().keys.iter().all(|key| key.held + key.waiting == 0)

@@ -1,4 +1,4 @@
-//! A deadlock is found at once, and reported with every session in it.
+//! The daemon finds a deadlock at once, and reports it with every session in it.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::locks::read_write::{ask, give, request, write};
 use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, Peer};
 
-/// The refusal for a deadlock of this many sessions.
+/// Reads the refusal for a deadlock.
 #[track_caller]
 fn deadlock(peer: &mut Peer, message: &str) -> Value {
     let (name, failure) = peer.error();
@@ -56,7 +56,7 @@ fn the_youngest_is_refused_even_if_it_already_waits() {
     for (tag, (session, key)) in (1..).zip(sessions.iter().zip(keys)) {
         give(&daemon, session, tag, write(key));
     }
-    // The youngest waits first, and the oldest closes the cycle.
+    // The youngest waits first, and the oldest completes the deadlock.
     let mut youngest = ask(&daemon, &sessions[2], request(4, write("a")));
     daemon.until_use("a", 0, 1);
     let mut second = ask(&daemon, &sessions[1], request(5, write("c")));

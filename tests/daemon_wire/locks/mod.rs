@@ -1,4 +1,4 @@
-//! Which request is granted and which is refused, as a peer is told.
+//! Tests which request the daemon grants and which it refuses, as a peer sees it.
 
 mod deadlock;
 mod nested;

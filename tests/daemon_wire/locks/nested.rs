@@ -1,4 +1,4 @@
-//! A frame that a message names encloses its sender only if the kernel confirms it.
+//! A frame named in a message encloses its sender only if the kernel confirms it.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, mutex, mutex_for, try_mutex};
 
-/// A shell with a child, or several. Dropping it ends all of them.
+/// A shell with one or more children. Dropping it ends all of them.
 struct Family {
     shell: Child,
     child: u32,
@@ -73,7 +73,7 @@ fn a_descendant_of_the_named_frame_is_nested_in_its_session() {
     let inner = granted_to(&daemon, idler.pid(), &outer["frame"], 2, "b");
     assert_eq!(inner["session"], outer["session"]);
     assert_ne!(inner["frame"], outer["frame"]);
-    // Re-entrant: an enclosing frame holds it.
+    // Re-entrant, because an enclosing frame holds it.
     granted_to(&daemon, idler.pid(), &outer["frame"], 3, "a");
     assert_eq!(daemon.use_of("a"), (1, 0));
 }
@@ -120,8 +120,8 @@ fn the_innermost_frame_among_the_ancestors_encloses() {
     let outer = daemon.connect().call("Acquire", mutex(1, "a"));
     let family = Family::start();
     let shell = granted_to(&daemon, family.shell.id(), &outer["frame"], 2, "b");
-    // It names the outermost frame, but is inside the shell's frame all the same: what the shell
-    // holds does not block it.
+    // It names the outermost frame, but is inside the shell's frame anyway: the shell's holds do
+    // not block it.
     let child = granted_to(&daemon, family.child, &outer["frame"], 3, "b");
     assert_eq!([&shell["session"], &child["session"]], [&outer["session"]; 2]);
     assert_eq!(daemon.use_of("b"), (1, 0));
@@ -140,7 +140,7 @@ fn a_process_that_outlives_its_frame_is_no_longer_inside_it() {
     daemon.until_use("c", 0, 0);
     let left = granted_to(&daemon, other.child, &gone["frame"], 4, "d");
     assert_ne!(left["session"], gone["session"]);
-    // Nor does the child of the first shell keep anything that is not its own.
+    // The child of the first shell keeps only its own hold.
     family.kill_shell();
     daemon.until_use("a", 0, 0);
     assert_eq!(daemon.key("b").unwrap().holders[0].session, inner["session"]);

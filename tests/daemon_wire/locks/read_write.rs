@@ -1,11 +1,11 @@
-//! Locks for reading and writing on a tree of keys.
+//! Read and write locks on a tree of keys.
 
 use serde_json::{Value, json};
 
 use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, Peer, mutex_for};
 
-/// The parameters of an `Acquire` for the process whose pidfd comes with the call.
+/// The parameters of an `Acquire` for the process whose pidfd accompanies the call.
 pub(crate) fn request(tag: u128, items: Value) -> Value {
     let mut parameters = mutex_for(tag, "");
     parameters["items"] = items;
@@ -28,7 +28,7 @@ pub(crate) fn ask(daemon: &Daemon, owner: &Idler, parameters: Value) -> Peer {
     peer
 }
 
-/// Has a process hold items in addition to what it holds.
+/// Makes a process hold items in addition to its other holds.
 #[track_caller]
 pub(crate) fn give(daemon: &Daemon, owner: &Idler, tag: u128, items: Value) -> Value {
     let mut peer = ask(daemon, owner, request(tag, items));
@@ -150,7 +150,7 @@ fn reads_and_writes_outlive_a_killed_daemon() {
         ),
     );
     daemon.until_use("a", 0, 1);
-    // Asking again gets the same grant.
+    // A repeated request gets the same grant.
     let again = give(&daemon, &writer, 2, write("b/x"));
     assert_eq!(again, grant);
     drop(reader);

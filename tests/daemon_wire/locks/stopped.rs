@@ -1,5 +1,5 @@
-//! A waiter whose process is stopped keeps its place and blocks no other request, also where it
-//! would not fit anyway.
+//! A waiter whose process is stopped keeps its place and blocks no other request, even if it would
+//! not fit anyway.
 
 use canal::sys::process::{RunState, run_state};
 use nix::sys::signal::{Signal, kill};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, Peer};
 
-/// Two of three slots are held, and a waiter wants all three.
+/// Two of three slots are held, and a waiter asks for all three.
 struct Scene {
     daemon: Daemon,
     holder: Idler,
@@ -79,7 +79,7 @@ fn a_try_acquire_passes_a_waiter_that_is_stopped_before_it_has_come_back() {
     peer.returned("Acquire");
     assert_eq!(scene.daemon.use_of("a"), (3, 1), "the stopped one keeps its place");
     scene.go_on();
-    // It comes back to its place.
+    // It returns to its place.
     let mut waiter = scene.daemon.connect();
     waiter.send_with("Acquire", slots(2, 3), &scene.large.pidfd());
     drop((scene.holder, idler));

@@ -7,7 +7,7 @@ use crate::locks::read_write::{ask, give, request, write};
 use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, Peer, mutex_for};
 
-/// Has another process wait for a key.
+/// Makes another process wait for a key.
 #[track_caller]
 fn wait_for(daemon: &Daemon, tag: u128, key: &str) -> (Idler, Peer) {
     let (held, waiting) = daemon.use_of(key);
@@ -89,7 +89,7 @@ fn a_wait_inside_a_frame_blocks_the_waiters_for_that_frame() {
     let told = waits(&daemon, "Why", json!({ "pid": first.pid() }));
     let pids: Vec<_> = told.waits.iter().map(|wait| wait.waiter.pid).collect();
     assert_eq!(pids, [first.pid(), inner.pid()]);
-    // Asked about the outer process, the daemon reports the wait of the inner one.
+    // For the outer process, the daemon reports the wait of the inner one.
     let told = waits(&daemon, "Why", json!({ "pid": std::process::id() }));
     assert_eq!(told.waits[0].waiter.pid, inner.pid());
 }

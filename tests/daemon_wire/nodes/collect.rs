@@ -23,10 +23,10 @@ fn a_part_that_is_not_confirmed_ends_with_its_connection_and_is_on_no_disk() {
     assert!(shown.collecting && !shown.spare);
     assert_eq!((shown.need, shown.held, shown.nodes.len()), (2, None, 2));
     assert_eq!(shown.run.to_string(), hex(1001));
-    // It is confirmed with a token only.
+    // It needs a token to be confirmed.
     let (name, _) = failed(&mut daemon.connect(), "Confirm", json!({ "tag": hex(1) }));
     assert_eq!(name, "BadRequest");
-    // It cannot be renewed: whoever has its handle must not count on it.
+    // It cannot be renewed, so the owner of its handle must not rely on it.
     let (name, _) = failed(&mut daemon.connect(), "Renew", json!({ "handle": hex(1) }));
     assert_eq!(name, "LeaseLost");
     assert_eq!(daemon.key("a").unwrap().holders[0].lease.as_ref().unwrap().left_ms, None);
@@ -74,13 +74,13 @@ fn a_part_that_is_not_confirmed_ends_with_the_daemon() {
     assert_eq!(daemon.use_of("a"), (0, 0));
     let mut peer = daemon.connect();
     assert_eq!(failed(&mut peer, CONFIRM_AT, confirm(1, token + 1)).0, "Gone");
-    // It can be asked for anew under the same names.
+    // A client can ask for it again with the same tag and handle.
     let again = peer.call(COLLECT, part(&daemon, 1, "a"))["token"].as_u64().unwrap();
     assert!(again > token);
     peer.call(CONFIRM_AT, confirm(1, again + 1));
 }
 
-/// Longer than the kernel's clock ticks, by which connections are older or newer.
+/// Longer than the tick of the kernel's clock, which orders connections by age.
 const NEWER_AFTER: Duration = Duration::from_millis(30);
 
 #[test]
@@ -95,7 +95,7 @@ fn a_part_that_is_asked_for_again_depends_on_the_newest_connection() {
     new.send_more(COLLECT, part(&daemon, 1, "a"));
     new.progress();
     assert_eq!(old.error().0, "Gone");
-    // What was sent before its client lost it comes late.
+    // A call on the old connection arrives after its client has opened a newer one.
     assert_eq!(failed(&mut old, COLLECT, part(&daemon, 1, "a")).0, "Gone");
     drop(old);
     assert_eq!(daemon.use_of("a"), (1, 1));
@@ -141,7 +141,7 @@ fn a_part_that_is_not_confirmed_ends_when_nothing_is_heard_of_its_client_for_its
     let (mut silent, mut heard) = (daemon.connect(), daemon.connect());
     silent.call(COLLECT, short(1, "a"));
     let token = heard.call(COLLECT, short(2, "b"))["token"].as_u64().unwrap();
-    // For longer than a TTL altogether.
+    // Longer than a TTL in total.
     for tag in [3, 4] {
         wait_until("the silent one is closed", || {
             heard.call("io.canal.Nodes.Identify", json!({}));
@@ -194,12 +194,12 @@ fn a_part_under_another_has_the_locks_of_that_one() {
     let grant = peer.call(COLLECT, inner(2, 1));
     let sessions = |key: &str| daemon.key(key).unwrap().holders[0].session.clone();
     assert_eq!(sessions("db"), sessions("db/x"));
-    // Others are kept out.
+    // A request from outside the outer frame is refused.
     let mut stranger = inner(3, 1);
     stranger.as_object_mut().unwrap().remove("under");
     assert_eq!(failed(&mut peer, COLLECT, stranger).0, "Refused");
     peer.call(CONFIRM_AT, confirm(2, grant["token"].as_u64().unwrap() + 1));
-    // The outer one is gone for its client, though its frame is not.
+    // Its client has released the outer one, although the frame remains.
     peer.call("Release", json!({ "handle": hex(1) }));
     let (name, said) = failed(&mut peer, "Renew", json!({ "handle": hex(1) }));
     assert_eq!((name.as_str(), &said["reason"]), ("LeaseLost", &json!("released")));
@@ -234,7 +234,7 @@ fn wrong_requests_are_refused_and_leave_nothing() {
     ] {
         assert_eq!(failed(&mut peer, COLLECT, ask(name, value)).0, "InvalidParameter", "{name}");
     }
-    // A confirmed part is not asked for again.
+    // A client must not ask again for a confirmed part.
     take(&daemon, 1, "a");
     assert_eq!(failed(&mut peer, COLLECT, part(&daemon, 1, "a")).0, "BadRequest");
     peer.call("Acquire", mutex(7, "b"));

@@ -13,7 +13,7 @@ fn a_confirmed_part_has_its_token_and_the_next_is_larger_over_restart_and_reboot
     let mut daemon = node();
     let mut peer = daemon.connect();
     let token = peer.call(COLLECT, part(&daemon, 1, "a"))["token"].as_u64().unwrap();
-    // Another node gave a much larger one.
+    // Another node assigned a much larger one.
     let given = token + 1_000_000;
     for _ in 0..2 {
         assert_eq!(peer.call(CONFIRM_AT, confirm(1, given)), json!({ "token": given }));
@@ -37,7 +37,7 @@ fn a_confirmed_part_has_its_token_and_the_next_is_larger_over_restart_and_reboot
         assert_eq!((&renewed["token"], &renewed["keys"]), (&json!(given), &json!(["a"])));
         peer.send("Acquire", try_mutex(9, "a"));
         assert_eq!(peer.error().0, "Refused");
-        // Confirmed again with the same token, the answer is the same.
+        // Confirming it again with the same token returns the same answer.
         assert_eq!(peer.call(CONFIRM_AT, confirm(1, given)), json!({ "token": given }));
         let token = peer.call("Acquire", mutex(tag, "c"))["token"].as_u64().unwrap();
         assert!(token > before, "{token} after {before}");
@@ -76,12 +76,12 @@ fn a_token_that_is_taken_too_small_or_too_large_is_refused_and_the_part_stays() 
     for wrong in [0, token - 1, (1 << 52) + 1, u64::MAX >> 1] {
         assert_eq!(failed(&mut peer, CONFIRM_AT, confirm(1, wrong)).0, "BadRequest", "{wrong}");
     }
-    // The wrong handle.
+    // A wrong handle.
     let wrong = json!({ "tag": hex(1), "handle": hex(2), "token": token });
     assert_eq!(failed(&mut peer, CONFIRM_AT, wrong).0, "Gone");
     assert!(daemon.key("a").unwrap().holders[0].over_nodes.as_ref().unwrap().collecting);
     peer.call(CONFIRM_AT, confirm(1, other + 1));
-    // It was this connection's only as long as it was not confirmed.
+    // The part of `a` depended on this connection only until it was confirmed.
     peer.call(COLLECT, part(&daemon, 3, "c"));
     drop(peer);
     daemon.until_use("c", 0, 0);
@@ -93,7 +93,7 @@ fn no_token_is_so_large_that_later_parts_have_none() {
     let daemon = node();
     let mut peer = daemon.connect();
     let token = peer.call(COLLECT, part(&daemon, 1, "a"))["token"].as_u64().unwrap();
-    // All numbers that there are, and two years by the clock.
+    // The whole range of tokens, and two years by the clock.
     for ahead in [(1 << 52) - token, 2 * 366 * 24 * 60 * 60 * (1 << 20)] {
         let (name, said) = failed(&mut peer, CONFIRM_AT, confirm(1, token + ahead));
         assert_eq!(name, "BadRequest");
@@ -101,10 +101,10 @@ fn no_token_is_so_large_that_later_parts_have_none() {
         assert!(message.contains("more than a year ahead of the clock"), "{message}");
         assert!(said["hint"].as_str().unwrap().contains("`date`"), "{said}");
     }
-    // The clocks of two nodes may differ by some months.
+    // The clocks of two nodes may differ by several months.
     let given = token + 300 * 24 * 60 * 60 * (1 << 20);
     assert_eq!(peer.call(CONFIRM_AT, confirm(1, given)), json!({ "token": given }));
-    // From there on this node's own tokens are good, and so is each repetition.
+    // Afterwards this node's own tokens are large enough, and each repetition succeeds.
     assert_eq!(peer.call(CONFIRM_AT, confirm(1, given)), json!({ "token": given }));
     assert!(take(&daemon, 2, "b") > given);
 }
@@ -147,7 +147,7 @@ fn a_part_is_confirmed_only_if_its_lease_is_durable() {
     let (leases, elsewhere) = (daemon.path("leases.log"), daemon.path("elsewhere"));
     let mut peer = daemon.connect();
     let token = peer.call(COLLECT, part(&daemon, 1, "a"))["token"].as_u64().unwrap();
-    // A directory takes the file's place, so the daemon cannot write it again.
+    // A directory replaces the file, so the daemon cannot write it again.
     std::fs::rename(&leases, &elsewhere).unwrap();
     std::fs::create_dir(&leases).unwrap();
     assert_eq!(failed(&mut peer, CONFIRM_AT, confirm(1, token + 1)).0, "DiskFull");

@@ -1,4 +1,4 @@
-//! Which node a daemon is, when it is one, and what a restricted connection may do.
+//! A daemon's identity as a node, when it acts as one, and what a restricted connection may do.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -39,9 +39,9 @@ fn a_node_with_a_new_state_grants_nothing_over_nodes_for_the_longest_ttl() {
     let (name, parameters) = failed(&mut peer, COLLECT, asked.clone());
     assert_eq!(name, "NotYet");
     assert!(parameters["left_ms"].as_u64().is_some_and(|left| left <= 10_000), "{parameters}");
-    // What is asked of it alone is not concerned.
+    // This does not concern requests to this daemon alone.
     peer.call("Acquire", crate::wire::peer::mutex(2, "a-process"));
-    // A restart does not make it forget that it knows nothing.
+    // The restart does not make it forget that it lacks its earlier grants.
     daemon.kill();
     daemon.run(|_| {});
     assert_eq!(failed(&mut daemon.connect(), COLLECT, asked.clone()).0, "NotYet");
@@ -50,12 +50,12 @@ fn a_node_with_a_new_state_grants_nothing_over_nodes_for_the_longest_ttl() {
     });
     daemon.connect().call(COLLECT, asked.clone());
     wait_until("it notes that", || daemon.path("leases.log").exists());
-    // And from then on it grants at once, also after a reboot.
+    // From then on it grants at once, even after a reboot.
     daemon.kill();
     super::forget_the_journal(&daemon);
     daemon.run(|_| {});
     daemon.connect().call(COLLECT, asked.clone());
-    // But not when what it granted is lost.
+    // But not after it has lost its grants.
     daemon.kill();
     super::forget_the_journal(&daemon);
     std::fs::remove_file(daemon.path("leases.log")).unwrap();
@@ -136,7 +136,7 @@ fn a_restricted_connection_does_leases_over_nodes_under_its_keys_and_nothing_els
     peer.call("Renew", json!({ "handle": hex(1) }));
     peer.call("io.canal.Nodes.Report", json!({ "handle": hex(1), "need": 2, "held": 1 }));
     peer.call("Release", json!({ "handle": hex(1) }));
-    // A later one takes away more, and gives nothing back.
+    // A later restriction narrows the first one, and restores nothing.
     peer.call("io.canal.Nodes.Restrict", restrict(&["deploy/web", "other"]));
     for key in ["deploy", "db", "other"] {
         assert_eq!(failed(&mut peer, COLLECT, part(&daemon, 2, key)).0, "Denied");

@@ -1,4 +1,4 @@
-//! Which requests over nodes exclude each other, and which are therefore refused.
+//! Requests over nodes that exclude each other, and that the daemon therefore refuses.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn a_key_in_use_over_a_list_that_need_not_meet_is_refused_with_both_lists() {
     let (name, said) = failed(&mut peer, COLLECT, asked(2, [2, 4], "majority"));
     assert_eq!((name.as_str(), &said["key"]), ("NodeListDiffers", &json!("a")));
     assert_eq!((&said["theirs"], &said["yours"]), (&json!(list([2, 3])), &json!(list([2, 4]))));
-    // Where enough of them always meet, and where one is enough, it is an ordinary refusal.
+    // If the two sets of nodes always overlap, or if one node is enough, it is an ordinary refusal.
     for (tag, others, require) in [(3, [2, 3], "majority"), (4, [2, 4], "all"), (5, [7, 8], "any")]
     {
         assert_eq!(failed(&mut peer, COLLECT, asked(tag, others, require)).0, "Refused");

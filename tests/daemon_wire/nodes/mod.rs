@@ -1,4 +1,4 @@
-//! Requests over nodes: what one daemon does that is one of several.
+//! Requests over nodes: how one daemon acts as one of several.
 
 mod collect;
 mod confirm;
@@ -19,13 +19,13 @@ const LONG_MS: u64 = 500_000;
 const COLLECT: &str = "io.canal.Nodes.Collect";
 const CONFIRM_AT: &str = "io.canal.Nodes.ConfirmAt";
 
-/// A daemon that knows all that it granted before.
+/// A daemon that knows all its earlier grants.
 #[track_caller]
 fn node() -> Daemon {
     node_configured("")
 }
 
-/// The same, with this configuration file.
+/// Starts such a daemon with this configuration file.
 #[track_caller]
 fn node_configured(config: &str) -> Daemon {
     let mut daemon = Daemon::lasting_folder();
@@ -46,8 +46,8 @@ fn id_of(daemon: &Daemon) -> String {
     identity["node"].as_str().unwrap().to_owned()
 }
 
-/// The parameters of a `Collect` of a mutex over this node and another one; the handle of the lease has
-/// the number of its tag.
+/// The parameters of a `Collect` of a mutex over this node and another one; the handle of the lease
+/// is the number of its tag.
 #[track_caller]
 fn part(daemon: &Daemon, tag: u128, key: &str) -> Value {
     let mut nodes = [id_of(daemon), "f".repeat(32)];
@@ -64,7 +64,7 @@ fn part(daemon: &Daemon, tag: u128, key: &str) -> Value {
     })
 }
 
-/// The same with other fields.
+/// Returns the parameters with one field replaced.
 fn with(mut parameters: Value, name: &str, value: Value) -> Value {
     parameters[name] = value;
     parameters
@@ -74,7 +74,7 @@ fn confirm(tag: u128, token: u64) -> Value {
     json!({ "tag": hex(tag), "handle": hex(tag), "token": token })
 }
 
-/// Takes a part of a request over nodes, and confirms it with the next token. Returns that.
+/// Acquires a part of a request over nodes, and confirms it with the next token, which it returns.
 #[track_caller]
 fn take(daemon: &Daemon, tag: u128, key: &str) -> u64 {
     let mut peer = daemon.connect();
@@ -83,14 +83,14 @@ fn take(daemon: &Daemon, tag: u128, key: &str) -> u64 {
     token + 1
 }
 
-/// Sends a call that fails; returns the name of the error and its parameters.
+/// Sends a call that fails. Returns the name of the error and its parameters.
 #[track_caller]
 fn failed(peer: &mut Peer, method: &str, parameters: Value) -> (String, Value) {
     peer.send(method, parameters);
     peer.error()
 }
 
-/// What a reboot leaves: the journal is void, the state is not.
+/// Simulates a reboot: the journal is void, but the state is not.
 fn forget_the_journal(daemon: &Daemon) {
     for name in ["journal.0", "journal.1"] {
         std::fs::remove_file(daemon.path(name)).unwrap();

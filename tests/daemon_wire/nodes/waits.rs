@@ -1,4 +1,4 @@
-//! What a node tells those who look for deadlocks.
+//! The answers of a node to clients that look for deadlocks.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn near(daemon: &Daemon, runs: &[u128]) -> Value {
     daemon.connect().call(WAITS_NEAR, json!({ "runs": runs }))
 }
 
-/// The keys that are held, and those that are waited for.
+/// The held keys, and the keys with waiters.
 fn keys(found: &Value) -> [Vec<String>; 2] {
     let of = |list: &str, items: &dyn Fn(&Value) -> Value| {
         let each = found["table"][list].as_array().unwrap().iter().map(items);
@@ -40,11 +40,11 @@ fn a_node_tells_what_runs_and_what_is_within_them_wait_for() {
     take(&daemon, 1, "a");
     take(&daemon, 2, "b");
     let _other = daemon.hold(9, "unrelated");
-    // Within the first run, a process waits for the lock of the second.
+    // Within the first run, a process waits for the lock of the second run.
     let mut inner = daemon.connect();
     inner.send_more("Acquire", with(mutex(3, "b"), "under_run", hex(1001).into()));
     inner.progress();
-    // Within a frame of another node, a part waits for the lock of the first.
+    // Within a frame of another node, a part waits for the lock of the first run.
     let mut part_of = daemon.connect();
     let above = json!({ "node": hex(77), "frame": 5 });
     part_of.send_more(COLLECT, with(part(&daemon, 4, "a"), "under_frame", above.clone()));
@@ -65,7 +65,8 @@ fn a_node_tells_what_runs_and_what_is_within_them_wait_for() {
     let text = found["table"].to_string();
     assert!(!text.contains("peer"), "{text}");
 
-    // What is within a frame of some node is always there; of the rest, what was asked about.
+    // The answer always includes everything within a frame of a node, and otherwise only the
+    // requested runs.
     let found = near(&daemon, &[]);
     assert_eq!(keys(&found)[1], ["a"], "{found}");
     let found = near(&daemon, &[1002, 5555]);
@@ -143,7 +144,7 @@ fn an_answer_and_a_question_have_bounds() {
     let runs: Vec<String> = (0..1001).map(hex).collect();
     let asked = json!({ "runs": runs });
     assert_eq!(failed(&mut daemon.connect(), WAITS_NEAR, asked).0, "BadRequest");
-    // A frame and a hold each.
+    // Each request has a frame and a hold, so 501 of them exceed the limit.
     let mut peer = daemon.connect();
     for tag in 1..=501 {
         let within = with(part(&daemon, tag, &format!("k{tag}")), "under_run", hex(7).into());

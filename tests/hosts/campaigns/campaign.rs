@@ -1,5 +1,5 @@
 //! Three hosts, many clients, few slots, and daemons that are killed, stopped and cut off. The
-//! records of the commands show that they never exceed the capacity; nothing is stuck afterwards.
+//! records of the commands show that they never exceed the size. Afterwards nothing is stuck.
 //!
 //! `CANAL_HOSTS_SECONDS` sets the length; the default is a few seconds. The campaign prints how
 //! many commands ran, and the time from the end of one to the start of the next. With
@@ -15,13 +15,13 @@ use crate::world::record::Events;
 
 over_each_engine!(capacity_is_never_exceeded_while_daemons_fail);
 
-/// This many commands may run at once.
+/// How many commands may run at once.
 const ROOM: usize = 3;
 
-/// This many commands run at least.
+/// The minimum number of commands to run.
 const ENOUGH: usize = 20;
 
-/// The number of clients of each host at the same time.
+/// How many clients each host has at the same time.
 fn clients() -> usize {
     if is_long() { 20 } else { 8 }
 }
@@ -35,7 +35,7 @@ fn seconds() -> u64 {
 }
 
 fn capacity_is_never_exceeded_while_daemons_fail(log: &Log) {
-    // In a short campaign no host is to lose anything; in a long one hosts are away for too long.
+    // In a short campaign no host may lose a hold; in a long one hosts are away for too long.
     let hosts: [Host; 3] = if is_long() { mortal_hosts(log) } else { hosts(log) };
     let body = timed("sleep 0.0$((RANDOM % 5))");
     let calm = std::env::var_os("CANAL_HOSTS_CALM").is_some();
@@ -44,7 +44,7 @@ fn capacity_is_never_exceeded_while_daemons_fail(log: &Log) {
     let mut running: Vec<Vec<Proc>> = vec![Vec::new(), Vec::new(), Vec::new()];
     let (mut started, mut disturbed, mut lost) = (0, 0, 0);
     let mut last_disturbance = Instant::now();
-    // However slow the machine is, some commands must have run.
+    // Some commands must have run, however slow the machine is.
     let enough = || Events::of(&hosts[0].world).started().len() > ENOUGH;
     while Instant::now() < until || !enough() && begun.elapsed() < BOUND {
         for (host, running) in hosts.iter().zip(&mut running) {
@@ -73,11 +73,11 @@ fn capacity_is_never_exceeded_while_daemons_fail(log: &Log) {
     until_idle(&hosts);
 }
 
-/// Whether a client lost its lock; otherwise its command ran to its end.
+/// Whether a client lost its lock. Otherwise checks that its command ran to its end.
 fn is_lost(client: Proc) -> Option<()> {
     let ended = client.end();
-    // A daemon that was stopped just before it told a client of a grant kills that client, which it
-    // told too late. The client may not even have reported that to its parent.
+    // A daemon that was stopped just before it sent a grant kills that client, because the grant
+    // arrived too late. The client may not even have reported the grant to its parent.
     if is_long() && ended.signal == Some(9) {
         return Some(());
     }
@@ -106,8 +106,8 @@ fn tell(log: &Log, events: &Events, host: &Host, lasted: Duration, disturbed: us
     ));
 }
 
-/// The times from each end to the start that it made room for. Some commands always wait, so each
-/// end but the last makes room for one start.
+/// The times from each end to the start that followed it. Some commands always wait, so each end
+/// but the last allows one start.
 fn hand_overs(text: &str) -> Vec<Duration> {
     let at = |line: &str| {
         let seconds: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
@@ -118,7 +118,7 @@ fn hand_overs(text: &str) -> Vec<Duration> {
 }
 
 fn disturb(host: &Host, number: usize) {
-    // Longer than its TTL, so the host loses what it holds.
+    // Longer than its TTL, so the host loses its holds.
     let lose = Duration::from_millis(4_500);
     match number % 11 {
         5 if is_long() => {

@@ -1,13 +1,8 @@
 //! Three hosts, their clients, and every fault that a test can cause: networks that are cut, slow
 //! or silent in one direction; engines that are killed, frozen, compacted or without a majority;
 //! daemons, wrappers and commands that are killed or frozen; hosts that lose power.
-//!
-//! The witness of exclusion is the kernel: each command takes an flock(2) of the lock that it was
-//! granted, without waiting, and keeps it as long as it lives. A command that cannot take it runs
-//! beside another one. A lock with three slots has three such files.
-//!
-//! `CANAL_HOSTS_SECONDS` sets the length; without it there are a few faults. `CANAL_FAULTS_SEED`
-//! repeats the choice of faults, not their timing.
+//! `CANAL_HOSTS_SECONDS` sets the length; the default is a few faults. `CANAL_FAULTS_SEED` repeats
+//! the choice of faults, but not their timing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,19 +18,21 @@ use crate::shared_table::figures::print_line;
 use crate::shared_table::{Host, Log, mortal_hosts, until_idle};
 use crate::world::process::{Cmd, Proc, alive, children, wait_until};
 
-/// The number of clients of each host at the same time: few in a short campaign, which runs beside
-/// other tests.
+/// How many clients each host has at the same time: few in a short campaign, which shares the
+/// machine with other tests.
 fn clients_max() -> usize {
     if seconds().is_some() { 10 } else { 2 }
 }
 
-/// Longer than the TTL of the hosts, so that a host loses what it holds, and shorter than the time
-/// for which a client waits for a stopped daemon.
+/// Longer than the TTL of the hosts, so that a host loses its holds, and shorter than the time that
+/// a client waits for a stopped daemon.
 const LONG: Duration = Duration::from_millis(4_600);
 
-/// Takes the witness of a lock: `held NAME HOW FILES`; `HOW` is -s or -x. A shell that is killed
-/// while flock(1) runs for it leaves the file locked for a moment. So a holder counts only if it
-/// has written its pid into the file and lives.
+/// Takes the witness of a lock: `held NAME HOW FILES`; `HOW` is -s or -x. The kernel is the
+/// witness: each command takes an flock(2) of its lock's file, without waiting, and keeps it while
+/// it lives. A command that cannot take it overlaps with another one. A lock with three slots has
+/// three files. If a shell is killed while flock(1) runs for it, the file stays locked for a
+/// moment. So a holder counts only if it has written its pid into the file and lives.
 const HELD: &str = r#"
 has() {
     tail -n 10 $1 | while read -r pid token; do
@@ -61,7 +58,7 @@ held() {
 }
 "#;
 
-/// The engine, and the faults that can be caused in it.
+/// The engine, and its possible faults.
 enum Engine {
     Postgres(postgres_server::Server),
     /// One member, or three.
@@ -129,8 +126,8 @@ impl Fault {
         }
     }
 
-    /// Whether both faults at once leave no process on a host that could end a command in time,
-    /// which the manual names as a limit; or whether both are the same fault.
+    /// Whether both faults together leave no process on a host that could end a command in time,
+    /// which the manual names as a limit, or whether both are the same fault.
     fn excludes(self, other: Self) -> bool {
         let place = |fault: Self| match fault {
             Self::Reset(n) | Self::Cut(n) | Self::Silent(n) => (n, 0),
@@ -153,7 +150,7 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Causes a fault; returns what undoes it.
+    /// Causes a fault. Returns the function that undoes it.
     fn cause(
         &self,
         fault: Fault,
@@ -241,7 +238,7 @@ impl Engine {
         }
     }
 
-    /// Kills the server, or the leader of three; returns its number.
+    /// Kills the server, or the leader of three. Returns its number.
     fn kill_one(&mut self) -> usize {
         match self {
             Self::Postgres(server) => {
@@ -333,7 +330,7 @@ fn client<'a>(host: &'a Host, random: &mut Rng) -> Cmd<'a> {
     }
 }
 
-/// What became of the clients, and the tokens.
+/// The results of the clients, and the tokens.
 #[derive(Default)]
 struct Figures {
     ends: BTreeMap<String, usize>,
@@ -348,7 +345,7 @@ impl Figures {
         let end = match (ended.code, ended.signal) {
             (Some(0), _) => "ran".to_owned(),
             (Some(122), _) => "lost its lock".to_owned(),
-            // The test killed it, or it was killed at its host's deadline.
+            // The test killed it, or its host's deadline did.
             (Some(137), _) | (_, Some(9)) => "killed".to_owned(),
             (Some(143), _) | (_, Some(15)) => "asked to end".to_owned(),
             // On a slow machine a daemon stays frozen for longer.
@@ -430,7 +427,7 @@ fn campaign(name: &str, mut engine: Engine) {
     assert_eq!(hosts[0].world.read("overlaps"), "", "two at once");
     let tokens = ["x", "y", "doc", "own"].map(|name| in_order(&hosts[0], name)).iter().sum();
     figures.tell(name, begun.elapsed(), tokens);
-    // Daemons that were killed last have no client left that would start the next one.
+    // The daemons killed last have no client left that would start the next ones.
     hosts.iter().for_each(|host| {
         wait_until("a daemon answers", || {
             host.world.status();
@@ -460,11 +457,11 @@ fn work(
     }
 }
 
-/// How many tokens were recorded, each greater than the one before.
+/// How many tokens were recorded. Checks that each is greater than the one before.
 #[track_caller]
 fn in_order(host: &Host, name: &str) -> usize {
     let text = host.world.read(&format!("tokens.{name}"));
-    // A command that was killed may have written part of a line.
+    // A killed command may have written part of a line.
     let tokens: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
     for (before, token) in tokens.iter().zip(tokens.iter().skip(1)) {
         assert!(before < token, "{name}: token {token} after {before}");

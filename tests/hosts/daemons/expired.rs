@@ -1,4 +1,4 @@
-//! Hosts that are stopped or cut off for longer than their TTL: their locks are free only after
+//! Hosts that are stopped or cut off for longer than their TTL: their locks become free only after
 //! their commands have ended.
 
 use std::fs;
@@ -61,7 +61,7 @@ fn rule_07_a_stopped_daemon_kills_the_owners_of_lost_locks_when_it_wakes_up(log:
 fn a_try_acquire_reports_the_silent_engine_and_not_the_daemon(log: &Log) {
     let [a] = hosts(log);
     a.proxy.fall_silent();
-    // The host loses its membership while this waits for the log.
+    // The host loses its membership while this request waits for the log.
     let refused = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
     assert!(refused.stderr.contains("engine"), "{refused:?}");
     assert!(!refused.stderr.contains("kill -9"), "{refused:?}");
@@ -72,7 +72,7 @@ fn a_try_acquire_reports_the_silent_engine_and_not_the_daemon(log: &Log) {
 }
 
 fn a_host_that_is_cut_off_shows_its_last_table(log: &Log) {
-    // Long enough to look at the status before it is over.
+    // Long enough to check the status before the TTL is over.
     let [a] = hosts_timed(log, "ttl = \"20s\"\nrenewal = \"500ms\"");
     let holder = start(&a, "a");
     a.proxy.cut();
@@ -117,7 +117,7 @@ fn rule_07_a_network_that_falls_silent_ends_commands_in_time(log: &Log) {
     lost(holder, " was last reached ");
     next.end().code(0);
     never_both(&a, &["a", "b"]);
-    // What was sent meanwhile arrives after all.
+    // Messages sent in the meantime arrive now.
     a.proxy.mend();
     a.until("member");
     until_idle(&[a, b]);
@@ -130,7 +130,7 @@ fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
     b.world.until_held("x", 1);
     wait_until("it runs", || a.world.path("work").join("alive").exists());
     a.proxy.cut();
-    // The next holder finds that the killed command no longer writes.
+    // The next holder checks that the killed command no longer writes.
     let check = "rm -f alive; sleep 0.3; test ! -e alive";
     b.world.canal(["run", "-k", "x", "--", "sh", "-c", check]).end().code(0);
     lost(holder, " was last reached ");
@@ -174,7 +174,7 @@ fn times(ttl: Duration) -> String {
     times.map(|(name, time)| format!("{name} = \"{}ms\"\n", time.as_millis())).concat()
 }
 
-/// The first TTL to try, where the test must do something between TERM and the end of the TTL.
+/// The first TTL to try when the test must act between TERM and the end of the TTL.
 const FIRST: Duration = Duration::from_secs(6);
 
 /// Waits until TERM is due for a host that last renewed at `since`.
@@ -209,7 +209,7 @@ fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
     let has_it = || b.world.key("x").holders.iter().any(|holder| holder.pid == waiting);
     wait_until("the log grants it the lock", || has_it() || !is_before_kill(since, ttl));
     until_term(since, ttl);
-    // etcd has pushed the entry to the daemon already; the daemon's renewals are lost.
+    // etcd has already pushed the entry to the daemon, but the daemon's renewals are lost.
     a.proxy.fall_silent();
     Host::go_on(frozen);
     if !is_before_kill(since, ttl) {
@@ -225,20 +225,20 @@ fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
     }
     other.end().code(0);
     a.proxy.mend();
-    // The request is made again; its client gets no error.
+    // The daemon repeats the request, and its client gets no error.
     ours.end().code(0);
     never_both(&a, &["b", "a"]);
     until_idle(&[a, b]);
     Some(())
 }
 
-/// Whether a host lost what it had, because the machine is too slow for the TTL.
+/// Whether a host lost its holds because the machine is too slow for the TTL.
 fn was_lost(host: &Host) -> bool {
     let log = fs::read_to_string(host.world.runtime().join("daemon.log")).unwrap_or_default();
     log.contains("everything that was held here is lost")
 }
 
-/// A daemon over PostgreSQL that was frozen renews before it reads. So here it reads, and cannot
+/// A daemon over PostgreSQL that was frozen renews before it reads. So here it can read but not
 /// renew.
 #[test]
 fn rule_04_a_grant_that_is_read_from_postgres_when_no_renewal_succeeds_is_not_told() {
@@ -314,8 +314,8 @@ fn a_waiter_of_a_frozen_host_that_was_declared_gone_is_requested_again(log: &Log
     assert!((0..7).any(|_| again()), "each time it stood still for 30 s");
 }
 
-/// Whether the daemon stood still for less than 30 s. A client waits no longer for one that does, and
-/// on a busy machine it can take longer until the other host has declared it gone.
+/// Whether the daemon was stopped for less than 30 s. A client waits no longer than that for a
+/// stopped daemon. On a busy machine the other host may take longer to declare it gone.
 fn stands_still(log: &Log) -> bool {
     let [a, b] = mortal_and_patient_hosts(log);
     let holder = b.world.holder(&["-k", "x"]);

@@ -1,4 +1,4 @@
-//! The daemon of a host cannot start, stands still, is killed or cut off, or comes back.
+//! The daemon of a host cannot start, is stopped, killed or cut off, or returns.
 
 mod expired;
 mod operator;

@@ -1,4 +1,4 @@
-//! Faults that an operator can repair end no host for good, and no command before its deadline.
+//! Faults that an operator can repair end no host permanently, and no command before its deadline.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -112,7 +112,7 @@ fn a_host_waits_for_a_taken_name_and_does_not_keep_its_owner_out() {
     a.join();
     let holder = start_for_now(&a, "1");
     let [twin, other] = [(); 2].map(|()| Host::new(&log, "a", "ttl = \"20s\"", None));
-    // Each looks at the host of that name for a TTL.
+    // Each observes the host of that name for a TTL.
     let in_front = other.world.canal(["daemon"]).spawn();
     let behind = twin.world.canal(["run", "-k", "y", "--", "echo", "ran"]).spawn();
     for refused in [in_front, behind] {
@@ -122,7 +122,7 @@ fn a_host_waits_for_a_taken_name_and_does_not_keep_its_owner_out() {
         assert!(refused.stderr.contains(&folder), "{refused:?}");
         assert!(refused.stderr.contains(", a member since "), "{refused:?}");
     }
-    // The owner's daemon is killed, and the next one takes over at once.
+    // A kill of the owner's daemon lets the next daemon take over at once.
     let pid = a.world.daemon_pid();
     crate::world::process::signal(pid, nix::sys::signal::Signal::SIGKILL);
     a.join();
@@ -225,7 +225,7 @@ fn a_host_joins_a_full_etcd_once_there_is_room() {
     });
     let log = Log::in_etcd(&server.endpoint(), None);
     let a = Host::new(&log, "a", "ttl = \"3s\"", None);
-    // One that may wait does so; the other one is refused with the reason.
+    // A request that may wait does so; the daemon refuses the other one with the reason.
     let waiter = a.world.canal(["run", "-k", "y", "--", "true"]).spawn();
     let refused = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
     assert!(refused.stderr.contains("etcd is full"), "{refused:?}");
@@ -247,7 +247,7 @@ fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
     let files = [&trusted, &trusted, &strange].map(|it| it.sign("127.0.0.1"));
     let mut members = start_etcd_cluster_tls(&files);
     let log = Log::in_cluster_tls(&members, &trusted.file("ca.pem"));
-    // On one host commands live as long as the test; on the other they reach their deadline.
+    // On one host commands outlive the test; on the other they reach their deadline.
     let a = Host::new(&log, "a", "ttl = \"10m\"\nrenewal = \"500ms\"", None);
     let b = Host::new(&log, "b", SHORT, Some(&a.world));
     a.join();
@@ -261,10 +261,10 @@ fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
     wait_until("the engine is out of reach", || a.state() != "member");
     let refused = a.world.canal(["run", "-n", "-k", "z", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("the engine") || refused.stderr.contains("its engine"));
-    // The command ends at its deadline, not at the answer of the untrusted member.
+    // The command ends at its deadline, whatever the untrusted member answers.
     lost(mortal, " was last reached ");
     assert_eq!(Events::of(&a.world).ended(), 1, "the other one has its lock until its deadline");
-    // With the untrusted member, which its peers trust, one trusted member is a majority.
+    // Its peers trust the untrusted member. Together with it, one trusted member forms a majority.
     good[0].start();
     a.until("member");
     b.until("member");
@@ -283,7 +283,7 @@ fn a_process_of_another_host_is_not_ended_from_here(log: &Log) {
     let holder = start_for_now(&b, "on-b");
     a.world.until_held("x", 1);
     let ended = a.world.canal(["kill", "--yes", "x"]).end().code(125);
-    // A supervisor stays by the command.
+    // A supervisor stays with the command.
     let pid = b.world.key("x").holders[0].pid;
     let says = format!("canal: process {pid} runs on host {}\n", b.label());
     assert!(ended.stderr.contains(&says), "{ended:?}");

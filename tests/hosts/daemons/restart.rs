@@ -1,4 +1,4 @@
-//! Daemons that are killed or stopped, and come back or do not.
+//! Daemons that are killed or stopped, and that return or stay away.
 
 use std::time::{Duration, Instant};
 
@@ -60,12 +60,12 @@ fn goes_on(log: &Log, ttl: Duration) -> Option<()> {
     if began.elapsed() > ttl / 3 {
         return None;
     }
-    // The deadline that the first daemon published is long over by then.
+    // By then the deadline that the first daemon published is long past.
     wait_until("the TTL is over twice", || began.elapsed() > ttl * 2);
     let held = b.world.held("x");
     let ended = holder.finish();
     if ended.code == Some(122) {
-        // On a machine that stands still for this TTL a command is lost with its daemon running.
+        // On a machine that stalls for this TTL, a command loses its lock although its daemon runs.
         return None;
     }
     ended.code(0);

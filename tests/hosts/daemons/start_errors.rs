@@ -78,7 +78,7 @@ fn a_place_that_had_an_engine_works_without_it_only_with_no_engine() {
         assert!(ended.stderr.contains("but no engine is named now\nhint: name it"), "{ended:?}");
         assert!(ended.stdout.is_empty(), "{ended:?}");
     }
-    // With its engine the daemon goes on, also with the engine in the configuration.
+    // With its engine the daemon continues, even with the engine in the configuration.
     world.daemon(|daemon| daemon.args(["--engine", &url, "--host", "a"])).kill();
     let config = world.runtime().join("canal.toml");
     fs::write(&config, format!("[engine]\nurl = \"{url}\"\nhost = \"a\"\n")).unwrap();

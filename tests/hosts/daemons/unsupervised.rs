@@ -1,5 +1,4 @@
-//! Processes without a `canal run` beside them: they are ended in time, too, also when their daemon
-//! was killed.
+//! Processes without a `canal run`: they end in time too, even when their daemon was killed.
 
 use std::fs;
 use std::time::Duration;
@@ -37,7 +36,7 @@ fn owner(host: &Host, name: &str) -> Proc {
     owner
 }
 
-/// Checks that it was asked to end, or was killed because the machine was too slow.
+/// Checks that it was asked to end, or that it was killed because the machine was too slow.
 #[track_caller]
 fn ended_in_time(owner: Proc) {
     let ended = owner.end();
@@ -106,7 +105,7 @@ fn rule_07_owners_end_in_time_after_their_daemon_is_stopped(log: &Log) {
     wait_until("its watcher has ended", || a.world.watchers().is_empty());
 }
 
-/// What a command starts that leaves it, and holds the file `hand` as long as it lives.
+/// A process that leaves the command that started it, and holds the file `hand` while it lives.
 const DAEMON: &str =
     "exec 9>>hand; flock 9; echo >daemonised; while [ -e hand ]; do sleep 0.05 9>&-; done";
 
@@ -123,7 +122,7 @@ fn leave_behind(host: &Host, options: &[&str], how: &str, then: &str) {
     assert_eq!(run.end().signal, Some(9));
 }
 
-/// Whether nothing is left of it once the other host has the lock.
+/// Waits until the other host has the lock. Returns whether no process is left then.
 #[track_caller]
 fn nothing_is_left(host: &Host) -> Option<()> {
     let ended = host.world.canal(["run", "-k", "x", "--", "flock", "-n", "hand", "true"]).end();
@@ -131,9 +130,9 @@ fn nothing_is_left(host: &Host) -> Option<()> {
     (ended.code == Some(0)).then_some(())
 }
 
-/// Tries with a longer TTL on a busy machine. To find what descends from a command, the daemon looks at
-/// all processes of the machine, and has a twelfth of the TTL for that; and a test that kills a daemon
-/// has two thirds of it.
+/// Tries longer TTLs on a busy machine. The daemon has a twelfth of the TTL to find the descendants
+/// of a command among all processes of the machine. A test that kills a daemon has two thirds of
+/// it.
 fn with_a_ttl_that_will_do(log: &Log, attempt: fn([Host; 2]) -> Option<()>) {
     in_time(Duration::from_secs(4), |ttl| attempt(one_mortal_host(&log.another()?, ttl)));
 }
@@ -155,7 +154,7 @@ fn rule_07_descendants_end_in_time_after_canal_run_is_killed(log: &Log) {
 
 fn rule_07_descendants_of_a_command_that_has_ended_end_in_time(log: &Log) {
     with_a_ttl_that_will_do(log, |[a, b]| {
-        // It is known by what it inherited to keep the lock, whatever its environment.
+        // The daemon recognises it by the descriptor that keeps the lock, whatever its environment.
         leave_behind(&a, &["--with-children"], "env -i PATH=\"$PATH\"", "exit 0");
         wait_until("only the descendant keeps it", || {
             let holders = a.world.key("x").holders;

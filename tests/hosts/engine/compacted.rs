@@ -1,4 +1,4 @@
-//! etcd is compacted, and the log is cut off behind a snapshot, beyond what a host has seen.
+//! etcd is compacted, and the log is truncated after a snapshot, beyond what a host has read.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ fn etcd() -> Option<(Etcd, Log)> {
     Some((server, log))
 }
 
-/// Makes changes that a host is to miss, then removes from etcd everything that it had before.
+/// Makes changes that a host misses, then removes all earlier revisions from etcd.
 fn compact(server: &Etcd, host: &Host) {
     for n in 0..5 {
         let key = format!("other/{n}");
@@ -71,14 +71,14 @@ fn etcd_is_compacted_while_commands_run_and_wait_on_several_hosts() {
         others.push(queue(host, &all, name, others.len() as u64 + 1));
         compact(&server, &b);
     }
-    // Daemons that read everything anew: that of a holder, and that of a waiter.
+    // Daemons that reread everything: that of a holder and that of a waiter.
     for host in [&a, &c] {
         host.world.kill_daemon();
         compact(&server, &b);
         host.join();
         host.world.until_waiting("x", 3);
     }
-    // A host that was never there before.
+    // A host that has never been there before.
     let d = Host::new(&log, "d", PATIENT, Some(&a.world));
     d.join();
     assert_eq!((d.world.held("x"), d.world.key("x").waiting), (1, 3));
@@ -128,8 +128,8 @@ fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
         away(&a);
         compact(&server, &b);
         lost(holder, " was last reached ");
-        // The waiter of this host goes with the host: it is not granted a lock that it could not be
-        // told of.
+        // The waiter of this host ends with the host: it must not get a lock without being able to
+        // learn of it.
         all_end(others);
         compact(&server, &c);
         back(&a);
@@ -142,12 +142,12 @@ fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
     }
 }
 
-/// With this many batches a snapshot could be stored: a quarter more than the number after which
-/// hosts make it.
+/// With this many batches a host could store a snapshot: a quarter more than the number after which
+/// hosts make one.
 const BATCHES: usize = SNAPSHOT_BATCHES + SNAPSHOT_BATCHES / 4 + 100;
 
-/// How often a lease is renewed between two looks whether it is enough. It takes five snapshot
-/// intervals where a host may be away for hours.
+/// How often to renew a lease between two checks whether the batches are enough. A host that may be
+/// away for hours needs five snapshot intervals.
 const BETWEEN_LOOKS: usize = 100;
 
 /// A lease of a host. Each renewal makes a batch.
@@ -164,9 +164,9 @@ impl Lease {
         Self { peer: Peer::connect(&host.world), handle }
     }
 
-    /// Renews it until that is answered: on a busy machine the engine takes longer now and then than
-    /// the daemon waits for it. The change is on its way all the same, but only an answer says that it
-    /// is in the log.
+    /// Renews it until the daemon answers: on a busy machine the engine sometimes takes longer than
+    /// the daemon waits. The change is in flight anyway, but only an answer confirms that it is in
+    /// the log.
     fn renew(&mut self) {
         let begun = Instant::now();
         loop {
@@ -180,7 +180,7 @@ impl Lease {
     }
 }
 
-/// Two hosts make so many batches that the log can be cut off; more until it is `enough`.
+/// Two hosts make enough batches to truncate the log, and more until `enough`.
 fn much_happens(hosts: [&Host; 2], enough: impl Fn() -> bool + Sync) {
     let mut leases = hosts.map(|host| Lease::of(host, &format!("lease/{}", host.label())));
     std::thread::scope(|scope| {
@@ -188,7 +188,7 @@ fn much_happens(hosts: [&Host; 2], enough: impl Fn() -> bool + Sync) {
             scope.spawn(|| {
                 (0..BATCHES / 2).for_each(|_| lease.renew());
                 while !enough() {
-                    // To ask whether it is enough takes several times as long as to renew.
+                    // The check takes several times the duration of a renewal.
                     (0..BETWEEN_LOOKS).for_each(|_| lease.renew());
                 }
             });
@@ -231,7 +231,7 @@ fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync)
     b.proxy.mend();
     b.until("member");
     b.world.until_waiting("x", 1);
-    // A host that was never there before, and restarted daemons.
+    // A host that has never been there before, and restarted daemons.
     let d = Host::new(log, "d", PATIENT, Some(&a.world));
     d.join();
     for host in [&a, &b] {
@@ -240,7 +240,7 @@ fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync)
     }
     d.world.until_held("x", 1);
     // On a busy machine the membership of `b` may end before its next daemon takes it over. Then
-    // the waiter is requested again.
+    // the daemon requests the waiter again.
     d.world.until_waiting("x", 1);
     finish(&a, "4");
     holder.end().code(0);
@@ -266,7 +266,7 @@ fn a_host_back_after_its_ttl_finds_the_log_in_etcd_cut_off_and_compacted() {
     let Some((server, log)) = etcd() else { return };
     let pointer = format!("/{}/snapshot/pointer", log.name());
     let is_cut_off = || {
-        // The other host may just have compacted it.
+        // The other host may have just compacted it.
         server.ctl(&["compact", &server.revision().to_string()]);
         !server.ctl_ok(&["get", &pointer]).is_empty()
     };

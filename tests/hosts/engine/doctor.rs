@@ -1,4 +1,4 @@
-//! `canal doctor` looks at an engine before any daemon uses it, and changes nothing there.
+//! `canal doctor` examines an engine before any daemon uses it, and changes nothing there.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn doctor(world: &World, url: &str, has_problem: bool) -> Value {
     found_by(world.canal(["doctor", "--json", "--engine", url]).end(), has_problem)
 }
 
-/// The address that a host's configuration names.
+/// The address in a host's configuration.
 fn url(host: &Host) -> String {
     let config = fs::read_to_string(host.world.runtime().join("canal.toml")).unwrap();
     let line = config.lines().find_map(|line| line.strip_prefix("url = \"")).unwrap();
@@ -40,7 +40,7 @@ fn an_engine_is_looked_at_and_nothing_is_changed_there(log: &Log) {
         assert_eq!(size, "there is no table yet: the first daemon makes it", "nothing was made");
         assert_eq!(about(&report, "engine hosts")[0].1, "no daemon uses it");
     }
-    // The engine of the configuration, as long as no daemon runs.
+    // While no daemon runs, it examines the engine of the configuration.
     let report = found_by(a.world.canal(["doctor", "--json"]).end(), false);
     assert_eq!(about(&report, "engine")[0].0, "fine", "{report}");
     assert!(!elsewhere.socket().exists() && !a.world.socket().exists(), "no daemon was started");
@@ -87,7 +87,7 @@ fn rights_that_are_missing_are_named_with_the_statement_that_grants_them() {
     assert!(ended.stdout.contains(&granted), "{ended:?}");
     let own = doctor(&world, &url, false);
     assert_eq!(about(&own, "engine login")[0].1, format!("logged in as {database}"));
-    // It would not log in as a user that is unknown.
+    // It could not log in as an unknown user.
     let nobody = url.replacen(&format!("{database}@"), "nobody-knows@", 1);
     let report = doctor(&world, &nobody, true);
     assert!(about(&report, "engine")[0].1.contains("nobody-knows"), "{report}");

@@ -16,7 +16,7 @@ fn cluster() -> Option<Vec<Etcd>> {
     installed().then(|| start_etcd_cluster(3))
 }
 
-/// One command runs, others wait on three hosts. The leader falls, and comes back when the first
+/// One command runs, others wait on three hosts. The leader fails, and returns after the first
 /// waiter has had its turn.
 fn commands_go_on_without_the_leader(
     members: &mut [Etcd],
@@ -31,7 +31,7 @@ fn commands_go_on_without_the_leader(
         vec![queue(&b, &all, "2", 1), queue(&c, &all, "3", 2), queue(&a, &all, "4", 3)];
     let leader = leader(members);
     fall(&mut members[leader]);
-    // While there is no leader, and when there is another one.
+    // First while there is no leader, then with another leader.
     others.push(next(&b, "5"));
     until_another_leads(members, leader);
     all.iter().for_each(|host| host.world.until_waiting("x", 4));
@@ -59,7 +59,7 @@ fn commands_run_and_wait_on_when_the_leader_is_killed() {
 #[test]
 fn commands_run_and_wait_on_when_the_leader_is_frozen() {
     let Some(mut members) = cluster() else { return };
-    // When it wakes up, it believes that it still leads.
+    // When it resumes, it believes that it still leads.
     commands_go_on_without_the_leader(
         &mut members,
         |leader| leader.pause(),
@@ -71,7 +71,7 @@ fn commands_run_and_wait_on_when_the_leader_is_frozen() {
 fn no_two_holders_overlap_while_leaders_change() {
     let Some(mut members) = cluster() else { return };
     let log = Log::in_cluster(&members);
-    // Long enough for a few elections.
+    // Long enough for several elections.
     let hosts: [Host; 3] = mortal_hosts(&log);
     let body = witnessed(&recorded("sleep 0.02"));
     let stop = hosts[0].world.path("work").join("stop");
@@ -107,9 +107,9 @@ fn no_two_holders_overlap_while_leaders_change() {
         client.end().code(0);
     }
     let codes = hosts[0].world.read("codes");
-    // An election can take too long for some hosts. An etcd before 3.4.31 or 3.5.13 also ends
-    // leases of hosts that renewed, when its leader is stopped.
-    // One that is told of its grant too late is killed before its parent knows of the grant.
+    // An election can take too long for some hosts. When its leader is stopped, an etcd before
+    // 3.4.31 or 3.5.13 also revokes leases of hosts that renewed. A command whose grant arrives too
+    // late is killed before its parent knows of the grant.
     assert!(codes.lines().all(|code| ["122", "137"].contains(&code)), "{codes}");
     assert_eq!(hosts[0].world.read("overlaps"), "", "{}", hosts[0].world.read("events"));
     until_idle(&hosts);
@@ -136,13 +136,13 @@ fn without_a_majority_commands_end_in_time_and_waiters_keep_waiting() {
     until_idle(&[a, b]);
 }
 
-/// Whichever member a daemon tries first.
+/// Holds whichever member a daemon tries first.
 #[test]
 fn a_daemon_starts_although_the_first_member_is_dead_or_frozen() {
     let Some(mut members) = cluster() else { return };
     members[0].kill();
     let dead = &members[0];
-    // A daemon nearly always begins with the member that is named so often.
+    // A daemon nearly always begins with this member, because the address names it several times.
     let log = Log::in_cluster([dead, dead, dead, dead, dead, &members[1], &members[2]]);
     let [a, b] = hosts(&log);
     for _ in 0..3 {

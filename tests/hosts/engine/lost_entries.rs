@@ -1,6 +1,6 @@
-//! Engines that lose entries which they acknowledged: a base backup is restored, a standby that
-//! lags is promoted, a snapshot of etcd is restored. Commands that were granted locks in the lost
-//! part still run.
+//! Engines that lose entries which they acknowledged: a base backup is restored, a lagging standby
+//! is promoted, a snapshot of etcd is restored. Commands granted in the lost part are still
+//! running.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::world::process::{Ended, Proc, wait_until};
 
 /// An engine that loses entries.
 trait Forgets {
-    /// From now on the engine loses what it acknowledges.
+    /// From now on the engine loses every entry that it acknowledges.
     fn mark(&mut self);
 
-    /// Comes back in the state of [`Self::mark`].
+    /// Returns the engine to the state of [`Self::mark`].
     fn forget(&mut self);
 }
 
@@ -74,13 +74,13 @@ impl Forgets for Snapshot {
 /// What happens to the hosts of the lost locks before the engine loses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
-    /// Nothing.
+    /// They stay up and connected.
     Up,
-    /// They cannot reach the engine until other hosts were granted their locks.
+    /// They cannot reach the engine until other hosts have got their locks.
     Cut,
-    /// Their daemons are stopped, and started once other hosts were granted their locks.
+    /// Their daemons are stopped, and start once other hosts have got their locks.
     Stopped,
-    /// Their daemons are killed, and started right after the engine.
+    /// Their daemons are killed, and start right after the engine.
     Restarted,
 }
 
@@ -150,8 +150,8 @@ fn run<'a>(host: &'a Host, key: &'a str, body: &str) -> crate::world::process::C
     host.world.canal(["run", "-k", key, "--", "sh", "-c", &witnessed(body), "sh", key])
 }
 
-/// Runs a command to its end. A host on a busy machine can lose the engine for longer than its short
-/// TTL; then the command is run again.
+/// Runs a command to its end. On a busy machine a host can lose the engine for longer than its
+/// short TTL; then this runs the command again.
 fn run_whole(host: &Host, key: &str) {
     wait_until("a command has run to its end", || match run(host, key, ":").end() {
         Ended { code: Some(0), .. } => true,
@@ -160,8 +160,8 @@ fn run_whole(host: &Host, key: &str) {
     });
 }
 
-/// Starts a command that keeps running, after all earlier ones have started. As in [`run_whole`], it is
-/// started again if its host lost the engine before it ran.
+/// Starts a command that keeps running, after all earlier ones have started. Like [`run_whole`], it
+/// starts the command again if its host lost the engine before the command ran.
 fn start(host: &Host, key: &str) -> Proc {
     let before = tokens(host).len();
     let begin = || run(host, key, "while :; do sleep 0.1; done").spawn();
@@ -176,13 +176,13 @@ fn start(host: &Host, key: &str) -> Proc {
     holder
 }
 
-/// The tokens of all commands, in the order in which they started.
+/// The tokens of all commands, in the order of their starts.
 fn tokens(host: &Host) -> Vec<u64> {
     let text = fs::read_to_string(host.world.path("work").join("tokens")).unwrap_or_default();
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// The restored engine knows one host and not the other. A third host has seen nothing of the lost
+/// The restored engine knows one host but not the other. A third host has read none of the lost
 /// part, and asks for the locks of both.
 fn no_overlap_and_no_token_twice(log: &Log, mut engine: impl Forgets, meanwhile: Meanwhile) {
     let [known, other] = hosts_timed(log, SHORT);

@@ -1,4 +1,4 @@
-//! The engine ends, loses its leader, is compacted, or forgets what it acknowledged.
+//! The engine stops, loses its leader, is compacted, or forgets what it acknowledged.
 
 mod compacted;
 mod doctor;

@@ -15,7 +15,7 @@ over_each_engine!(
     the_status_follows_the_renewals_of_other_hosts,
 );
 
-/// One command runs, others wait or come meanwhile: all of them go on.
+/// One command runs, and others wait or arrive during the outage. All of them continue.
 fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(bool)) {
     let [a, b] = hosts(log);
     let holder = start_for_now(&a, "1");
@@ -43,7 +43,7 @@ fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(
     until_idle(&[a, b]);
 }
 
-/// The running command is ended in time and says why; the waiting one is requested again.
+/// The running command ends in time and reports why; the daemon requests the waiting one again.
 fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
     let [a, b] = mortal_hosts(log);
     let holder = start(&a, "1");
@@ -64,12 +64,12 @@ fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
     until_idle(&[a, b]);
 }
 
-/// The network to the engine is cut until little of the time is left in which commands may run on.
+/// The network to the engine is cut until shortly before the running commands would have to end.
 fn until_shortly_before_commands_must_end(log: &Log) {
     let hosts: [_; 3] = hosts_timed(log, "ttl = \"12s\"\nrenewal = \"500ms\"");
     let holders: Vec<_> =
         hosts.iter().map(|host| (host, host.world.holder(&["-k", &host.label()]))).collect();
-    // A renewal that was sent before is good for nine seconds.
+    // A renewal sent earlier is good for nine seconds.
     hosts.iter().for_each(|host| host.proxy.cut());
     std::thread::sleep(Duration::from_millis(6_500));
     hosts.iter().for_each(|host| host.proxy.mend());
@@ -135,14 +135,14 @@ fn the_reason_that_is_shown_for_an_outage_is_the_present_one() {
     a.until("member");
 }
 
-/// When a host has last known the other one to live.
+/// The last time at which a host knew that the other one lived.
 fn seen_of_other(host: &Host) -> Option<String> {
     let status = host.world.look()?;
     let label = status.engine.as_ref()?.host.clone();
     status.hosts.into_iter().find(|it| it.host != label)?.renewed
 }
 
-/// What is lost counts as ended at once, and who was last heard when stays known.
+/// A lost hold counts as ended at once, and the time of the last renewal remains known.
 fn what_was_lost_is_recorded_while_the_engine_is_away(log: &Log) {
     let [a, b] = mortal_hosts(log);
     let holder = start(&a, "1");
@@ -169,7 +169,7 @@ fn the_status_follows_the_renewals_of_other_hosts(log: &Log) {
     drop(b);
 }
 
-/// Somebody empties the table of hosts while one of them is cut off for good.
+/// An operator empties the table of hosts while one of them is cut off permanently.
 #[test]
 fn a_host_that_postgres_has_no_record_of_holds_nothing_forever() {
     let Some(server) = postgres_server::start_postgres() else { return };

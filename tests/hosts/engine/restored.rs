@@ -1,5 +1,5 @@
-//! An engine that is restored from a backup knows nothing of later grants: a command that was told
-//! of such a grant must not run beside the next holder.
+//! An engine restored from a backup does not know later grants. A command with such a grant must
+//! not overlap with the next holder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::postgres_server;
 use crate::shared_table::{Host, Log, hosts_timed};
 use crate::world::process::wait_until;
 
-/// An engine that can be put back to an earlier state.
+/// An engine that can be returned to an earlier state.
 enum Engine {
     Etcd(Box<Etcd>),
     Postgres(postgres_server::Server),
@@ -24,7 +24,7 @@ impl Engine {
         }
     }
 
-    /// Does something with the files of the engine while it is stopped.
+    /// Works on the files of the engine while it is stopped.
     fn offline(&mut self, work: impl FnOnce(&Path)) {
         match self {
             Self::Etcd(server) => server.stop(),
@@ -70,8 +70,8 @@ fn holders_that_a_restored_postgresql_does_not_know_are_dead_before_their_host_a
     }
 }
 
-/// After lost history, no host grants anything before 1.1 TTL are over. The TTL is long enough to
-/// put the engine back within it.
+/// After lost history, no host grants anything for 1.1 TTL. The TTL is long enough to restore the
+/// engine within it.
 const TIMES: &str = "ttl = \"30s\"\nrenewal = \"500ms\"";
 
 fn survivors_are_killed(engine: &mut Engine, log: &Log) {
@@ -93,7 +93,7 @@ fn survivors_are_killed(engine: &mut Engine, log: &Log) {
     let others: Vec<_> =
         (0..3).map(|n| b.world.canal(["run", "-k", &format!("b{n}"), "--", "true"])).collect();
     a.world.status();
-    // Everything granted on that host is granted after their end.
+    // The next grant on that host follows their end.
     let look =
         pids.map(|pid| format!("! grep -qs '^State:.[^ZX]' /proc/{pid}/status")).join(" && ");
     let look = format!("{look} && test \"$CANAL_TOKEN\" -gt {told}");

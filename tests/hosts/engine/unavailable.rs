@@ -1,4 +1,4 @@
-//! An engine that cannot be reached when a daemon starts, or is not what it should be.
+//! An engine that is unreachable when a daemon starts, or that is not the expected one.
 
 use std::fs;
 

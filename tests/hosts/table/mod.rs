@@ -1,4 +1,4 @@
-//! What several hosts share: locks, order and tokens.
+//! Locks, order and tokens that several hosts share.
 
 mod shared_locks;
 mod tokens;

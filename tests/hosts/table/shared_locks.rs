@@ -1,4 +1,4 @@
-//! What several hosts share: the locks, and the order of waiters.
+//! Locks that several hosts share, and the order of their waiters.
 
 use canal::sys::pidfd::Pidfd;
 use serde_json::{Value, json};
@@ -186,7 +186,7 @@ fn a_killed_holder_frees_its_lock_for_other_hosts(log: &Log) {
 
 fn a_token_is_greater_than_all_before_it_on_any_host(log: &Log) {
     let [a, b] = hosts(log);
-    // A new log begins above every token that a journal has given out.
+    // A new log begins above every token that a journal has assigned.
     let mut last = 1_700_000_000 << 20;
     for round in 0..12 {
         let host = if round % 2 == 0 { &a } else { &b };
@@ -221,7 +221,7 @@ fn a_host_that_is_behind_knows_a_lease_that_was_granted_elsewhere(log: &Log) {
         let lease = a.world.canal(lease).end().code(0).json();
         let handle = lease["handle"].as_str().unwrap();
         let asked = b.world.canal([command, "--handle", handle]).spawn();
-        // It asks before the other host can have read of the lease.
+        // It asks before the other host can have read about the lease.
         wait_until("it is asked, or told that the engine is slow", || {
             matches!(crate::world::process::state(asked.pid()), Some('S' | 'Z'))
         });
@@ -263,7 +263,7 @@ fn a_grant_that_ends_before_its_confirmation_is_in_the_log_is_not_told(log: &Log
     let granted = client.reply().unwrap();
     assert!(granted.get("error").is_none(), "{granted}");
     b.world.until_held("x", 1);
-    // The confirmation stays on its way.
+    // The confirmation remains in flight.
     a.proxy.fall_silent_one_way(true);
     client.send("Confirm", &json!({ "tag": format!("{:032x}", 7) }), false, None).unwrap();
     let token = b.world.key("x").holders[0].token.to_string();

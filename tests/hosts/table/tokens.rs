@@ -1,5 +1,5 @@
-//! Fencing tokens across hosts: the token of each grant is greater than those of all grants before
-//! it, whichever processes are killed in between.
+//! Fencing tokens across hosts: the token of each grant is greater than the tokens of all earlier
+//! grants, whichever processes are killed in between.
 //!
 //! Every command holds the mutex `order` when it records its token, so the order of the records is
 //! that of the grants. `CANAL_GRANTS` sets the number of grants.
@@ -16,7 +16,7 @@ use crate::world::process::{BOUND, Cmd, Proc, children};
 
 over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_while_processes_are_killed);
 
-/// The number of clients of each host at the same time.
+/// How many clients each host has at the same time.
 const CLIENTS: usize = 5;
 
 const RECORD: &str = "echo $CANAL_TOKEN >>tokens";
@@ -31,7 +31,7 @@ answer=$(canal acquire -q -k order --ttl 5m) || exit
 eval "$answer"; echo $CANAL_TOKEN >>tokens
 while canal release -q --handle $CANAL_HANDLE; [ $? = 125 ]; do :; done"#;
 
-/// After this many grants a client is killed, and a daemon.
+/// The test kills a client after this many grants, or a daemon.
 const CLIENT_KILLS: usize = 6;
 const DAEMON_KILLS: usize = 60;
 
@@ -42,7 +42,7 @@ fn wanted() -> usize {
 /// The number of kinds of clients; most kinds are the plain one.
 const KINDS: usize = 16;
 
-/// A lease outlives its client; the other kinds can be killed.
+/// A lease outlives its client, so the test does not kill this kind.
 const LEASE: usize = 8;
 
 fn client(host: &Host, kind: usize) -> Cmd<'_> {
@@ -74,7 +74,7 @@ impl Client {
         Self { proc: client(host, kind).spawn(), kind, killed: false }
     }
 
-    /// Kills the client, or what it runs.
+    /// Kills the client or its child.
     fn kill(&mut self) -> bool {
         if self.kind == LEASE || self.proc.has_ended() {
             return false;
@@ -82,7 +82,7 @@ impl Client {
         let own = self.proc.pid();
         let pid = if fastrand::bool() { children(own).first().copied() } else { Some(own) };
         self.killed = true;
-        // Its child may have been reaped meanwhile.
+        // Its child may have been reaped by now.
         kill(Pid::from_raw(pid.unwrap_or(own)), Signal::SIGKILL).is_ok()
     }
 
@@ -143,7 +143,7 @@ fn tokens_grow_with_every_grant_of_any_kind_on_any_host_while_processes_are_kill
     until_idle(&hosts);
 }
 
-/// The log falls back to an earlier state, while hosts run on, are stopped, or are killed.
+/// The log returns to an earlier state while hosts keep running, are stopped, or are killed.
 #[test]
 fn tokens_grow_after_the_log_is_rewritten() {
     let Some(server) = crate::postgres_server::start_postgres() else { return };
@@ -158,7 +158,8 @@ fn tokens_grow_after_the_log_is_rewritten() {
         };
         let mut tokens = vec![token(&a), token(&b)];
         let save = tables.map(|it| format!("CREATE TABLE saved.{it} AS TABLE canal.{it};"));
-        // A release may be appended meanwhile. All tables are to be of one moment, as in a backup.
+        // A release may be appended at the same time. All tables must show the same point in time,
+        // as in a backup.
         let save = format!(
             "BEGIN ISOLATION LEVEL REPEATABLE READ; CREATE SCHEMA saved; {} COMMIT;",
             save.concat()
