@@ -1,8 +1,8 @@
-//! How long the lock table takes to decide whether a wait is a deadlock, by how much of the
-//! wait-for graph it has to look at, and how that grows.
+//! Measures how long the lock table takes to decide whether a wait is a deadlock, by how much of
+//! the wait-for graph it examines, and how that grows.
 //!
-//! `cargo bench --bench detection`. The largest of three sizes is 2,000 sessions with 20,000
-//! holds and waits; `SESSIONS=N` takes another. No daemon takes part.
+//! `cargo bench --bench detection`. The largest of three sizes is 2,000 sessions with 20,000 holds
+//! and waits; `SESSIONS=N` sets another size. There is no daemon.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use std::process::ExitCode;
@@ -14,25 +14,25 @@ use canal::core::{
     Owner, ProcessId, Refusal, Request, Revision, Table, Tag, UnixMillis, View, Wait,
 };
 
-/// Holds of each session that nobody asks for; with what a shape adds there are ten things each.
+/// How many unwanted holds each session has. With those of a shape, each has ten holds and waits.
 const OTHER_HOLDS: usize = 8;
-/// How many entries are timed where they are all alike.
+/// How many entries to time when all are alike.
 const PROBES: usize = 20;
 
-/// A table that times what is asked of it.
+/// A table that times its operations.
 struct World {
     table: Table,
     tags: u128,
 }
 
-/// What became of a request, and how long that took.
+/// The result of a request, and its duration.
 struct Answer {
     took: Duration,
     granted: bool,
     victims: usize,
 }
 
-/// What one shape shows at one size.
+/// The result of one shape at one size.
 struct Figure {
     what: &'static str,
     things: usize,
@@ -91,7 +91,7 @@ impl World {
         self.apply(Change::End { frame: frame.unwrap_or(FrameId(0)) });
     }
 
-    /// Sessions `1..=n`, each with what is its own and with what nobody asks for.
+    /// Sessions `1..=n`, each with its own items and with holds that no session asks for.
     fn sessions(n: usize, own: impl Fn(usize) -> Result<Item, KeyError>) -> Result<Self, KeyError> {
         let mut world = Self::new();
         for pid in 1..=n {
@@ -130,7 +130,8 @@ fn chain(n: usize) -> Result<Vec<Figure>, KeyError> {
         links.push(world.ask(pid, vec![own(pid + 1)?]));
     }
     let mut figures = vec![world.figure("a wait for one who does not wait", mean(&links))];
-    // Who holds something that another wants, and waits for the first, waits for all.
+    // A session that waits for the first one, and holds something that another session wants, waits
+    // for all.
     let mut behind = Vec::new();
     for pid in n + 1..=n + PROBES {
         assert!(world.ask(pid, vec![own(pid)?]).granted, "it is the only one");
@@ -159,7 +160,7 @@ fn pairs(n: usize) -> Result<Vec<Figure>, KeyError> {
     Ok(vec![world.figure("a ring of two among many", mean(&closing))])
 }
 
-/// One key that all hold.
+/// One key that all sessions hold.
 fn hot(n: usize) -> Result<Vec<Figure>, KeyError> {
     let hot = |ask| item("hot", ask);
     let view = View::Buckets { per: n as u64, buckets: 1 };
@@ -194,7 +195,7 @@ fn hot(n: usize) -> Result<Vec<Figure>, KeyError> {
     Ok(figures)
 }
 
-/// One key that all wait for, each with something in its hands.
+/// One key that all sessions wait for, each while it holds something.
 fn queue(n: usize) -> Result<Vec<Figure>, KeyError> {
     let hot = || item("hot", Ask::Write);
     let mut world = World::sessions(n, own)?;

@@ -1,11 +1,9 @@
-//! What canal asks of an engine: transactions and bytes of a lone `canal run`, and what hosts cost that
-//! do nothing.
+//! The cost of canal for an engine: transactions and bytes of a lone `canal run`, and of idle
+//! hosts. It only counts, so other load on the machine does not matter.
 //!
-//! `cargo bench --bench engine-cost` starts an etcd and a PostgreSQL of its own on loopback, and
-//! prints the table of docs/many-hosts.md. It counts, and takes no times: other load on the machine
-//! changes nothing. `ROUNDS=N` runs another number of commands than 200, `IDLE=N` looks for
-//! another number of seconds than 60 (one TTL) at idle hosts, `CANAL=PATH` measures another build
-//! of canal.
+//! `cargo bench --bench engine-cost` starts its own etcd and PostgreSQL, and prints the table of
+//! docs/many-hosts.md. `ROUNDS=N` runs N commands instead of 200, `IDLE=N` observes idle hosts for
+//! N seconds instead of 60 (one TTL), and `CANAL=PATH` measures another build of canal.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod common;
@@ -21,22 +19,22 @@ use std::time::{Duration, Instant};
 use common::servers::{Etcd, Postgres};
 use common::{Daemon, installed, wait_until};
 
-/// How many hosts are idle together.
+/// How many idle hosts there are.
 const HOSTS: usize = 20;
 
-/// PostgreSQL's sessions report what they did after so much time of idleness at the latest.
+/// PostgreSQL's sessions report their work after at most this much idle time.
 const REPORTED_WITHIN: Duration = Duration::from_secs(11);
 
-/// What an engine has done so far.
+/// The work of an engine so far.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
-    /// Transactions of PostgreSQL; requests of etcd's clients.
+    /// Transactions of PostgreSQL; client requests of etcd.
     transactions: f64,
-    /// Changes that were committed: revisions of etcd. PostgreSQL has no such number.
+    /// Committed changes: revisions of etcd. PostgreSQL has no such number.
     revisions: f64,
-    /// Bytes that were written ahead, and synced to the disk.
+    /// Bytes written ahead and synced to the disk.
     log_bytes: f64,
-    /// Bytes that the data take.
+    /// The size of the data in bytes.
     data_bytes: f64,
 }
 
@@ -64,14 +62,14 @@ impl Counts {
     }
 }
 
-/// An engine that counts what it does.
+/// An engine that counts its work.
 trait Counted {
     const NAME: &'static str;
 
     /// The address for a daemon.
     fn url(&self) -> String;
 
-    /// What it has done by now, all of it.
+    /// All its work so far.
     fn counts(&self) -> io::Result<Counts>;
 
     /// The three columns of the table.
@@ -80,12 +78,12 @@ trait Counted {
 
 struct OfEtcd {
     _server: Etcd,
-    /// Without the scheme.
+    /// The address without the scheme.
     address: String,
 }
 
 impl OfEtcd {
-    /// The sum of all series of a metric whose labels have these words.
+    /// The sum of all series of a metric whose labels contain `having`.
     fn sum(metrics: &str, name: &str, having: &str) -> f64 {
         let series = metrics.lines().filter(|line| {
             let rest = line.strip_prefix(name);
@@ -108,9 +106,9 @@ impl Counted for OfEtcd {
         let mut metrics = String::new();
         stream.read_to_string(&mut metrics)?;
         let sum = |name, having| Self::sum(&metrics, name, having);
-        // Each message of a stream is a request: keep-alives come on one.
+        // Each message of a stream is a request; keep-alives share one stream.
         let transactions = sum("grpc_server_msg_received_total", "");
-        // Of a key that is not there the answer says the revision all the same.
+        // The answer about a missing key contains the revision too.
         let mut ctl = Command::new("etcdctl");
         ctl.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.address));
         let said = ctl.args(["get", "none", "--write-out=json"]).output()?;
@@ -144,7 +142,7 @@ impl Counted for Postgres {
         thread::sleep(REPORTED_WITHIN);
         let query = "SELECT xact_commit + xact_rollback, pg_current_wal_lsn() - '0/0', \
                      pg_database_size(datname) FROM pg_stat_database WHERE datname = 'canal'";
-        // From another database, so that this is not counted.
+        // Connect to another database, so that this query does not count.
         let base = format!("{}postgres", self.url.trim_end_matches("canal"));
         let mut psql = Command::new(&self.psql);
         let said = psql.args(["-XqAt", "-F", " ", "-c", query, &base]).output()?;
@@ -160,7 +158,7 @@ impl Counted for Postgres {
     }
 }
 
-/// A number with two digits that matter.
+/// A number with two significant digits.
 fn figure(number: f64) -> String {
     if number.abs() < 10.0 { format!("{number:.2}") } else { format!("{number:.0}") }
 }
@@ -184,13 +182,13 @@ fn print(what: impl fmt::Display, columns: &[String; 3]) {
     println!("| {what} | {} |", columns.join(" | "));
 }
 
-/// What hosts cost per second while nobody asks them anything.
+/// The cost of hosts per second while no client asks them anything.
 fn idle<E: Counted>(engine: &E) -> io::Result<Counts> {
-    // What a start leaves to do is done.
+    // Wait until the follow-up work of the start is done.
     thread::sleep(Duration::from_secs(2));
     let (before, begun) = (engine.counts()?, Instant::now());
     thread::sleep(Duration::from_secs(number("IDLE", 60)));
-    // Counted from the moments at which the engine was asked.
+    // The time counts from the moments of the two readings.
     let after = engine.counts()?;
     Ok((after - before).per(begun.elapsed().as_secs_f64()))
 }

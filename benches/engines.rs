@@ -1,13 +1,9 @@
-//! `canal run` over an engine, beside what people lock with on the same server today: `etcdctl
-//! lock`, and a session of `psql` that takes an advisory lock. Alternating in one run.
+//! `canal run` over an engine against today's usual locks on the same server, `etcdctl lock` and an
+//! advisory lock in `psql`, alternating; then hosts that share one table over that engine.
 //!
-//! Then hosts that share one table over that engine: from the release on one of them to the start
-//! of the command that waits on another, and what three of them with 20 clients each get through
-//! (never over capacity, by what the commands themselves record).
-//!
-//! `cargo bench --bench engines`. Needs etcd and etcdctl, initdb, postgres and psql; which of them is
-//! missing is said. `ROUNDS=N` takes more rounds than 200, `SECONDS_OF_LOAD=N` keeps up the load for
-//! longer than 5 s, `CANAL=PATH` measures another build of canal.
+//! `cargo bench --bench engines`. Needs etcd, etcdctl, initdb, postgres and psql, and prints which
+//! are missing. `ROUNDS=N` runs N rounds instead of 200, `SECONDS_OF_LOAD=N` keeps up the load for
+//! N seconds instead of 5, and `CANAL=PATH` measures another build of canal.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod common;
@@ -21,11 +17,11 @@ use std::time::{Duration, Instant};
 use common::servers::{Etcd, Postgres};
 use common::{Daemon, installed, median_and_p90, queue, row, wait_until};
 
-/// How many commands at once in the load.
+/// How many commands may run at once in the load.
 const CAPACITY: usize = 3;
 const CLIENTS: usize = 20;
 
-/// An engine, and what is compared with canal over it.
+/// An engine, and the peer to compare with canal over it.
 struct Engine<'e> {
     name: &'e str,
     url: String,
@@ -52,7 +48,7 @@ fn timed(command: &mut Command) -> io::Result<Duration> {
     Ok(took)
 }
 
-/// `canal run -k x -- true` and the peer, alternating.
+/// Runs `canal run -k x -- true` and the peer, alternating.
 fn compare(engine: &Engine, daemon: &Daemon, peer: &mut Command) -> io::Result<()> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..number("ROUNDS", 200) {
@@ -73,7 +69,7 @@ fn compare(engine: &Engine, daemon: &Daemon, peer: &mut Command) -> io::Result<(
     Ok(())
 }
 
-/// From the release on one host to the start of the command on the other.
+/// Measures from the release on one host to the start of the command on the other.
 fn hand_over(engine: &Engine, a: &Daemon, b: &Daemon) -> io::Result<()> {
     let mut took = Vec::new();
     for round in 0..number("ROUNDS", 200) / 4 {
@@ -102,7 +98,8 @@ fn hand_over(engine: &Engine, a: &Daemon, b: &Daemon) -> io::Result<()> {
     Ok(())
 }
 
-/// Three hosts, 20 clients each, three commands at once.
+/// Measures the throughput of three hosts with 20 clients each and three slots. The commands' own
+/// records must never show more commands than slots.
 fn load(engine: &Engine, hosts: &[Daemon]) -> io::Result<()> {
     let Some(first) = hosts.first() else { return Ok(()) };
     let record = first.folder.path().join("record");

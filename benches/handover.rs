@@ -1,8 +1,9 @@
-//! From a release to the start of the next one who waits: a queue of `canal run -- true` that is
-//! drained, against flock(1), alternating in one run; and whether it goes in the order of arrival.
+//! Measures from a release to the start of the next waiter: draining a queue of
+//! `canal run -- true`, against flock(1), alternating in one run. Also checks whether the order is
+//! that of arrival.
 //!
-//! `cargo bench --bench handover`. `ROUNDS=N` takes more rounds of the short queue, `WAITERS=N` another
-//! long queue than that of 5,000, `CANAL=PATH` another build of canal.
+//! `cargo bench --bench handover`. `ROUNDS=N` runs more rounds of the short queue, `WAITERS=N` sets
+//! another length of the long queue than 5,000, and `CANAL=PATH` measures another build of canal.
 
 mod common;
 
@@ -15,7 +16,7 @@ use std::time::Instant;
 
 use common::{Children, Daemon, installed, queue, row, wait_until};
 
-/// One that hands a lock on.
+/// A program that passes a lock on.
 enum Way<'d> {
     Canal(&'d Daemon),
     Flock(PathBuf),
@@ -35,7 +36,7 @@ impl Way<'_> {
         command
     }
 
-    /// How many wait.
+    /// The number of waiters.
     fn waiting(&self) -> io::Result<usize> {
         match self {
             Self::Canal(daemon) => Ok(usize::try_from(queue(daemon, "x")?.0).unwrap_or(usize::MAX)),
@@ -47,7 +48,7 @@ impl Way<'_> {
         }
     }
 
-    /// Somebody who holds until what is returned is dropped.
+    /// Starts a holder that holds the lock until the returned pipe is dropped.
     fn hold(&self) -> io::Result<(Child, ChildStdin)> {
         let mut command = self.command(&["sh", "-c", "echo; exec cat"]);
         let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -59,7 +60,7 @@ impl Way<'_> {
         Ok((holder, input))
     }
 
-    /// Microseconds for each of `waiters` that are queued and then drained.
+    /// The time per waiter to queue and then drain `waiters` of them, in microseconds.
     fn drain(&self, waiters: usize) -> io::Result<f64> {
         let (mut holder, input) = self.hold()?;
         let mut clients = Children(Vec::new());
@@ -76,7 +77,7 @@ impl Way<'_> {
         Ok(begun.elapsed().as_secs_f64() * 1e6 / waiters as f64)
     }
 
-    /// Whether those who wait are served in the order in which they came.
+    /// Whether waiters get the lock in the order of their arrival.
     fn is_in_order(&self, waiters: usize, folder: &Path) -> io::Result<bool> {
         let told = folder.join("told");
         fs::write(&told, "")?;

@@ -1,8 +1,9 @@
-//! What a lock over 2, 3 and 5 nodes costs, free and contended, beside one over etcd. All daemons run
-//! on this machine and are reached by their sockets: what ssh and a network add is not measured.
+//! The cost of a lock over 2, 3 and 5 nodes, free and contended, compared with one over etcd. All
+//! daemons run on this machine, and clients reach them by their sockets. The figures do not include
+//! the cost of ssh and a network.
 //!
-//! `cargo bench --bench nodes`. Needs etcd. `ROUNDS=N` takes more rounds than 100, `CANAL=PATH`
-//! measures another build of canal.
+//! `cargo bench --bench nodes`. Needs etcd. `ROUNDS=N` runs N rounds instead of 100, and
+//! `CANAL=PATH` measures another build of canal.
 
 mod common;
 
@@ -16,16 +17,16 @@ use common::{Daemon, installed, median_and_p90, queue, row, wait_until};
 
 const NODES: usize = 5;
 
-/// The shortest that there is: a node that is new grants nothing until the longest one is over.
+/// The minimum: a new node grants nothing until the longest TTL is over.
 const CONFIG: &str = "[nodes]\nlongest_ttl = \"10s\"\n";
 
-/// What is measured of a way.
+/// A measurement of a way.
 type Measure = fn(&Way<'_>) -> io::Result<Duration>;
 
 /// A way to take a lock.
 struct Way<'d> {
     what: String,
-    /// The daemons that are asked.
+    /// The daemons that take part.
     daemons: &'d [Daemon],
     options: Vec<String>,
 }
@@ -37,7 +38,7 @@ impl Way<'_> {
         run
     }
 
-    /// How long `canal run -- true` takes while nobody else wants the lock.
+    /// How long `canal run -- true` takes while no other client asks for the lock.
     fn free(&self) -> io::Result<Duration> {
         let begun = Instant::now();
         let status = self.run("free", &["true"]).stdout(Stdio::null()).status()?;
@@ -46,7 +47,7 @@ impl Way<'_> {
         Ok(took)
     }
 
-    /// From the end of the holder's command to the start of the waiter's.
+    /// The time from the end of the holder's command to the start of the waiter's.
     fn contended(&self) -> io::Result<Duration> {
         let holds = ["sh", "-c", "echo; read line"];
         let mut holder =
@@ -56,7 +57,7 @@ impl Way<'_> {
         };
         output.read_exact(&mut [0])?;
         let mut waiter = self.run("contended", &["echo"]).stdout(Stdio::piped()).spawn()?;
-        // Nodes are asked one after the other: the waiter is at one of them.
+        // canal asks nodes one after another, so the waiter is at only one of them.
         let waits_at = |daemon| queue(daemon, "contended").is_ok_and(|(waiting, _)| waiting == 1);
         wait_until("it waits", || self.daemons.iter().any(waits_at));
         let begun = Instant::now();

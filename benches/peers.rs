@@ -1,11 +1,9 @@
-//! `canal run -k x -- true` against the wrappers that people use today, alternating in one run.
+//! `canal run -k x -- true` against today's usual wrappers, alternating in one run, in an order
+//! drawn for each round. It prints which wrappers are missing.
 //!
-//! `cargo bench --bench peers`. The peers: `flock` (util-linux), `chpst` (runit), `setlock`
-//! (daemontools), `s6-setlock` (s6), `sem` (parallel), `tsp` (task-spooler), `etcdctl lock`
-//! (etcd-client, with an etcd of its own from etcd-server). Those that are not installed are named.
-//! They take turns in an order that is drawn anew for each round.
-//! `CANAL=PATH` measures another build of canal, `CANAL_PLAIN=PATH` a second one beside it,
-//! `CANAL_OTHERS=PATH:PATH` further ones, each with a daemon of its own. `ROUNDS=N` takes more rounds.
+//! `cargo bench --bench peers`. `CANAL=PATH` measures another build of canal, `CANAL_PLAIN=PATH`
+//! adds a second one, and `CANAL_OTHERS=PATH:PATH` adds more, each with its own daemon. `ROUNDS=N`
+//! runs more rounds.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod common;
@@ -22,7 +20,7 @@ use common::{Daemon, canal, install, installed, median_and_p90, row};
 struct Way {
     name: String,
     command: Command,
-    /// Run once in so many rounds: some peers are slow.
+    /// It runs in one of this many rounds, because some peers are slow.
     every: usize,
     took: Vec<Duration>,
 }
@@ -42,7 +40,9 @@ impl Way {
     }
 }
 
-/// `PROGRAM ARGS true`, if it is installed.
+/// Adds `PROGRAM ARGS true` if the program is installed. The packages are util-linux (`flock`),
+/// runit (`chpst`), daemontools (`setlock`), s6 (`s6-setlock`), parallel (`sem`), task-spooler
+/// (`tsp`), etcd-client (`etcdctl lock`) and etcd-server, which runs only for this benchmark.
 fn peer(ways: &mut Vec<Way>, program: &str, args: &[&str], every: usize) {
     if installed(program) {
         let mut command = Command::new(program);
@@ -92,8 +92,8 @@ fn main() -> io::Result<()> {
         way.run()?;
         way.took.clear();
     }
-    // In another order each time, always the same ones: who follows one like it finds much in the
-    // processor's caches already.
+    // The order differs each time but is reproducible: a program that follows a similar one finds
+    // much of its data in the processor's caches.
     let mut order = fastrand::Rng::with_seed(1);
     let mut turns: Vec<usize> = (0..ways.len()).collect();
     for round in 0..rounds {
@@ -121,18 +121,18 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The builds that CANAL_OTHERS names. Each needs a daemon of its own, as it may speak differently.
+/// The builds in CANAL_OTHERS. Each needs its own daemon, because its protocol may differ.
 fn other_builds() -> io::Result<Vec<(PathBuf, Daemon)>> {
     let named = std::env::var_os("CANAL_OTHERS").unwrap_or_default();
     let paths = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty());
     paths.map(|path| Ok((path.clone(), Daemon::of_build(&path)?))).collect()
 }
 
-/// Ours, as it was built for this bench or as CANAL names it.
+/// canal as built for this benchmark, or as CANAL names it.
 const OURS: &str = "canal run -k x -- true";
-/// The one that CANAL_PLAIN names.
+/// The build in CANAL_PLAIN.
 const PLAIN: &str = "canal run -k x -- true, plain build";
-/// One that CANAL_OTHERS names; its path follows.
+/// A build in CANAL_OTHERS; its path follows.
 const OTHER: &str = "canal run -k x -- true, ";
 
 /// Prints the rows of the table.

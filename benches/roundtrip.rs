@@ -1,11 +1,9 @@
-//! Round trips over the socket: acquire and release in turn, journal on, against Redis `SET` over
-//! its Unix socket, with the same load generator, alternating in one run.
-//!
-//! What a lock costs in Redis is measured beside it, as Redis' manual has it: `SET NX PX` and a script
-//! that deletes what is still ours, by a server that writes its log, as canal does.
+//! Round trips over the socket: acquire and release in turn with the journal on, against Redis
+//! `SET` over its Unix socket, with the same load generator, alternating in one run. Also against a
+//! lock in Redis, on a server that writes its log, like canal.
 //!
 //! `cargo bench --bench roundtrip`. Needs `redis-server` for the comparison; without it only canal
-//! is measured. `CANAL=PATH` measures another build of canal, `SECONDS=N` takes longer.
+//! is measured. `CANAL=PATH` measures another build of canal, and `SECONDS=N` takes longer.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod common;
@@ -19,7 +17,7 @@ use std::time::Duration;
 use common::load::{Canal, Dialect, Load};
 use common::{Daemon, connects, installed, median, row, wait_until};
 
-/// Appends a command as Redis takes it.
+/// Appends a command in the format of Redis.
 fn redis_command(words: &[&str], to: &mut Vec<u8>) {
     to.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
@@ -43,7 +41,8 @@ impl Dialect for Redis {
     }
 }
 
-/// A lock as Redis' manual has it; the script's digest.
+/// A lock as the Redis manual describes it: `SET NX PX`, and a script, here its digest, that
+/// deletes the key if it is still ours.
 struct RedisLock(String);
 
 impl RedisLock {
@@ -66,7 +65,7 @@ impl RedisLock {
 impl Dialect for RedisLock {
     fn request(&self, connection: usize, n: usize, to: &mut Vec<u8>) {
         let key = format!("lock/{connection}");
-        // The release gives the value of the acquire before it.
+        // The release passes the value of the preceding acquire.
         let value = format!("{:016x}", n - n % 2);
         if n.is_multiple_of(2) {
             redis_command(&["SET", &key, &value, "NX", "PX", "30000"], to);
@@ -80,7 +79,7 @@ impl Dialect for RedisLock {
     }
 
     fn failure(&self) -> &'static [u8] {
-        // Also that of a lock that was not granted: `$-1`.
+        // This also matches the reply for a lock that was not granted: `$-1`.
         b"-"
     }
 }
@@ -89,7 +88,7 @@ impl Dialect for RedisLock {
 struct RedisServer(Child);
 
 impl RedisServer {
-    /// `log`: whether it writes what changes to a file, without waiting for the disk.
+    /// `log`: whether it appends changes to a file, without waiting for the disk.
     fn start(socket: &Path, log: bool) -> io::Result<Self> {
         let child = Command::new("redis-server")
             .args(["--port", "0", "--save", "", "--appendonly", if log { "yes" } else { "no" }])
@@ -111,7 +110,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// The two Redis servers that canal is measured beside.
+/// The two Redis servers that canal is compared with.
 struct Peers {
     _servers: [RedisServer; 2],
     plain: PathBuf,
@@ -154,7 +153,7 @@ fn main() -> io::Result<()> {
                 rates.push(load.rate(slice)?);
             }
         }
-        // Every acquire has its release, for the next load.
+        // Every acquire needs its release before the next load.
         for load in loads.iter_mut().filter(|load| load.next % 2 == 1) {
             load.round()?;
         }
@@ -164,7 +163,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the rows of one load: canal's rate, and what it is compared with.
+/// Prints the rows of one load: canal's rate, and the rates to compare.
 fn tell(load: &str, rates: &[f64], goal: &str) {
     let what = format!("requests per second, {load}");
     let [ours, peers @ ..] = rates else { return };

@@ -1,9 +1,9 @@
-//! What grows and what does not: with the size of a lock, the number of keys that were ever used,
-//! the number of processes that hold, and with that a restart of the daemon.
+//! The effect of growth: of the size of a lock, the number of keys ever used, and the number of
+//! processes that hold, including the restart of the daemon.
 //!
-//! `cargo bench --bench scale`. Needs room for 10,000 processes and as many descriptors in the
-//! daemon. `HOLDERS=N` takes fewer, `KEYS=N` fewer than a million keys, `CANAL=PATH` another build
-//! of canal.
+//! `cargo bench --bench scale`. Needs resources for 10,000 processes and as many descriptors in the
+//! daemon. `HOLDERS=N` uses fewer holders, `KEYS=N` fewer than a million keys, and `CANAL=PATH`
+//! measures another build of canal.
 
 mod common;
 
@@ -19,10 +19,10 @@ use canal::protocol::{Acquire, Confirm, StatusQuery, WireItem};
 use canal::sys::pidfd::Pidfd;
 use common::{Children, Daemon, private_kib, row};
 
-/// How many pairs are sent before their answers are taken.
+/// How many pairs to send before reading their answers.
 const DEPTH: usize = 16;
 
-/// One connection over which locks are taken and given back.
+/// One connection that acquires and releases locks.
 struct Pairs {
     stream: UnixStream,
     next: usize,
@@ -33,7 +33,7 @@ impl Pairs {
         Ok(Self { stream: UnixStream::connect(daemon.socket())?, next: 0 })
     }
 
-    /// Takes and gives back `count` locks in turn: the key of each, and the number of buckets.
+    /// Acquires and releases `count` locks in turn: the key of each, and the number of buckets.
     fn run(&mut self, count: usize, key: impl Fn(usize) -> String, buckets: u64) -> io::Result<()> {
         let mut done = 0;
         while done < count {
@@ -71,7 +71,7 @@ impl Pairs {
     }
 }
 
-/// Microseconds of one of `count`.
+/// The time per operation, in microseconds.
 fn each(took: Duration, count: usize) -> f64 {
     took.as_secs_f64() * 1e6 / count as f64
 }
@@ -127,7 +127,7 @@ fn keys(most: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// So many processes, each of which holds a lock.
+/// Starts `count` processes, each of which holds a lock.
 fn holders(count: usize) -> Result<(), Box<dyn Error>> {
     let mut daemon = Daemon::start()?;
     let mut sleepers = Children(Vec::new());

@@ -1,8 +1,9 @@
 //! Up to ten thousand `canal run` that wait for one key: held, shown, drained.
 //!
-//! `cargo bench --bench ten-thousand`. Needs room for so many processes (`ulimit -u`, the cgroup's
-//! pids.max), for 10,100 descriptors in the daemon (`ulimit -Hn`) and about 2 GiB of memory for the
-//! waiting clients. `WAITERS=N` takes fewer, `CANAL=PATH` another build of canal.
+//! `cargo bench --bench ten-thousand`. Needs room for that many processes (`ulimit -u`, the
+//! cgroup's pids.max), 10,100 descriptors in the daemon (`ulimit -Hn`), and about 2 GiB of memory
+//! for the waiting clients. `WAITERS=N` uses fewer, and `CANAL=PATH` measures another build of
+//! canal.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod common;
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use common::{Children, Daemon, private_kib, queue, row, wait_until};
 
-/// What one number of waiters shows.
+/// The result for one number of waiters.
 struct Figures {
     kib_each: f64,
     drained_us_each: f64,

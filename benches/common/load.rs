@@ -1,4 +1,5 @@
-//! A load of requests over a socket: the next one of a connection follows when all have their reply.
+//! A load of requests over sockets: each connection sends its next request when all have their
+//! reply.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -7,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use memchr::memmem::Finder;
 
-/// How requests look, and where one reply ends.
+/// The format of requests, and the end of a reply.
 pub(crate) trait Dialect {
     /// Appends request number `n` of connection `connection`.
     fn request(&self, connection: usize, n: usize, to: &mut Vec<u8>);
     /// The byte that ends a reply.
     fn end(&self) -> u8;
-    /// What no reply may contain.
+    /// The text that no reply may contain.
     fn failure(&self) -> &'static [u8];
 }
 
-/// canal: acquire and release in turn, each connection with a key of its own.
+/// canal: acquire and release in turn, each connection with its own key.
 pub(crate) struct Canal;
 
 impl Dialect for Canal {
@@ -44,7 +45,7 @@ impl Dialect for Canal {
     }
 }
 
-/// Some connections, each with the number of its next request.
+/// Several connections, each with the number of its next request.
 pub(crate) struct Load<'d> {
     dialect: &'d dyn Dialect,
     streams: Vec<UnixStream>,
@@ -62,7 +63,7 @@ impl<'d> Load<'d> {
         Ok(Self { dialect, streams, next: 0 })
     }
 
-    /// Sends a request on every connection, then takes all replies; how many requests.
+    /// Sends a request on every connection, then reads all replies. Returns the number of requests.
     pub(crate) fn round(&mut self) -> io::Result<usize> {
         let mut request = Vec::new();
         for (connection, stream) in self.streams.iter_mut().enumerate() {
@@ -79,8 +80,8 @@ impl<'d> Load<'d> {
                 let read = stream.read(&mut reply)?;
                 assert!(read > 0, "the connection was closed");
                 let piece = &reply[..read];
-                // A reply of canal's is a hundred times as long as one of Redis': looking through it must
-                // not be what is measured.
+                // A reply of canal is a hundred times longer than one of Redis. Searching it must
+                // not affect the measurement.
                 let failed = failure.find(piece).is_some();
                 assert!(!failed, "{}", String::from_utf8_lossy(piece));
                 left -= memchr::memchr_iter(self.dialect.end(), piece).count();
@@ -89,7 +90,7 @@ impl<'d> Load<'d> {
         Ok(self.streams.len())
     }
 
-    /// Requests per second over a slice of time.
+    /// The rate over a slice of time, in requests per second.
     pub(crate) fn rate(&mut self, slice: Duration) -> io::Result<f64> {
         let begun = Instant::now();
         let mut requests = 0;

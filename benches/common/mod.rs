@@ -1,4 +1,4 @@
-//! What the benches share: a daemon of their own, and figures.
+//! Shared parts of the benchmarks: a private daemon, and figures.
 
 #![expect(dead_code, reason = "each bench uses a part of it")]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -12,20 +12,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The program to measure: `CANAL=PATH` in the environment, else the one that was just built.
+/// The program to measure: `CANAL=PATH` in the environment, otherwise the current build.
 pub(crate) fn canal() -> OsString {
     std::env::var_os("CANAL").unwrap_or_else(|| env!("CARGO_BIN_EXE_canal").into())
 }
 
-/// Copies a program, as installing it does: what a linker has just written lies in the page cache page by
-/// page, and starts some 7 % slower than a file that was written in one go.
+/// Copies a program, as an installation does. A linker writes a file into the page cache page by
+/// page; such a file starts about 7 % slower than a file written in one go.
 pub(crate) fn install(program: &Path, folder: &Path, name: &str) -> io::Result<PathBuf> {
     let copy = folder.join(name);
     std::fs::copy(program, &copy)?;
     Ok(copy)
 }
 
-/// How many wait for a key, and how many slots of it are held.
+/// The number of waiters for a key, and of its held slots.
 pub(crate) fn queue(daemon: &Daemon, key: &str) -> io::Result<(u64, u64)> {
     let output = daemon.canal(&["status", "--json", key]).output()?;
     let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
@@ -33,7 +33,7 @@ pub(crate) fn queue(daemon: &Daemon, key: &str) -> io::Result<(u64, u64)> {
     Ok((key["waiting"].as_u64().unwrap_or(0), key["held"].as_u64().unwrap_or(0)))
 }
 
-/// A daemon in a folder of its own; ends with this value.
+/// A daemon in its own folder. It ends with this value.
 pub(crate) struct Daemon {
     process: Child,
     program: PathBuf,
@@ -46,7 +46,7 @@ impl Daemon {
         Self::start_with(&[])
     }
 
-    /// A daemon with further options.
+    /// Starts a daemon with additional options.
     pub(crate) fn start_with(options: &[&str]) -> io::Result<Self> {
         Self::start_in(Self::folder()?, Path::new(&canal()), options)
     }
@@ -56,7 +56,8 @@ impl Daemon {
         Self::start_in(Self::folder()?, program, &[])
     }
 
-    /// A daemon with this configuration. It lies beside the socket, as all that the daemon keeps.
+    /// A daemon with this configuration. The configuration is next to the socket, like all files of
+    /// the daemon.
     pub(crate) fn configured(config: &str) -> io::Result<Self> {
         let folder = Self::folder()?;
         std::fs::write(folder.path().join("canal.toml"), config)?;
@@ -86,7 +87,7 @@ impl Daemon {
         Ok(process)
     }
 
-    /// Kills the daemon and starts another one; how long that one took until it listened.
+    /// Kills the daemon and starts another one. Returns how long that one took until it listened.
     pub(crate) fn restart(&mut self) -> io::Result<Duration> {
         self.process.kill()?;
         self.process.wait()?;
@@ -118,17 +119,17 @@ impl Drop for Daemon {
     }
 }
 
-/// Whether somebody listens at a socket.
+/// Whether a program listens at a socket.
 pub(crate) fn connects(socket: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(socket).is_ok()
 }
 
-/// Whether somebody listens at a TCP address.
+/// Whether a program listens at a TCP address.
 pub(crate) fn connects_tcp(address: std::net::SocketAddr) -> bool {
     std::net::TcpStream::connect(address).is_ok()
 }
 
-/// Waits until `condition` holds, for two minutes at most.
+/// Waits until `condition` holds, for at most two minutes.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
@@ -137,34 +138,34 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The middle one of some durations, and that below which nine of ten lie; in microseconds.
+/// The median of some durations, and their 90 % quantile, in microseconds.
 pub(crate) fn median_and_p90(durations: &mut [Duration]) -> (f64, f64) {
     durations.sort_unstable();
     let at = |part: usize| durations[(durations.len() - 1) * part / 10].as_secs_f64() * 1e6;
     (at(5), at(9))
 }
 
-/// The middle one of some figures.
+/// The median of some figures.
 pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
 }
 
-/// Prints a row of the table: what, our figure, that of whom it is compared with, our part of it
+/// Prints a row of the table: the subject, canal's figure, the other program's figure, their ratio
 /// and the goal.
 pub(crate) fn row(what: &str, ours: &str, theirs: &str, ratio: &str, goal: &str) {
     println!("| {what} | {ours} | {theirs} | {ratio} | {goal} |");
 }
 
-/// Memory of a process that is its own, in KiB. Pages of its program do not count: whether they are
-/// private changes with how many others run it.
+/// The private memory of a process, in KiB. Pages of its program do not count: whether they are
+/// private changes with the number of other processes that run it.
 pub(crate) fn private_kib(pid: u32) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let of = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
     Ok(text.lines().filter(|line| line.starts_with("Anonymous:")).filter_map(of).sum())
 }
 
-/// Child processes; none of them outlives the bench.
+/// Child processes that do not outlive the benchmark.
 pub(crate) struct Children(pub(crate) Vec<Child>);
 
 impl Drop for Children {

@@ -1,5 +1,5 @@
-//! Servers of a bench's own, on loopback: they sync to disk what they acknowledge, and end with
-//! their values.
+//! Private servers of a benchmark, on loopback. They sync to disk before they acknowledge, and end
+//! with their values.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ use super::{connects_tcp, wait_until};
 pub(crate) struct Etcd(Child);
 
 impl Etcd {
-    /// Starts it; the address for clients.
+    /// Starts it. Returns the address for clients.
     pub(crate) fn start(folder: &Path) -> io::Result<(Self, String)> {
         let port = || TcpListener::bind("127.0.0.1:0")?.local_addr();
         let (clients, peers) = (port()?, port()?);
@@ -53,7 +53,7 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    /// Where the newest one is that is installed.
+    /// The folder of the newest installed version.
     pub(crate) fn installed() -> Option<PathBuf> {
         let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
         let mut found: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
@@ -66,14 +66,14 @@ impl Postgres {
         found.into_iter().rev().find(is_whole)
     }
 
-    /// Starts the one in `bin`.
+    /// Starts the server in `bin`.
     pub(crate) fn start(bin: &Path, folder: &Path) -> io::Result<Self> {
         let data = folder.join("postgres");
         fs::create_dir(&data)?;
         let user = server_user();
         if let Some(user) = &user {
             chown(&data, Some(user.uid), Some(user.gid))?;
-            // So that it gets to its own folder.
+            // The server's user needs access to its own folder.
             fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
         }
         let program = |name: &str| {
@@ -115,7 +115,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // INT is the fast shutdown: it does not wait for clients.
+        // INT is the fast shutdown, which does not wait for clients.
         let pid = i32::try_from(self.process.id()).unwrap_or(0);
         if pid > 0 {
             let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
@@ -124,7 +124,7 @@ impl Drop for Postgres {
     }
 }
 
-/// PostgreSQL does not run as root.
+/// The user that runs the server, because PostgreSQL does not run as root.
 fn server_user() -> Option<User> {
     let known = |name| User::from_name(name).ok().flatten();
     Uid::effective().is_root().then(|| known("postgres").or_else(|| known("nobody"))).flatten()

@@ -1,8 +1,9 @@
-//! What it costs to record: requests over the socket with 50 connections, of daemons that keep no history,
-//! that keep one, and that also give metrics, have hooks and make estimates. They take turns in short
-//! slices, in another order each time, and each slice is compared with that of its own round.
+//! The cost of recording: requests over the socket with 50 connections, to daemons without a
+//! history, with one, and with one plus metrics, hooks and estimates. They take turns in short
+//! slices, in a different order each time, and each slice is compared with the others of its round.
 //!
-//! `cargo bench --bench recording`. `ROUNDS=N` takes longer, `CANAL=PATH` measures another build.
+//! `cargo bench --bench recording`. `ROUNDS=N` takes longer, and `CANAL=PATH` measures another
+//! build.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,7 +17,7 @@ use common::{Children, Daemon, row, wait_until};
 
 const CONNECTIONS: usize = 50;
 
-/// A waiter is told about its estimate, and a collector comes, about once a second.
+/// About once a second a waiter receives its estimate, and a collector reads the metrics.
 const SECOND: Duration = Duration::from_secs(1);
 
 const SLICE: Duration = Duration::from_millis(100);
@@ -34,20 +35,20 @@ run = ["/bin/true"]
 USER
 "#;
 
-/// A daemon, the load on it, and what was measured of it.
+/// A daemon, the load on it, and its measurements.
 struct Subject {
     what: &'static str,
-    /// One holder and its waiters, so that there is something to estimate. They end before the daemon,
-    /// which they would start anew.
+    /// One holder and its waiters, so that there is something to estimate. They end before the
+    /// daemon, because they would start another one.
     queue: Children,
     daemon: Daemon,
     load: Load<'static>,
-    /// Where the socket of the metrics lies.
+    /// The folder of the metrics socket.
     _folder: tempfile::TempDir,
     collected: Instant,
     /// Requests per second of each slice.
     rates: Vec<f64>,
-    /// Nanoseconds of processor time for a request, of the thread that answers and of all threads.
+    /// Nanoseconds of processor time per request: of the answering thread, and of all threads.
     own_ns: Vec<f64>,
     all_ns: Vec<f64>,
 }
@@ -56,7 +57,7 @@ impl Subject {
     fn start(what: &'static str, config: &str) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("canal-bench-").tempdir()?;
         let metrics = folder.path().join("metrics.sock");
-        // A daemon of root needs to know as whom it runs the program of a hook.
+        // A daemon of root needs a user to run the program of a hook as.
         let user = if nix::unistd::geteuid().is_root() { "user = \"root\"" } else { "" };
         let config = config.replace("METRICS", &metrics.to_string_lossy()).replace("USER", user);
         let daemon = Daemon::configured(&config)?;
@@ -66,7 +67,7 @@ impl Subject {
         Ok(Self { what, queue, daemon, load, collected, rates, own_ns, all_ns, _folder: folder })
     }
 
-    /// Has ten clients wait for a key whose usual hold is known.
+    /// Makes ten clients wait for a key whose usual hold is known.
     fn queue_up(&mut self) -> io::Result<()> {
         for _ in 0..5 {
             self.daemon.canal(&["run", "-k", "queue", "--", "true"]).status()?;
@@ -80,11 +81,10 @@ impl Subject {
         Ok(())
     }
 
-    /// Takes a slice of the load.
     fn take_slice(&mut self) -> io::Result<()> {
         if self.collected.elapsed() >= SECOND {
             self.collected = Instant::now();
-            // It is the same question as that of a collector over HTTP.
+            // This is the same query as that of a collector over HTTP.
             let output = self.daemon.canal(&["metrics"]).output()?;
             assert!(output.status.success());
         }
@@ -100,7 +100,7 @@ impl Subject {
     }
 }
 
-/// How long the first thread of a process ran so far, and all of them, in nanoseconds.
+/// How long the first thread of a process has run so far, and all its threads, in nanoseconds.
 fn processor_ns(pid: u32) -> io::Result<(u64, u64)> {
     let (mut own, mut all) = (0, 0);
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -115,7 +115,7 @@ fn processor_ns(pid: u32) -> io::Result<(u64, u64)> {
     Ok((own, all))
 }
 
-/// The median of the quotients, and that below which a tenth and nine tenths lie.
+/// The median, 10 % and 90 % quantiles of the quotients.
 fn quotients(of: &[f64], by: &[f64]) -> (f64, f64, f64) {
     let mut all: Vec<f64> = of.iter().zip(by).map(|(of, by)| of / by).collect();
     all.sort_by(f64::total_cmp);
@@ -144,7 +144,7 @@ fn main() -> io::Result<()> {
     for round in 0..rounds {
         let count = subjects.len();
         for turn in 0..count {
-            // Each comes first, and each comes after each other one.
+            // Each subject is first equally often, and follows each other one.
             let number = if round % 2 == 0 { turn } else { count - 1 - turn };
             subjects[(round / 2 + number) % count].take_slice()?;
         }

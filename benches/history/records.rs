@@ -1,8 +1,9 @@
-//! A daemon that has kept very many records: how long it takes to start, and `canal history` and
-//! `canal stats` of one key. The records are those that
-//! `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test --lib many_records` has written.
+//! A daemon that has kept millions of records: how long it takes to start, and `canal history` and
+//! `canal stats` of one key.
+//! `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test --lib many_records` writes the records.
 //!
-//! `CANAL_RECORDS_DIR=DIR cargo bench --bench records`. The records are moved, and gone at the end.
+//! `CANAL_RECORDS_DIR=DIR cargo bench --bench records`. This moves the records, and removes them at
+//! the end.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 #[path = "../common/mod.rs"]
@@ -22,7 +23,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// How long a command takes, in milliseconds: the median of five.
+/// The duration of a command in milliseconds: the median of five runs.
 fn command(daemon: &Daemon, args: &[&str]) -> io::Result<f64> {
     let mut times = Vec::new();
     for _ in 0..5 {
@@ -45,14 +46,15 @@ fn main() -> io::Result<()> {
     std::fs::rename(dir.join("history"), full.folder.path().join("history"))?;
     let (mut starts, mut more) = ([Vec::new(), Vec::new()], Vec::new());
     for round in 0..STARTS {
-        // Each comes first half of the time.
+        // Each of the two is first half of the time.
         let (first, second) = if round % 2 == 0 { (0, 1) } else { (1, 0) };
         let mut times = [0.0; 2];
         for number in [first, second] {
             let daemon = if number == 0 { &mut empty } else { &mut full };
             times[number] = ms(daemon.restart()?);
             starts[number].push(times[number]);
-            // The thread of the history begins with a question, and reads the latest files then.
+            // The thread of the history starts with the first query, and reads the latest files
+            // then.
             command(daemon, &["history", "-n", "1"])?;
         }
         more.push(times[1] - times[0]);
