@@ -1,4 +1,4 @@
-//! What must be so of the daemons and their tables.
+//! Properties that the daemons and their tables must always have.
 
 use super::host::Host;
 use super::programs::claims::{Claim, Until};
@@ -9,11 +9,11 @@ use crate::host::Mark;
 /// How long it may take until all hosts have read the whole log.
 const READ_MS: u64 = 6_000;
 
-/// What a daemon says that cannot go on with what it, or another one, has written.
+/// Parts of the messages of a daemon that cannot use what it or another daemon has written.
 const CANNOT_READ: [&str; 4] = ["at revision", "cannot be read", "cannot be used", "not whole"];
 
 impl World {
-    /// No daemon is hindered by something that it or another one has written.
+    /// Checks that no daemon is blocked by something that it or another daemon has written.
     pub(super) fn check_obstacles(&self) -> Result<(), String> {
         let is_written = |why: &String| CANNOT_READ.iter().any(|what| why.contains(what));
         match self.hosts.iter().filter_map(Host::obstacle).find(is_written) {
@@ -22,15 +22,16 @@ impl World {
         }
     }
 
-    /// What commands hold at the same time fits, and is held in every table that has read so far.
+    /// Checks that the locks which commands hold at the same time fit, and that every table that
+    /// has read their grants shows them as held.
     pub(super) fn check_claims(&mut self) -> Result<(), String> {
-        // Over an engine, a process that is stopped for too long loses its lock. It is ended before
-        // it runs on.
+        // Over an engine, a process that is stopped for too long loses its lock. It is killed
+        // before it continues.
         let runs = |claim: &Claim| {
             let Until::Processes(serials) = &claim.until else { return true };
             let host = &self.hosts[claim.host];
             let runs = |serial: &u64| host.machine.runs(*serial);
-            // Nobody ends a command whose `canal run` and daemon are both stopped.
+            // No process ends a command while its `canal run` and its daemon are both stopped.
             let is_supervised =
                 claim.unwatched_until <= self.now_ms && serials.first().is_some_and(runs);
             let ends = is_supervised || host.stopped_until <= self.now_ms;
@@ -38,8 +39,8 @@ impl World {
                 || ends && host.frozen_until <= self.now_ms && serials.iter().any(runs)
         };
         self.claims.check(runs)?;
-        // The tokens of a log that is lost are given out again if the time of day is wrong, so that
-        // they tell two holds apart no more.
+        // With a wrong time of day, hosts assign the tokens of a lost log again. Then tokens no
+        // longer distinguish two holds.
         let is_lost = self.network.as_ref().is_some_and(|network| network.counts().losses > 0);
         if is_lost && self.emphasis.is_wrong_time {
             return Ok(());
@@ -49,8 +50,7 @@ impl World {
         self.claims.check_held(self.now_ms, &tables, runs)
     }
 
-    /// After a daemon has had its turn, what it holds belongs to live processes, and only these
-    /// wait.
+    /// Checks that after a daemon's turn all its holds and active waiters belong to live processes.
     pub(super) fn check_owners(&self, at: usize) -> Result<(), String> {
         let host = &self.hosts[at];
         let Some(server) = &host.daemon else { return Ok(()) };
@@ -85,7 +85,7 @@ impl World {
         Ok(())
     }
 
-    /// Hosts that have read the same log up to the same place have the same table.
+    /// Checks that hosts which have read the same log up to the same place have the same table.
     pub(super) fn check_agreement(&self) -> Result<(), String> {
         let mut tables: Vec<(Mark, Snapshot)> = Vec::new();
         for server in self.hosts.iter().filter_map(|host| host.daemon.as_ref()) {
@@ -104,7 +104,8 @@ impl World {
         Ok(())
     }
 
-    /// All hosts have the same table, as soon as they have read everything, and it is empty.
+    /// Waits until all hosts have read everything, and checks that their tables are the same and
+    /// empty.
     pub(super) fn compare_tables(&mut self) -> Result<(), String> {
         let until = self.now_ms + READ_MS;
         loop {
@@ -124,7 +125,7 @@ impl World {
         }
     }
 
-    /// The next daemon finds what this one left.
+    /// Checks that the next daemon restores the table of this one.
     pub(super) fn compare_with_the_next(&mut self) -> Result<(), String> {
         for at in 0..self.hosts.len() {
             let snapshot = |host: &Host| host.daemon.as_ref().map(|it| it.ledger.table.snapshot());

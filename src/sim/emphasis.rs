@@ -1,8 +1,8 @@
-//! What a run is mostly about. The seed draws it for each run: how often each fault happens, how
-//! long it lasts, how long hosts live without renewing, and what commands ask for.
+//! The emphasis of a run. The seed draws it: how often each fault happens and how long it lasts,
+//! how long hosts live without renewing, and what commands ask for.
 //!
-//! An emphasis is no scenario: it only makes some things frequent that have to come together before
-//! a rule matters.
+//! An emphasis is no scenario: it only makes some things frequent that must coincide before a rule
+//! matters.
 
 use std::ops::RangeInclusive;
 
@@ -10,7 +10,7 @@ use fastrand::Rng;
 
 use super::programs::plan::{Demand, KEYS};
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// A daemon is killed, between two turns or within one.
@@ -25,13 +25,13 @@ pub(super) enum Fault {
     Stop,
     /// The power fails.
     Reboot,
-    /// A whole machine stands still for a while.
+    /// A whole machine stops for a while.
     Freeze,
-    /// A disk has no room for a while.
+    /// A disk is full for a while.
     FillDisk,
-    /// A disk fails within a write or later, for a while.
+    /// A disk fails during a write or later, for a while.
     BreakDisk,
-    /// Somebody removes the files of a daemon that runs.
+    /// A user removes the files of a running daemon.
     LoseFiles,
     /// A machine is cut off from the engine.
     Cut,
@@ -39,22 +39,22 @@ pub(super) enum Fault {
     Heal,
     /// Messages between a machine and the engine take longer.
     Slow,
-    /// What a machine calls is carried to the engine only after a while.
+    /// The network delays the calls of a machine for a while.
     StallCalls,
-    /// What the engine answers is carried to a machine only after a while.
+    /// The network delays the engine's answers to a machine for a while.
     StallAnswers,
-    /// The engine tells a host that its membership has ended.
+    /// The engine reports to a host that its membership has ended.
     Fence,
     /// The engine stops, and starts again.
     RestartEngine,
-    /// The engine starts again without the end of its log.
+    /// The engine restarts without the end of its log.
     LoseLog,
 }
 
 /// The key with a single slot, which excludes most.
 const MUTEX: usize = 3;
 
-/// What a run is mostly about.
+/// The emphasis of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Everything, with the embedded journal.
@@ -63,53 +63,52 @@ pub(super) enum Kind {
     BadDisk,
     /// Everything, over an engine.
     Engine,
-    /// Stops and cuts that last about as long as a host lives without renewing.
+    /// Stops and cuts that last for about the TTL of a host.
     NearTtl,
     /// Calls or answers that take long, in one direction.
     SlowEngine,
-    /// Daemons and machines that start anew, and memberships that end.
+    /// Restarts of daemons and machines, and memberships that end.
     Restarts,
     /// An engine that loses the end of its log.
     LostLog,
-    /// The same, while the time of day is wrong everywhere.
+    /// The same, with a wrong time of day everywhere.
     WrongTime,
 }
 
-/// How a run is set up.
+/// The parameters of a run.
 #[derive(Debug)]
 pub(super) struct Emphasis {
     pub(super) kind: Kind,
     pub(super) hosts: usize,
     /// How long a host lives without renewing.
     pub(super) ttl_ms: u64,
-    /// From TERM to KILL.
+    /// The time from TERM to KILL.
     pub(super) grace_ms: u64,
-    /// From KILL to the end of the TTL.
+    /// The time from KILL to the end of the TTL.
     pub(super) margin_ms: u64,
-    /// A snapshot is made after this many batches.
+    /// Hosts make a snapshot after this many batches.
     pub(super) snapshot_batches: u64,
-    /// By how much answers of the engine take longer than calls, on some machines.
+    /// How much longer answers of the engine take than calls, on some machines.
     pub(super) slow_answers_ms: u64,
     /// How often each fault happens, in a thousand steps.
     pub(super) often: Vec<(Fault, u32)>,
-    /// How long faults last, if that is about the same for all.
+    /// How long faults last, if that is similar for all.
     lasts_ms: Option<RangeInclusive<u64>>,
-    /// Whether one machine has most of the bad luck for a while, so that others can take what it
-    /// had.
+    /// Whether one machine has most of the bad luck for a while, so that others can take its locks.
     pub(super) has_victim: bool,
-    /// By how many thousandths clocks run fast, less 1000.
+    /// The speed of clocks, in thousandths of the true speed.
     pub(super) rates: RangeInclusive<u64>,
     /// Whether the time of day is wrong everywhere.
     pub(super) is_wrong_time: bool,
-    /// The last of the first daemons starts by then.
+    /// The time by which the last of the first daemons starts.
     pub(super) started_by_ms: u64,
-    /// What commands ask for.
+    /// The distribution of the requests.
     pub(super) demand: Demand,
-    /// In how many of a thousand steps a request is made.
+    /// The number of steps in a thousand that make a request.
     pub(super) busy: u32,
-    /// The most programs that run at once on a machine.
+    /// The maximum number of programs that run on a machine at once.
     pub(super) programs: usize,
-    /// Until then requests are made and faults happen.
+    /// Requests and faults happen until this time.
     pub(super) faults_until_ms: u64,
 }
 
@@ -204,7 +203,7 @@ impl Kind {
         }
     }
 
-    /// How often each fault happens in one run: some not at all, and some much.
+    /// How often each fault happens in one run: some never, and some often.
     fn draw_weights(self, rng: &mut Rng) -> Vec<(Fault, u32)> {
         let factors: &[u32] = match self {
             Self::Journal | Self::Engine => &[0, 0, 1, 1, 3],
@@ -212,7 +211,7 @@ impl Kind {
         };
         let mut weights = self.weights();
         for (fault, often) in &mut weights {
-            // What a run is about happens in it.
+            // The main fault of a run always happens in it.
             let is_theme = *fault == Fault::LoseLog
                 || self == Self::LostLog && *fault == Fault::KillDaemon
                 || self == Self::SlowEngine && *fault == Fault::StallCalls;
@@ -220,11 +219,11 @@ impl Kind {
         }
         match self {
             Self::Journal | Self::BadDisk => {}
-            // Tokens grow only if all who were told some say so in time.
+            // Tokens grow only if all hosts report in time which tokens they received.
             Self::WrongTime => weights.push((Fault::Heal, 800)),
             Self::LostLog => {
                 weights.push((Fault::Heal, rng.u32(60..250)));
-                // In all runs these would hide what a loss alone leads to.
+                // In every run these would hide the effects of a loss alone.
                 if rng.u8(0..4) == 0 {
                     weights.extend([(Fault::Freeze, 3), (Fault::Fence, 3), (Fault::Reboot, 2)]);
                 }
@@ -239,14 +238,15 @@ impl Emphasis {
     pub(super) fn draw(rng: &mut Rng, over_engine: bool) -> Self {
         let kind = Kind::draw(rng, over_engine);
         let is_usual = matches!(kind, Kind::Journal | Kind::Engine);
-        // Of a short TTL a run has many. Things that depend on it come together more often.
+        // A run contains many short TTLs, so conditions that depend on the TTL coincide more often.
         let ttl_ms = match kind {
             Kind::NearTtl | Kind::SlowEngine => [300, 400, 600][rng.usize(0..3)],
             Kind::LostLog => [300, 400][rng.usize(0..2)],
             Kind::Restarts => [600, 1_200][rng.usize(0..2)],
             _ => 1_200,
         };
-        // Half of the runs have no time to lose, and some ask commands to end long before they must.
+        // Half of the runs have no time to spare, and some ask commands to end long before they
+        // must.
         let usual = (ttl_ms / 6, ttl_ms / 12);
         let early = (ttl_ms / 3, ttl_ms / 12);
         let (grace_ms, margin_ms) = [(20, 30), (20, 30), usual, early][rng.usize(0..4)];
@@ -291,7 +291,8 @@ impl Emphasis {
     pub(super) fn draw_time(&self, rng: &mut Rng) -> u64 {
         match &self.lasts_ms {
             Some(lasts_ms) => rng.u64(lasts_ms.clone()),
-            // A wait, a lease, and a time that the daemon gives others to come back are among these.
+            // These times include a wait, a lease, and the time that the daemon waits for clients
+            // to return.
             None if rng.bool() => rng.u64(0..100),
             None => rng.u64(0..3_000),
         }
@@ -314,8 +315,8 @@ impl Kind {
         if matches!(self, Self::Journal | Self::BadDisk) {
             return usual;
         }
-        // What is asked for by others, too, goes from one to the other. What nobody else asks for is
-        // held for long.
+        // Keys that many ask for change hands often. Keys that no other command asks for are held
+        // for long.
         let some = if rng.u8(0..3) == 0 { all } else { few.clone() };
         let is_nested = rng.u8(0..4) == 0;
         let of_ttl = Demand { short_ms: ttl_ms / 3, is_nested, ..usual.clone() };
@@ -332,7 +333,7 @@ impl Kind {
                 let has_leases = rng.bool();
                 Demand { keys: some, writes: 4, long: 7, long_ms, has_leases, ..of_ttl }
             }
-            // Leases of the lost part are lost, and nobody ends what relies on them.
+            // Leases of the lost part are lost, and no process ends the commands that rely on them.
             Self::LostLog => Demand {
                 keys: few,
                 writes: 4,

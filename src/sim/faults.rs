@@ -1,14 +1,14 @@
-//! What goes wrong, and how it ends.
+//! Faults, and how they end.
 
 use super::emphasis::Fault;
 use super::world::World;
 
-/// How long a daemon whose files vanish is left alone: nobody promises anything if it is killed
-/// before it has made them again.
+/// How long a daemon whose files vanish stays undisturbed: canal makes no promise if it is killed
+/// before it has recreated them.
 const RESTORES_MS: u64 = 100;
 
 impl World {
-    /// Something may go wrong now.
+    /// Possibly causes a fault now.
     pub(super) fn cause_faults(&mut self) {
         self.choose_victim();
         let Some(fault) = self.next_fault() else { return };
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// From time to time, another machine has bad luck.
+    /// Moves the bad luck to another machine from time to time.
     fn choose_victim(&mut self) {
         if self.emphasis.has_victim && self.rng.u8(0..150) == 0 {
             self.victim = self.rng.usize(0..self.hosts.len());
@@ -138,7 +138,7 @@ impl World {
         None
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub(super) fn mend(&mut self) {
         let now_ms = self.now_ms;
         if let Some(network) = &mut self.network {

@@ -1,4 +1,4 @@
-//! A machine with its daemon: the daemon's own code, with a simulated kernel under it.
+//! A machine with its daemon: the daemon's own code on a simulated kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,13 +17,13 @@ use crate::log::journal::fault::{self, Disk};
 use crate::protocol::place::Place;
 use crate::sys::kernel::simulated::on;
 
-/// The most turns in one step. A daemon that always has something to do is a fault.
+/// The maximum number of turns in one step. A daemon that always has more work is a fault.
 const TURNS_MAX: usize = 500;
 
-/// How soon after a daemon could not go on the next one is started.
+/// How soon the next daemon starts after one that could not continue.
 const AGAIN_MS: u64 = 50;
 
-/// How many descriptors a daemon may have.
+/// The maximum number of descriptors of a daemon.
 const DESCRIPTORS: u64 = 1024;
 
 /// A machine with its daemon and programs.
@@ -32,36 +32,36 @@ pub(super) struct Host {
     pub(super) machine: Rc<Machine>,
     pub(super) place: Place,
     pub(super) daemon: Option<Box<Server>>,
-    /// Since when the daemon runs and is not stopped.
+    /// The time since which the daemon runs without a stop.
     pub(super) daemon_since: Option<u64>,
     /// No daemon starts before this time.
     pub(super) back_at: u64,
-    /// Everything on the machine is stopped until then.
+    /// Everything on the machine is stopped until this time.
     pub(super) frozen_until: u64,
-    /// The daemon is stopped until then.
+    /// The daemon is stopped until this time.
     pub(super) stopped_until: u64,
     pub(super) programs: BTreeMap<Serial, Program>,
-    /// Processes that are stopped, and until when.
+    /// The stopped processes, and the time until which each is stopped.
     pub(super) stopped: BTreeMap<Serial, u64>,
-    /// If set, the disk stops after this number of bytes and steps, as at a kill.
+    /// If set, the disk stops after this number of bytes and steps, as in a kill.
     pub(super) disk_budget: Option<u64>,
-    /// What is wrong with the disk.
+    /// The fault of the disk.
     pub(super) disk: Disk,
-    /// Something is wrong with it until then.
+    /// The disk has this fault until this time.
     pub(super) bad_disk_until: u64,
-    /// Nothing goes wrong until then.
+    /// No fault happens until this time.
     pub(super) spared_until: u64,
     /// The watcher of the daemons, over an engine.
     watch: Watch,
-    /// How many daemons were started.
+    /// How many daemons have started.
     pub(super) daemons: u64,
 }
 
-/// How turns of a daemon ended.
+/// How a series of turns ended.
 enum Turns {
-    /// It has nothing more to do.
+    /// It is idle.
     Idle,
-    /// It ended because a client or a signal told it to.
+    /// It ended at the request of a client or a signal.
     Stopped,
 }
 
@@ -90,10 +90,10 @@ impl Host {
         }
     }
 
-    /// Lets the daemon run until it has nothing to do; starts one if none runs.
+    /// Runs the daemon until it is idle. Starts one if none is running.
     ///
     /// # Errors
-    /// It did what no daemon may do.
+    /// The daemon broke a rule.
     pub(super) fn run_daemon(&mut self, now_ms: u64) -> Result<(), String> {
         if now_ms < self.stopped_until {
             self.daemon_since = None;
@@ -139,7 +139,7 @@ impl Host {
                 self.is_gone();
                 Ok(())
             }
-            // It ends without an answer, and the next one goes on from what is recorded.
+            // It ends without an answer, and the next daemon continues from the journal.
             Ok(Err(_)) if is_bad_disk => {
                 self.back_at = self.back_at.max(now_ms + AGAIN_MS);
                 self.is_gone();
@@ -166,23 +166,24 @@ impl Host {
         self.machine.kill_daemon_after(None);
     }
 
-    /// Somebody removes the daemon's files that lie in memory, with or without the folder of FIFOs.
+    /// Removes the daemon's files that are in memory, with or without the folder of FIFOs, as a
+    /// user might.
     pub(super) fn lose_files(&mut self, with_folders: bool) {
-        // A daemon that is killed now could not make them again.
+        // A daemon that is killed now could not recreate them.
         self.machine.kill_daemon_after(None);
         self.disk_budget = None;
         self.bad_disk_until = 0;
         self.remove_files(with_folders);
     }
 
-    /// The watcher acts if no daemon does, and learns of each new membership.
+    /// Runs the watcher, which acts if no daemon does, and learns of each new membership.
     pub(super) fn watch(&mut self) {
         let Self { machine, watch, daemon, place, .. } = self;
         let step = || watch.step(daemon.as_deref(), &place.dir);
         machine.spare_daemon(|| on(machine.clone(), step));
     }
 
-    /// What hinders the daemon from taking part over an engine.
+    /// The reason why the daemon cannot take part over an engine.
     pub(super) fn obstacle(&self) -> Option<String> {
         let server = self.daemon.as_ref()?;
         let ask = || on(self.machine.clone(), || server.status_of(0, (), 0));
@@ -190,7 +191,7 @@ impl Host {
         status.engine?.why
     }
 
-    /// The power fails. What lies in memory is gone, and so are all processes.
+    /// Cuts the power: files in memory are gone, and so are all processes.
     pub(super) fn reboot(&mut self, clock_ms: u64) {
         self.kill_daemon();
         self.programs.clear();
@@ -200,7 +201,7 @@ impl Host {
         self.remove_files(true);
     }
 
-    /// Removes the files that lie in memory, with or without the folder of FIFOs.
+    /// Removes the files that are in memory, with or without the folder of FIFOs.
     fn remove_files(&self, with_folders: bool) {
         for entry in fs::read_dir(&self.place.dir).unwrap().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -219,7 +220,7 @@ impl Host {
         fs::write(self.place.dir.join("canal.toml"), text).unwrap();
     }
 
-    /// Whether the daemon takes part, holds nothing, and nobody waits.
+    /// Whether the daemon takes part, and has no holds and no waiters.
     pub(super) fn is_idle(&self, over_engine: bool) -> bool {
         let Some(server) = &self.daemon else { return false };
         let table = &server.ledger.table;
@@ -251,7 +252,7 @@ fn start(place: &Place) -> anyhow::Result<Server> {
     open(&options, &config, claim, None, DESCRIPTORS)
 }
 
-/// Does the daemon's turns as its event loop does, until it would sleep.
+/// Runs the daemon's turns as its event loop does, until it would sleep.
 fn turns(server: &mut Server) -> anyhow::Result<Turns> {
     for _ in 0..TURNS_MAX {
         let answered = server.hears_engine(&mut Context::from_waker(Waker::noop()));

@@ -20,11 +20,11 @@ use crate::sys::kernel::simulated::{Descriptor, Kernel, Stat};
 use crate::sys::peer::Credentials;
 use crate::sys::process::{Origin, is_link_to};
 
-/// The panic by which a daemon is killed in the middle of a turn.
+/// The panic that kills a daemon in the middle of a turn.
 #[derive(Debug)]
 pub(super) struct Killed;
 
-/// Names a process for the whole run: its pid is used again.
+/// Identifies a process for the whole run, because pids are reused.
 pub(super) type Serial = u64;
 
 /// A simulated process, as its kernel knows it.
@@ -38,45 +38,44 @@ pub(super) struct Process {
     pub(super) state: char,
     /// The value of `CANAL_HOLD` in its environment.
     pub(super) hold: String,
-    /// What it inherited: the write ends of the FIFOs of holds.
+    /// The descriptors that it inherited: the write ends of the FIFOs of holds.
     pub(super) fifos: Vec<OwnedFd>,
-    /// Whether it runs canal, and not a command.
+    /// Whether it runs canal rather than a command.
     pub(super) is_canal: bool,
-    /// Whether it was sent TERM.
+    /// Whether it received TERM.
     pub(super) is_asked_to_end: bool,
-    /// Both ends of the pipe that stands for its pidfd.
+    /// Both ends of the pipe that simulates its pidfd.
     ended: (OwnedFd, OwnedFd),
 }
 
-/// What changes in a machine.
+/// The mutable part of a machine.
 #[derive(Debug)]
 struct State {
     now_ms: u64,
-    /// What CLOCK_BOOTTIME shows at the beginning of this boot, and when that was.
+    /// CLOCK_BOOTTIME at the beginning of this boot, and the true time of that.
     booted: (u64, u64),
     boots: u64,
     /// The processes that have not been reaped.
     processes: BTreeMap<Serial, Process>,
-    /// Their pids.
+    /// The current process of each pid.
     pids: BTreeMap<u32, Serial>,
-    /// The process of each pidfd that was ever given out.
+    /// The process of each pidfd ever issued.
     descriptors: BTreeMap<Descriptor, Serial>,
-    /// The process of each socket that a client bound, and its pid.
+    /// The process and pid behind each socket that a client bound.
     sockets: BTreeMap<Vec<u8>, (Serial, u32)>,
-    /// When processes ended, by true time.
+    /// The true time at which each process ended.
     ended_at: BTreeMap<Serial, u64>,
     last_serial: Serial,
-    /// After how many questions to the kernel the daemon is killed.
+    /// The daemon is killed after this many kernel calls.
     kill_after: Option<u64>,
 }
 
-/// A simulated machine.
 #[derive(Debug)]
 pub(super) struct Machine {
     state: RefCell<State>,
     base: Instant,
     number: usize,
-    /// By how many thousandths its clock runs fast, less 1000.
+    /// The speed of its clock, in thousandths of the true speed.
     rate: u64,
     is_wrong_time: bool,
     uid: u32,
@@ -85,7 +84,7 @@ pub(super) struct Machine {
 /// The pids of simulated processes start here, so that none is that of the test itself.
 const FIRST_PID: u32 = 10_000_000;
 
-/// The parent of what has lost its own.
+/// The parent of orphans.
 const INIT: u32 = 1;
 
 impl Machine {
@@ -122,12 +121,12 @@ impl Machine {
         state.booted.0 + (state.now_ms - state.booted.1) * self.rate / 1000
     }
 
-    /// Kills the daemon after this number of further questions to the kernel. `None` cancels that.
+    /// Kills the daemon after this number of further kernel calls. `None` cancels that.
     pub(super) fn kill_daemon_after(&self, questions: Option<u64>) {
         self.state.borrow_mut().kill_after = questions;
     }
 
-    /// Lets another process than the daemon ask the kernel.
+    /// Makes kernel calls for a process other than the daemon.
     pub(super) fn spare_daemon<T>(&self, work: impl FnOnce() -> T) -> T {
         let kill_after = self.state.borrow_mut().kill_after.take();
         let done = work();
@@ -135,7 +134,7 @@ impl Machine {
         done
     }
 
-    /// Starts a process, with what its parent hands down. `None` is a shell or cron.
+    /// Starts a process with the inheritance of its parent. `None` is a shell or cron.
     pub(super) fn start(&self, parent: Option<Serial>, is_canal: bool) -> Serial {
         let mut state = self.state.borrow_mut();
         let pid = state.free_pid();
@@ -159,7 +158,7 @@ impl Machine {
         serial
     }
 
-    /// Changes a process, if it has not been reaped.
+    /// Changes a process if it has not been reaped.
     pub(super) fn with<T>(
         &self,
         serial: Serial,
@@ -168,7 +167,7 @@ impl Machine {
         self.state.borrow_mut().processes.get_mut(&serial).map(change)
     }
 
-    /// The same for the process that has this pid now.
+    /// Changes the process that has this pid now.
     fn with_pid<T>(&self, pid: u32, change: impl FnOnce(&mut Process) -> T) -> Option<T> {
         let serial = self.state.borrow().pids.get(&pid).copied()?;
         self.with(serial, change)
@@ -179,31 +178,31 @@ impl Machine {
         !self.state.borrow().ended_at.contains_key(&serial)
     }
 
-    /// Whether a process runs, and is not stopped.
+    /// Whether a process runs and is not stopped.
     pub(super) fn runs(&self, serial: Serial) -> bool {
         self.with(serial, |process| process.state == 'R').unwrap_or(false)
     }
 
-    /// Whether a process lives, or has ended less than two steps ago.
+    /// Whether a process lives, or ended less than two steps ago.
     pub(super) fn lived_lately(&self, serial: Serial, now_ms: u64) -> bool {
         let state = self.state.borrow();
         let ended_at = state.ended_at.get(&serial);
         ended_at.is_none_or(|at| at + 20 >= now_ms)
     }
 
-    /// What became of a process, for messages.
+    /// The history of a process, for messages.
     pub(super) fn story(&self, serial: Serial) -> String {
         let state = self.state.borrow();
         let process = state.processes.get(&serial);
         format!("ended at {:?}, {process:?}", state.ended_at.get(&serial))
     }
 
-    /// Ends a process: it is a zombie from now on.
+    /// Ends a process, which becomes a zombie.
     pub(super) fn end(&self, serial: Serial) {
         self.state.borrow_mut().end(serial);
     }
 
-    /// Reaps what has ended.
+    /// Reaps the ended processes.
     pub(super) fn reap(&self) {
         let State { processes, pids, .. } = &mut *self.state.borrow_mut();
         processes.retain(|_, process| process.state != 'Z');
@@ -217,7 +216,7 @@ impl Machine {
         alive.map(|(serial, _)| *serial).collect()
     }
 
-    /// The power fails: everything that ran is gone.
+    /// Cuts the power: all running processes are gone.
     pub(super) fn reboot(&self, clock_ms: u64) {
         let mut state = self.state.borrow_mut();
         state.boots += 1;
@@ -238,7 +237,7 @@ impl Machine {
     /// A copy of the pidfd of a process.
     ///
     /// # Errors
-    /// ESRCH: it was reaped.
+    /// ESRCH: the process was reaped.
     pub(super) fn pidfd(&self, serial: Serial) -> io::Result<OwnedFd> {
         let state = self.state.borrow();
         state.processes.get(&serial).ok_or(Errno::ESRCH)?.ended.0.try_clone()
@@ -252,7 +251,7 @@ impl Machine {
         self.state.borrow().sockets.get(name).copied().ok_or_else(|| Errno::ENODATA.into())
     }
 
-    /// Answers a question of the daemon, or kills it.
+    /// Counts a kernel call of the daemon, and kills the daemon if its time is up.
     fn asked(&self) {
         let mut state = self.state.borrow_mut();
         let Some(left) = state.kill_after else { return };
@@ -282,7 +281,8 @@ impl Process {
 }
 
 impl State {
-    /// A pid that no process has. Linux takes them in turn; the first one is used again sooner.
+    /// An unused pid. Linux assigns pids in turn; here the lowest free one is reused, and therefore
+    /// sooner.
     fn free_pid(&self) -> u32 {
         (FIRST_PID..).find(|pid| !self.pids.contains_key(pid)).unwrap_or(FIRST_PID)
     }

@@ -1,19 +1,12 @@
-//! Simulated machines around the real daemon, driven by a seed.
+//! Simulated machines around the real daemon, driven by a seed: the daemon's own code runs on a
+//! simulated kernel ([`crate::sys::kernel::simulated`]) with simulated clients, in one thread.
+//! Daemons, processes, disks, machines, the network and the engine fail as [`emphasis`] draws.
+//! `CANAL_SEED=n` runs that seed alone, with the log of its daemons, `CANAL_SEEDS=n` runs n seeds,
+//! and `CANAL_SEEDS=a..b` runs those from a up to before b.
 //!
-//! The daemon's own code runs: its turn, its connections, its journal. Under it is a simulated
-//! kernel ([`crate::sys::kernel::simulated`]) with clocks, processes and peers. Clients are simulated: they
-//! speak the protocol as `canal run`, `canal acquire`, `canal renew` and `canal release` do.
-//! Everything runs in one thread, in steps. Daemons are killed, also in the middle of a turn, and
-//! stopped; processes are killed and stopped, and others get their pids; machines lose their power;
-//! disks are full or fail. Over an engine, messages are late or lost, and the engine forgets. What a
-//! run is mostly about is drawn by its seed ([`emphasis`]).
-//!
-//! Each step checks that what commands were told that they hold fits, and is held in the tables of
-//! all hosts; that tokens grow, that every call is answered in time, and that nothing is held for a
-//! process that is gone. At the end, nothing may be left or stuck.
-//!
-//! `CANAL_SEED=n` runs that seed alone, with the log of its daemons, `CANAL_SEEDS=n` runs n
-//! seeds, `CANAL_SEEDS=a..b` those from a on and before b.
+//! Invariant: at each step the locks that commands hold fit, and the tables of all hosts show them
+//! as held; tokens grow, the daemon answers every call in time, and no hold belongs to a dead
+//! process. At the end, nothing is left or stuck.
 
 mod check;
 mod emphasis;
@@ -42,17 +35,17 @@ use crate::sys::{fds, rerun};
 /// How many seeds every test run tries.
 const SEEDS: u64 = 500;
 
-/// The same over an engine.
+/// How many seeds every test run tries over an engine.
 const SEEDS_OVER_ENGINE: u64 = 500;
 
-/// How many seeds may pass before a broken rule is found.
+/// How many seeds to try at most until one finds a broken rule.
 const SEEDS_TO_FIND: u64 = 1_000;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// The seeds to try: those that `CANAL_SEEDS` states, or as many as usual.
+/// The seeds to try: those in `CANAL_SEEDS`, or the usual number.
 fn seeds(usual: u64) -> Range<u64> {
     let Ok(stated) = std::env::var("CANAL_SEEDS") else { return 0..usual };
     let parse = |text: &str| text.parse().expect("CANAL_SEEDS is `COUNT` or `FIRST..END`");
@@ -73,11 +66,11 @@ fn run(seed: u64, over_engine: bool, broken: Option<Rule>) -> Result<Seen, Strin
 /// How many descriptors a run may need.
 const DESCRIPTORS: u64 = 512;
 
-/// How many runs go on at the same time for each processor. A run waits two thirds of its time: the
-/// kernel takes 10 to 20 ms to close an inotify instance.
+/// How many runs to start at the same time per processor. A run waits for two thirds of its time:
+/// the kernel takes 10 to 20 ms to close an inotify instance.
 const RUNS_PER_PROCESSOR: u64 = 4;
 
-/// How many runs go on at the same time, as far as descriptors allow.
+/// How many runs to start at the same time, limited by the descriptors.
 fn threads() -> u64 {
     let processors = std::thread::available_parallelism().map_or(2, |count| count.get() as u64);
     let most = processors * RUNS_PER_PROCESSOR;
@@ -85,7 +78,7 @@ fn threads() -> u64 {
     most.min(descriptors / DESCRIPTORS).max(1)
 }
 
-/// Runs seeds on all processors. Returns the first that fails, or statistics of all.
+/// Runs seeds on all processors. Returns the first failure, or the statistics of all.
 fn run_all(
     seeds: Range<u64>,
     over_engine: bool,
@@ -134,7 +127,7 @@ impl Seen {
     }
 }
 
-/// Runs seeds that must all end well.
+/// Runs seeds, all of which must succeed.
 fn all_is_well(over_engine: bool, usual: u64) {
     let found = match variable("CANAL_SEED") {
         Some(seed) => {
@@ -160,8 +153,8 @@ fn all_is_well(over_engine: bool, usual: u64) {
     }
 }
 
-/// Runs each test in a process of its own: processes that other tests start inherit descriptors for a
-/// moment, so that a connection or a lock would seem to outlive its owner.
+/// Runs each test in a separate process: processes that other tests start inherit descriptors for a
+/// moment, so a connection or a lock would seem to outlive its owner.
 macro_rules! in_own_process {
     ($($(#[$about:meta])* fn $test:ident, $scene:ident $body:block)+) => {
         $(
@@ -269,13 +262,13 @@ in_own_process! {
     }
 }
 
-/// What is found with a rule broken. `seed` found it when it was last looked for; the others are tried
-/// if it does not any more.
+/// The failure found with a broken rule. `seed` found it earlier; if it no longer does, this tries
+/// the other seeds.
 fn found(broken: Rule, seed: u64) -> String {
     found_by(broken, seed, false)
 }
 
-/// The same over an engine.
+/// The failure found with a broken rule over an engine.
 fn found_over_engine(broken: Rule, seed: u64) -> String {
     found_by(broken, seed, true)
 }

@@ -11,13 +11,13 @@ use super::rule::{Rule, is_broken};
 use crate::log::engine::simulated::{self, Counts, Flavour, Link, Server};
 use crate::log::engine::{Answer, Call, Engine, Position};
 
-/// What is under way between one machine and the engine.
+/// The messages in flight between one machine and the engine.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) link: Link,
     rng: Rng,
     now_ms: u64,
-    /// Whether a daemon has connected since the engine looked last.
+    /// Whether a daemon has connected since the engine's last check.
     is_new: bool,
 }
 
@@ -37,34 +37,33 @@ impl Engine for Remote {
     }
 }
 
-/// The engine and the network.
 #[derive(Debug)]
 pub(super) struct Network {
     server: Server,
     pub(super) wires: Vec<Rc<RefCell<Wire>>>,
-    /// The engine is down until then.
+    /// The engine is down until this time.
     down_until: u64,
     /// How many lives the engine has had.
     lives: u64,
-    /// Whether notifications get lost and answers come twice.
+    /// Whether notifications can be lost and answers duplicated.
     is_flaky: bool,
-    /// A snapshot is made after this many batches.
+    /// Hosts make a snapshot after this many batches.
     snapshot_batches: u64,
-    /// What the engine was earlier, if it may lose the end of its log.
+    /// Earlier states of the engine, if it may lose the end of its log.
     past: Option<Past>,
 }
 
 /// States of the engine to which it may fall back.
 #[derive(Debug, Default)]
 struct Past {
-    /// Each with the time since which it was so.
+    /// The states, each with the time at which it began.
     states: Vec<(u64, Server)>,
     head: Position,
-    /// How many milliseconds mostly get lost at most.
+    /// The usual maximum of the lost time, in milliseconds.
     lost_ms: u64,
 }
 
-/// How many states are kept. Of more, any one is dropped.
+/// How many states to keep. Beyond that, a random one is dropped.
 const STATES_MAX: usize = 60;
 
 impl Past {
@@ -79,7 +78,7 @@ impl Past {
         self.states.push((now_ms, server.clone()));
     }
 
-    /// One of the states. What came after it is forgotten.
+    /// Takes one of the states, and forgets all later ones.
     fn take(&mut self, rng: &mut Rng, now_ms: u64) -> Option<Server> {
         let lost_ms = if rng.u8(0..4) == 0 { now_ms } else { self.lost_ms };
         let until = now_ms.saturating_sub(rng.u64(0..=lost_ms));
@@ -116,12 +115,12 @@ impl Network {
         }
     }
 
-    /// What happened at the engine.
+    /// Counts of events at the engine.
     pub(super) fn counts(&self) -> Counts {
         self.server.counts
     }
 
-    /// Lets a daemon that starts now on a machine find the engine.
+    /// Makes the engine available to a daemon that starts now on a machine.
     pub(super) fn offer(&self, at: usize) {
         let wire = self.wires[at].clone();
         simulated::offer(self.snapshot_batches, move || {
@@ -133,7 +132,7 @@ impl Network {
         });
     }
 
-    /// Carries calls to the engine, and its answers back.
+    /// Delivers calls to the engine, and its answers to the machines.
     pub(super) fn step(&mut self, rng: &mut Rng, now_ms: u64) {
         for (at, wire) in self.wires.iter().enumerate() {
             let mut wire = wire.borrow_mut();
@@ -154,7 +153,7 @@ impl Network {
             self.serve(rng, now_ms, at);
         }
         for (at, wire) in self.wires.iter().enumerate() {
-            // A notification can be lost; the next one brings what it would have.
+            // A notification can be lost; the next one includes its content.
             if self.is_flaky && rng.u8(0..8) == 0 {
                 continue;
             }
@@ -184,7 +183,7 @@ impl Network {
         }
     }
 
-    /// The engine stops, and starts again later.
+    /// Stops the engine, and starts it again later.
     pub(super) fn restart(&mut self, rng: &mut Rng, now_ms: u64, until: u64) {
         self.down_until = until;
         self.lives += 1;
@@ -194,18 +193,19 @@ impl Network {
         }
     }
 
-    /// The engine starts again without the end of its log.
+    /// Restarts the engine without the end of its log.
     pub(super) fn lose_log(&mut self, rng: &mut Rng, now_ms: u64) {
         let Some(earlier) = self.past.as_mut().and_then(|past| past.take(rng, now_ms)) else {
             return;
         };
         self.restart(rng, now_ms, now_ms);
-        // Another server has taken over. What was sent to this one goes nowhere.
+        // Another server has taken over. Calls in flight to this one are lost.
         self.wires.iter().for_each(|wire| wire.borrow_mut().link.forget_calls());
         self.server.fall_back(now_ms, earlier, self.lives);
     }
 
-    /// The engine tells a host that its membership has ended, as if another one wrote in its name.
+    /// Makes the engine report to a host that its membership has ended, as if another host wrote in
+    /// its name.
     pub(super) fn fence(&mut self, rng: &mut Rng, now_ms: u64, at: usize) {
         let link = &mut self.wires[at].borrow_mut().link;
         let Some(host) = self.server.incarnation_of(at).filter(|_| !link.cut) else { return };
@@ -213,7 +213,7 @@ impl Network {
         link.answer(rng, now_ms, Answer::Fenced { host, why });
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub(super) fn mend(&mut self, now_ms: u64) {
         self.down_until = self.down_until.min(now_ms);
         for wire in &self.wires {

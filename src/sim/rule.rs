@@ -1,4 +1,4 @@
-//! Rules that a test breaks on purpose, each by one switch in the real code, to see that random
+//! Rules that a test breaks on purpose, each by one switch in the real code, to check that random
 //! seeds find it.
 
 use std::cell::Cell;
@@ -6,37 +6,38 @@ use std::cell::Cell;
 /// A rule that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Every grant is told to its client, or taken back.
+    /// Every grant reaches its client, or the daemon revokes it.
     GrantsAreTold,
     /// The death of an owner ends its frame.
     DeathsAreNoticed,
-    /// A process is known by its inode: its pid becomes that of another one.
+    /// The inode identifies a process, because another process can get its pid.
     InodesIdentifyProcesses,
-    /// A decision is on record before a client learns of it.
+    /// A decision is in the log before a client learns of it.
     RecordsComeFirst,
     /// A lease lives for its whole TTL.
     LeasesLast,
     /// A host is not declared gone before its TTL is over.
     HostsLiveForTheirTtl,
-    /// A host counts its TTL from when it sent a renewal, and not from when that was answered.
+    /// A host counts its TTL from sending a renewal, not from the answer.
     RenewalsCountWhenSent,
-    /// A grant is told only while there is time to end its command.
+    /// A client receives a grant only while there is time to end its command.
     GrantsAreInTime,
-    /// The commands of a lost incarnation are ended before the next one joins.
+    /// The commands of a lost incarnation end before the next incarnation joins.
     LostCommandsAreEnded,
-    /// A waiter whose client is gone is withdrawn.
+    /// The daemon withdraws a waiter whose client is gone.
     DeadWaitersAreWithdrawn,
-    /// The engine and its hosts notice that the log is not the one that they know.
+    /// The engine and its hosts notice a log that differs from the one they know.
     HistoriesAreCompared,
-    /// After the log has lost entries, nothing is granted before the longest TTL has passed.
+    /// After the log has lost entries, hosts grant nothing before the longest TTL has passed.
     RecoveriesWait,
-    /// After the log has lost entries, each host says which tokens it was told.
+    /// After the log has lost entries, each host reports the tokens that its clients received.
     ToldTokensAreReported,
-    /// A grant that was not told before the log lost entries is asked for again after that.
+    /// After the log has lost entries, a host requests again each grant that had not reached its
+    /// client.
     OldGrantsAreAskedAnew,
 }
 
-/// All rules, and whether they are broken over an engine.
+/// All rules, and whether a test breaks them over an engine.
 pub(super) const ALL: [(Rule, bool); 14] = [
     (Rule::GrantsAreTold, false),
     (Rule::DeathsAreNoticed, false),
@@ -58,12 +59,11 @@ thread_local! {
     static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// Breaks a rule on this thread, or none.
+/// Breaks a rule on this thread, or restores all rules.
 pub(super) fn break_rule(rule: Option<Rule>) {
     BROKEN.set(rule);
 }
 
-/// Whether a rule is broken on this thread.
 pub(crate) fn is_broken(rule: Rule) -> bool {
     BROKEN.get() == Some(rule)
 }

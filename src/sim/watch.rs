@@ -1,5 +1,4 @@
-//! The watcher process of a machine's daemons: the watcher's own code, with a simulated kernel under
-//! it.
+//! The watcher process of a machine's daemons: the watcher's own code on a simulated kernel.
 
 use std::fmt;
 use std::path::Path;
@@ -14,7 +13,7 @@ use crate::sys::process::Origin;
 pub(super) struct Watch {
     /// The last membership of a daemon, and its deadline page.
     page: Option<(HostId, Reader)>,
-    /// The watcher, since its daemon has ended.
+    /// The watcher after the end of its daemon.
     alone: Option<Alone>,
 }
 
@@ -25,7 +24,7 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Acts if no daemon does. `dir` is where the daemon's files are.
+    /// Acts if no daemon does. `dir` is the folder of the daemon's files.
     pub(super) fn step(&mut self, daemon: Option<&Server>, dir: &Path) {
         match daemon {
             Some(server) => self.follow(server),

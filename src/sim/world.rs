@@ -1,4 +1,4 @@
-//! A run: machines and time, in which everything that can go wrong does.
+//! A run: machines and time, with every possible fault.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -15,15 +15,15 @@ use super::programs::plan::Plan;
 use super::programs::program::{Around, Program, question};
 use crate::log::engine::simulated::Counts;
 
-/// How long a step is, in milliseconds of true time.
+/// The length of a step, in milliseconds of true time.
 pub(super) const STEP_MS: u64 = 10;
-/// By then everything must be over.
+/// The time by which everything must be over.
 const OVER_MS: u64 = 60_000;
-/// After how many milliseconds the daemons are asked again what hinders them, and what they have
-/// read.
+/// The interval at which the run checks the daemons for obstacles and for what they have read, in
+/// milliseconds.
 const ASKED_EVERY_MS: u64 = 500;
 
-/// What a run was like, to see that something happened in it.
+/// The events of a run, to check that it covered something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) grants: u64,
@@ -40,15 +40,15 @@ pub(super) struct World {
     pub(super) hosts: Vec<Host>,
     pub(super) claims: Claims,
     pub(super) emphasis: Emphasis,
-    /// The machine that has bad luck.
+    /// The machine that currently has bad luck.
     pub(super) victim: usize,
     refused: BTreeMap<String, u64>,
-    /// The engine, if the table is not kept in a journal.
+    /// The engine, unless a journal keeps the table.
     pub(super) network: Option<Network>,
     _folder: TempDir,
 }
 
-/// Where the daemons' files are: in memory, if the machine has such a directory.
+/// The folder of the daemons' files: in memory, if the machine has such a directory.
 fn folder() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("canal-sim-");
@@ -97,7 +97,7 @@ impl World {
     /// Runs to the end.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The failure.
     pub(super) fn run(mut self) -> Result<Seen, String> {
         while self.now_ms < OVER_MS {
             self.now_ms += STEP_MS;
@@ -117,7 +117,7 @@ impl World {
         Err(format!("something is stuck: {}", self.left()))
     }
 
-    /// Whether nothing goes wrong any more.
+    /// Whether all faults are over.
     fn is_calm(&self) -> bool {
         self.now_ms >= self.emphasis.faults_until_ms
     }
@@ -195,7 +195,7 @@ impl World {
         Ok(())
     }
 
-    /// Calls something with what is around the programs of a machine.
+    /// Calls a function with the surroundings of a machine's programs.
     fn around(
         &mut self,
         at: usize,
@@ -224,7 +224,7 @@ impl World {
         done
     }
 
-    /// Forgets the programs of processes that have ended, and reaps some of these.
+    /// Forgets the programs of ended processes, and reaps some of these.
     fn bury(&mut self, at: usize) {
         let Host { machine, programs, .. } = &mut self.hosts[at];
         programs.retain(|serial, _| machine.lives(*serial));
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Lets processes go on whose time of standing still is over.
+    /// Continues the processes whose stop is over.
     fn wake(&mut self, at: usize) {
         let now_ms = self.now_ms;
         let Host { machine, stopped, .. } = &mut self.hosts[at];

@@ -1,4 +1,4 @@
-//! What commands were told that they hold, and what must be true of it.
+//! The grants that commands know of (claims), and the conditions that these must meet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,36 +6,36 @@ use super::plan::{KEYS, Lock, Want};
 use crate::core::{Key, Mode, Table, Token};
 use crate::sim::machine::Machine;
 
-/// A command whose hold has ended must itself have ended this soon, in milliseconds.
+/// A command must end within this time after its hold has ended, in milliseconds.
 const ENDS_WITHIN_MS: u64 = 20;
 
-/// Until when something is held.
+/// The end of a claim.
 #[derive(Clone, Debug)]
 pub(in crate::sim) enum Until {
-    /// Until all processes with these serials have ended.
+    /// When all processes with these serials have ended.
     Processes(Vec<u64>),
-    /// Until this time, in milliseconds of true time.
+    /// At this time, in milliseconds of true time.
     Time(u64),
 }
 
-/// What a command was told that it holds.
+/// A grant that a command knows of.
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct Claim {
     pub(in crate::sim) host: usize,
     pub(in crate::sim) wants: Vec<Want>,
-    /// The slots of each of these.
+    /// The slots of each item in `wants`.
     pub(in crate::sim) slots: Vec<Vec<u64>>,
     pub(in crate::sim) token: u64,
     pub(in crate::sim) session: String,
     pub(in crate::sim) frame: String,
-    /// The frames that enclose it, if the daemon believed its environment.
+    /// The frames around it, if the daemon accepted its environment.
     pub(in crate::sim) enclosing: Vec<String>,
-    /// Until then no supervisor looks after the command, in milliseconds of true time.
+    /// No supervisor watches the command until this time, in milliseconds of true time.
     pub(in crate::sim) unwatched_until: u64,
     pub(in crate::sim) until: Until,
 }
 
-/// Names a claim.
+/// Identifies a claim.
 pub(in crate::sim) type ClaimId = usize;
 
 /// All claims of a run.
@@ -43,19 +43,19 @@ pub(in crate::sim) type ClaimId = usize;
 pub(in crate::sim) struct Claims {
     all: Vec<Claim>,
     live: Vec<ClaimId>,
-    /// Whether all that are live may not fit beside each other. If they do, so do fewer of them, and
-    /// nothing need be checked until there is another one.
+    /// Whether the live claims may conflict. If they fit, so does each subset, so no check is
+    /// needed until the next claim.
     may_not_fit: bool,
-    /// Those whose hold has ended in a table, and since when.
+    /// Claims whose hold has ended in a table, and since when.
     unheld: BTreeMap<ClaimId, u64>,
 }
 
 impl Claims {
-    /// Notes that a command was told of a grant.
+    /// Notes that a command received a grant.
     ///
     /// # Errors
-    /// A command was told of a larger token of what excludes this. A client that reads so late that its lease is
-    /// over knows that, by its own clock.
+    /// A command received a larger token earlier for a claim that excludes this one. This does not
+    /// apply to a client that reads so late that, by its own clock, its lease is already over.
     pub(in crate::sim) fn add(&mut self, now_ms: u64, claim: Claim) -> Result<ClaimId, String> {
         let is_over = matches!(claim.until, Until::Time(until) if until <= now_ms);
         for earlier in &self.all {
@@ -71,7 +71,7 @@ impl Claims {
         Ok(self.all.len() - 1)
     }
 
-    /// Whether a claim fits beside all that are live, if these fit beside each other.
+    /// Whether a claim fits with all live ones, provided that these fit together.
     fn fits_beside_all(&self, claim: &Claim) -> bool {
         let live = || self.live.iter().map(|id| &self.all[*id]);
         let has_room = |want: &Want| {
@@ -82,17 +82,16 @@ impl Claims {
         live().all(|other| !overlaps(other, claim)) && claim.wants.iter().all(has_room)
     }
 
-    /// A claim that may be changed.
+    /// A mutable claim.
     pub(in crate::sim) fn get(&mut self, id: ClaimId) -> &mut Claim {
         &mut self.all[id]
     }
 
-    /// Ends a claim.
     pub(in crate::sim) fn end(&mut self, id: ClaimId) {
         self.live.retain(|live| *live != id);
     }
 
-    /// Forgets the claims that have ended by themselves.
+    /// Forgets the claims that have ended on their own.
     pub(in crate::sim) fn follow(&mut self, now_ms: u64, machines: &[&Machine]) {
         let Self { all, live, .. } = self;
         live.retain(|id| {
@@ -106,7 +105,7 @@ impl Claims {
         });
     }
 
-    /// How many grants were told.
+    /// How many grants commands have received.
     pub(in crate::sim) fn told(&self) -> usize {
         self.all.len()
     }
@@ -115,10 +114,10 @@ impl Claims {
         self.live.is_empty()
     }
 
-    /// Checks that everything fits that is held at the same time and `counts`.
+    /// Checks that all live claims that `counts` accepts fit together.
     ///
     /// # Errors
-    /// What does not.
+    /// The claims that do not fit.
     pub(in crate::sim) fn check(&mut self, counts: impl Fn(&Claim) -> bool) -> Result<(), String> {
         if !self.may_not_fit {
             return Ok(());
@@ -128,11 +127,11 @@ impl Claims {
         Ok(())
     }
 
-    /// Checks that whatever is held and `counts` is held in all tables that have read so far. What
-    /// a table does not hold any more, it may have granted to others.
+    /// Checks that all live claims that `counts` accepts are held in every table that has read
+    /// their grants. A table that no longer holds one may have granted its locks to others.
     ///
     /// # Errors
-    /// What is not.
+    /// The claim that is not held.
     pub(in crate::sim) fn check_held(
         &mut self,
         now_ms: u64,
@@ -180,7 +179,7 @@ impl Claim {
         items.flat_map(|(_, slots)| slots.iter().copied())
     }
 
-    /// Whether one of two claims is under the other.
+    /// Whether one of two claims is within the frame of the other.
     fn is_related(&self, other: &Self) -> bool {
         let under = |one: &Self, other: &Self| one.enclosing.contains(&other.frame);
         let same_session = self.host == other.host && self.session == other.session;
@@ -188,9 +187,9 @@ impl Claim {
     }
 }
 
-/// Whether two claims have the same slot, or the same lock and one of them for writing. Only what
-/// is under another claim may share with it: what it reads and writes, and slots of a lock that has
-/// no buckets.
+/// Whether two claims have the same slot, or the same lock with one of them writing. Only a claim
+/// within another claim may share with it: read and write locks, and slots of a lock without
+/// buckets.
 fn overlaps(one: &Claim, other: &Claim) -> bool {
     let related = one.is_related(other);
     let same_slot = |(key, lock): (&str, Lock)| {

@@ -14,25 +14,23 @@ use crate::protocol::INTERFACE;
 use crate::sim::machine::{Machine, Serial};
 use crate::sys::fds;
 
-/// What the daemon says.
+/// A message of the daemon.
 #[derive(Debug)]
 pub(in crate::sim) enum Word {
-    /// A reply that others follow.
+    /// A reply with more replies to follow.
     Progress,
-    /// The last reply to the call.
+    /// The final reply to the call.
     Reply(Value),
-    /// The error that is the last reply to the call: its name without the interface.
+    /// An error as the final reply to the call: its name without the interface, and its parameters.
     Failure(String, Value),
-    /// The connection is closed.
     Closed,
 }
 
-/// A client's connection.
 #[derive(Debug)]
 pub(in crate::sim) struct Conversation {
     stream: UnixStream,
     received: Vec<u8>,
-    /// Descriptors that came with replies.
+    /// Descriptors that arrived with replies.
     pub(in crate::sim) fds: Vec<OwnedFd>,
     is_closed: bool,
 }
@@ -41,7 +39,7 @@ pub(in crate::sim) struct Conversation {
 static SOCKETS: AtomicU64 = AtomicU64::new(0);
 
 impl Conversation {
-    /// Connects a process. `None` if no daemon listens.
+    /// Connects a process. Returns `None` if no daemon listens.
     pub(in crate::sim) fn open(machine: &Machine, client: Serial, at: &Path) -> Option<Self> {
         let name = format!("canal-sim-{}-{}", std::process::id(), number());
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -53,7 +51,6 @@ impl Conversation {
         Some(Self { stream, received: Vec::new(), fds: Vec::new(), is_closed: false })
     }
 
-    /// Sends a call.
     pub(in crate::sim) fn send(
         &mut self,
         method: &str,
@@ -70,7 +67,7 @@ impl Conversation {
         self.is_closed |= !matches!(rest, Ok(Ok(())));
     }
 
-    /// The next word of the daemon.
+    /// The next message of the daemon.
     pub(in crate::sim) fn next(&mut self) -> Option<Word> {
         self.read();
         let Some(end) = self.received.iter().position(|byte| *byte == 0) else {

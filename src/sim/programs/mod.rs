@@ -1,5 +1,5 @@
-//! What runs on the simulated machines: canal's commands as the daemon sees them, and the commands
-//! that are run under a lock.
+//! The programs on the simulated machines: canal's commands as the daemon sees them, and the
+//! commands that they run under a lock.
 
 pub(super) mod claims;
 mod conversation;

@@ -1,4 +1,4 @@
-//! What simulated commands ask for.
+//! The requests of simulated commands.
 
 use fastrand::Rng;
 
@@ -12,12 +12,12 @@ pub(in crate::sim) enum Lock {
     Slots(u64),
     /// Slots in buckets.
     Buckets { per: u64, buckets: u64 },
-    /// It is read and written.
+    /// A lock for reading and writing.
     ReadWrite,
 }
 
 impl Lock {
-    /// How many slots fit.
+    /// The size of the lock.
     pub(in crate::sim) fn capacity(self) -> u64 {
         match self {
             Self::Slots(slots) => slots,
@@ -37,18 +37,18 @@ pub(in crate::sim) const KEYS: [(&str, Lock); 6] = [
     ("f", Lock::ReadWrite),
 ];
 
-/// What the commands of a run ask for.
+/// The distribution of the requests of a run.
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct Demand {
-    /// Which of [`KEYS`].
+    /// Indices into [`KEYS`].
     pub(in crate::sim) keys: Vec<usize>,
-    /// How many of six requests for a lock that is read or written write it.
+    /// How many of six requests for a read and write lock write.
     pub(in crate::sim) writes: u8,
     /// How many of eight commands take long.
     pub(in crate::sim) long: u8,
-    /// How long these take at most.
+    /// The maximum duration of these, in milliseconds.
     pub(in crate::sim) long_ms: u64,
-    /// How long the others take at most.
+    /// The maximum duration of the others, in milliseconds.
     pub(in crate::sim) short_ms: u64,
     pub(in crate::sim) has_leases: bool,
     /// Whether commands run others under locks.
@@ -60,10 +60,11 @@ pub(in crate::sim) struct Demand {
 pub(in crate::sim) struct Want {
     pub(in crate::sim) key: &'static str,
     pub(in crate::sim) lock: Lock,
-    /// How many slots; 0 of a lock that is read or written.
+    /// The number of slots; 0 for a read and write lock.
     pub(in crate::sim) count: u64,
     pub(in crate::sim) mode: Option<Mode>,
-    /// Whether it states the size of the lock. Else it is given one, which is no larger.
+    /// Whether it passes the size of the lock. Otherwise the daemon chooses a size, which is no
+    /// larger.
     pub(in crate::sim) states: bool,
 }
 
@@ -83,7 +84,7 @@ impl Want {
     }
 }
 
-/// In which way a request is made.
+/// The form of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum How {
     /// `canal run`.
@@ -97,7 +98,7 @@ pub(in crate::sim) enum How {
     Lease(u64),
 }
 
-/// A request, and what is done under it.
+/// A request, and the work under it.
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct Plan {
     pub(in crate::sim) wants: Vec<Want>,
@@ -105,7 +106,7 @@ pub(in crate::sim) struct Plan {
     pub(in crate::sim) priority: i32,
     pub(in crate::sim) how: How,
     pub(in crate::sim) work_ms: u64,
-    /// A command that is started under this one.
+    /// A command started under this one.
     pub(in crate::sim) inner: Option<Box<Self>>,
 }
 
@@ -119,7 +120,7 @@ fn want(rng: &mut Rng, demand: &Demand) -> Want {
         _ => {
             let most = lock.capacity();
             let count = if rng.u8(0..3) == 0 { rng.u64(1..=most) } else { 1 };
-            // Of an idle key, a request that states no size makes a lock of slots.
+            // For an idle key, a request without a size makes a lock of slots.
             let may_follow = count == 1 && matches!(lock, Lock::Slots(_));
             let states = !may_follow || rng.u8(0..4) > 0;
             Want { key, lock, count, mode: None, states }
@@ -127,7 +128,7 @@ fn want(rng: &mut Rng, demand: &Demand) -> Want {
     }
 }
 
-/// The items of a request, each of another key.
+/// The items of a request, each with a different key.
 fn wants(rng: &mut Rng, demand: &Demand) -> Vec<Want> {
     let mut wants: Vec<Want> = Vec::new();
     for _ in 0..[1, 1, 1, 2, 3][rng.usize(0..5)] {
@@ -149,8 +150,8 @@ impl Plan {
             _ => How::Run,
         };
         let mut plan = Self::of(rng, demand, how);
-        // Nothing is started under `--with-children`: a command that outlives its parent keeps the
-        // lock of that parent by the FIFO that it inherited, and would wait for itself.
+        // Start nothing under `--with-children`: a command that outlives its parent keeps the
+        // parent's lock through the inherited FIFO, and would wait for itself.
         if how == How::Run && demand.is_nested && rng.u8(0..3) == 0 {
             let inner = if rng.bool() {
                 let middle = Self::of(rng, demand, How::Run);

@@ -1,5 +1,5 @@
-//! The programs that simulated processes run: canal's commands, as the daemon sees them, and the
-//! commands that are run under a lock.
+//! The programs of simulated processes: canal's commands as the daemon sees them, and the commands
+//! that they run under a lock.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -18,13 +18,13 @@ use crate::protocol::{
 use crate::sim::machine::{Machine, Serial};
 use crate::sys::deadline::Reader;
 
-/// How long a client waits for a daemon that owes it an answer, in milliseconds.
+/// How long a client waits for an overdue answer of the daemon, in milliseconds.
 const ANSWER_MS: u64 = 5_000;
 
-/// For how long a client asks again after the end of its wait, in milliseconds.
+/// How long a client keeps asking after the end of its wait, in milliseconds.
 const RETRY_MS: u64 = 10_000;
 
-/// What is around a program while it runs.
+/// The surroundings of a running program.
 pub(in crate::sim) struct Around<'a> {
     pub(in crate::sim) rng: &'a mut Rng,
     /// True time, in milliseconds.
@@ -34,20 +34,20 @@ pub(in crate::sim) struct Around<'a> {
     pub(in crate::sim) socket: &'a Path,
     /// Whether an engine keeps the table, so that locks can be lost.
     pub(in crate::sim) over_engine: bool,
-    /// From TERM to KILL, in milliseconds.
+    /// The time from TERM to KILL, in milliseconds.
     pub(in crate::sim) grace_ms: u64,
-    /// Whether commands end soon, so that the run does.
+    /// Whether commands end soon, so that the run can end.
     pub(in crate::sim) is_late: bool,
-    /// Since when a daemon runs that is not stopped.
+    /// The time since which a daemon runs without a stop.
     pub(in crate::sim) daemon_since: Option<u64>,
     pub(in crate::sim) claims: &'a mut Claims,
-    /// Programs that were started now.
+    /// The programs that this step started.
     pub(in crate::sim) started: Vec<Program>,
-    /// How many requests were refused.
+    /// How many requests the daemon refused, by reason.
     pub(in crate::sim) refused: &'a mut std::collections::BTreeMap<String, u64>,
 }
 
-/// What a process runs.
+/// The program of a process.
 #[derive(Debug)]
 pub(in crate::sim) struct Program {
     pub(in crate::sim) serial: Serial,
@@ -55,45 +55,45 @@ pub(in crate::sim) struct Program {
     conversation: Option<Conversation>,
     /// When it connects again.
     connects_at: u64,
-    /// Since when the daemon owes it an answer.
+    /// The time since which the daemon owes it an answer.
     owed_since: Option<u64>,
-    /// Until when it has heard everything that the daemon said, by the clock of the machine.
+    /// The time up to which it has read all messages of the daemon, by the machine's clock.
     heard_until: u64,
-    /// What its command holds over an engine.
+    /// The hold of its command over an engine.
     supervised: Option<Supervised>,
 }
 
-/// What `canal run` watches while its command holds a lock over an engine.
+/// The state of `canal run` while its command holds a lock over an engine.
 #[derive(Debug)]
 struct Supervised {
     page: Reader,
     tag: Tag,
     token: u64,
     claim: Option<ClaimId>,
-    /// What the command started.
+    /// The processes that the command started.
     below: Vec<Serial>,
-    /// `canal run` is stopped until then, and its command is not.
+    /// `canal run` is stopped until this time, but its command is not.
     stopped_until: u64,
-    /// Whether the command goes on after TERM.
+    /// Whether the command continues after TERM.
     ignores_term: bool,
 }
 
-/// What a program is about.
+/// The current activity of a program.
 #[derive(Debug)]
 enum Doing {
     /// Asks for a lock, and waits for it.
     Asks(Box<Asking>),
-    /// Confirms a grant, which came at this time.
+    /// Confirms a grant that arrived at this time.
     Confirms(Box<Asking>, Box<Grant>, u64),
     /// Keeps a lease.
     Keeps(Lease),
     /// Has released something, and waits for the answer.
     Releases(Handle),
-    /// Waits for this child, then works for so long.
+    /// Waits for this child, then works for this time.
     Waits(Serial, u64),
-    /// Works until then.
+    /// Works until this time.
     Works(u64),
-    /// Has asked what is held.
+    /// Has sent a query about the table.
     Looks(&'static str, Value),
 }
 
@@ -101,11 +101,11 @@ enum Doing {
 struct Asking {
     plan: Plan,
     tag: Tag,
-    /// When the wait is over, by the clock of the machine.
+    /// The end of the wait, by the machine's clock.
     until: Option<u64>,
-    /// The enclosing frames. The environment names the last of them.
+    /// The frames around it. The environment names the last of them.
     frames: Vec<String>,
-    /// The process that is to own the lock, if it is another one.
+    /// The process that will own the lock, if it is another one.
     owner: Option<Serial>,
 }
 
@@ -116,12 +116,12 @@ struct Lease {
     claim: ClaimId,
     works_until: u64,
     renews_at: u64,
-    /// When a renewal was sent that is not answered yet.
+    /// The time of an unanswered renewal.
     sent_at: Option<u64>,
 }
 
 impl Around<'_> {
-    /// Whether a command ends that was to work until then.
+    /// Whether a command that works until this time ends now.
     fn is_over(&mut self, until: u64) -> bool {
         self.now_ms >= until || self.is_late && self.rng.u8(0..4) == 0
     }
@@ -140,7 +140,7 @@ impl Program {
         }
     }
 
-    /// Starts what a plan says. A shell or cron starts what has no parent.
+    /// Starts the programs of a plan. Without a parent, a shell or cron starts them.
     pub(in crate::sim) fn start(
         around: &mut Around<'_>,
         parent: Option<Serial>,
@@ -167,13 +167,13 @@ impl Program {
         around.started.push(Self::new(client, Doing::Asks(Box::new(asking))));
     }
 
-    /// Starts a program that asks what is held.
+    /// Starts a program that sends a query about the table.
     pub(in crate::sim) fn look(around: &mut Around<'_>, method: &'static str, parameters: Value) {
         let client = around.machine.start(None, true);
         around.started.push(Self::new(client, Doing::Looks(method, parameters)));
     }
 
-    /// Whether it keeps or asks for a lease: it counts on not being stopped.
+    /// Whether it keeps or asks for a lease. Such a program relies on never being stopped.
     pub(in crate::sim) fn has_lease(&self) -> bool {
         match &self.doing {
             Doing::Asks(asking) | Doing::Confirms(asking, ..) => {
@@ -184,14 +184,15 @@ impl Program {
         }
     }
 
-    /// Stops `canal run`, and not its command, if it supervises one. Returns what that one holds.
+    /// Stops `canal run`, but not its command, if it supervises one. Returns the claim of the
+    /// command.
     pub(in crate::sim) fn stop_supervisor(&mut self, until: u64) -> Option<ClaimId> {
         let supervised = self.supervised.as_mut()?;
         supervised.stopped_until = until;
         supervised.claim
     }
 
-    /// Runs for a moment.
+    /// Runs one step.
     ///
     /// # Errors
     /// The daemon broke a promise.
@@ -216,7 +217,7 @@ impl Program {
         }
     }
 
-    /// Ends the command if its lock is lost or about to be. Returns whether it goes on.
+    /// Ends the command if its lock is lost or about to be. Returns whether it continues.
     fn supervise(&mut self, around: &mut Around<'_>) -> bool {
         let Some(supervised) = &self.supervised else { return true };
         if around.now_ms < supervised.stopped_until {
@@ -225,7 +226,7 @@ impl Program {
         let (now, state) = (around.machine.clock(), supervised.page.state());
         let lost_at = state.lost.map(|lost| lost.at + around.grace_ms);
         let is_killed = now >= state.deadline.kill_at || lost_at.is_some_and(|at| now >= at);
-        // A command that is asked to end does so after a while, or not at all.
+        // A command that receives TERM ends after a while, or not at all.
         let is_asked = state.is_over(now) && !supervised.ignores_term;
         if is_killed || is_asked && around.rng.u8(0..4) == 0 {
             supervised.below.iter().for_each(|process| around.machine.end(*process));
@@ -268,7 +269,7 @@ impl Program {
         self.conversation = None;
     }
 
-    /// Connects and sends what it has to say, if need be, and hears what the daemon says.
+    /// Connects and sends its messages if necessary, and reads those of the daemon.
     fn talk(&mut self, around: &mut Around<'_>) -> Result<(), String> {
         if self.conversation.is_none() && !self.connect(around) {
             return Ok(());
@@ -302,7 +303,7 @@ impl Program {
         self.check_silence(around)
     }
 
-    /// Whether it has a connection now.
+    /// Connects if necessary. Returns whether it has a connection now.
     fn connect(&mut self, around: &mut Around<'_>) -> bool {
         if around.now_ms < self.connects_at {
             return false;
@@ -315,7 +316,7 @@ impl Program {
         false
     }
 
-    /// Sends what a new connection begins with. Returns whether there is something to send.
+    /// Sends the first call of a new connection. Returns whether there is something to send.
     fn greet(&mut self, around: &mut Around<'_>) -> bool {
         let Some(conversation) = &mut self.conversation else { return false };
         match &self.doing {
@@ -323,7 +324,7 @@ impl Program {
                 let owner = asking.owner.map(|owner| around.machine.pidfd(owner));
                 let fds: Vec<_> = match &owner {
                     Some(Ok(pidfd)) => vec![pidfd.as_fd()],
-                    // The process that was to own the lock is gone.
+                    // The intended owner of the lock is gone.
                     Some(Err(_)) => {
                         around.machine.end(self.serial);
                         return false;
@@ -523,7 +524,7 @@ impl Program {
         };
         match (asking.plan.how, asking.owner) {
             (How::Lease(ttl_ms), _) => {
-                // Its time begins anew with the confirmation, which was sent after this.
+                // Its TTL restarts with the confirmation, which was sent later than this.
                 let until = at + with_margin(ttl_ms);
                 let claim = self.claim(around, &asking, &grant, Until::Time(until))?;
                 self.doing = Doing::Keeps(Lease {
@@ -556,7 +557,7 @@ impl Program {
         around.machine.end(self.serial);
     }
 
-    /// A daemon that runs answers in time.
+    /// Checks that a running daemon answers in time.
     fn check_silence(&mut self, around: &Around<'_>) -> Result<(), String> {
         let until = match &self.doing {
             Doing::Asks(asking) => asking.until,
@@ -618,12 +619,12 @@ impl Asking {
     }
 }
 
-/// A time of the machine's clock, which may run fast, as true time.
+/// Converts a time of the machine's clock, which may run fast, to true time.
 fn with_margin(ms: u64) -> u64 {
     ms - ms / 100
 }
 
-/// Any question about what is held.
+/// A random query about the table.
 pub(in crate::sim) fn question(rng: &mut Rng) -> (&'static str, Value) {
     match rng.u8(0..4) {
         0 => ("Graph", json!({})),
