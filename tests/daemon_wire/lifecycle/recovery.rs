@@ -49,7 +49,7 @@ fn write_journal(daemon: &Daemon, origin: &Origin, process: ProcessId) {
     write_changes(daemon, (origin, RULES_VERSION), [request(process, "a", Wait::No)], |_| {});
 }
 
-/// A journal of these changes, whose outcomes `decide` may alter.
+/// Writes a journal of these changes. `decide` may alter their outcomes.
 fn write_changes(
     daemon: &Daemon,
     (origin, rules): (&Origin, u32),
@@ -83,7 +83,7 @@ fn output_of(daemon: &Daemon, args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A journal of these rules that gave `a` to the second of three waiters, not to the first.
+/// Writes a journal of these rules in which the second of three waiters got `a`, not the first.
 fn write_unlike_ours(daemon: &Daemon, rules: u32, processes: &[ProcessId; 3]) {
     let [holder, first, second] = *processes;
     let release = Release::Hold { token: Token(1), forced: false };
@@ -118,7 +118,7 @@ fn a_daemon_with_other_rules_keeps_the_decisions_of_the_journal() {
     let holders = daemon.key("a").unwrap().holders;
     assert_eq!(holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [second.pid()]);
     assert_eq!(daemon.use_of("a"), (1, 1));
-    // From here on the rules of this daemon decide.
+    // From here on the rules of this daemon apply.
     let others = [Idler::start(), Idler::start()];
     let mut waiters = [0, 1].map(|at: u8| {
         let mut peer = daemon.connect();

@@ -154,7 +154,7 @@ fn rule_07_descendants_end_in_time_after_canal_run_is_killed(log: &Log) {
 
 fn rule_07_descendants_of_a_command_that_has_ended_end_in_time(log: &Log) {
     with_a_ttl_that_will_do(log, |[a, b]| {
-        // The daemon recognises it by the descriptor that keeps the lock, whatever its environment.
+        // The daemon recognizes it by the descriptor that keeps the lock, whatever its environment.
         leave_behind(&a, &["--with-children"], "env -i PATH=\"$PATH\"", "exit 0");
         wait_until("only the descendant keeps it", || {
             let holders = a.world.key("x").holders;

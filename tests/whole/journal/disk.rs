@@ -1,4 +1,4 @@
-//! A file system under the journal without free space or free inodes.
+//! A full file system under the journal: no free space or no free inodes.
 
 use crate::namespace::privately;
 use crate::world::World;
