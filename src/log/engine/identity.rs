@@ -29,8 +29,8 @@ pub struct Identity {
     pub uid: u32,
     /// The directory of its socket.
     pub dir: String,
-    /// A random number that lies in that directory: another mount namespace may have another directory
-    /// of that name.
+    /// A random number in that directory, because another mount namespace may have another directory
+    /// with that name.
     pub dir_number: u64,
 }
 

@@ -101,8 +101,8 @@ fn without_a_next_daemon_commands_are_killed_and_their_locks_are_freed(log: &Log
     lost(holder, " was last reached ");
 }
 
-/// Another mount namespace can have another directory of the same name, as containers have, and only within
-/// one network namespace does an abstract socket keep out the second daemon.
+/// Another mount namespace, such as a container's, can have another directory with the same name.
+/// An abstract socket keeps out a second daemon only within one network namespace.
 #[test]
 fn a_daemon_behind_another_mount_of_the_directory_adopts_nothing() {
     let what = "a directory in another mount namespace";
