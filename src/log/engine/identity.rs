@@ -29,7 +29,7 @@ pub struct Identity {
     pub uid: u32,
     /// The directory of its socket.
     pub dir: String,
-    /// A random number in that directory, because another mount namespace may have another directory
+    /// A random number in that directory: another mount namespace may have another directory
     /// with that name.
     pub dir_number: u64,
 }
