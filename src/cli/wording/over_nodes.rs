@@ -43,7 +43,7 @@ fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
     Some(Line { is_note, text, hint: None })
 }
 
-/// Whose daemons nodes are, the first time that they are met: others who reach a machine as another user
+/// Names the users of the daemons of new nodes, because people who reach a machine as another user
 /// may not share its locks.
 fn met(nodes: &[(&Node, Pin)]) -> String {
     let one = |(node, pin): &(&Node, Pin)| match pin.place == SHARED {

@@ -75,7 +75,7 @@ pub struct Opened {
     /// The writer of the records; `None` for a new journal, which accepts records only after its
     /// first [`Journal::compact`].
     pub origin: Option<Origin>,
-    /// The version of the rules ([`crate::core::RULES_VERSION`]) under which the entries were decided.
+    /// The version of the rules ([`crate::core::RULES_VERSION`]) that decided the entries.
     pub rules: u32,
     /// The table at the beginning of the current file; `None` for a new journal.
     pub snapshot: Option<Snapshot>,

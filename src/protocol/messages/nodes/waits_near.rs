@@ -10,8 +10,8 @@ pub const WAITS_NEAR_NAMES_MAX: usize = 1_000;
 /// The most nodes that a [`WaitsNear`] may name, and the most bytes of each address.
 pub const READ_NODES_MAX: usize = 64;
 
-/// `WaitsNear`: asks for the part of the table that the requests of some runs over nodes, and of what
-/// runs within them, can wait for. Deadlocks that go over several nodes are looked for in it.
+/// `WaitsNear`: asks for the part of the table that some runs over nodes, and the commands within
+/// them, can wait for. Callers search it for deadlocks across nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsNear {
     /// The runs; the node ignores one that it does not know. The answer always contains everything
@@ -23,8 +23,8 @@ pub struct WaitsNear {
     /// The tag of a request at this node, to get its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<Tag>,
-    /// All nodes that the caller reads. While the connection is open, the node names them to others who
-    /// look near the same runs or frames.
+    /// All nodes that the caller reads. While the connection is open, the node names them to others
+    /// who search near the same runs or frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeAt>,
 }
