@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::{
-    Cmd, Proc, alive, children, installed_or_skip, root_or_skip, signal, state, wait_until,
+    Cmd, Proc, alive, children, installed_or_skip, root_or_skip, signal, sleeps, state, wait_until,
 };
 
 /// The shortest TTL.
@@ -333,6 +333,30 @@ fn a_node_that_hangs_is_passed_over_while_enough_others_answer() {
         signal(daemon, Signal::SIGCONT);
         nodes.until_free();
     }
+}
+
+/// How often all processes of a coordinator slept, itself and its bridges.
+fn sleeps_of(coordinator: i32) -> u64 {
+    children(coordinator).into_iter().chain([coordinator]).map(sleeps).sum()
+}
+
+#[test]
+fn a_command_that_runs_wakes_its_coordinator_less_than_once_a_second() {
+    let nodes = Nodes::new();
+    let words = ["--on", "@all", "--ttl", "1m", "-k", "x", "--", "sh", "-c", "touch started; cat"];
+    let run = nodes.here.canal(["run"].iter().chain(&words)).stdin(std::process::Stdio::piped());
+    let run = run.spawn();
+    let started = nodes.here.path("work").join("started");
+    wait_until("the command runs", || started.exists());
+    let coordinator = coordinator(run.pid(), run.pid()).unwrap();
+    // The first seconds after the start are for nodes that may join.
+    let seconds = Duration::from_secs(10);
+    std::thread::sleep(Duration::from_secs(7));
+    let before = sleeps_of(coordinator);
+    std::thread::sleep(seconds);
+    let slept = sleeps_of(coordinator) - before;
+    assert!(slept < seconds.as_secs(), "{slept} times in {seconds:?}");
+    run.finish().code(0);
 }
 
 #[test]

@@ -40,8 +40,9 @@ const WRITE_BYTES: usize = 4096;
 /// While this many bytes wait to be written, the bridge reads no more for the same direction.
 const PENDING_MAX: usize = 1 << 20;
 
-/// The longest sleep, because the clock of poll(2) stands still while the machine is suspended.
-const SLEEP_MS_MAX: u64 = 1000;
+/// The longest sleep, because the clock of poll(2) stands still while the machine is suspended. After
+/// a suspend, a bridge ends late by up to this time.
+const SLEEP_MS_MAX: u64 = 10_000;
 
 /// How long the daemon may take to answer a client's last calls after the client's end.
 const LAST_ANSWERS_MS: u64 = 5000;

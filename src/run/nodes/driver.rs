@@ -5,9 +5,13 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::Pid;
 
 use crate::client::nodes::link::Link;
@@ -33,8 +37,8 @@ use super::meeting::{Known, Met};
 use super::member::{Heard, Member};
 use super::request::NodesRequest;
 
-/// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
-const SLEEP_MS_MAX: u64 = 1000;
+/// How often it is looked for what has ended, and for nodes that are about to hold their part.
+const LOOK_MS: Millis = 1_000;
 
 /// How long after the start other nodes are waited for before the parts that are held are told.
 const SETTLE_MS: Millis = 5_000;
@@ -98,7 +102,12 @@ impl<'a> Driver<'a> {
             Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
             None => Coordinator::new(plan),
         };
-        Self { unsettled_since, ending, here, ..Self::with(request, known, coordinator) }
+        let mut this =
+            Self { unsettled_since, ending, here, ..Self::with(request, known, coordinator) };
+        if unsettled_since.is_some() {
+            this.beat_seldom();
+        }
+        this
     }
 
     /// A coordinator of a lease that was taken before. `request` is that of its handle.
@@ -120,7 +129,7 @@ impl<'a> Driver<'a> {
             id,
             grants_from,
             reached: false,
-            member,
+            member: member.waiting_with(request.ttl_ms),
             lease: 0,
             grant: None,
             hint: None,
@@ -146,6 +155,8 @@ impl<'a> Driver<'a> {
     /// Runs until the request is over, or the host wants no more; then `None`.
     pub(super) fn run(&mut self, host: &mut dyn Host) -> io::Result<Option<Ending>> {
         let mut inputs = VecDeque::from([Input::Tick]);
+        // The clock of poll(2) stands still while the machine is suspended.
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
         loop {
             let now = boottime_ms();
             match host.turn(now) {
@@ -176,7 +187,7 @@ impl<'a> Driver<'a> {
             if self.look(host, &mut inputs) {
                 continue;
             }
-            self.wait(host)?;
+            self.wait(host, &timer)?;
             self.ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
             for node in 0..self.nodes.len() {
                 self.hear(node, host, &mut inputs);
@@ -207,6 +218,11 @@ impl<'a> Driver<'a> {
         true
     }
 
+    /// The command runs: renewals are signs enough.
+    fn beat_seldom(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.member.runs_with(self.request.ttl_ms));
+    }
+
     fn keep(&mut self, host: &mut dyn Host) {
         let standing = self.coordinator.standing();
         if self.kept.as_ref() != Some(&standing) {
@@ -232,20 +248,30 @@ impl<'a> Driver<'a> {
         host.settled(&parts.collect::<Vec<_>>());
     }
 
-    fn wait(&self, host: &dyn Host) -> io::Result<()> {
+    fn wait(&self, host: &dyn Host, timer: &TimerFd) -> io::Result<()> {
         let now = boottime_ms();
         let due = [self.wake_at, host.due(), self.looking.wake_at].into_iter().flatten();
+        // Looked at without being told of.
+        let is_looked_at = self.unsettled_since.is_some() || !self.ending.is_empty();
         let patience = due
             .map(|at| at.saturating_sub(now))
             .chain(self.nodes.iter().map(|node| node.member.patience_ms()))
             .chain([self.looking.patience_ms()])
-            .min()
-            .unwrap_or(SLEEP_MS_MAX)
-            .min(SLEEP_MS_MAX);
+            .chain(is_looked_at.then_some(LOOK_MS))
+            .min();
+        match patience.and_then(|ms| now.checked_add(ms)) {
+            // A time of 0 would unset it.
+            Some(at) => {
+                let at = TimeSpec::from_duration(Duration::from_millis(at.max(1)));
+                timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+            }
+            None => timer.unset()?,
+        }
         let polled = self.nodes.iter().flat_map(|node| node.member.polled());
         let polled = polled.chain(self.looking.polled());
-        let mut polled: Vec<PollFd<'_>> = polled.chain(host.polled()).collect();
-        match poll(&mut polled, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX)) {
+        let timer = PollFd::new(timer.as_fd(), PollFlags::POLLIN);
+        let mut polled: Vec<PollFd<'_>> = polled.chain(host.polled()).chain([timer]).collect();
+        match poll(&mut polled, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -299,6 +325,7 @@ impl<'a> Driver<'a> {
                 let token = token.map(|token| token.0);
                 let started = Started { token, parts, answers: self.answers() };
                 self.unsettled_since = Some(boottime_ms());
+                self.beat_seldom();
                 return if host.start(&started) { Next::Go } else { Next::Leave };
             }
             Effect::Deadline(deadline) => {

@@ -24,6 +24,12 @@ use crate::sys::clock::boottime_ms;
 /// shortest TTL, for which the bridge waits.
 const BEAT_MS: u64 = 2_500;
 
+/// The longest such time while a request waits: each beat wakes two processes.
+const BEAT_MS_MAX: u64 = 7_500;
+
+/// The same while the command runs. A bridge over which no lease was asked for waits for a minute.
+const BEAT_MS_MAX_RUNNING: u64 = 25_000;
+
 /// A connection that was not heard for so long is given up.
 const SILENCE_MS: u64 = 15_000;
 
@@ -40,7 +46,10 @@ pub(super) struct Member {
     link: Option<Link>,
     calls: VecDeque<Call>,
     connected_at: u64,
+    /// When the node was last asked for a sign.
     beaten_at: u64,
+    /// How often it is asked for one.
+    beat_ms: u64,
 }
 
 /// A call that is not answered yet.
@@ -119,7 +128,18 @@ enum Wrong {
 
 impl Member {
     pub(super) fn new(node: Node) -> Self {
-        Self { node, link: None, calls: VecDeque::new(), connected_at: 0, beaten_at: 0 }
+        let (link, calls) = (None, VecDeque::new());
+        Self { node, link, calls, connected_at: 0, beaten_at: 0, beat_ms: BEAT_MS }
+    }
+
+    /// One of a request that waits, with leases of this TTL.
+    pub(super) fn waiting_with(self, ttl_ms: u64) -> Self {
+        Self { beat_ms: (ttl_ms / 8).clamp(BEAT_MS, BEAT_MS_MAX), ..self }
+    }
+
+    /// The same while the command runs: its renewals are signs, too.
+    pub(super) fn runs_with(&mut self, ttl_ms: u64) {
+        self.beat_ms = (ttl_ms / 2).min(BEAT_MS_MAX_RUNNING);
     }
 
     /// Takes a connection that was begun, and asks who is there.
@@ -213,6 +233,7 @@ impl Member {
         };
         link.send(&format!("{interface}.{method}"), parameters, answers)?;
         self.calls.push_back(Call { kind, sent, is_begun: false });
+        self.beaten_at = sent;
         Ok(())
     }
 
@@ -225,7 +246,13 @@ impl Member {
         match &self.link {
             None => u64::MAX,
             Some(link) if link.is_closing() => 20,
-            Some(_) => BEAT_MS.saturating_sub(boottime_ms().saturating_sub(self.beaten_at)).max(1),
+            Some(_) => {
+                let (since, after_ms) = match self.calls.front() {
+                    Some(call) if call.kind == Kind::Identify => (self.connected_at, CONNECT_MS),
+                    _ => (self.beaten_at, self.beat_ms),
+                };
+                after_ms.saturating_sub(boottime_ms().saturating_sub(since)).max(1)
+            }
         }
     }
 
@@ -267,10 +294,10 @@ impl Member {
         if owed.is_some_and(|call| is_due(call) && since(call.sent) > CALL_MS) {
             return Some("its daemon does not answer");
         }
-        if since(self.beaten_at) >= BEAT_MS {
+        if since(self.beaten_at) >= self.beat_ms {
             // A suspended machine, or a coordinator that was stopped, has not asked for so long.
-            let asked_in_time = since(self.beaten_at) < 3 * BEAT_MS;
-            if asked_in_time && since(link.heard_at()) > SILENCE_MS {
+            let asked_in_time = since(self.beaten_at) < 3 * self.beat_ms;
+            if asked_in_time && since(link.heard_at()) > SILENCE_MS.max(2 * self.beat_ms) {
                 return Some("the connection is silent");
             }
             link.beat();
