@@ -591,15 +591,16 @@ fn a_wait_whose_output_nobody_can_read_is_abandoned_at_its_node() {
         };
         nodes.nodes.iter().map(at).sum::<usize>()
     };
-    for (count, (verb, rest)) in [("run", &["--", "true"][..]), ("acquire", &[])].iter().enumerate()
-    {
+    for (verb, rest) in [("run", &["--", "true"][..]), ("acquire", &[])] {
+        let before = abandoned();
         let ((out, stdout), (err, stderr)) = (pipe().unwrap(), pipe().unwrap());
-        let args = [verb].into_iter().chain(&over_nodes).chain(rest.iter());
+        let args = [verb].into_iter().chain(over_nodes).chain(rest.iter().copied());
         let waiter = nodes.here.canal(args).stdout(stdout).stderr(stderr).spawn();
         nodes.until_waiting(1);
         drop((out, err));
         waiter.end().code(75);
-        wait_until("its end is recorded", || abandoned() == count + 1);
+        // On a busy machine, it may have asked another node, too.
+        wait_until("its end is recorded", || abandoned() > before);
     }
     holder.finish().code(0);
     nodes.until_free();
