@@ -1,7 +1,7 @@
-//! What arrived up to one moment: calls, closed connections, and deaths.
+//! The input of one turn: calls, closed connections, and deaths.
 //!
-//! Invariant: each death that the kernel reported before a call was read is in the batch of that
-//! call, or in an earlier one. It holds by construction: only [`Batch::take`] can read connections
+//! Invariant: the batch of a call, or an earlier one, contains each death that the kernel reported
+//! before the call was read. Three things ensure that: only [`Batch::take`] can read connections
 //! ([`ReadPermit`]), it takes the deaths after the last read, and calls are served only with a
 //! batch.
 
@@ -21,29 +21,29 @@ struct ReadPermit(());
 
 impl MayRead for ReadPermit {}
 
-/// What arrived up to one moment.
+/// The input of one turn.
 #[derive(Debug)]
 pub(crate) struct Batch {
     /// The ends of owners and of descendants that the kernel reported.
     pub(crate) ended: Ended,
-    /// Connections whose peer is gone, or that the daemon is closing.
+    /// Connections whose peer is gone, or that the daemon closes.
     pub(crate) disconnected: Vec<Disconnected>,
-    /// Leases that were over at this time, in milliseconds of CLOCK_BOOTTIME, end: every renewal
-    /// that was sent until then has been read. `None` if no lease may end.
+    /// Leases that had expired at this time, in milliseconds of CLOCK_BOOTTIME, end: the daemon has
+    /// read every renewal that was sent until then. `None` if no lease may end.
     pub(crate) leases_over_at: Option<u64>,
     _taken: ReadPermit,
 }
 
 impl Batch {
-    /// Reads what clients sent, and then takes the deaths that the kernel reported until then.
+    /// Reads all messages of clients, then takes the deaths that the kernel has reported by then.
     pub(crate) fn take(server: &mut Server) -> Self {
         let reading = ReadPermit(());
         let begun = clock::boottime_ms();
         let lease_is_over = server.leases.next_end().is_some_and(|end| end <= begun);
         server.conns.read(&reading);
         if lease_is_over {
-            // The daemon may have been stopped since it was woken: renewals may have arrived
-            // meanwhile.
+            // The daemon may have been stopped after it woke up, and renewals may have arrived
+            // since.
             server.conns.wait(Some(Duration::ZERO));
             server.conns.read(&reading);
         }

@@ -1,4 +1,4 @@
-//! The configuration in force: which one it is, and what comes before it.
+//! The configuration in force, and the options and variables that override it.
 
 use std::path::PathBuf;
 
@@ -13,29 +13,30 @@ use crate::sys::clock;
 /// The configuration in force.
 #[derive(Debug)]
 pub(crate) struct InForce {
-    /// As it was read last, but with the engine, the socket, the history and the metrics of the start.
+    /// The configuration that was read last, but with the engine, the socket, the history and the
+    /// metrics of the start.
     pub(crate) config: Config,
-    /// Where a configuration may be, the first that exists counts.
+    /// The places where a configuration may be; the first that exists counts.
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) overrides: Overrides,
-    /// When it was read.
+    /// When the daemon read it.
     pub(crate) read_at: UnixMillis,
     /// How many descriptors the daemon may have.
     descriptors: u64,
-    /// Whether SIGHUP asked to read the file again. The next turn does that.
+    /// Whether SIGHUP asked for the file to be read again. The next turn reads it.
     pub(crate) reload_asked: bool,
-    /// Who waits until the file was read.
+    /// The clients that wait until the file has been read.
     pub(crate) readings: Readings,
 }
 
-/// What comes before the configuration: the command line of the daemon and its environment.
+/// The overrides of the configuration: the daemon's command line and its environment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overrides {
     /// `--idle-exit`, in seconds.
     pub(crate) idle_exit_s: Option<u64>,
     /// How often `-v` was given.
     pub(crate) verbose: u8,
-    /// What names the engine, if it is not the configuration.
+    /// The option or variable that names the engine, if the configuration does not.
     pub(crate) engine: Option<Override>,
     /// Whether `--engine-ttl` was given.
     pub(crate) engine_ttl: bool,
@@ -43,7 +44,7 @@ pub(crate) struct Overrides {
     pub(crate) host: bool,
 }
 
-/// What comes before a setting of the configuration.
+/// The source of a value that overrides the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Override {
     /// This option.
@@ -53,7 +54,7 @@ pub(crate) enum Override {
 }
 
 impl Overrides {
-    /// What the options of a daemon say.
+    /// The overrides that a daemon's options and environment state.
     pub(crate) fn of(options: &Options) -> Self {
         let variable = std::env::var_os("CANAL_ENGINE").filter(|text| !text.is_empty());
         let engine = match (&options.engine, variable) {
@@ -73,7 +74,7 @@ impl Overrides {
 }
 
 impl InForce {
-    /// A configuration that was read now.
+    /// Takes a configuration that was just read.
     pub(crate) fn new(
         config: Config,
         paths: Vec<PathBuf>,
@@ -92,8 +93,8 @@ impl InForce {
         }
     }
 
-    /// Another configuration that was read now. Engine, socket, history and metrics stay: they need a
-    /// restart.
+    /// Puts another configuration in force that was just read. Engine, socket, history and metrics
+    /// stay, because they need a restart.
     pub(crate) fn replace(&mut self, config: Config) {
         let before = std::mem::replace(&mut self.config, config);
         (self.config.engine, self.config.socket) = (before.engine, before.socket);
@@ -113,13 +114,13 @@ impl InForce {
     }
 }
 
-/// Whether a change of this setting needs another daemon.
+/// Whether a change of this setting takes effect only after a restart.
 pub(crate) fn needs_restart(name: &str) -> bool {
     ["engine.", "socket.", "history.", "metrics."].iter().any(|table| name.starts_with(table))
 }
 
-/// Whether a setting binds every user, and so is no secret of the file: a size, a permission or a limit.
-/// Hooks have tokens in their arguments, engines and nodes have addresses.
+/// Whether a setting binds every user, and so is no secret: a size, a permission or a limit. Hooks
+/// have tokens in their arguments; engines and nodes have addresses.
 pub(crate) fn binds_everybody(name: &str) -> bool {
     let tables = ["keys.", "limits.", "permission", "policy."];
     tables.iter().any(|table| name.starts_with(table)) || name == "nodes.longest_ttl"

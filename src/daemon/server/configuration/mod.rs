@@ -1,4 +1,4 @@
-//! The configuration in force: put in force at the start and by a reload, and shown.
+//! The configuration in force: the start and each reload put it in force, and clients can read it.
 
 pub(in crate::daemon) mod in_force;
 mod reload;

@@ -1,7 +1,7 @@
-//! Reading the configuration again while the daemon runs.
+//! Reads the configuration again while the daemon runs.
 //!
-//! Invariant: a configuration is used as a whole or not at all. One that cannot be read leaves the one
-//! before it in force.
+//! Invariant: a configuration takes effect as a whole or not at all. If the new one cannot be read,
+//! the previous one stays in force.
 
 use crate::core::{BYPASS_MAX_DEFAULT, Change, Key, View};
 use crate::daemon::calls::conn_id::ConnId;
@@ -39,14 +39,14 @@ impl Server {
         if std::mem::take(&mut self.in_force.reload_asked) {
             tracing::info!("told to read the configuration again by SIGHUP");
             if let Some(read) = self.read_configuration(Asker::Reload(None)) {
-                // The log says what came of it.
+                // The log already reports the result.
                 let _ = self.put_in_force(read);
             }
         }
     }
 
-    /// Reads the configuration. `None` if a thread does that, because names of groups have to be
-    /// looked up: then [`Self::configuration_read`] goes on.
+    /// Reads the configuration. Returns `None` if a thread reads it, because names of groups have
+    /// to be looked up; [`Self::configuration_read`] then continues.
     pub(crate) fn read_configuration(&mut self, asker: Asker) -> Option<Read> {
         if !Config::looks_up_groups(&self.in_force.paths) {
             let read = reading::read(&self.in_force.paths);
@@ -58,7 +58,8 @@ impl Server {
         None
     }
 
-    /// Has a thread read the configuration, if somebody waits for that and none reads.
+    /// Starts a thread that reads the configuration, if a client waits for that and no thread reads
+    /// yet.
     fn begin_reading(&mut self) {
         let readings = &mut self.in_force.readings;
         if !readings.is_wanted() {
@@ -71,7 +72,7 @@ impl Server {
         }
     }
 
-    /// What becomes of the calls whose configuration was read, or was not read in time.
+    /// The next steps of the calls whose configuration was read, or was not read in time.
     pub(crate) fn configuration_read(&mut self) -> Vec<(ConnId, Result<Step, Failure>)> {
         let mut steps = Vec::new();
         for (asker, read) in self.in_force.readings.take(clock::now()) {
@@ -103,7 +104,7 @@ impl Server {
         self.limits = self.in_force.limits();
         self.permissions = self.in_force.permissions();
         self.follow_hooks(false);
-        // The time until the daemon ends by itself begins anew.
+        // The time after which an idle daemon ends starts again.
         self.due.idle = None;
         for (key, view) in resizes {
             self.propose(Change::Resize { key, view });
@@ -120,7 +121,7 @@ impl Server {
             })
             .collect();
         for SettingChange { name, before, now, restart } in &changed {
-            // More people read a log than the file.
+            // More people can read the log than the file.
             let shown = |value: &'_ Option<String>| match value {
                 None => "not stated".to_owned(),
                 Some(value) if binds_everybody(name) => value.clone(),
@@ -139,11 +140,12 @@ impl Server {
         Ok(Reloaded { file, changed, notes })
     }
 
-    /// The views of keys that a configuration changes. `notes` gets what it cannot change.
+    /// The views of keys that a configuration changes. Adds a note to `notes` for each view that it
+    /// cannot change.
     ///
-    /// With the embedded journal a stored view is that of the configuration, unless it was stored by
-    /// hand. Over an engine it belongs to all hosts: the configuration states only what nothing else
-    /// does.
+    /// With the embedded journal, a stored view comes from the configuration unless somebody stored
+    /// it by hand. Over an engine, a stored view belongs to all hosts, so the configuration sets
+    /// only views that are not stored yet.
     fn views_to_change(
         &self,
         config: &Config,
@@ -200,8 +202,8 @@ impl Server {
         changed
     }
 
-    /// Changes the policy of the table to that of the configuration. Over an engine only if no host
-    /// has stated another one.
+    /// Changes the policy of the table to that of the configuration. Over an engine, does so only
+    /// if no host has stated another one.
     fn follow_policy(&mut self) {
         let stated = self.in_force.config.bypass_max;
         let bypass_max = stated.unwrap_or(BYPASS_MAX_DEFAULT);

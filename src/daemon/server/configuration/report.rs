@@ -1,4 +1,4 @@
-//! What is in force of the configuration, and where each value comes from.
+//! Reports the settings in force, and the source of each value.
 
 use crate::core::BYPASS_MAX_DEFAULT;
 use crate::daemon::calls::conn_id::ConnId;
@@ -16,8 +16,9 @@ use crate::protocol::{Configuration, SettingChange, SettingInfo, SettingSource};
 use crate::sys::peer::Credentials;
 
 impl Server {
-    /// Says what is in force, and what the file says by now. Others than root and the daemon's user see
-    /// only what binds them: the file may be one that they cannot read.
+    /// Reports the settings in force and how the file differs now. Users other than root and the
+    /// daemon's user see only the settings that bind them, because they may not be able to read the
+    /// file.
     pub(crate) fn configuration(&mut self, id: ConnId, peer: Credentials) -> Step {
         if !self.is_operator(peer.uid) {
             return self.show_configuration(None);
@@ -28,7 +29,8 @@ impl Server {
         }
     }
 
-    /// What is in force, and how it differs from what was read now; without that, what binds everybody.
+    /// The settings in force, and how they differ from the configuration just `read`. Without
+    /// `read`, only the settings that bind every user.
     pub(crate) fn show_configuration(&self, read: Option<&Read>) -> Step {
         let in_force = &self.in_force;
         let (mut pending, mut broken) = (Vec::new(), None);
@@ -76,11 +78,11 @@ impl Server {
         settings
     }
 
-    /// Where the daemon keeps its files. That is no part of the file.
+    /// The places of the daemon's files. The configuration does not contain them.
     fn settings_of_place(&self) -> Vec<SettingInfo> {
         let place = self.runtime_dir.place();
         let (source, by) = match place.rule {
-            // A client names the socket of the user's own daemon, too, when it starts that.
+            // A client that starts the user's own daemon also names its socket.
             Rule::Given if !place.is_users_own() => {
                 (SettingSource::CommandLine, Some("--socket or CANAL_SOCKET"))
             }
@@ -94,7 +96,7 @@ impl Server {
         each.into()
     }
 
-    /// The settings that have a value even if nothing states them.
+    /// The settings that have a value even if the configuration does not state one.
     fn values(&self) -> Vec<(&'static str, String)> {
         let limits = &self.limits;
         let per_user = limits.connections_per_user;
@@ -125,7 +127,7 @@ impl Server {
         values
     }
 
-    /// A setting with where its value comes from.
+    /// A setting and the source of its value.
     fn sourced(&self, name: &str, value: String) -> SettingInfo {
         let in_force = &self.in_force;
         let (config, overrides) = (&in_force.config, &in_force.overrides);
@@ -156,8 +158,8 @@ impl Server {
         SettingInfo { line, by: by.map(str::to_owned), ..SettingInfo::new(name, value, source) }
     }
 
-    /// The sizes of the keys that the configuration names. One that was stored otherwise comes before
-    /// it.
+    /// The sizes of the keys that the configuration names. A stored size overrides the configured
+    /// one.
     fn settings_of_keys(&self) -> Vec<SettingInfo> {
         let config = &self.in_force.config;
         let each = config.views.iter().map(|(key, view)| {
