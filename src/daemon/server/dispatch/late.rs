@@ -1,4 +1,4 @@
-//! Ends calls that wait: with a grant, a refusal, or the end of their time.
+//! Ends calls that wait: with a grant, with a refusal, or because their time is over.
 
 use crate::core::{Change, Withdrawal};
 use crate::daemon::calls::conn_id::ConnId;
@@ -10,11 +10,11 @@ use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;
 
 impl Server {
-    /// Checks all waiters that were granted something, and sends their grants. Goes on until
-    /// nothing that the checks found leads to another grant.
+    /// Checks all waiters that were granted something, and sends their grants. Repeats this until
+    /// the checks lead to no further grant.
     pub(crate) fn settle(&mut self) {
         loop {
-            // A grant made while this host cannot renew is sent when it can again, or never.
+            // A grant made while this host cannot renew is sent once it can renew again, or never.
             if self.waiters.has_grants() && self.is_sure() {
                 while let Some(granted) = self.waiters.next_grant() {
                     #[cfg(test)]
@@ -31,7 +31,7 @@ impl Server {
             if !self.waiters.has_unsynced() {
                 return;
             }
-            // All leases that await this become durable together.
+            // All leases that wait for this become durable together.
             let stored = self.ledger.keep_leases();
             for lease in self.waiters.take_unsynced() {
                 let step = self.step_of_lease(&lease, &stored);
@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    /// Answers what was asked of the history, as far as it was found.
+    /// Answers the clients whose searches of the history have finished.
     pub(crate) fn end_searches(&mut self) {
         for (id, found) in self.history.take_found() {
             let waits = |conn: &&Connection| *conn.doing() == CallState::History;
@@ -81,7 +81,8 @@ impl Server {
         }
     }
 
-    /// Asks deferred requests again: all of them after a death, otherwise those whose time is over.
+    /// Asks for deferred requests again: all of them after a death, otherwise those whose time is
+    /// over.
     pub(crate) fn retry_deferred(&mut self, deaths: bool) {
         if self.waiters.next_deferred().is_none() {
             return;
@@ -99,7 +100,7 @@ impl Server {
         }
     }
 
-    /// Ends a call whose request was asked for on another connection.
+    /// Ends a call whose client asked for the same request on another connection.
     pub(crate) fn supersede(&mut self, before: ConnId, name: ErrorName) {
         self.carry_out(before, Err(superseded(name)));
     }

@@ -1,7 +1,7 @@
-//! Tells clients that watch the leader of a key when it changes.
+//! Informs clients that watch the leader of a key when it changes.
 //!
-//! Invariant: a client is told nothing twice, and is not told a leader of which the log says that it
-//! led no more when the client was told of the next one.
+//! Invariant: no client receives the same leader twice in a row. Once a client has received a
+//! leader, it never receives one that the log replaced before.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
 use crate::daemon::view::leadership::LeaderWatch;
 use crate::sys::clock;
 
-/// The least time between two looks at the leaders that clients watch: a thousand watchers do not slow
-/// a daemon down that grants thousands of requests per second.
+/// The least time between two checks of the leaders that clients watch, so that a thousand watchers
+/// do not slow down a daemon that grants thousands of requests per second.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// When a client that has not read what it was told last is looked at again.
+/// How long to wait before checking again for a client that has not read its last message.
 const UNREAD_EVERY: Duration = Duration::from_millis(250);
 
 impl Server {
@@ -29,7 +29,7 @@ impl Server {
         Waiting::new()
     }
 
-    /// Tells each client that watches a leader of which it was told something else.
+    /// Informs each watcher whose last message names another leader.
     pub(crate) fn tell_leaders(&mut self) {
         let watchers = self.conns.leader_watchers();
         self.due.leaders.are_watched = !watchers.is_empty();

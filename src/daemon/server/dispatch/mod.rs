@@ -1,13 +1,13 @@
-//! The dispatcher: it begins each call, carries out the [`Step`]s of those that serve it, and ends
-//! it. Nothing else can end a call.
+//! The dispatcher: it begins each call, carries out the [`Step`]s that handlers return, and ends
+//! the call. No other code can end a call.
 //!
-//! A message is served in its own file in `requests` or `queries`. What serves it returns a step.
-//! Calls that wait are ended by `late`, `leaders`, `patience` and `propose`, which ask other files for the step
-//! as well.
+//! Each message has a handler in its own file in `requests` or `queries`; the handler returns a
+//! step. `late`, `leaders`, `patience` and `propose` end calls that wait, with steps from other
+//! files as well.
 //!
 //! Invariant: a call that was taken from its connection is answered, or waits for something that
-//! ends it. Only this folder has the [`DispatchPermit`] that a connection wants to see, and only
-//! this folder makes the [`Waiting`](permit::Waiting) that a step wants to see.
+//! ends it. A connection demands the [`DispatchPermit`], and a step demands a
+//! [`Waiting`](permit::Waiting): only this folder makes them.
 
 mod late;
 mod leaders;
@@ -32,8 +32,7 @@ use crate::protocol::service::{Description, Info, ServiceError, description};
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Serves the next call of a connection. The call was read for this batch, or for an earlier
-    /// one.
+    /// Serves the next call of a connection, which was read for this batch or for an earlier one.
     pub(crate) fn serve_one(&mut self, batch: &Batch, id: ConnId) {
         let needs_log =
             |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.needs_log());
@@ -65,7 +64,7 @@ impl Server {
         let Call { asked, more, fds, .. } = call;
         self.may_call(id, &asked)?;
         match asked {
-            // The client is gone, or the next daemon answers it.
+            // The client is gone, or the next daemon will answer.
             Asked::Acquire(_) | Asked::Collect(_) if self.stopping || heard_end => {
                 Ok(Step::Wait(Waiting::new()))
             }
@@ -124,7 +123,7 @@ impl Server {
             Ok(Step::Propose(change, then)) => self.propose_for(change, then),
             Ok(Step::Wait(_)) => {}
             Ok(Step::GiveBack(request, failure)) => {
-                // The call waits for nothing any more, so that its withdrawal does not end it, too.
+                // The call must no longer wait, or its own withdrawal would end it as well.
                 self.leave(id);
                 self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
                 self.end_call(id, Answer::failure(&failure));
@@ -140,7 +139,7 @@ impl Server {
         }
     }
 
-    /// Ends the current call of a connection: its next call can be served.
+    /// Ends the current call of a connection, so that its next call can be served.
     fn end_call(&mut self, id: ConnId, answer: Answer) {
         self.leave(id);
         if let Some(conn) = self.conns.get(id) {
@@ -148,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Notes that the current call of a connection waits for nothing any more.
+    /// Notes that the current call of a connection no longer waits for anything.
     fn leave(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         let waited = conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
@@ -158,7 +157,7 @@ impl Server {
         }
     }
 
-    /// The next call of a connection asks for a report: the connection waits for its turn.
+    /// Makes a connection wait for its turn, because its next call asks for a report.
     fn put_off_report(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.get(id) {
             conn.set_doing(&DispatchPermit::new(), CallState::Report);
@@ -166,7 +165,7 @@ impl Server {
         self.await_report(id);
     }
 
-    /// Serves the next call of a connection, which has waited for its turn to get a report.
+    /// Serves the next call of a connection that has waited for its turn to get a report.
     pub(crate) fn serve_report(&mut self, batch: &Batch, id: ConnId) {
         if let Some(conn) = self.conns.get(id) {
             conn.set_doing(&DispatchPermit::new(), CallState::Nothing);

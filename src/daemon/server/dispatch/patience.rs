@@ -1,6 +1,7 @@
-//! Calls that wait for the shared log: for how long, and what their clients are told meanwhile.
+//! Calls that wait for the shared log: how long they wait, and the messages that clients get
+//! meanwhile.
 //!
-//! Invariant: a client that expects a message gets one before it would take the daemon for dead.
+//! Invariant: a client that expects a message gets one before it would consider the daemon dead.
 
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::in_flight::{Awaiting, InFlight, LogWait};
@@ -13,10 +14,10 @@ use crate::daemon::wording::refusal;
 use crate::protocol::{Failure, Progress};
 use crate::sys::clock;
 
-/// After this time, the client of a request that may wait is told what the request waits for.
+/// After this time, the client of a request that may wait learns what the request waits for.
 const FIRST_WORD_MS: u64 = 1_000;
 
-/// After this time, the client of any other call is told that the engine does not answer; clients
+/// After this time, the client of any other call learns that the engine does not answer. Clients
 /// wait 5 s.
 const ANSWER_MS: u64 = 4_000;
 
@@ -36,8 +37,8 @@ impl Server {
         }
     }
 
-    /// Fails the calls that wait for the log while the engine refuses this host and a person has to
-    /// act.
+    /// Fails the calls that wait for the log while the engine refuses this host and only a person
+    /// can fix that.
     fn fail_pending(&mut self) {
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.is_refused()) else {
             return;
@@ -75,8 +76,8 @@ impl Server {
         }
     }
 
-    /// Tells the client of a call that waits for the log that the call failed. A request that was
-    /// proposed is given back when it comes out of the log. Any other change takes effect then.
+    /// Fails a call that waits for the log. If its change is a request, it is released when it
+    /// comes out of the log. Any other change takes effect then.
     fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(pending) = cluster.in_flight.end_wait(id) else { return };
@@ -104,7 +105,7 @@ impl Server {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(pending) = cluster.in_flight.wait_of(id) else { return };
         let closing = self.conns.peek(id).is_none_or(|conn| conn.closing);
-        // Any other change is completed even if the client does not wait for the answer.
+        // Any other change completes even if its client no longer waits for the answer.
         if !closing && matches!(pending.what, Awaiting::Change(_)) {
             return;
         }
@@ -119,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Lets the first call of a connection wait until this host is a member.
+    /// Makes the first call of a connection wait until this host is a member.
     pub(super) fn put_off(&mut self, id: ConnId) {
         let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
         let patience = call.patience();
@@ -136,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Asks for the requests that had to wait until this host may ask.
+    /// Asks for the requests that had to wait until this host may ask for them.
     pub(crate) fn ask_for_those_waiting(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         for newcomer in cluster.in_flight.take_awaiting_membership() {
@@ -144,8 +145,8 @@ impl Server {
         }
     }
 
-    /// Lets the requests of a lost incarnation wait until this host is a member again. A call whose
-    /// request the table does not have any more fails.
+    /// Makes the requests of a lost incarnation wait until this host is a member again. Fails each
+    /// call whose request is no longer in the table.
     pub(crate) fn wait_for_next_incarnation(
         &mut self,
         requests: Vec<(ConnId, Option<PendingAcquire>)>,

@@ -1,11 +1,11 @@
-//! Changes on their way into the log, and what follows when they are in it.
+//! Proposes changes to the log, and completes the calls that proposed them.
 //!
-//! With the embedded journal, a change is applied as soon as it is proposed. An engine reports
-//! later at which place among the changes of all hosts it landed; until then the change is [in
+//! The embedded journal applies a change as soon as it is proposed. An engine reports later at
+//! which place among the changes of all hosts it landed; until then the change is [in
 //! flight](crate::daemon::calls::in_flight).
 //!
-//! Invariant: what follows from a change is reported and done only after the change was applied at
-//! its place in the log.
+//! Invariant: the consequences of a change are reported and carried out only after the change was
+//! applied at its place in the log.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::host::Ticket;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Brings a change into the log that no call waits for.
+    /// Proposes a change that no call waits for.
     pub(crate) fn propose(&mut self, change: Change) {
         let then = match change {
             Change::End { frame } => Completion::End { frame },
@@ -32,7 +32,7 @@ impl Server {
         self.propose_for(change, then);
     }
 
-    /// Brings a change into the log. When it is applied, `then` says what follows.
+    /// Proposes a change. Once it is applied, `then` determines the next step.
     pub(super) fn propose_for(&mut self, change: Change, then: Completion) {
         if self.cluster.is_some() {
             return self.propose_to_engine(change, then);
@@ -42,17 +42,17 @@ impl Server {
         self.complete(applied, then, &before);
     }
 
-    /// Asks for a lock again, or what would be granted, for a call that has waited until that is
-    /// possible.
+    /// Repeats a request for a lock, or the question whether it would be granted, for a call that
+    /// had to wait until then.
     pub(super) fn ask_again(&mut self, newcomer: PendingAcquire) {
         let id = newcomer.conn;
         let step = if newcomer.is_question { self.pose(newcomer) } else { Ok(self.ask(newcomer)) };
         self.carry_out(id, step);
     }
 
-    /// Applies the next entry of the log, whichever log that is, and notes what it decided. Ends the
-    /// calls of waiters that it refused or withdrew. Also returns the holds that a release of this
-    /// host may have ended: the table no longer has them.
+    /// Applies the next entry of either log, and notes its outcomes. Ends the calls of waiters that
+    /// it refused or withdrew. Also returns the holds that a release by this host may have ended,
+    /// because the table no longer has them.
     pub(crate) fn follow(
         &mut self,
         revision: Revision,
@@ -69,11 +69,11 @@ impl Server {
         if let Some(cause) = cause {
             self.history.take_in(&cause, &applied, &self.ledger.table, self.ledger.host);
         }
-        // A confirmation has no outcome, but its grant counts from now on.
+        // A confirmation has no outcome, but its grant counts from here.
         self.due.changed |=
             !applied.outcomes.is_empty() || matches!(entry.change, Change::Confirm { .. });
-        // Processes whose holds ended with an incarnation of ours did not release them and may still
-        // run. The daemon looks for them in its own record before it joins.
+        // When one of our incarnations is gone, its holds have ended, but their processes released
+        // nothing and may still run. The daemon finds them in its own record before it joins.
         if self.ledger.is_member() || !matches!(entry.change, Change::HostGone { .. }) {
             let owner_ended = matches!(entry.change, Change::End { .. });
             for outcome in &applied.outcomes {
@@ -85,7 +85,7 @@ impl Server {
         (applied, before)
     }
 
-    /// Carries out what follows, when a change of this host has been applied.
+    /// Completes a change of this host that has been applied.
     fn complete(&mut self, applied: Applied, then: Completion, before: &[Arc<HoldState>]) {
         let (id, step) = match then {
             Completion::Nothing => return,
@@ -135,13 +135,12 @@ impl Server {
         }
     }
 
-    /// Whether a request is being withdrawn in the engine's log, so that its client is told nothing
-    /// more.
+    /// Whether a withdrawal of this request is in flight. Its client then gets no further message.
     pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
         self.cluster.as_ref().is_some_and(|it| it.in_flight.is_leaving(request))
     }
 
-    /// Whether a request is being suspended in the engine's log. A grant is not told meanwhile: the
+    /// Whether a suspension of this request is in flight. Its grant must not be sent meanwhile: the
     /// suspension may take it back, and other hosts may have read that already.
     pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
         self.cluster.as_ref().is_some_and(|it| it.in_flight.is_being_suspended(request))
@@ -163,7 +162,7 @@ impl Server {
         }
     }
 
-    /// Gives back a request if its client left or was told of failure.
+    /// Releases a request whose client has left or was sent a failure.
     fn give_back_unwanted(&mut self, newcomer: &PendingAcquire, revision: Revision) {
         let request = RequestId(revision.0);
         self.waiters.remove(request);
@@ -214,7 +213,7 @@ impl Server {
         Ok(Step::Wait(self.wait_for_grant(id, request, takes_progress)))
     }
 
-    /// Handles a change that never came into the log.
+    /// Handles a change that never reached the log.
     pub(crate) fn dropped(&mut self, ticket: Ticket) {
         let proposed = self.cluster.as_mut().and_then(|it| it.in_flight.take(ticket));
         if let Some(Proposed { then, abandoned, .. }) = proposed
@@ -224,8 +223,8 @@ impl Server {
         }
     }
 
-    /// Handles a change that cannot be proposed, because everything that it could be about is lost.
-    /// A request is proposed again when this host is a member; any other call fails.
+    /// Handles a change that cannot be proposed because its subject is lost. A request is proposed
+    /// again once this host is a member; any other call fails.
     fn without_membership(&mut self, then: Completion) {
         let Some(id) = then.conn() else { return };
         let step = match then {

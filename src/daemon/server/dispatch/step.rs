@@ -1,4 +1,4 @@
-//! What happens next to a call.
+//! The next step of a call.
 
 use crate::core::{Change, RequestId};
 use crate::daemon::calls::answer::Answer;
@@ -7,28 +7,28 @@ use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::server::dispatch::permit::Waiting;
 use crate::protocol::Failure;
 
-/// What happens next to a call. Whatever serves a call returns this or a [`Failure`], and the
-/// dispatcher carries it out: a call that is neither answered nor waits cannot be expressed.
+/// The next step of a call. Each handler returns one, or a [`Failure`], and the dispatcher carries
+/// it out. So every call is either answered or waits.
 #[derive(Debug)]
 #[must_use = "the dispatcher carries it out"]
 pub(crate) enum Step {
-    /// It is answered.
+    /// Answer the call.
     Answer(Answer),
-    /// A change goes into the log. The completion says what follows.
+    /// Propose a change to the log. The completion determines the step after that.
     Propose(Change, Completion),
-    /// It waits.
+    /// Let the call wait.
     Wait(Waiting),
-    /// It fails, and what its request was granted or waits for is given back.
+    /// Fail the call, and release its request or end its wait.
     GiveBack(RequestId, Failure),
 }
 
 impl Step {
-    /// The call is answered with this reply.
+    /// Answers the call with this reply.
     pub(crate) fn reply<T: serde::Serialize>(parameters: &T) -> Self {
         Self::Answer(Answer::reply(parameters))
     }
 
-    /// The call asks for a lock.
+    /// Asks for a lock.
     pub(crate) fn ask(newcomer: PendingAcquire) -> Self {
         Self::Propose(Change::Request(newcomer.request.clone()), Completion::Ask(newcomer))
     }

@@ -1,10 +1,9 @@
-//! The last defence below all paths that end a call.
+//! A safety net below all paths that end a call.
 //!
-//! The types of the dispatcher rule out that a call is taken and neither answered nor made to wait.
-//! They cannot rule out that what a call waits for is dropped without its call: that would be seen
-//! here, at the end of the turn. It is a fault of this daemon: the daemon logs it, tells the client,
-//! and gives back what the request was granted. A client must not hang because of it, so this is
-//! more than an assertion.
+//! The types of the dispatcher ensure that each call is answered or waits. They cannot ensure that
+//! the object of the wait outlives the call. At the end of a turn, this file finds calls that wait
+//! for nothing. Each is a fault of this daemon: the daemon logs it, answers the client, and
+//! releases the grants of the request. It is more than an assertion, because no client may hang.
 
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
@@ -13,11 +12,11 @@ use crate::daemon::server::dispatch::step::Step;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Answers the calls of this turn that nothing else would ever answer.
+    /// Answers the calls of this turn that no other code would ever answer.
     pub(crate) fn answer_the_forgotten(&mut self) {
         let mut looked_at = std::mem::take(&mut self.conns.to_answer);
         looked_at.extend(self.waiters.take_removed());
-        // While this daemon ends, the calls are left to the next daemon.
+        // While this daemon ends, it leaves the calls to the next daemon.
         let forgotten = looked_at.iter().filter(|id| !self.stopping && self.is_forgotten(**id));
         let mut forgotten: Vec<ConnId> = forgotten.copied().collect();
         looked_at.clear();
@@ -71,5 +70,5 @@ pub(crate) fn lost_track() -> Failure {
     Failure::new(ErrorName::Fault, message).hint("please report it with the daemon's log")
 }
 
-/// The log's message for such a fault.
+/// The log message for such a fault.
 const FORGOTTEN: &str = "a call would never have been answered: a fault of this daemon";

@@ -14,7 +14,7 @@ use crate::protocol::Failure;
 use crate::sys::clock;
 
 impl Server {
-    /// Lets a call wait until its request is granted or refused. With `more`, the client takes
+    /// Makes a call wait until its request is granted or refused. With `more`, the client takes
     /// progress messages.
     pub(crate) fn wait_for_grant(&mut self, id: ConnId, request: RequestId, more: bool) -> Waiting {
         self.waiters.attach(request, id, more);
@@ -25,7 +25,7 @@ impl Server {
         Waiting::new()
     }
 
-    /// Lets a call wait for the log. Later calls of the connection have to wait, too.
+    /// Makes a call wait for the log. Later calls of the connection have to wait, too.
     pub(crate) fn wait_for_log(
         &mut self,
         id: ConnId,
@@ -36,17 +36,18 @@ impl Server {
             && let Some(cluster) = &mut self.cluster
         {
             conn.set_doing(&DispatchPermit::new(), CallState::InFlight);
-            // The client has waited since its call began, whatever the call waited for first.
+            // The client has waited since its call began, even if the call first waited for
+            // something else.
             let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
             cluster.in_flight.begin_wait(id, LogWait { what, since, patience });
         }
         Waiting::new()
     }
 
-    /// Lets a request wait until this host is a member and may ask for it.
+    /// Makes a request wait until this host is a member and may propose it.
     ///
     /// # Errors
-    /// There is no engine, so that there is nothing to wait for.
+    /// Without an engine, there is nothing to wait for.
     pub(crate) fn wait_for_membership(
         &mut self,
         newcomer: PendingAcquire,
@@ -65,7 +66,7 @@ impl Server {
         Ok(self.wait_for_log(id, what, patience))
     }
 
-    /// Lets a request that may not wait be decided later.
+    /// Defers a request that may not wait.
     pub(crate) fn wait_for_an_end(&mut self, deferred: DeferredRequest) -> Waiting {
         self.history.take_back(deferred.newcomer.request.tag);
         if let Some(conn) = self.conns.get(deferred.conn()) {
@@ -75,7 +76,7 @@ impl Server {
         Waiting::new()
     }
 
-    /// Lets a call wait until its lease is durable. `news` is what it is told then.
+    /// Makes a call wait until its lease is durable. The client then gets `news`.
     pub(crate) fn wait_for_disk(
         &mut self,
         conn: ConnId,
@@ -89,7 +90,7 @@ impl Server {
         Waiting::new()
     }
 
-    /// Lets a call wait until the thread of the history has found what it asks for.
+    /// Makes a call wait until the history thread has found the answer.
     pub(crate) fn wait_for_history(&mut self, id: ConnId) -> Waiting {
         if let Some(conn) = self.conns.get(id) {
             conn.set_doing(&DispatchPermit::new(), CallState::History);
@@ -97,7 +98,7 @@ impl Server {
         Waiting::new()
     }
 
-    /// Lets a call wait until a thread has read the configuration.
+    /// Makes a call wait until a thread has read the configuration.
     pub(crate) fn wait_for_configuration(&mut self, id: ConnId) -> Waiting {
         if let Some(conn) = self.conns.get(id) {
             conn.set_doing(&DispatchPermit::new(), CallState::Configuration);
@@ -114,8 +115,8 @@ impl Server {
         Waiting::new()
     }
 
-    /// Notes that no client is left for the current call of a connection. Returns what the call
-    /// waited for. A call that waits for the log or for its turn still does.
+    /// Notes that the current call of a connection has no client left. Returns what the call waited
+    /// for. A call that waits for the log or for its turn continues to wait.
     pub(crate) fn abandon_call(&mut self, id: ConnId) -> CallState {
         let Some(conn) = self.conns.get(id) else { return CallState::Nothing };
         match conn.doing() {
