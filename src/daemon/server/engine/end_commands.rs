@@ -1,11 +1,11 @@
-//! Ends commands in time, before other hosts can be granted what the commands hold.
+//! Ends commands in time, before another host can be granted their locks.
 //!
 //! The supervisor (`canal run`) reads the same deadlines on the deadline page, and ends its command
-//! with all that the command started. The daemon's signals are the first line of defence, and the
-//! only line for a process without a supervisor.
+//! with all processes that the command started. The daemon's signals are the first line of defence,
+//! and the only one for a process without a supervisor.
 //!
-//! Invariant: this host asks for no grant while a process lives that has to be killed because an
-//! earlier incarnation lost its hold.
+//! Invariant: after an incarnation lost its holds, this host asks for no grant until every process
+//! that has to be killed is dead.
 
 use crate::core::HostId;
 use crate::daemon::cluster::end_commands::Watched;
@@ -15,8 +15,8 @@ use crate::host::LostWhy;
 use crate::sys::clock;
 
 impl Server {
-    /// Signals the commands whose deadline has passed. This is the first step of a turn, because
-    /// the daemon itself may have been stopped for any length of time.
+    /// Signals the commands whose deadline has passed. Each turn begins with this, because the
+    /// daemon itself may have been stopped for any length of time.
     pub(crate) fn stop_in_time(&mut self) {
         let is_member = self.ledger.is_member();
         let Some(cluster) = &mut self.cluster else { return };
@@ -26,7 +26,7 @@ impl Server {
         self.end_lost(now);
     }
 
-    /// Handles that our incarnation is lost, and with it all holds of its processes.
+    /// Handles the loss of our incarnation, and with it of all holds of its processes.
     pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
         if host == NO_HOST || host != self.ledger.host {
             return;
@@ -42,17 +42,19 @@ impl Server {
         self.due.changed = true;
     }
 
-    /// Starts to kill all commands that this host had locks for. They must be dead before it joins.
+    /// Starts to kill all commands for which this host had locks. They must be dead before it
+    /// joins.
     pub(crate) fn clear(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         let watched = Watched { table: &self.ledger.table, owners: &self.owners };
         let now = clock::boottime_ms();
-        // Processes that an earlier daemon left have had their time.
+        // The processes of an earlier daemon have had their time to end.
         cluster.clear(watched, now);
         self.end_lost(now);
     }
 
-    /// Ends the commands that are due. Asks for the requests that had to wait until they are dead.
+    /// Ends the commands that are due. Once they are dead, asks for the requests that had to wait
+    /// for that.
     pub(crate) fn end_lost(&mut self, now: u64) {
         let Some(cluster) = &mut self.cluster else { return };
         if cluster.end_lost(now) && self.ledger.is_member() {
@@ -60,7 +62,7 @@ impl Server {
         }
     }
 
-    /// Whether a grant may be told now.
+    /// Whether a grant may be sent now.
     pub(crate) fn is_sure(&self) -> bool {
         let Some(cluster) = &self.cluster else { return true };
         self.ledger.is_member() && cluster.may_grant(&self.ledger.table)

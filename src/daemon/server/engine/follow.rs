@@ -1,7 +1,7 @@
 //! Follows the log that many hosts share: carries out the events of the member.
 //!
-//! Invariant: each event is carried out on the table that the previous event left. Clients hear
-//! nothing of changes that concern only the requests of other hosts.
+//! Invariant: each event is carried out on the table that the previous event left. Clients get no
+//! message about changes that concern only the requests of other hosts.
 
 use anyhow::Context;
 
@@ -19,7 +19,7 @@ impl Server {
     /// Carries out the events that came from the engine.
     ///
     /// # Errors
-    /// The table cannot be what the log says. Then the daemon has to end.
+    /// The table cannot follow the log. The daemon then has to end.
     pub(crate) fn follow_engine(&mut self) -> anyhow::Result<()> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         cluster.begin_turn();
@@ -112,8 +112,8 @@ impl Server {
         Ok(())
     }
 
-    /// Handles the entry that declares our incarnation gone. Our holds are looked up before the
-    /// entry is applied, because afterwards the table no longer contains them.
+    /// Handles the entry that declares our incarnation gone. Looks up our holds before the entry is
+    /// applied, because the table no longer contains them afterwards.
     fn heed_our_end(&mut self, change: &Change) {
         let (host, by) = match change {
             // This host left by itself.
@@ -147,8 +147,8 @@ impl Server {
         Ok(())
     }
 
-    /// Looks up in a table that was replaced as a whole what the skipped entries decided for this
-    /// host.
+    /// Looks up what the skipped entries decided for this host, after the table was replaced as a
+    /// whole.
     fn catch_up(&mut self) {
         let requests: Vec<RequestId> = self.waiters.iter().map(|(request, _)| request).collect();
         for request in requests {

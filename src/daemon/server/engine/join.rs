@@ -1,7 +1,7 @@
 //! Joins the table that many hosts share, and leaves it.
 //!
-//! Invariant: everything taken over from an earlier incarnation is verified before this host asks
-//! for anything new.
+//! Invariant: this host verifies everything that it takes over from an earlier incarnation before
+//! it asks for anything new.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::sys::clock;
 use crate::sys::process::Found;
 
 impl Server {
-    /// Handles that this host has become a member under this id.
+    /// Handles the event that this host has become a member under this id.
     pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
         self.ledger.host = host;
         self.due.changed = true;
         let Some(cluster) = &mut self.cluster else { return };
         if let Err(error) = cluster.begin_membership(host) {
-            // Without a page `canal run` could not end its command in time.
+            // Without a page, `canal run` could not end its command in time.
             tracing::error!(%error, "no deadline page can be made, the daemon ends");
             self.stopping = true;
             return;
@@ -39,7 +39,8 @@ impl Server {
             tracing::warn!("{words}");
         }
         self.take_over();
-        // What is not in the table ended before the earlier incarnation was adopted, or with it.
+        // Requests that the table lacks ended before the earlier incarnation was adopted, or with
+        // it.
         let ending = if adopted.is_some() { Ending::Ended } else { Ending::Lost };
         self.history.take_in_left(&self.ledger.table, &ending);
         self.follow_configuration();
@@ -47,8 +48,8 @@ impl Server {
         self.resume_put_off();
     }
 
-    /// Takes over this host's part of the table: what an adopted incarnation had, and leases of
-    /// hosts that are gone.
+    /// Takes over this host's part of the table: the requests and holds of an adopted incarnation,
+    /// and leases of hosts that are gone.
     fn take_over(&mut self) {
         let (table, host) = (&self.ledger.table, self.ledger.host);
         self.waiters.follow_table(table, host);
@@ -86,8 +87,8 @@ impl Server {
         }
     }
 
-    /// Kills the processes that were told of a grant that the log does not know, because its
-    /// history was rewritten. Until they are dead, this host asks for nothing and tells no grant.
+    /// Kills the processes whose grant the log does not know, because its history was rewritten.
+    /// Until they are dead, this host asks for nothing and sends no grant.
     fn stop_those_unknown(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         let watched = Watched { table: &self.ledger.table, owners: &self.owners };
@@ -123,7 +124,7 @@ impl Server {
     /// settings belong to all hosts, and the hosts' configurations may differ.
     fn follow_configuration(&mut self) {
         let table = &self.ledger.table;
-        // The log is new: its tokens must be greater than those of any earlier journal.
+        // The log is new. Its tokens must be greater than those of any earlier journal.
         if table.next_token() == Table::default().next_token() {
             let floor = Change::Floor { token: token_by_clock() };
             self.propose(floor);
@@ -144,12 +145,13 @@ impl Server {
         }
     }
 
-    /// Handles that this host is no longer a member. The holds of its processes are void. The next
+    /// Handles the loss of the membership. The holds of its processes are void. The next
     /// incarnation asks again for the waiting requests, behind requests that other hosts have made
     /// meanwhile.
     pub(crate) fn lose_membership(&mut self) {
         self.ledger.host = NO_HOST;
-        // This drops all that is known of the waiters, including grants that are still to be told.
+        // This drops everything known about the waiters, including grants that have not been sent
+        // yet.
         let waiters = self.waiters.forget_all();
         let again = waiters.iter().filter_map(|(request, waiter)| {
             Some((waiter.conn?, self.newcomer_again(*request, waiter)))
@@ -167,8 +169,8 @@ impl Server {
         self.wait_for_next_incarnation(again);
     }
 
-    /// Ends the membership when the daemon ends, if nothing here depends on it. The other hosts
-    /// then need not wait until its TTL is over. Returns whether the withdrawal is under way.
+    /// Ends the membership when the daemon ends, if no frame depends on it, so that the other hosts
+    /// need not wait until its TTL is over. Returns whether the withdrawal is under way.
     pub(crate) fn leave_unused(&mut self) -> bool {
         let (table, host) = (&self.ledger.table, self.ledger.host);
         let is_used = table.frames_of_host(host).next().is_some();

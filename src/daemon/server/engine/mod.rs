@@ -1,5 +1,5 @@
-//! What the daemon does with an engine: it joins the table that many hosts share, follows its log, and ends commands
-//! in time. [`Cluster`](crate::daemon::cluster::Cluster) owns the state.
+//! The server's part of an engine: joins the table that many hosts share, follows its log, and ends
+//! commands in time. [`Cluster`](crate::daemon::cluster::Cluster) owns the state.
 
 mod end_commands;
 mod follow;

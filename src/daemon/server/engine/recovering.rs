@@ -1,21 +1,21 @@
 //! The recovery of a table that many hosts share, as one of their daemons sees it. While it lasts,
-//! requests wait here and the daemon tells no grant.
+//! requests wait here and the daemon sends no grant.
 //!
-//! Invariant: the daemon asks again for each request that was refused because of a recovery, once
-//! the recovery is over.
+//! Invariant: once a recovery is over, the daemon asks again for each request that was refused
+//! because of it.
 
 use crate::core::{Change, RequestId, Token};
 use crate::daemon::server::Server;
 
 impl Server {
     /// Reports a change of the recovery, after an entry was applied or the table was replaced.
-    /// `before` says whether a recovery was under way before that.
+    /// `before`: whether a recovery was under way before that.
     pub(crate) fn follow_recovery(&mut self, before: bool) {
         let table = &self.ledger.table;
         let now = table.recovery().is_some();
         let Some(cluster) = &mut self.cluster else { return };
         cluster.recovers(table);
-        // Before it joins, a host reads old entries, whose recoveries ended long ago.
+        // Before it joins, a host reads old entries whose recoveries ended long ago.
         if now == before || !self.ledger.is_member() {
             return;
         }
@@ -28,7 +28,7 @@ impl Server {
         }
     }
 
-    /// Whether a grant that no client was told yet may be told.
+    /// Whether a grant that no client has received yet may be sent.
     pub(crate) fn may_be_told(&self, token: Token) -> bool {
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::OldGrantsAreAskedAnew) {
@@ -37,7 +37,7 @@ impl Server {
         self.ledger.table.may_be_told(token)
     }
 
-    /// Takes back a grant that no client was told before history was lost, and asks for it again at
+    /// Takes back a grant that no client received before history was lost, and asks for it again at
     /// the same place in the queue.
     pub(crate) fn ask_anew(&mut self, request: RequestId) {
         self.propose(Change::Suspend { request });
