@@ -1,4 +1,4 @@
-//! Which requests can have a jobserver.
+//! Checks whether a request can have a jobserver.
 
 use crate::core::{Ask, Item};
 use crate::daemon::server::Server;

@@ -1,4 +1,4 @@
-//! Shares out the slots of a key among its builds.
+//! Divides the slots of a key among its builds.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,12 +9,12 @@ use crate::core::{
 use crate::daemon::jobserver::share::{self, SlotFrom, Standing};
 use crate::daemon::server::Server;
 
-/// What reports say of a token.
+/// The note of a job token in reports.
 const NOTE: &str = "a job token of the build";
 
 impl Server {
-    /// Shares out slots where something changed, and sends the grants that follow. What is offered is
-    /// written after it is recorded.
+    /// Divides slots where something changed, and sends the grants that follow. An offered token is
+    /// written to its FIFO only after it is recorded.
     pub(crate) fn share_slots(&mut self, now: Instant) {
         while !self.jobservers.is_empty() {
             self.share_slots_once(now);
@@ -40,7 +40,7 @@ impl Server {
         self.jobservers.seen = Some(self.ledger.table.revision());
     }
 
-    /// Ends the tokens of the builds whose hold has ended.
+    /// Ends the job tokens of builds whose hold has ended.
     fn end_job_tokens(&mut self) {
         for build in self.jobservers.take_ended() {
             if let Some(frame) =
@@ -57,9 +57,9 @@ impl Server {
             self.count_job_tokens(*build);
         }
         let table = &self.ledger.table;
-        // A request that waits goes first.
+        // A waiting request has precedence.
         let nothing_is_offered = table.is_awaited(key) || table.is_paused(key);
-        // Somebody stored a smaller size.
+        // An operator stored a smaller size.
         let is_overfull =
             table.stored(key).is_some_and(|size| table.held_of(key) > size.capacity());
         if nothing_is_offered || is_overfull {
@@ -94,7 +94,7 @@ impl Server {
         builds.iter().map(|tag| standing(tag).unwrap_or(nothing)).collect()
     }
 
-    /// Gives a build a slot, and offers its token.
+    /// Gives a build a slot, and offers its job token.
     fn move_slot(&mut self, builds: &[Tag], to: usize, from: SlotFrom, now: Instant) {
         let Some(build) = builds.get(to).copied() else { return };
         let giver = match from {
@@ -108,7 +108,7 @@ impl Server {
             if let SlotFrom::Untaken(_) = from
                 && !self.jobservers.get_mut(giver).is_some_and(|giver| giver.lose_offer(now))
             {
-                // It was taken just now.
+                // A job took it just now.
                 return;
             }
             self.release_spare(giver);
@@ -121,8 +121,8 @@ impl Server {
         }
     }
 
-    /// Takes back what nobody took of the offers around some keys, because a request asks for one
-    /// of them: a token that no job has must not make it wait.
+    /// Withdraws the offers around some keys that no job has taken yet, because a request asks for
+    /// one of these keys. It must not wait for a job token that no job has.
     pub(crate) fn withdraw_offers_for(&mut self, items: &[Item]) {
         if self.jobservers.is_empty() {
             return;
@@ -157,7 +157,7 @@ impl Server {
         while self.release_spare(build) {}
     }
 
-    /// Releases a token that is not out. Returns whether there was one.
+    /// Releases a job token that no job has. Returns whether there was one.
     fn release_spare(&mut self, build: Tag) -> bool {
         let tokens = self.job_tokens(build);
         let spare = self.jobservers.get(build).map_or(0, |build| build.spare(tokens.len()));
@@ -166,7 +166,7 @@ impl Server {
         true
     }
 
-    /// The holds of the tokens of a build.
+    /// The holds of a build's job tokens.
     pub(super) fn job_tokens(&self, build: Tag) -> Vec<Token> {
         let table = &self.ledger.table;
         let frame = table.frame_of(self.ledger.host, &Owner::Jobserver(build));
@@ -181,7 +181,7 @@ impl Server {
         })
     }
 
-    /// Takes a slot for one more token of a build. Returns whether the build has it.
+    /// Takes a slot for one more job token of a build. Returns whether the build got it.
     fn ask_for_token(&mut self, build: Tag) -> bool {
         let Some(request) = self.request_for_token(build) else { return false };
         if let Err(error) = self.ledger.admit(&request) {
@@ -194,7 +194,7 @@ impl Server {
         table.tagged(tag).is_some_and(|request| table.hold_of(request).is_some())
     }
 
-    /// The request for one more token of a build.
+    /// The request for one more job token of a build.
     fn request_for_token(&self, build: Tag) -> Option<Request> {
         let table = &self.ledger.table;
         let hold: &HoldState = table.hold_of(table.tagged(build)?)?;
@@ -209,7 +209,7 @@ impl Server {
             note: Some(NOTE.into()),
             items: vec![Item { key: item.key.clone(), ask: Ask::slots(1, item.ask.stated()) }],
             wait: Wait::No,
-            // A token precedes no request of anybody.
+            // A job token has precedence over no other request.
             priority: i32::MIN,
             max_waiting: None,
             max_run_ms: None,
@@ -224,7 +224,7 @@ impl Server {
     }
 }
 
-/// A new random name for a request: no client can know it before.
+/// A new random tag for a request. No client can predict it.
 fn tag_of_token() -> Option<Tag> {
     let mut tag = [0; 16];
     getrandom::fill(&mut tag).ok()?;

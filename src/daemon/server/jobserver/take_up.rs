@@ -1,4 +1,4 @@
-//! Goes on with the jobservers of an earlier daemon.
+//! Continues the jobservers of an earlier daemon.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::core::{FrameId, Key, Owner, Tag, Token};
 use crate::daemon::server::Server;
 
 impl Server {
-    /// Opens the FIFOs of the builds that still hold their slot. Ends the tokens of the others.
+    /// Opens the FIFOs of the builds that still hold their slot. Ends the job tokens of the others.
     pub(crate) fn take_up_jobservers(&mut self) {
         let frames = self.ledger.table.frames().filter_map(|frame| match frame.owner {
             Owner::Jobserver(build) => Some((build, frame.id)),
