@@ -1,4 +1,4 @@
-//! Describes a deadlock to the client that was chosen to end it.
+//! Describes a deadlock to the client whose request was chosen to end it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::protocol::{BlockerInfo, CycleStepInfo, Failure, PartyInfo};
 
 impl Server {
     /// The failure of a request that was chosen to end a deadlock, as a user may see it. `refused`
-    /// is the refused request: the table no longer contains it.
+    /// is that request: the table no longer contains it.
     pub(crate) fn deadlock(&self, viewer: u32, cycle: &[CycleStep], refused: &Asked) -> Failure {
         let Some((first, last)) = cycle.first().zip(cycle.last()) else {
             return refusal::late_refusal(&Refusal::Duplicate, None, None);
         };
-        // The first request's frame may no longer exist. The last step waits for a frame of the
-        // same session, and that frame exists.
+        // The frame of the first request may no longer exist. The last step waits for a frame of
+        // the same session, and that frame exists.
         let session = self.ledger.table.session(last.by.frame());
         let teller = Teller { server: self, viewer, refused, request: first.request, session };
         let steps: Box<[_]> = cycle.iter().map(|step| teller.step(step)).collect();
@@ -34,12 +34,12 @@ impl Server {
     }
 }
 
-/// Builds the description of a cycle.
+/// Builds the description of a deadlock.
 struct Teller<'a> {
     server: &'a Server,
     viewer: u32,
     refused: &'a Asked,
-    /// The request that was refused.
+    /// The refused request.
     request: RequestId,
     /// Its session.
     session: FrameId,
@@ -60,7 +60,7 @@ impl Teller<'_> {
         }
     }
 
-    /// The request, whether it still waits, was granted or was refused in this turn.
+    /// The request, whether it still waits, was granted, or was refused in this turn.
     fn asked(&self, request: RequestId) -> Option<Asked> {
         if request == self.request {
             return Some(Asked { session: self.session, ..self.refused.clone() });
@@ -133,8 +133,8 @@ impl Teller<'_> {
     }
 }
 
-/// The item of another waiter that competes with a request for a key. An item of the key itself
-/// comes first.
+/// The item of another waiter that competes with a request for a key. Prefers an item of the key
+/// itself.
 pub(crate) fn wanted_item<'a>(items: &'a [Item], key: &Key, mode: Mode) -> Option<&'a Item> {
     let competing = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.ask.mode())));
     let of_the_key = || items.iter().find(|other| other.key == *key);

@@ -1,4 +1,4 @@
-//! The leases that ended lately.
+//! Lists the leases that ended recently.
 
 use crate::core::PastLease;
 use crate::daemon::calls::items;

@@ -1,6 +1,6 @@
-//! What clients ask of the history.
+//! Queries of the history.
 //!
-//! Invariant: a command is shown only to its user and to root, as in a status.
+//! Invariant: only the user of a command and root see it, as in a status.
 
 use crate::core::{FrameId, SlotRange, Slots, UnixMillis};
 use crate::daemon::calls::conn_id::ConnId;
@@ -20,7 +20,7 @@ use crate::sys::clock;
 const PAGE_MAX: u64 = 500;
 
 impl Server {
-    /// Looks something up. The answer comes when it is found.
+    /// Starts a search. The client gets the answer once the search has finished.
     pub(crate) fn history(&mut self, id: ConnId, query: &HistoryQuery) -> Result<Step, Failure> {
         let key = query.key.as_deref().map(items::key).transpose()?;
         let since_ms = query.since_ms.map_or(0, |ms| clock::unix_ms().saturating_sub(ms));
@@ -49,7 +49,7 @@ impl Server {
         Ok(Step::Wait(self.wait_for_history(id)))
     }
 
-    /// What was found, as a user may see it.
+    /// The result of a search, as a user may see it.
     pub(crate) fn history_answer(&self, viewer: u32, answer: &Answer) -> Step {
         match answer {
             Answer::Records(found) => self.history_page(viewer, found),
@@ -72,7 +72,7 @@ impl Server {
     }
 }
 
-/// What everybody may see of a record.
+/// The fields of a record that every user may see.
 fn told(record: &Record) -> HistoryRecord {
     let session = |frame: u64| format!("s{}", FrameId(frame));
     let mut told = HistoryRecord {
@@ -118,7 +118,7 @@ fn told(record: &Record) -> HistoryRecord {
     told
 }
 
-/// `0-3,7`; `None` if there are none.
+/// The slots as ranges, such as `0-3,7`. `None` if there are none.
 fn ranges(slots: &Slots) -> Option<String> {
     let range = |SlotRange(first, last): &SlotRange| match first == last {
         true => first.to_string(),

@@ -1,5 +1,5 @@
-//! What clients ask about many records: how long requests waited and held, how much of each key was in
-//! use, and how many slots a key should have.
+//! Statistics of the history: how long requests waited and held, how much of each key was in use,
+//! and how many slots a key should have.
 
 use crate::core::{HeldItem, HoldState, Key, Mode, UnixMillis, View};
 use crate::daemon::calls::conn_id::ConnId;
@@ -21,14 +21,14 @@ use crate::sys::peer::Credentials;
 /// The most users, and the most commands, of a reply.
 const GROUPS_SHOWN_MAX: usize = 100;
 
-/// The most keys of a reply: each has its use over time.
+/// The most keys of a reply. Each has its use over time.
 const KEYS_SHOWN_MAX: usize = 20;
 
-/// At most this many holds of now are counted with those that have ended.
+/// The most current holds that are counted together with the ended ones.
 const RUNNING_MAX: usize = 1_000;
 
 impl Server {
-    /// Counts waits and holds. The answer comes when all are counted.
+    /// Counts waits and holds. The client gets the answer once all are counted.
     pub(crate) fn history_stats(
         &mut self,
         id: ConnId,
@@ -48,7 +48,7 @@ impl Server {
             uid: query.uid,
             ..Query::default()
         };
-        // As commands are shown elsewhere: root sees all of them.
+        // As in other replies, only root sees the commands of all users.
         let viewer = (peer.uid != 0).then_some(peer.uid);
         self.look_up(id, Question::Counts { query, viewer, present })
     }
@@ -57,7 +57,7 @@ impl Server {
         self.ledger.table.report(key).stored.map(View::capacity)
     }
 
-    /// What is held now of a key and those below it, or of all keys.
+    /// The current holds of a key and the keys below it, or of all keys.
     fn running(&self, key: Option<&Key>, uid: Option<u32>) -> Vec<Running> {
         let table = &self.ledger.table;
         let holds = table.keys(key).flat_map(|key| table.holders(key).map(move |it| (key, it)));
@@ -66,7 +66,7 @@ impl Server {
         holds.take(RUNNING_MAX).filter_map(|(key, hold)| running(key, hold)).collect()
     }
 
-    /// What was counted; users and commands with the most records first.
+    /// The counted statistics. Users and commands with the most records come first.
     pub(crate) fn stats(&self, counts: &Counts) -> HistoryStats {
         let users = counts.users.iter().map(|(uid, of)| (Some(*uid), None, of));
         let groups = counts.command_groups();
@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// The key that was asked about, then those that were in use most; and whether there are more.
+    /// The key of the query, then the most used keys. Also returns whether there are more.
     fn most_used(&self, counts: &Counts) -> (Vec<HistoryKeyUse>, bool) {
         let mut keys: Vec<(&String, &KeyUse)> = counts.keys.iter().collect();
         keys.sort_by_key(|(key, of)| {
@@ -111,8 +111,8 @@ impl Server {
     }
 }
 
-/// How many slots a key had in each bucket. What is stored now counts for the last one, also if
-/// nothing was granted since.
+/// The number of slots of a key in each bucket of time. The last one has the size that is stored
+/// now, even if nothing was granted since.
 fn sizes(of: &KeyUse, stored: Option<u64>) -> Vec<u64> {
     let mut sizes = of.used.sizes();
     if let (Some(last), Some(stored)) = (sizes.last_mut(), stored.filter(|stored| *stored > 0)) {
@@ -121,7 +121,7 @@ fn sizes(of: &KeyUse, stored: Option<u64>) -> Vec<u64> {
     sizes
 }
 
-/// What a hold has of a key; nothing if it shares the slots of another hold.
+/// The slots that a hold has of a key. `None` if it shares the slots of another hold.
 fn running(key: &Key, hold: &HoldState) -> Option<Running> {
     let is_of_key = |item: &&HeldItem| item.key == *key && !item.shared;
     let item = hold.items.iter().find(is_of_key)?;
@@ -129,10 +129,10 @@ fn running(key: &Key, hold: &HoldState) -> Option<Running> {
     Some(Running { key: key.to_string(), since_ms: hold.since.0, slots })
 }
 
-/// A group: its user, its commands, what was counted.
+/// A group: its user, its commands, and its counts.
 type Group<'a> = (Option<u32>, Option<&'a CommandGroup>, &'a Counted);
 
-/// The groups with the most records, and whether there are more.
+/// The groups with the most records. Also returns whether there are more.
 fn most(mut groups: Vec<Group<'_>>) -> (Vec<HistoryCount>, bool) {
     groups.sort_by_key(|(.., of)| std::cmp::Reverse(of.count()));
     let shown = groups.iter().take(GROUPS_SHOWN_MAX);

@@ -1,4 +1,4 @@
-//! Who leads by holding a key.
+//! Finds the leader of a key.
 
 use crate::core::Key;
 use crate::daemon::calls::answer::{Answer, written};
@@ -30,12 +30,12 @@ impl Server {
         }
     }
 
-    /// The leader of a key as far as this host knows.
+    /// The leader of a key, as far as this host knows.
     ///
     /// # Errors
-    /// Several can hold the key at once.
+    /// The key can have several holders at once.
     pub(crate) fn find_leader(&self, key: &Key) -> Result<LeaderFound<'_>, Failure> {
-        // While the log is read anew, its table shows leaders of the past.
+        // While this host reads the log again from its start, the table shows past leaders.
         if !self.ledger.is_member() {
             return Ok(LeaderFound::UNKNOWN);
         }

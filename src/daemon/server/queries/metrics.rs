@@ -1,4 +1,4 @@
-//! Takes the figures of a moment, for a client or for the thread that offers them.
+//! Takes the current figures, for a client or for the thread that offers them.
 
 use crate::daemon::metrics::counters::Counters;
 use crate::daemon::metrics::open_metrics::text;
@@ -14,7 +14,7 @@ impl Server {
         Step::reply(&Metrics { text: text(&self.snapshot()) })
     }
 
-    /// Gives the thread that offers metrics the figures that it wants.
+    /// Passes the current figures to the thread that offers metrics, if it asked for them.
     pub(crate) fn give_metrics(&mut self) {
         if self.exporter.as_ref().is_some_and(|exporter| exporter.is_asked()) {
             let snapshot = self.snapshot();

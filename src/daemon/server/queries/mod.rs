@@ -1,8 +1,8 @@
-//! Serving what clients ask of the state: one file for each question. The replies about the whole table
+//! Serves queries about the state: one file for each query. The replies about the whole table
 //! (status, why, graph) may be long.
 //!
-//! Invariant: a report is built only when there is room for it among what clients have not read
-//! yet.
+//! Invariant: a report is built only if the replies that clients have not read yet leave room for
+//! it.
 
 mod deadlock;
 mod ended_leases;

@@ -1,8 +1,8 @@
 //! Reports: replies about the whole table, which may be long.
 //!
-//! Invariant: a report is built only if its client has read what came before, and there is room for
-//! it among what its user, and all users together, have not read yet. Until then the call waits in
-//! its connection, and other calls are served.
+//! Invariant: a report is built only if its client has read all earlier replies, and the limits on
+//! unread replies, for its user and for all users together, leave room for it. Until then the call
+//! waits in its connection, and other calls are served.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ impl Server {
         }
     }
 
-    /// Builds reports, as far as there is room and time in this turn.
+    /// Builds reports while this turn has room and time for them.
     pub(crate) fn serve_reports(&mut self, batch: &Batch) {
         if self.reports.queues.is_empty() {
             self.due.reports = None;
@@ -55,8 +55,9 @@ impl Server {
         self.due.reports = self.reports.rests_until;
     }
 
-    /// Notes when reports are next looked at, after everything that clients take was written: they
-    /// may have read all that others wait for, and the kernel reports nothing more of that.
+    /// Schedules the next check of reports, after all output that clients accept was written. A
+    /// client may already have read all output that other reports wait for, and the kernel sends no
+    /// event for that.
     pub(crate) fn look_ahead_at_reports(&mut self, now: Instant) {
         if self.reports.queues.is_empty() || self.due.reports.is_some() {
             return;
@@ -66,7 +67,7 @@ impl Server {
         self.due.reports = if goes_on { Some(now) } else { self.reports.next_stuck() };
     }
 
-    /// Whether a user is exempt from the limit on what all users together have not read.
+    /// Whether a user is exempt from the limit on the unread replies of all users together.
     fn not_bound(&self) -> impl Fn(u32) -> bool + use<> {
         let own = self.about.uid;
         move |uid| uid == own || uid == 0

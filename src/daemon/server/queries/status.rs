@@ -1,4 +1,4 @@
-//! The status: the state of one lock and those below it, or of all.
+//! Builds the status: the state of one lock and those below it, or of all locks.
 
 use crate::daemon::calls::answer::{Answer, written};
 use crate::daemon::calls::conn_id::ConnId;
@@ -18,7 +18,8 @@ impl Server {
         daemon.notes.extend(logging::note());
         daemon.notes.extend(self.history.notes());
         daemon.notes.extend(self.leases.note());
-        // They name programs and addresses, which only the configuration does otherwise.
+        // The notes name programs and addresses, and otherwise only the configuration contains
+        // those.
         if self.is_operator(viewer) {
             daemon.notes.extend(self.hooks.notes());
             daemon.notes.extend(self.exporter.as_ref().and_then(|exporter| exporter.note()));
@@ -33,8 +34,8 @@ impl Server {
         }
     }
 
-    /// Whether the table may be out of date: this host does not hear from the engine what other hosts
-    /// do.
+    /// Whether the table may be out of date: this host does not learn from the engine what other
+    /// hosts do.
     pub(crate) fn is_stale(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| cluster.is_stale())
     }
@@ -81,8 +82,7 @@ impl Server {
         }
     }
 
-    /// The state of the selected locks. A client that wants no reply gets none, so that none is
-    /// built.
+    /// The state of the selected locks. Empty for a client that wants no reply, to save the work.
     fn status_report(
         &self,
         id: ConnId,

@@ -1,4 +1,4 @@
-//! Which requests wait for which holders and waiters.
+//! Reports which holders and waiters each request waits for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -95,8 +95,8 @@ impl Shown<'_> {
         waits
     }
 
-    /// The requests that wait in these frames and the frames that they enclose, then those that
-    /// block them, as far as these wait themselves, and so on to the end.
+    /// The requests that wait in these frames and the frames that they enclose, then the requests
+    /// that block them and wait themselves, and so on to the end.
     fn chain(&self, frames: &[FrameId]) -> Waits {
         let inside = waiters_inside(self.table);
         let within = |frame: FrameId| inside.get(&frame).into_iter().flatten().copied();
@@ -119,8 +119,8 @@ impl Shown<'_> {
             waits.waits.extend(self.wait(waiter, &blockers));
             for blocker in blockers {
                 match blocker.by {
-                    // A hold goes on when its frame does, and the frame when the requests inside it
-                    // do.
+                    // A hold can end only once its frame proceeds, and the frame only once the
+                    // requests inside it are granted.
                     By::Hold(_, frame) => {
                         next.extend(within(frame).filter(|request| seen.insert(*request)));
                     }
@@ -133,9 +133,9 @@ impl Shown<'_> {
         waits
     }
 
-    /// The requests that wait for one of these frames, or for any frame of the session that is asked
-    /// about; then those that wait for the sessions of these requests, and so on to the end. And how
-    /// many requests were not examined.
+    /// The requests that wait for one of these frames, or for any frame of the session that the
+    /// query names; then the requests that wait for their sessions, and so on to the end. Also
+    /// returns how many requests were not examined.
     fn waiting_for(&self, frames: Vec<FrameId>, query: &WhyQuery) -> (Vec<WaitInfo>, u64) {
         let mut of_session: BTreeMap<FrameId, Vec<FrameId>> = BTreeMap::new();
         for frame in self.table.frames() {
@@ -228,7 +228,7 @@ impl Shown<'_> {
     }
 }
 
-/// The waiting requests of each frame and of those that it encloses.
+/// The waiting requests of each frame and of the frames that it encloses.
 fn waiters_inside(table: &Table) -> BTreeMap<FrameId, Vec<RequestId>> {
     let mut inside: BTreeMap<FrameId, Vec<RequestId>> = BTreeMap::new();
     for waiter in table.waiters() {

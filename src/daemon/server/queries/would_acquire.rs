@@ -1,7 +1,7 @@
-//! What a request that may not wait would be granted. Nothing is taken.
+//! Answers whether a request that may not wait would be granted, and changes nothing.
 //!
-//! Invariant: the table decides about a question as about a request. A stopped waiter or a holder
-//! whose process is exiting is dealt with as for a request, too.
+//! Invariant: the table decides about a question as about a request. Stopped waiters, and holders
+//! whose process is exiting, are also handled as for a request.
 
 use std::sync::Arc;
 
@@ -58,9 +58,9 @@ impl Server {
         })
     }
 
-    /// Answers a question once what this host has proposed before is in the table. Over an engine the
-    /// end of a process may still be in flight, and a request would come after it, too: so a void change
-    /// goes through the log first.
+    /// Answers a question once the table has all changes that this host proposed before. Over an
+    /// engine, the end of a process may still be in flight, and a request would come after it. So a
+    /// change without effect goes through the log first.
     pub(crate) fn pose(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
         if self.cluster.is_none() {
             return self.question(newcomer);
