@@ -1,4 +1,4 @@
-//! Which connections are served first if several users call at once.
+//! Decides which connections are served first if several users call at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -6,8 +6,8 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
 
 impl Server {
-    /// The connections in the order in which they are served: users take turns, and the connections
-    /// of each user keep the order in which their calls came.
+    /// Sorts the connections into the order in which they are served: users take turns, and the
+    /// connections of each user keep the order in which their calls arrived.
     pub(crate) fn in_turns(&self, active: Vec<ConnId>) -> Vec<ConnId> {
         let user = |id: &ConnId| self.conns.peek(*id).map(|conn| conn.peer.uid);
         let mut users = active.iter().filter_map(user);
@@ -18,7 +18,7 @@ impl Server {
         in_turns(active.iter().filter_map(|id| Some((user(id)?, *id))))
     }
 
-    /// Leaves the connections that were not served fully to the next turn.
+    /// Keeps the connections that still have calls for the next turn.
     pub(crate) fn leave_for_next_turn(&mut self, active: &[ConnId]) {
         let mut listed = BTreeSet::new();
         for id in active.iter().copied().chain(self.conns.take_active()) {

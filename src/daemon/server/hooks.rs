@@ -1,6 +1,6 @@
-//! Finds out what hooks are to be told of.
+//! Finds the events that hooks have to learn of.
 //!
-//! Invariant: all of this comes after the answers of a turn are written.
+//! Invariant: this happens only after the answers of a turn are written.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::daemon::view::Shown;
 use crate::daemon::wording::text::{pid_of, time};
 use crate::sys::clock;
 
-/// The most holders that a hook is told of with a long wait.
+/// The most holders in the event of a long wait.
 const HOLDERS_MAX: usize = 8;
 
 impl Server {
@@ -28,7 +28,7 @@ impl Server {
         self.history.tell_hooks(are_told, self.hooks.host(), table, here);
     }
 
-    /// Tells the hooks what happened. Called after the answers of a turn are written.
+    /// Passes the events of a turn to the hooks. Call it after the answers of the turn are written.
     pub(crate) fn tell_hooks(&mut self) {
         if self.hooks.is_empty() {
             return;
@@ -48,7 +48,7 @@ impl Server {
         let mut hooks = std::mem::take(&mut self.hooks);
         let now_ms = clock::unix_ms();
         let (table, here) = (&self.ledger.table, self.ledger.host);
-        // The hook's own user sees less: its guard leaves out what that user may not see.
+        // The hook's own user may see less: the hook's guard removes the rest.
         let shown = self.shown(0);
         let next = hooks.tell_lasting(table, &lasting(table, here), now_ms, |one| match one.on {
             On::LongWait => shown.long_wait(one, now_ms),
@@ -62,7 +62,7 @@ impl Server {
 }
 
 impl Shown<'_> {
-    /// What a hook is told of a request that waits for long.
+    /// The event for a request that waits for long.
     fn long_wait(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
         let waiter = self.table.waiter(self.table.tagged(one.asked.tag)?)?;
         let asked = Arc::clone(&waiter.request);
@@ -85,7 +85,7 @@ impl Shown<'_> {
         })
     }
 
-    /// The first of those who have these holds.
+    /// The first of the holders that have these holds.
     fn holders_of(&self, tokens: impl Iterator<Item = Token>) -> Vec<HolderFacts> {
         let mut holders: Vec<HolderFacts> = Vec::new();
         for hold in tokens.filter_map(|token| self.table.hold(token)) {
@@ -105,7 +105,7 @@ impl Shown<'_> {
         holders
     }
 
-    /// What a hook is told of a hold that lasts for long.
+    /// The event for a hold that lasts for long.
     fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
         let hold = self.table.hold_of(self.table.tagged(one.asked.tag)?)?;
         Some(Event {

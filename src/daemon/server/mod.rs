@@ -1,4 +1,4 @@
-//! The daemon at work: one thread owns all state, and does all work in turns ([`turn`]).
+//! The daemon at work: one thread owns all state, and works in turns ([`turn`]).
 
 pub(super) mod batch;
 pub(super) mod configuration;
@@ -66,11 +66,11 @@ pub(crate) struct Server {
     pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
     pub(crate) reports: Reports,
-    /// What ended.
+    /// The records of requests that have ended.
     pub(crate) history: History,
-    /// Who is told of it.
+    /// The programs that are run at such an end, a long wait or a long hold.
     pub(crate) hooks: Hooks,
-    /// Offers metrics on a socket, if the configuration says so.
+    /// Offers metrics on a socket, if the configuration names one.
     pub(crate) exporter: Option<Exporter>,
     pub(crate) told_sizes: ToldSizes,
     pub(crate) due: Due,
@@ -78,7 +78,7 @@ pub(crate) struct Server {
     /// This daemon as one of several nodes.
     pub(crate) node: Node,
     pub(crate) own_user: OwnUser,
-    /// Whether the daemon is ending. New requests are not accepted then.
+    /// Whether the daemon is ending. It then accepts no new requests.
     pub(crate) stopping: bool,
 }
 
@@ -100,7 +100,7 @@ impl Server {
         self.limits.connections(self.owners.len() + self.children.len() + builds)
     }
 
-    /// Spins for a moment before the daemon sleeps. Returns whether there is something to do now.
+    /// Spins briefly before the daemon sleeps. Returns whether there is something to do now.
     pub(crate) fn spins(&mut self) -> bool {
         let Self { spin, conns, .. } = self;
         spin.look(|| conns.wait(Some(Duration::ZERO)))
@@ -115,12 +115,12 @@ impl Server {
         }
     }
 
-    /// Whether there is already something to do for the next turn.
+    /// Whether there is already something to do in the next turn.
     pub(crate) fn has_work(&self) -> bool {
         self.conns.has_work()
     }
 
-    /// Whether the engine has answered. If not, `context` is woken when it answers.
+    /// Whether the engine has answered. If not, the answer will wake `context`.
     pub(crate) fn hears_engine(&mut self, context: &mut Context<'_>) -> bool {
         self.cluster.as_mut().is_some_and(|cluster| cluster.has_answers(context))
     }

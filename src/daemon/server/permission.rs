@@ -1,4 +1,4 @@
-//! Whether a peer may do what it asks for.
+//! Checks whether a peer has the permission for its request.
 
 use std::os::fd::AsFd;
 
@@ -12,12 +12,13 @@ use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
 
 impl Server {
-    /// Whether a user runs this daemon, or is root: who may read and change its configuration.
+    /// Whether a user runs this daemon or is root. Only these may read and change its
+    /// configuration.
     pub(crate) fn is_operator(&self, uid: u32) -> bool {
         uid == 0 || uid == self.about.uid
     }
 
-    /// Whether a peer may ask for this, with this priority.
+    /// Whether a peer may ask for these items, with this priority.
     pub(crate) fn may_hold(
         &self,
         id: ConnId,
@@ -30,7 +31,7 @@ impl Server {
                 self.may(id, Action::Priority, &item.key)?;
             }
             match item.ask {
-                // A read or a write of a key as a whole also takes what lies below it.
+                // A read or a write of a key also takes the keys below it.
                 Ask::Read | Ask::Write => {
                     for below in self.permissions.held_apart(&item.key) {
                         let what =
@@ -52,7 +53,7 @@ impl Server {
         hold.items.iter().try_for_each(|item| self.may(id, Action::Force, &item.key))
     }
 
-    /// Whether a peer may do this to a key.
+    /// Whether a peer may take this action on a key.
     pub(crate) fn may(&self, id: ConnId, action: Action, key: &Key) -> Result<(), Failure> {
         self.permitted(id, action, key, || what(action, key))
     }

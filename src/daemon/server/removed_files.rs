@@ -1,4 +1,4 @@
-//! Watches the daemon's files. Removed files are written again from memory.
+//! Watches the daemon's files, and restores removed files from memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,17 @@ use crate::daemon::processes::owners::find;
 use crate::daemon::server::Server;
 use crate::sys::process::Found;
 
-/// How often files are checked if they cannot be watched.
+/// How often to check files that cannot be watched.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
-/// How long after a removal files are restored: a running `rm -r` must find nothing new.
+/// How long to wait after a removal before files are restored: a running `rm -r` must find nothing
+/// new.
 const CALM: Duration = Duration::from_millis(20);
 
-/// The wait before a failed attempt is repeated.
+/// How long to wait before a failed attempt is repeated.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// How often the daemon looks again for a process that may or may not live.
+/// How often to look again for a process whose life is uncertain.
 const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 impl Server {
@@ -68,7 +69,7 @@ impl Server {
         Ok(())
     }
 
-    /// Looks again for the processes that may or may not live.
+    /// Looks again for the processes whose life is uncertain.
     fn verify_again(&mut self) {
         for frame in self.owners.unverified.clone() {
             let Some(state) = self.ledger.table.frame(frame) else {

@@ -1,4 +1,4 @@
-//! When work is due, and doing what is due.
+//! Schedules work, and does the work that is due.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::duration::stated;
 use crate::sys::clock;
 
 impl Server {
-    /// How long the daemon may sleep if nothing happens and its boottime timer does not go off.
+    /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
         let now = clock::now();
         let due = &self.due;
@@ -43,8 +43,8 @@ impl Server {
         times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }
 
-    /// Sets the timer for what goes on while the machine is suspended: the ends of waits and
-    /// leases, and the deadlines of the engine.
+    /// Sets the timer for work that is also due while the machine is suspended: the ends of waits
+    /// and leases, and the deadlines of the engine.
     pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
         if self.conns.reported.take(Source::BoottimeTimer) {
             self.due.timer.went_off();
@@ -56,7 +56,7 @@ impl Server {
         self.due.timer.set(next)
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(crate) fn on_time(&mut self, now: Instant) {
         self.end_waits();
         self.look_at_pending();
@@ -84,8 +84,7 @@ impl Server {
         }
     }
 
-    /// Schedules what is due next, at the end of a turn: there may be no event that starts another
-    /// turn.
+    /// Schedules the next work at the end of a turn, because no event may start another turn.
     pub(crate) fn look_ahead(&mut self, now: Instant) {
         if self.due.stopped.is_none() && self.waiters.suspended().next().is_some() {
             self.due.stopped = Some(now + STOPPED_EVERY);
@@ -106,7 +105,7 @@ impl Server {
             if self.tell_after_all(request) {
                 continue;
             }
-            // Of a waiter of the previous daemon, the client has to come back first.
+            // The client of a waiter from the previous daemon has to come back first.
             if self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_none()) {
                 self.waiters.set_absent(request, None);
                 self.due.detached = Some(clock::now());
@@ -117,7 +116,7 @@ impl Server {
     }
 
     /// Sends a grant that could not be taken back while its process was stopped, because a part of
-    /// it had been released already. Returns whether there is such a grant.
+    /// it had already been released. Returns whether there is such a grant.
     pub(crate) fn tell_after_all(&mut self, request: RequestId) -> bool {
         let table = &self.ledger.table;
         let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();

@@ -1,9 +1,9 @@
-//! What a turn of the daemon does, and in which order.
+//! The steps of a turn of the daemon, and their order.
 //!
 //! A turn carries out a [`Batch`] in this order: closed connections and deaths, releases and
 //! renewals, requests. It records the decisions, and only then sends the replies. If many clients
-//! call at once, some calls are recorded and answered before the next calls are served. No
-//! connection is read in the middle of a turn.
+//! call at once, some calls are recorded and answered before the next calls are served. A turn
+//! reads no connection after it began to serve.
 //!
 //! Invariant: a turn applies every death that was reported before it, before it answers a call or
 //! sends a grant.
@@ -17,22 +17,22 @@ use crate::daemon::server::Server;
 use crate::daemon::server::batch::Batch;
 use crate::sys::clock;
 
-/// After this many connections were served, they are answered, even if other connections of the
-/// same turn wait. One more write of the journal costs less than clients that sleep until a long
-/// turn is over: they take a while to wake, and the daemon has nothing to do meanwhile
+/// After this many connections were served, they get their answers, even if other connections of
+/// the same turn still wait. One more write of the journal costs less than clients that sleep until
+/// a long turn is over: they take a while to wake, and the daemon has nothing to do meanwhile
 /// (docs/performance.md).
 const ANSWERED_AT_ONCE: usize = 12;
 
-/// A turn is split into about this many parts at most: with hundreds of clients, some are awake
+/// The most parts, about, into which a turn is split: with hundreds of clients, some are awake
 /// anyway.
 const PARTS_MAX: usize = 4;
 
 impl Server {
-    /// Reads what arrived, and carries it out.
+    /// Reads a batch, and carries it out.
     ///
     /// # Errors
-    /// A decision cannot be recorded. The daemon then has to end without a reply: the next daemon
-    /// goes on from what is recorded.
+    /// A decision cannot be recorded. The daemon then has to end without a reply, and the next
+    /// daemon continues from the recorded state.
     pub(crate) fn turn(&mut self) -> anyhow::Result<()> {
         self.stop_in_time();
         let batch = Batch::take(self);
@@ -95,8 +95,8 @@ impl Server {
         Ok(())
     }
 
-    /// Serves the calls that came, releases and renewals first. Leases end after the renewals that
-    /// came in time, even if the daemon could not read them until now.
+    /// Serves the calls of a batch, releases and renewals first. Leases end after the renewals that
+    /// arrived in time, even if the daemon could not read these until now.
     fn serve(&mut self, batch: &Batch) -> io::Result<()> {
         let mut leases_over_at = batch.leases_over_at;
         let mut left = CALLS_PER_TURN;
@@ -105,8 +105,8 @@ impl Server {
             let active = self.conns.take_active();
             let active = self.in_turns(active);
             if let Some(now) = leases_over_at.take() {
-                // Every renewal that was read is served before a lease ends, however many calls
-                // there are.
+                // However many calls there are, every renewal that was read is served before a
+                // lease ends.
                 let mut all = usize::MAX;
                 self.serve_each(batch, &active, &mut all, Self::next_goes_first)?;
                 self.end_leases(now);
@@ -121,7 +121,7 @@ impl Server {
                 |server: &Self, id| server.conns.peek(id).is_some_and(Connection::is_ready);
             self.serve_each(batch, &active, &mut left, is_ready)?;
             if left == 0 {
-                // The next turn comes only if a connection has more calls.
+                // Settle now: another turn follows at once only if a connection has more calls.
                 self.settle();
                 self.leave_for_next_turn(&active);
                 return Ok(());
@@ -130,8 +130,8 @@ impl Server {
         }
     }
 
-    /// Serves the queued calls of each connection, as long as the next call `may` be served and
-    /// calls are `left` for this turn. Records and answers some connections at a time.
+    /// Serves the queued calls of each connection while `may` allows the next call and calls are
+    /// `left` for this turn. Records and answers some connections at a time.
     fn serve_each(
         &mut self,
         batch: &Batch,
