@@ -1,4 +1,4 @@
-//! Asking for a lock.
+//! Requests for a lock.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::daemon::store::disk_full::disk_full;
 use crate::protocol::{Acquire, Failure, Wrapper};
 use crate::sys::clock;
 
-/// What only a part of a request over nodes has.
+/// The fields that only a part of a request over nodes has.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) over_nodes: Box<OverNodes>,
-    /// The frame of a daemon, perhaps another one, under which it is asked for.
+    /// The frame under which the request is made. It may belong to another daemon.
     pub(crate) under_frame: Option<Above>,
 }
 
@@ -36,7 +36,7 @@ impl Server {
         self.ask_for(id, acquire, None, more, fds)
     }
 
-    /// Asks for a lock on this daemon alone, or for one part of a request over nodes.
+    /// Handles a request to this daemon alone, or one part of a request over nodes.
     pub(crate) fn ask_for(
         &mut self,
         id: ConnId,
@@ -107,7 +107,7 @@ impl Server {
             items,
             wait,
             priority: acquire.priority,
-            // A request that the log knows from a lost incarnation waited already.
+            // A request that the log knows from a lost incarnation has already waited.
             max_waiting: acquire.max_waiting.filter(|_| known.is_none()),
             max_run_ms: acquire.max_run_ms,
             provisional,
@@ -130,8 +130,8 @@ impl Server {
         Ok(self.ask(newcomer))
     }
 
-    /// Whether a request is of this owner and of an incarnation of this host that was lost, and is
-    /// not gone from the log yet.
+    /// Whether a request belongs to this owner and to a lost incarnation of this host, and is still
+    /// in the log.
     fn is_of_lost_incarnation(&self, request: RequestId, uid: u32, owner: &Owner) -> bool {
         let table = &self.ledger.table;
         let waiter = table.waiter(request).map(|waiter| waiter.frame);
@@ -141,7 +141,7 @@ impl Server {
         })
     }
 
-    /// The limit on waiting requests of a user, if a request that would wait is over it.
+    /// The limit on a user's waiting requests, if a request that would wait exceeds it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
         let in_flight = || self.cluster.as_ref().map_or(0, |it| it.in_flight.of_user(uid));
@@ -149,7 +149,7 @@ impl Server {
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
-    /// Asks for a lock, for the first time or again.
+    /// Proposes a request, for the first time or again.
     pub(crate) fn ask(&self, mut newcomer: PendingAcquire) -> Step {
         // The host and the parent may have changed since the request was deferred.
         let (host, table) = (self.ledger.host, &self.ledger.table);
@@ -162,7 +162,7 @@ impl Server {
         Step::ask(newcomer)
     }
 
-    /// Continues a request that was applied to the table, as the table decided.
+    /// Continues a request after the table has decided about it.
     pub(crate) fn asked(
         &mut self,
         newcomer: PendingAcquire,
@@ -193,11 +193,11 @@ impl Server {
                 self.suspend_ahead(|table| table.first_ahead(request));
                 Ok(Step::Wait(waiting))
             }
-            // The request is proposed again when the recovery is over.
+            // The daemon proposes the request again once the recovery is over.
             Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
                 self.wait_for_membership(newcomer).map(Step::Wait)
             }
-            // The daemon asks again when that incarnation is gone.
+            // The daemon proposes the request again once that incarnation is gone.
             Some(Outcome::Refused { why: Refusal::Duplicate, .. })
                 if self.ledger.table.tagged(newcomer.request.tag).is_some_and(|known| {
                     let Request { uid, owner, .. } = &*newcomer.request;
@@ -214,9 +214,8 @@ impl Server {
         }
     }
 
-    /// Defers a grant until this host is sure of it, usually after the next renewal: too little of
-    /// the TTL may be left to start a command safely. A request that may not wait is refused
-    /// instead.
+    /// Defers a grant until this host is sure of it, usually after the next renewal: the rest of
+    /// the TTL may be too short to start a command safely. Refuses a request that may not wait.
     pub(crate) fn keep_untold(
         &mut self,
         newcomer: &PendingAcquire,

@@ -1,7 +1,7 @@
-//! The deadline page: handing it to the clients that run the commands of holders.
+//! Hands the deadline page to the clients that run the commands of holders.
 //!
-//! The page exists only while the daemon works over an engine and is a member there. How it is kept
-//! up to date does not matter here.
+//! The page exists only while the daemon works over an engine and is a member there. This file
+//! never updates it.
 
 use std::io;
 
@@ -14,8 +14,8 @@ use crate::protocol::{DeadlinePageQuery, ErrorName, Failure, Wrapper};
 impl Server {
     /// Refuses a client that would leave its command without a supervisor over an engine.
     pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
-        // There may be no page yet: a request that comes before this host is a member is granted
-        // later.
+        // This applies even while there is no page: a request that arrives before this host is a
+        // member is granted later.
         if wrapper != Some(Wrapper::Exec) || self.cluster.is_none() {
             return Ok(());
         }

@@ -1,12 +1,12 @@
 //! Finds the frame that encloses the frame of a new request.
 //!
-//! Invariant: a frame that a message names is believed only if the kernel says that the process
-//! that is to own the lock is, or descends from, the process of that frame. A process that was
-//! started by a stranger to a session (a build server, say) is a stranger to the session, too,
-//! whatever its environment says.
+//! Invariant: the daemon accepts a named frame only if the kernel confirms that the future owner of
+//! the lock is the process of that frame, or descends from it. A process that was started from
+//! outside a session (by a build server, say) does not belong to the session, whatever its
+//! environment contains.
 //!
-//! A lease is of no process. A command under a lock over nodes, and what asks on its behalf, proves that by
-//! the handle of the lease.
+//! A lease belongs to no process. A command under a lock over nodes, and its helpers, prove their
+//! place by the handle of the lease.
 
 use crate::core::{FrameId, Owner, ProcessId};
 use crate::daemon::limits::ANCESTORS_MAX;
@@ -20,14 +20,14 @@ use crate::sys::process::{Ancestor, Found, ancestors};
 
 impl Server {
     /// The frame that encloses the frame of a new request: the innermost frame between its process
-    /// and the process of the named frame. `None` if no frame is named or the named frame is not
-    /// believed, for a lease, and for a process that has a frame already.
+    /// and the process of the named frame. `None` for a lease, for a process that already has a
+    /// frame, and if no frame is named or the named frame is not accepted.
     pub(crate) fn enclosing(&self, named: Option<&str>, owner: &OwnerFound) -> Option<FrameId> {
         let name = named?;
         // A lease outlives the frame in which it was asked for.
         let Owner::Process(process) = owner.owner else { return None };
         if self.ledger.table.frame_of(self.ledger.host, &owner.owner).is_some() {
-            // The process has a frame already. What encloses that frame does not change.
+            // The process already has a frame, and the frame that encloses it never changes.
             return None;
         }
         let found = parse(name).and_then(|named| self.innermost(named, process, owner.uid));
@@ -37,8 +37,8 @@ impl Server {
         found
     }
 
-    /// The frame that encloses the frame of a new request of a process: what [`Self::enclosing`] says,
-    /// or else that of the lease whose handle it shows.
+    /// The frame that encloses the frame of a new request of a process: the result of
+    /// [`Self::enclosing`], or else the frame of the lease whose handle the client shows.
     pub(crate) fn enclosing_or_under(
         &self,
         named: Option<&str>,
@@ -69,14 +69,16 @@ impl Server {
         if !self.may_enclose(named, uid) {
             return None;
         }
-        // While this process exists, its pid belongs to it. That is checked after the search.
+        // The pid belongs to this process while the process exists. The filter after the search
+        // checks that.
         let Found::Same(pidfd) = find(process) else { return None };
         let found = self.innermost_above(process.pid, named, uid);
         found.filter(|_| pidfd.pid() == Some(process.pid))
     }
 
-    /// The innermost frame from the process `pid` up to the frame `named`. A pid is that of a
-    /// frame's process if that process lives now: it had the pid before, and keeps it.
+    /// The innermost frame from the process `pid` up to the frame `named`. If the process of a
+    /// frame is alive now, it had its pid during the search as well, so no other process had that
+    /// pid.
     fn innermost_above(&self, pid: u32, named: FrameId, uid: u32) -> Option<FrameId> {
         let table = &self.ledger.table;
         let session = table.session(named);
@@ -94,7 +96,7 @@ impl Server {
         None
     }
 
-    /// Whether the process of a frame certainly lives, and the frame is of this user.
+    /// Whether the frame belongs to this user and its process is certainly alive.
     fn may_enclose(&self, frame: FrameId, uid: u32) -> bool {
         let state = self.ledger.table.frame(frame);
         state.is_some_and(|state| !state.ended && state.uid == uid)
@@ -102,7 +104,7 @@ impl Server {
     }
 }
 
-/// Reads the name of a frame as grants state it: `f42`.
+/// Parses the name of a frame as grants state it: `f42`.
 fn parse(name: &str) -> Option<FrameId> {
     let digits = name.strip_prefix('f')?;
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Serving requests: one file for each message, and what several of them check.
+//! Serves requests: one file for each message, and the checks that several of them share.
 
 mod acquire;
 pub(super) mod deadline_page;

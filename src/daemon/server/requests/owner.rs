@@ -1,4 +1,4 @@
-//! Which process is to own what a call asks for.
+//! Finds the process that will own the lock of a call.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 
 impl Server {
-    /// The owner: the peer, or the process that a descriptor names.
+    /// The owner: the peer, or the process of a descriptor.
     pub(crate) fn owner(
         &mut self,
         id: ConnId,

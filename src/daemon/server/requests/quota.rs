@@ -1,12 +1,12 @@
-//! How much of the table the requests of a user may take.
+//! Limits how much of the table the requests of a user may take.
 
 use crate::core::{Item, room_of};
 use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Whether a user may ask for this much more. That is decided before the request is recorded:
-    /// over an engine, requests that are still in flight are not counted.
+    /// Checks whether a user may ask for these items. The check comes before the request is
+    /// recorded, so over an engine it does not count requests that are still in flight.
     pub(crate) fn check_quota(
         &self,
         uid: u32,

@@ -1,5 +1,5 @@
-//! Asking again for a request: after a lost connection, or after another daemon has replaced the
-//! daemon that was asked first.
+//! Resumes a request whose client asks again: after a lost connection, or after another daemon has
+//! replaced the one that the client asked first.
 //!
 //! Invariant: a request is answered on one connection, the last one that asked for it.
 
@@ -14,8 +14,8 @@ use crate::daemon::waiters::regrant::granted;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Goes on with a request that is on its way into the log, or waits for the membership of this
-    /// host; its client lost its connection. `None` if there is no such request.
+    /// Resumes a request that is on its way into the log, or that waits for the membership of this
+    /// host, after its client lost its connection. `None` if there is no such request.
     pub(crate) fn attach_in_flight(
         &mut self,
         id: ConnId,
@@ -51,8 +51,7 @@ impl Server {
         Ok(Step::Wait(self.wait_for_grant(id, request, more)))
     }
 
-    /// Goes on with a known request: its client lost its connection, or asked an earlier daemon
-    /// first.
+    /// Resumes a known request: its client lost its connection, or asked an earlier daemon first.
     pub(crate) fn attach_again(
         &mut self,
         id: ConnId,
@@ -72,7 +71,7 @@ impl Server {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
         };
-        // A request whose grant is still to be sent waits, too.
+        // A request also waits if its grant has not been sent yet.
         if waiter.is_none() && self.waiters.get(request).is_none() {
             let was_told = |token| self.cluster.as_ref().is_some_and(|it| it.was_told(token));
             let told = |token| self.may_be_told(token) || was_told(token);
@@ -85,7 +84,7 @@ impl Server {
         if let Some(waiter) = self.waiters.get(request)
             && let Some(before) = waiter.conn
         {
-            // A part may come back: its client only lost the connection.
+            // The client of a part may come back: it only lost the connection.
             let name = match waiter.asked.request.over_nodes {
                 Some(_) => ErrorName::Gone,
                 None => ErrorName::BadRequest,

@@ -1,6 +1,6 @@
-//! Refusing requests, or deferring them while a holder's process is exiting.
+//! Refuses requests, or defers them while the process of a holder is exiting.
 //!
-//! Invariant: a deferred request is asked again, and answered, when its time is over.
+//! Invariant: a deferred request is asked for again, and answered, when its time is over.
 
 use crate::core::{FrameId, Key, OwnSlots, Refusal, Request, RequestId, UnixMillis};
 use crate::daemon::calls::deferred::DeferredRequest;
@@ -17,13 +17,13 @@ use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
 impl Server {
-    /// Handles a request that the table refused: asks again, defers it, or fails.
+    /// Handles a request that the table refused: repeats it, defers it, or fails it.
     pub(crate) fn refuse(
         &mut self,
         mut newcomer: PendingAcquire,
         why: &Refusal,
     ) -> Result<Step, Failure> {
-        // A question has done this itself.
+        // A question has already done this.
         let is_barred = matches!(why, Refusal::Full { .. }) && !newcomer.is_question;
         if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
             return Ok(self.ask(newcomer));
@@ -50,7 +50,8 @@ impl Server {
         if failure.name == ErrorName::NodeListDiffers && over.is_some_and(|over| over.spare) {
             self.leases.are_apart(&failure.message);
         }
-        // A note is told once: not to a question, whose client may ask nothing more.
+        // A client gets each note once. A question gets none, because its client may ask for
+        // nothing else.
         if failure.name == ErrorName::Refused && !newcomer.is_question {
             let notes = self.told_sizes.notes(&self.ledger.table, &newcomer.request, None);
             failure.add_notes(notes);
@@ -85,8 +86,7 @@ impl Server {
         };
         let mut failure = refusal::refusal(why, request, Some(&use_of));
         if failure.name == ErrorName::Refused {
-            // The session of the request itself may hold some of the slots: its holds are listed,
-            // too.
+            // Count the slots of the request's own session: its holds are listed, too.
             failure.holders = shown.holders(request, at, OwnSlots::Count).into();
         }
         failure
@@ -121,8 +121,8 @@ impl Server {
         failure
     }
 
-    /// Whether the process of a holder is exiting. It may have closed its output or its connection
-    /// already, and its end is about to be reported.
+    /// Whether the process of a holder is exiting. It may already have closed its output or its
+    /// connection, and the kernel is about to report its end.
     fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
         let table = &self.ledger.table;
         let in_the_way =
@@ -135,7 +135,7 @@ impl Server {
     }
 }
 
-/// The text of `--key` out of which came a count for a key, and no size.
+/// The text of `--key` that was read as a count for a key, not as a size.
 fn count_in_text_of<'a>(notes: &'a [SizeNote], key: &Key) -> Option<&'a str> {
     let note = notes.iter().find(|note| note.key == key.as_str())?;
     note.read.as_deref().filter(|_| note.stated.starts_with(':'))

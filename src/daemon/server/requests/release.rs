@@ -1,4 +1,4 @@
-//! Releasing, and confirming that an owner was told.
+//! Releases holds, and confirms that an owner received its grant.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Server {
         Ok(give_back(id, peer, giving))
     }
 
-    /// Says what a release would give back.
+    /// Reports which holds a release would end, without ending them.
     pub(crate) fn would_release(
         &mut self,
         id: ConnId,
@@ -54,7 +54,7 @@ impl Server {
         Ok(Step::reply(&Released { released }))
     }
 
-    /// What a release that names no handle is to give back.
+    /// The subject of a release that does not name a handle.
     fn giving(
         &mut self,
         id: ConnId,
@@ -103,7 +103,7 @@ impl Server {
         is_here && self.owner(id, None, Vec::new()).is_ok_and(|it| it.owner == hold.asked.owner)
     }
 
-    /// Whether a hold is the one that a release of the key gives back.
+    /// Checks that a hold is the one that a release of the key would end.
     fn check_latest(&self, frame: FrameId, key: &Key, token: Token) -> Result<(), Failure> {
         let table = &self.ledger.table;
         if table.latest_hold(frame, key) == Some(token) {
@@ -117,8 +117,7 @@ impl Server {
         Err(failure)
     }
 
-    /// A release was applied to the table: says what was given back. `before` are the holds before
-    /// it.
+    /// Answers a release that was applied to the table. `before` are the holds before it.
     pub(crate) fn given_back(
         &self,
         back: &PendingRelease,
@@ -139,7 +138,7 @@ impl Server {
         Ok(Step::reply(&Released { released }))
     }
 
-    /// The frame of the process that is to give back.
+    /// The frame of the process that releases something.
     fn frame_of_owner(
         &mut self,
         id: ConnId,
@@ -152,7 +151,8 @@ impl Server {
         frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
     }
 
-    /// The holds that a release may end. The table no longer has them afterwards.
+    /// The holds that a release may end. Read them before the release: afterwards, the table no
+    /// longer has them.
     pub(crate) fn holds_at_stake(&self, giving: &Giving) -> Vec<Arc<HoldState>> {
         let table = &self.ledger.table;
         let tokens = match giving {
@@ -182,7 +182,7 @@ impl Server {
         Failure::new(ErrorName::NotHeld, message)
     }
 
-    /// Adds that a lease holds the key, if one does: a process cannot give that back by the key.
+    /// Adds a hint if a lease holds the key, because a process cannot release a lease by its key.
     fn hint_of_lease(&self, failure: Failure, key: &Key) -> Failure {
         let table = &self.ledger.table;
         let mut holds = table.holders(key).filter_map(|token| table.hold(token));
@@ -195,8 +195,9 @@ impl Server {
         ))
     }
 
-    /// Notes that the client has read a provisional grant. The TTL of a lease begins anew: the client may
-    /// have been stopped before it read the grant, and then cannot tell how much was left.
+    /// Notes that the client has read a provisional grant. The TTL of a lease restarts, because the
+    /// client may have been stopped before it read the grant, and then cannot know how much was
+    /// left.
     pub(crate) fn confirm(
         &mut self,
         id: ConnId,
@@ -219,7 +220,7 @@ impl Server {
         if hold.asked.over_nodes.is_none() {
             self.leases.begin_anew(&self.ledger.table, self.ledger.host, frame);
         }
-        // Over an engine, the end of a lease may be on its way.
+        // Over an engine, the end of a lease may be in flight.
         if !provisional && (self.cluster.is_none() || !is_lease) {
             return Ok(Step::reply(&Nothing {}));
         }
@@ -243,25 +244,25 @@ impl Server {
         Ok(Step::reply(&Nothing {}))
     }
 
-    /// A confirmation is in the table.
+    /// Answers a confirmation that was applied to the table.
     pub(crate) fn confirmed(&mut self, request: RequestId) -> Result<Step, Failure> {
-        // Over an engine, the hold may have ended in an entry that lies before the confirmation.
+        // Over an engine, the hold may have ended in an entry before the confirmation.
         if self.ledger.table.hold_of(request).is_none() {
             return Err(taken_back());
         }
-        // It has no outcome, but the grant counts from now on.
+        // A confirmation has no outcome, but its grant counts from here.
         self.due.changed = true;
         Ok(Step::reply(&Nothing {}))
     }
 }
 
-/// The failure of a confirmation that comes after the end of the hold.
+/// The failure for a confirmation that arrives after the end of the hold.
 fn taken_back() -> Failure {
     let message = "the lock was taken back before it was confirmed";
     Failure::new(ErrorName::UnknownTag, message)
 }
 
-/// Records a release by force: what was released, of which process, by whom.
+/// Logs a release by force: what was released, from which process, by which user.
 fn log_force(by: &Credentials, hold: &HoldState) {
     let keys: Vec<&str> = hold.items.iter().map(|item| item.key.as_str()).collect();
     let holder = match hold.asked.owner {
@@ -281,19 +282,19 @@ fn log_force(by: &Credentials, hold: &HoldState) {
     );
 }
 
-/// The call gives something back.
+/// Proposes a release for a call.
 pub(crate) fn give_back(id: ConnId, peer: Credentials, giving: Giving) -> Step {
     let change = Change::Release(giving.clone());
     Step::Propose(change, Completion::Release(PendingRelease { id, peer, giving }))
 }
 
-/// What was given back. The session of a hold is still known, even if its frame is gone with it.
+/// The released holds. The session of a hold is still known, even if the frame ended with it.
 fn told_released<'h>(
     shown: &Shown<'h>,
     before: &'h [Arc<HoldState>],
     outcomes: &'h [Outcome],
 ) -> Vec<ReleasedHold<Text<'h>>> {
-    // Mostly a single hold is given back. Its description is large, so no spare room is allocated.
+    // Usually a single hold is released. Its description is large, so no spare room is allocated.
     let mut released = Vec::with_capacity(1);
     released.extend(outcomes.iter().filter_map(|outcome| {
         let Outcome::Released { token, keys, .. } = outcome else { return None };
@@ -312,7 +313,7 @@ fn of_handle(release: &Release) -> Option<Handle> {
     release.handle.filter(|_| !others)
 }
 
-/// What a release would give back of a hold.
+/// The part of a hold that a release would end.
 fn told_held<'h>(
     shown: &Shown<'h>,
     hold: &'h HoldState,
@@ -336,7 +337,7 @@ fn told_held<'h>(
 #[derive(serde::Serialize)]
 struct Nothing {}
 
-/// The failure for a client that names a token of no hold.
+/// The failure for a client that names a token without a hold.
 fn no_holder(token: Token) -> Failure {
     let message = format!("nobody holds token {token}");
     Failure::new(ErrorName::NotHeld, message).hint("`canal status -v` shows the tokens")

@@ -1,4 +1,4 @@
-//! Leases: asking for them, renewing them, and what to say of a lost lease.
+//! Leases: their owners, renewals, releases and ends, and the failures of lost leases.
 
 use crate::core::{
     Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
@@ -24,7 +24,7 @@ use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 impl Server {
-    /// The owner of a lease that is asked for.
+    /// The owner of a requested lease.
     pub(crate) fn lease_owner(
         &self,
         id: ConnId,
@@ -67,11 +67,12 @@ impl Server {
             }
         }
         let in_force = self.ttl_of_lease(lease);
-        // Whoever was promised more may count on it, and may not hear of this renewal.
+        // A client that was promised a longer TTL may rely on it, and may never learn of this
+        // renewal.
         let counts_on_more = |ttl_ms: u64| {
             self.is_lease_over_nodes(lease) && in_force.is_some_and(|longer| ttl_ms < longer)
         };
-        // Over an engine, another host may have changed it meanwhile.
+        // Over an engine, another host may have changed it since.
         let is_new = |ttl_ms: &u64| {
             (self.cluster.is_some() || in_force != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
         };
@@ -112,7 +113,7 @@ impl Server {
         Some(hold.asked.note.as_deref().unwrap_or_default())
     }
 
-    /// Gives back what a lease holds.
+    /// Releases all holds of a lease.
     pub(crate) fn release_lease(
         &mut self,
         id: ConnId,
@@ -142,14 +143,14 @@ impl Server {
         waiters.find(|it| it.request.over_nodes.is_some()).map(|waiter| waiter.id)
     }
 
-    /// Whether a lease that the table does not have, or has without a lock, may have been granted
-    /// by now: another host may have granted it, and this host has not read the entry yet. Then the
-    /// log has to decide. A lease that has ended stays ended.
+    /// Whether a lease may have been granted although the table does not have it, or has it without
+    /// a lock: another host may have granted it in an entry that this host has not read yet. The
+    /// log then decides. A lease that has ended never comes back.
     fn may_be_behind(&self, lease: LeaseId) -> bool {
         self.cluster.is_some() && self.ledger.table.past_lease(lease).is_none()
     }
 
-    /// A renewal was applied to the table, or was void.
+    /// Answers a renewal that was applied to the table, or had no effect.
     pub(crate) fn renewed(
         &mut self,
         renewing: &PendingRenewal,
@@ -191,7 +192,7 @@ impl Server {
         let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
         if table.holds_in(frame).next().is_none() {
             if table.waiters_in(frame).next().is_none() {
-                // What is left of its frame are the leases under it.
+                // Only the leases under it still keep its frame.
                 return Err(self.lease_lost(peer, lease));
             }
             let message = "the lease of this handle still waits for its lock";
@@ -227,13 +228,13 @@ impl Server {
         failure
     }
 
-    /// The holders that have been granted the first key of a lost lease since.
+    /// The holders that were granted the first key of a lost lease after its loss.
     fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderInfo> {
         let shown = self.shown(peer.uid);
         shown.holders_since(&past.key, past.token)
     }
 
-    /// Ends the leases that were over at `now`, in milliseconds of CLOCK_BOOTTIME.
+    /// Ends the leases that had expired at `now`, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn end_leases(&mut self, now: u64) {
         while let Some(frame) = self.leases.over(now) {
             let lease = self.ledger.table.frame(frame).and_then(|state| state.lease);
@@ -249,8 +250,8 @@ impl Server {
         }
     }
 
-    /// Whether a part that is not confirmed lives on after its TTL: its client was heard meanwhile. Else its
-    /// connection is closed, and the part ends with it, so that the client learns of that.
+    /// Whether an unconfirmed part outlives its TTL because its client has sent something since. If
+    /// the client was silent, closes its connection, which ends the part and informs the client.
     fn is_kept_by_its_client(&mut self, frame: FrameId) -> bool {
         let part = self.ledger.table.holds_in(frame).find(|hold| is_collecting(hold));
         let Some((request, Some(ttl_ms))) = part.map(|hold| (hold.request, hold.asked.ttl_ms))
@@ -275,14 +276,14 @@ impl Server {
     }
 }
 
-/// The TTL was changed, and may be the old one again after a reboot.
+/// The failure when the TTL was changed, but may be the old one again after a reboot.
 fn not_kept(error: &std::io::Error) -> Failure {
     let message =
         format!("the lease is renewed, but its TTL cannot be kept over a reboot: {error}");
     Failure::new(ErrorName::DiskFull, message)
 }
 
-/// Whether a lease can have this TTL, in milliseconds.
+/// Checks whether a lease can have this TTL, in milliseconds.
 fn check_ttl(ttl_ms: u64) -> Result<(), Failure> {
     let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
     if ttl_ms < LEASE_MS_MIN {
@@ -298,7 +299,7 @@ fn check_ttl(ttl_ms: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was lost with a lease.
+/// The locks that were lost with a lease.
 pub(crate) fn lost_lease(past: &PastLease) -> LostLease {
     LostLease {
         at: time(past.at),
@@ -309,7 +310,7 @@ pub(crate) fn lost_lease(past: &PastLease) -> LostLease {
     }
 }
 
-/// Why a lease ended, as messages name it.
+/// The word for the end of a lease in messages.
 pub(crate) fn reason(why: LeaseEnd) -> &'static str {
     match why {
         LeaseEnd::Expired => "expired",
@@ -319,7 +320,7 @@ pub(crate) fn reason(why: LeaseEnd) -> &'static str {
     }
 }
 
-/// What was lost and why. The time of the loss is in another field.
+/// The lost keys and the reason. Another field has the time of the loss.
 fn lost_words(past: &PastLease) -> String {
     let keys = match past.more_keys {
         0 => format!("`{}`", past.key),

@@ -1,7 +1,7 @@
-//! Storing a key's view or forgetting it, pausing a key or resuming it.
+//! Stores or forgets a key's view, and pauses or resumes a key.
 //!
-//! Invariant: with the embedded journal, a setting is durable before it applies. So no waiter is
-//! granted anything by a setting that a restart would lose.
+//! Invariant: with the embedded journal, a setting is durable before it applies. So no grant
+//! depends on a setting that a restart would lose.
 
 use std::io;
 
@@ -29,7 +29,7 @@ impl Server {
         let is_local = self.cluster.is_none();
         let change = match setting {
             Setting::View(wanted) => {
-                // A key whose stored view is forgotten falls back to the configured view.
+                // A key whose stored view is forgotten gets the configured view.
                 let view = wanted.or_else(|| self.limits.configured(&key));
                 if is_local && let Some(in_use) = self.ledger.table.bars_view(&key, view) {
                     return Err(other_kind(&key, in_use));
@@ -52,7 +52,7 @@ impl Server {
         Ok(Step::Propose(change, Completion::Resize(Box::new(PendingResize { id, key }))))
     }
 
-    /// A setting was applied to the table, or refused by it.
+    /// Answers a setting that was applied to the table, or refused by it.
     pub(crate) fn resized(
         &self,
         resizing: &PendingResize,
@@ -88,8 +88,7 @@ fn other_kind(key: &Key, in_use: Kind) -> Failure {
         .hint(format!("`canal status {key}` shows who uses it"))
 }
 
-/// The failure for a client that stores several slots for a key that more than half of some nodes have
-/// to grant.
+/// The failure for a client that stores several slots for a key that a majority of nodes grants.
 fn over_nodes(key: &Key) -> Failure {
     let message = format!(
         "more than half of several nodes grant `{key}`, which excludes others only while it has one slot"

@@ -1,4 +1,4 @@
-//! Stopping the daemon.
+//! Stops the daemon.
 
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;

@@ -1,7 +1,7 @@
-//! Ending the process of a holder or waiter by a signal.
+//! Ends the process of a holder or waiter with a signal.
 //!
-//! Invariant: a signal reaches only the process of the very hold or waiting request that the client
-//! named, and only if that process belongs to the client's user, or the client is root.
+//! Invariant: a signal reaches only the process of the exact hold or waiting request that the
+//! client named, and only if that process belongs to the client's user, or the client is root.
 
 mod target;
 
@@ -27,9 +27,9 @@ use target::{Target, denied, not_found, past};
 /// The process of a hold or a waiting request.
 #[derive(Debug)]
 enum Process<'a> {
-    /// Its end is watched.
+    /// The daemon watches for its end.
     Watched(&'a Pidfd),
-    /// It was looked up by its identity.
+    /// The daemon looked it up by its identity.
     Found(Pidfd),
 }
 
@@ -43,7 +43,7 @@ impl Process<'_> {
 }
 
 impl Server {
-    /// Names what a client may end.
+    /// Lists the processes that a client may end.
     pub(crate) fn would_kill(&self, peer: Credentials, asked: &WouldKill) -> Result<Step, Failure> {
         let targets = match (&asked.key, asked.pid, asked.token, asked.request) {
             (Some(key), None, None, None) => self.targets_of_key(key, asked.waiters)?,
@@ -66,7 +66,8 @@ impl Server {
         for target in targets.iter().take(KILL_TARGETS_MAX) {
             let process = self.killable(peer, target);
             if is_named && let Ok(process) = &process {
-                // Without it the client can do no more than to have this process signalled.
+                // Without the pidfd, the client can only ask for a signal, and cannot see the
+                // process end.
                 fds.extend(process.pidfd().try_clone().map(OwnedFd::from));
             }
             told.push(target.told(&shown, process.err()));
@@ -114,14 +115,14 @@ impl Server {
 
     fn targets_of_process(&self, pid: u32) -> Vec<Target<'_>> {
         let table = &self.ledger.table;
-        // A process of another pid namespace has no number here.
+        // A process in another pid namespace has no pid here.
         let frames = || table.frames_of_number(self.ledger.host, pid).filter(|_| pid != 0);
         let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::Hold);
         let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(Target::Wait);
         holds.chain(waits).collect()
     }
 
-    /// The hold or request that a client names, if it is still there.
+    /// The hold or request that a client names, if it still exists.
     fn target_named(
         &self,
         token: Option<u64>,
@@ -183,7 +184,7 @@ impl Server {
             );
             return Err(denied(message).hint("look at it, and end it with `kill`"));
         }
-        // `force` permits to break a lock, not to end what others run.
+        // `force` allows a user to break a lock, not to end the processes of others.
         if peer.uid != 0 && (peer.uid != asked.uid || peer.uid == NOBODY) {
             let message = format!("process {pid} belongs to uid {}", asked.uid);
             return Err(denied(message).hint("only that user and root may end it"));
@@ -202,7 +203,7 @@ impl Server {
         if pidfd.has_ended() {
             return Err(past(&format!("process {pid} has ended")));
         }
-        // It may have become another user since it asked for the lock.
+        // The process may run as another user since it asked for the lock.
         match uid_of(pidfd) {
             Some(uid) if peer.uid != 0 && uid != peer.uid => {
                 Err(denied(format!("process {pid} runs as uid {uid} by now"))

@@ -1,4 +1,4 @@
-//! A hold or a waiting request whose process is to be ended.
+//! A hold or a waiting request whose process a client wants to end.
 
 use crate::core::{FrameId, HoldState, Request, WaiterState};
 use crate::daemon::view::Shown;
@@ -45,7 +45,7 @@ impl<'a> Target<'a> {
         self.key_list().join(", ")
     }
 
-    /// As a client is told of it; `refused` says why the client cannot end it.
+    /// Its description for a client. `refused`: why the client cannot end it.
     pub(super) fn told(&self, shown: &Shown<'_>, refused: Option<Failure>) -> KillTarget {
         let (token, request, since) = match self {
             Self::Hold(hold) => (Some(hold.token.0), None, hold.since),
@@ -72,7 +72,7 @@ pub(super) fn denied(message: String) -> Failure {
     Failure::new(ErrorName::Denied, message)
 }
 
-/// The failure for a client that named something that has changed since.
+/// The failure for a client that named something that has since changed.
 pub(super) fn past(what: &str) -> Failure {
     let mut failure =
         Failure::new(ErrorName::NotHeld, format!("{what}, so that nothing was signalled"));
@@ -80,7 +80,7 @@ pub(super) fn past(what: &str) -> Failure {
     failure
 }
 
-/// The failure for a client that names nothing that holds or waits.
+/// The failure for a client whose query matches no holder and no waiter.
 pub(super) fn not_found(asked: &WouldKill) -> Failure {
     let message = match (&asked.key, asked.pid) {
         (Some(key), _) if asked.waiters => format!("nobody holds `{key}` or waits for it"),

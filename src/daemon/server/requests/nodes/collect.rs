@@ -1,8 +1,9 @@
-//! Asking for one part of a request over nodes.
+//! Requests for one part of a request over nodes.
 //!
-//! Invariant: a part that is not confirmed ends with its connection and with this daemon, and is never
-//! written where it would outlive a reboot. Of several connections that ask for one part it depends on the
-//! newest: what an older one still brings was sent before its client lost it.
+//! Invariant: an unconfirmed part ends with its connection and with this daemon, and is never
+//! written to storage that outlives a reboot. If several connections ask for the same part, it
+//! depends on the newest: the client sent all messages on an older one before it lost that
+//! connection.
 
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ impl Server {
         self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
     }
 
-    /// Whether a part that is not confirmed depends on a connection that is newer than this one.
+    /// Whether an unconfirmed part depends on a newer connection than this one.
     fn belongs_to_newer(&self, request: RequestId, id: ConnId) -> bool {
         let waits_on = self.waiters.get(request).and_then(|waiter| waiter.conn);
         let owner = waits_on.or_else(|| self.conns.with_provisional(request));
@@ -68,12 +69,13 @@ impl Server {
         owner.is_some_and(|owner| accepted(owner) > accepted(id))
     }
 
-    /// Lets others know over which nodes a request is made, for as long as its connection is open. The table
-    /// knows it only while it waits or holds something here.
+    /// Announces the nodes of a request to other requests while its connection is open. The table
+    /// knows them only while the request waits or holds something here.
     pub(crate) fn announce(&mut self, id: ConnId, request: &Arc<Request>) -> Option<Refusal> {
         request.over_nodes.as_ref()?;
         let table = &self.ledger.table;
-        // What the table knows it refuses by itself, so that the history has it.
+        // The table itself refuses a conflict with a request that it knows, so that the history
+        // records it.
         let is_news = |theirs: &&Request| table.tagged(theirs.tag).is_none();
         let differs = self
             .conns
@@ -88,8 +90,8 @@ impl Server {
         differs
     }
 
-    /// Whether this node keeps a lease over nodes for so long. After the loss of its state it waits for no
-    /// longer time.
+    /// Checks whether this node accepts a lease over nodes with this TTL. After a loss of its
+    /// state, the node waits only for the longest TTL that it accepts.
     pub(crate) fn check_ttl_over_nodes(&self, ttl_ms: u64) -> Result<(), Failure> {
         let longest = self.limits.nodes_longest_ttl;
         if u128::from(ttl_ms) <= longest.as_millis() {
@@ -103,7 +105,7 @@ impl Server {
         Err(Failure::new(ErrorName::BadRequest, message).hint(hint))
     }
 
-    /// Whether a list of nodes can be that of a request to this node.
+    /// Checks whether a request to this node can have this list of nodes.
     fn check_list(&mut self, collect: &Collect) -> Result<(), Failure> {
         let nodes = &collect.nodes;
         if nodes.len() > NODES_MAX {

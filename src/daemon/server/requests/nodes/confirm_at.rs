@@ -1,6 +1,6 @@
-//! Confirming one part of a request over nodes.
+//! Confirms one part of a request over nodes.
 //!
-//! Invariant: a confirmation is answered after the lease is durable.
+//! Invariant: the client gets the answer to a confirmation only after the lease is durable.
 
 use crate::core::{CONFIRMED_TOKEN_MAX, Change, Outcome, Owner, RequestId, Token, UnixMillis};
 use crate::daemon::calls::completion::{Applied, Completion};
@@ -13,8 +13,8 @@ use crate::daemon::waiters::leases::name_of;
 use crate::protocol::{ConfirmAt, ErrorName, Failure, NodesRefusal};
 use crate::sys::clock;
 
-/// How far the token of a confirmation may be ahead of this machine's clock, in milliseconds: a year.
-/// Clocks of machines that work together are seldom that far apart.
+/// How far the token of a confirmation may be ahead of this machine's clock, in milliseconds: one
+/// year. The clocks of machines that work together rarely differ that much.
 const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 
 impl Server {
@@ -22,7 +22,7 @@ impl Server {
         let table = &self.ledger.table;
         let known = table.tagged(confirm.tag).and_then(|request| table.hold_of(request));
         let owner = Owner::Lease(name_of(confirm.handle));
-        // A grant that was not sent yet may still be taken back untold.
+        // A grant that was not sent yet may still be taken back.
         let hold = known.filter(|hold| {
             hold.asked.owner == owner
                 && hold.asked.over_nodes.is_some()
@@ -45,7 +45,7 @@ impl Server {
         Ok(Step::Propose(change, Completion::ConfirmAt { id, request }))
     }
 
-    /// A confirmation is in the table.
+    /// Answers a confirmation that was applied to the table.
     pub(crate) fn confirmed_at(
         &mut self,
         id: ConnId,
@@ -70,9 +70,10 @@ impl Server {
     }
 }
 
-/// The largest token that a confirmation may give at this time. Tokens of nodes begin by the clock, so an
-/// honest one is near it, or was reached by this node itself. Without this bound a user who may ask for
-/// one lease could use up all numbers, and no part would ever be confirmed here again.
+/// The largest token that a confirmation may give at this time. The tokens of nodes start from the
+/// clock, so an honest one is close to it, or this node itself has reached it. Without this limit,
+/// a user who may ask for one lease could use up all numbers, and this node could never confirm a
+/// part again.
 fn largest(next: Token, now: UnixMillis) -> Token {
     Token::by_clock(UnixMillis(now.0.saturating_add(AHEAD_MS))).max(next)
 }
@@ -88,7 +89,7 @@ fn too_large(token: Token) -> Failure {
     failure
 }
 
-/// The failure for a part that cannot be confirmed any more.
+/// The failure for a part that can no longer be confirmed.
 fn gone() -> Failure {
     let message = "what was to be confirmed was not granted, or has ended";
     Failure::new(ErrorName::Gone, message)

@@ -1,4 +1,4 @@
-//! Which node this daemon is, and whether it is one.
+//! Identifies this daemon as a node, and checks whether it can be one.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ impl Server {
         Ok(Step::reply(&identity))
     }
 
-    /// The id of this node. A machine without a name of its own gets one, which lies beside the rest
-    /// of the state.
+    /// The id of this node. A machine that has no name gets one, which is stored with the rest of
+    /// the state.
     pub(crate) fn node_id(&mut self) -> Result<NodeId, Failure> {
         let machine = match node::machine_name() {
             Some(machine) => machine,
@@ -62,8 +62,8 @@ impl Server {
         Err(failure)
     }
 
-    /// Every lease has ended that this daemon may have granted before it made its state anew: from now
-    /// on it knows all that it granted.
+    /// Notes that every lease has ended that this daemon may have granted before it had to create
+    /// its state again. From now on, the daemon knows all its leases.
     pub(crate) fn settle_node(&mut self) {
         match self.ledger.settle_node() {
             Ok(()) => tracing::info!("this daemon grants over nodes from now on"),

@@ -1,5 +1,5 @@
-//! Serving requests over nodes: this daemon is one of several that share nothing, and each grants its
-//! part.
+//! Serves requests over nodes: this daemon is one of several independent daemons, and each grants
+//! its part.
 
 pub(crate) mod collect;
 pub(crate) mod confirm_at;

@@ -1,4 +1,4 @@
-//! What a node shows of a whole request over nodes, as the client of its part reports it.
+//! Notes the progress of a whole request over nodes, as the client of its part reports it.
 
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;

@@ -1,4 +1,4 @@
-//! Restricting a connection, and holding it to that.
+//! Restricts a connection, and enforces its restrictions.
 
 use crate::core::Key;
 use crate::daemon::calls::call::Asked;

@@ -1,7 +1,8 @@
-//! What this node knows of the waits near some runs over nodes, for those who look for deadlocks.
+//! Reports the waits that this node knows near some runs over nodes, to clients that look for
+//! deadlocks.
 //!
-//! Invariant: a client learns nothing of keys that its connection may not ask for, and no command that is
-//! not its user's to see.
+//! Invariant: a client learns nothing about keys that its connection may not ask for, and sees no
+//! command that is hidden from its user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,7 +81,8 @@ impl Server {
         Ok(Step::reply(&WaitsFound { node: self.node_id()?, table, frames, request, nodes }))
     }
 
-    /// The nodes that others read who look near these frames. A deadlock may go on there.
+    /// The nodes that other clients read while they look near these frames. A deadlock may extend
+    /// to those nodes.
     fn read_by_others<'a>(
         &self,
         peer: Credentials,
@@ -96,7 +98,8 @@ impl Server {
             let is_near = looks.runs.iter().any(|run| runs.contains(run))
                 || looks.frames.iter().any(|frame| frames.contains(frame));
             for at in looks.nodes.iter().filter(|_| is_near) {
-                // Whoever learns an address connects to it: only what the same user wrote is trusted.
+                // A client connects to every address that it learns, so this node passes on only
+                // addresses from the same user.
                 let address = at.address.clone().filter(|_| conn.peer.uid == peer.uid);
                 let known = nodes.entry(at.node).or_default();
                 *known = known.take().or(address);
@@ -144,8 +147,8 @@ impl Server {
     }
 }
 
-/// Leaves out what concerns other keys. What is left out counts as going on, so that no deadlock is seen
-/// where there is none.
+/// Removes everything about other keys. Removed waits count as progress, so that no client sees a
+/// deadlock where there is none.
 fn keep_only(table: &mut Snapshot, may_see: impl Fn(&Key) -> bool) {
     table.views.retain(|stored| may_see(&stored.key));
     table.paused.retain(&may_see);
