@@ -1,8 +1,8 @@
-//! The waiters of the previous daemon that have not come back.
+//! Handles the waiters of the previous daemon that have not come back.
 //!
-//! Invariant: a waiter keeps its place while its owner or the process that asked is stopped or
-//! frozen, and after that for as long as any other waiter has to come back. While it is stopped, it
-//! bars no other waiter.
+//! Invariant: a waiter keeps its place while its owner or its asker is stopped or frozen. After
+//! that, it has as much time to come back as any other waiter. While it is stopped, it blocks no
+//! other waiter.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -29,13 +29,13 @@ enum Life {
 /// Whether a waiter can come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Return {
-    /// Its asker and its owner run, as far as the daemon knows them.
+    /// Its asker and its owner run, as far as the daemon knows.
     Possible,
     /// Its asker or its owner is stopped.
     Later,
     /// Its asker has ended.
     Never,
-    /// Its owner has ended, and the whole frame with it.
+    /// Its owner has ended, and with it the whole frame.
     OwnerEnded,
 }
 
@@ -45,7 +45,7 @@ impl Server {
         let now = clock::now();
         self.due.come_back = Some(now + COME_BACK_TIME);
         self.due.come_back_if_busy = Some(now + COME_BACK_TIME_IF_BUSY);
-        // All others are checked soon: most are back by then.
+        // The others are checked soon: most will be back by then.
         self.suspend_stopped(PROCESSES_LOOKED_AT_MAX);
         self.due.detached = Some(now + STOPPED_EVERY);
     }
@@ -60,8 +60,8 @@ impl Server {
         self.due.detached = goes_on.then_some(now + STOPPED_EVERY);
     }
 
-    /// Withdraws the requests and provisional grants of the previous daemon that no client came
-    /// back for. A client whose process is busy has some more time.
+    /// Withdraws the requests and provisional grants of the previous daemon whose client has not
+    /// come back. A client whose process is busy gets more time.
     pub(crate) fn give_up_the_lost(&mut self, now: Instant) {
         self.suspend_stopped(usize::MAX);
         let waiting = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
@@ -82,15 +82,15 @@ impl Server {
         }
     }
 
-    /// Takes the requests whose client may still come: its process is busy. Of many, only some are
-    /// checked, and the rest is checked after them.
+    /// Extracts the requests whose client may still come back, because its process is busy. Checks
+    /// only the first of many, and leaves the rest for later.
     fn take_late(&self, lost: &mut Vec<RequestId>) -> BTreeSet<RequestId> {
         let unchecked = lost.split_off(lost.len().min(PROCESSES_LOOKED_AT_MAX));
         let busy = lost.extract_if(.., |request| self.is_busy(*request));
         busy.chain(unchecked).collect()
     }
 
-    /// Whether the process is busy that asked for something.
+    /// Whether the process that made a request is busy.
     fn is_busy(&self, request: RequestId) -> bool {
         let table = &self.ledger.table;
         let waits = table.waiter(request).map(|waiter| &waiter.request);
@@ -127,8 +127,8 @@ impl Server {
     pub(crate) fn suspend_detached(&mut self, request: RequestId) {
         tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
         self.waiters.set_absent(request, None);
-        // Only a waiter that takes part can be suspended. A grant in between is taken back
-        // before a client is told.
+        // Only an active waiter can be suspended, so resume it first. If it is granted in between,
+        // the suspension takes the grant back before a client receives it.
         self.propose(Change::Resume { request });
         self.propose(Change::Suspend { request });
     }
@@ -136,8 +136,8 @@ impl Server {
     fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {
         let is_back = self.waiters.get(request).is_none_or(|waiter| waiter.conn.is_some());
         let Some(waiter) = self.ledger.table.waiter(request).filter(|_| !is_back) else { return };
-        // Over an engine, the request may have been granted for a moment, and suspended then
-        // because it was found stopped.
+        // Over an engine, the request may have been granted briefly, and then suspended because its
+        // process was stopped.
         self.waiters.resume(request);
         match return_of(&waiter.request) {
             Return::Later => self.waiters.set_absent(request, None),
@@ -150,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Whether it is a waiter of this host that has not come back, and is not known to be stopped.
+    /// Whether a waiter of this host has not come back, and is not known to be stopped.
     fn is_detached(&self, waiter: &WaiterState) -> bool {
         waiter.status == WaiterStatus::Detached
             && waiter.request.host == self.ledger.host
@@ -165,8 +165,8 @@ impl Server {
     }
 }
 
-/// Whether a waiter can come back. Where the request does not name its asker, the owner stands for
-/// it, and of a lease nothing is known.
+/// Whether a waiter can come back. If the request does not name its asker, the owner stands for it.
+/// For a lease without an asker, nothing is known.
 fn return_of(asked: &Request) -> Return {
     let owner = match asked.owner {
         Owner::Process(process) => Some(life_of(process)),

@@ -1,7 +1,7 @@
-//! The ends of connections.
+//! Handles the ends of connections.
 //!
-//! Invariant: the end of a connection withdraws what its client was not told. What the client was told
-//! stays held.
+//! Invariant: the end of a connection withdraws requests and grants that its client has not
+//! received. A grant that the client has received stays held.
 
 use crate::core::{Change, RequestId, Withdrawal};
 use crate::daemon::calls::call::Asked;
@@ -10,8 +10,8 @@ use crate::daemon::net::connections::Disconnected;
 use crate::daemon::server::Server;
 
 impl Server {
-    /// Handles a client that is gone: withdraws what it waits for, and takes back what it was not
-    /// told.
+    /// Handles a client that is gone: withdraws its waiting request, and takes back a grant that it
+    /// has not received.
     pub(crate) fn disconnect(&mut self, disconnected: Disconnected) {
         self.disconnect_pending(disconnected.id);
         let Some(conn) = self.conns.get(disconnected.id) else { return };
@@ -20,7 +20,7 @@ impl Server {
             conn.discard_output();
         }
         let provisional = std::mem::take(&mut conn.provisional);
-        // It stands behind the call that waited, so it was not served.
+        // `Abandon` is queued behind the call that waited, so it was not served.
         let is_abandoned = conn.calls.iter().any(|call| matches!(call.asked, Asked::Abandon(_)));
         let doing = self.abandon_call(disconnected.id);
         let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
@@ -46,7 +46,7 @@ impl Server {
             | CallState::WatchesLeader(_) => {}
         }
         for request in gone {
-            // No client is left to be told.
+            // The request no longer has a client.
             if let Some(waiter) = self.waiters.get_mut(request) {
                 waiter.conn = None;
             }

@@ -1,4 +1,4 @@
-//! Sending grants. The process of a waiter is checked before its grant is sent.
+//! Sends grants, each after a check of the waiter's process.
 
 use std::os::fd::AsFd;
 
@@ -19,21 +19,21 @@ use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process;
 
-/// What the check of a granted waiter found.
+/// The result of the check of a granted waiter.
 enum Found {
     /// Its grant can be sent.
     Running,
-    /// Its process is stopped or frozen: it keeps its place and others go first.
+    /// Its process is stopped or frozen: it keeps its place, and others overtake it.
     Stopped(u32),
     /// Its process is gone.
     Gone,
-    /// Its process cannot be watched, so that it cannot have the lock.
+    /// Its process cannot be watched, so it cannot have the lock.
     Unwatched(Failure),
 }
 
 impl Server {
-    /// Offers a grant to the waiter that it is for, after a check of its process. Returns the call
-    /// that it ends, and how.
+    /// Offers a grant to its waiter, after a check of the waiter's process. Returns the call that
+    /// this ends, and its result.
     pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result<Step, Failure>)> {
         let request = granted.request;
         if self.is_leaving(request) {
@@ -100,11 +100,11 @@ impl Server {
         self.stopped_party(&asked, conn).map_or(Found::Running, Found::Stopped)
     }
 
-    /// Makes sure that the owner of a frame is watched. `pidfd` is that of the owner, if the caller
+    /// Ensures that the owner of a frame is watched. `pidfd` is that of the owner, if the caller
     /// has it.
     ///
     /// # Errors
-    /// The owner has ended, or cannot be watched. The client must not be told of a grant.
+    /// The owner has ended, or cannot be watched. The grant must not be sent.
     pub(crate) fn watch_owner(
         &mut self,
         id: ConnId,
@@ -130,15 +130,15 @@ impl Server {
             (None, Some(process)) => pidfd_of(process)?,
             (None, None) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
         };
-        // Over an engine the owner may have died while its request was on the way into the log.
+        // Over an engine, the owner may have died while its request was on the way into the log.
         if other.is_some() && pidfd.has_ended() {
             return Err(owner_gone());
         }
         self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
     }
 
-    /// Sends a grant, if its client still may have it: the configuration may have changed since it
-    /// asked.
+    /// Sends a grant, if its client may still have it: the configuration may have changed since the
+    /// request.
     pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
         let Some(hold) = self.ledger.table.hold(granted.token) else { return Err(owner_gone()) };
         if let Err(failure) = self.may_hold(id, &hold.asked.items, hold.asked.priority) {
@@ -164,7 +164,7 @@ impl Server {
         pidfd: Option<Pidfd>,
     ) -> Result<Step, Failure> {
         self.watch_owner(id, frame, pidfd)?;
-        // From now on the grant depends on this connection alone.
+        // From here, the grant depends on this connection alone.
         self.conns.disown(request);
         Ok(self.send_grant_or_take_back(id, request, None))
     }
@@ -179,10 +179,10 @@ impl Server {
         sent.unwrap_or_else(|failure| Step::GiveBack(request, failure))
     }
 
-    /// Sends a grant as it was decided, or what is held by it now.
+    /// Sends a grant as it was decided, or the current hold.
     ///
     /// # Errors
-    /// Why it cannot be sent. Then it must not be held either.
+    /// The grant cannot be sent. Its hold must then end as well.
     fn send_grant(
         &mut self,
         id: ConnId,
@@ -222,7 +222,7 @@ impl Server {
                 }
             }
         }
-        // The owner of a provisional grant is another process, whose command no client runs: no
+        // The owner of a provisional grant is another process, whose command no client runs, so no
         // page is needed.
         let cluster = self.cluster.as_mut();
         let page = match &cluster {
@@ -266,7 +266,7 @@ impl Server {
     }
 }
 
-/// The pidfd of a process that another one asked a lock for.
+/// The pidfd of a process for which another process asked for a lock.
 fn pidfd_of(process: ProcessId) -> Result<Pidfd, Failure> {
     match owners::find(process) {
         process::Found::Same(pidfd) => Ok(pidfd),

@@ -1,5 +1,5 @@
-//! What becomes of requests that wait: grants are told, waiters are informed, and given up when their client or
-//! process is gone. [`Waiters`](crate::daemon::waiters::waiting::Waiters) owns the state.
+//! Handles requests that wait: sends their grants and progress, and withdraws them when their
+//! client or process is gone. [`Waiters`](crate::daemon::waiters::waiting::Waiters) owns the state.
 
 mod detached;
 mod disconnected;

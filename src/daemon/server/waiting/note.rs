@@ -1,7 +1,7 @@
-//! Notes what the table decided.
+//! Notes the decisions of the table.
 //!
-//! Invariant: a client that waits for a decision is told it. No client is told a decision on the
-//! request of another host.
+//! Invariant: a client that waits for a decision receives it. No client receives a decision about
+//! the request of another host.
 
 use crate::core::{Granted, HoldState, Outcome, Refusal, RequestId};
 use crate::daemon::calls::conn_id::ConnId;
@@ -9,14 +9,14 @@ use crate::daemon::server::Server;
 use crate::daemon::wording::refusal::{self, owner_gone};
 use crate::protocol::{ErrorName, Failure};
 
-/// The error for a client whose request was withdrawn by something else.
+/// The error for a client whose request was withdrawn for another reason.
 pub(super) fn given_up() -> Failure {
     Failure::new(ErrorName::Fault, "the daemon gave the request up").hint("run the command again")
 }
 
 impl Server {
-    /// Notes an outcome. What else follows from it is up to the call that proposed the change.
-    /// Returns another call that it ends, and why that one fails.
+    /// Notes an outcome. The call that proposed the change handles its other consequences. Returns
+    /// another call that the outcome ends, and the failure of that call.
     pub(crate) fn note(
         &mut self,
         outcome: &Outcome,
@@ -32,7 +32,7 @@ impl Server {
             }
             Outcome::Granted(granted) if self.is_ours(granted) => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
-                // Without an engine, a request that did not wait was asked just now: its own call
+                // Without an engine, a request that did not wait has just been made: its own call
                 // sends the grant.
                 let waited = self.waiters.get(granted.request).is_some();
                 if waited || self.cluster.is_some() {

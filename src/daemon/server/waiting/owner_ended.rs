@@ -1,7 +1,7 @@
-//! The ends of owners, and of the descendants that holds are kept for.
+//! Handles the ends of owners, and of the descendants that keep a hold.
 //!
-//! Invariant: what a client was told stays held until the owner has ended, and the descendants that the hold
-//! is kept for.
+//! Invariant: a grant that a client has received stays held until the owner has ended, and the
+//! descendants that keep the hold.
 
 use crate::core::{Change, FrameId, Release, Token};
 use crate::daemon::server::Server;
@@ -20,8 +20,8 @@ impl Server {
         self.propose(Change::End { frame });
     }
 
-    /// Handles the end of a frame's process, applied to the table: what is left is kept for its
-    /// descendants.
+    /// Handles the end of a frame's process after it was applied to the table: the remaining holds
+    /// are kept for its descendants.
     pub(crate) fn ended(&mut self, frame: FrameId) {
         let orphaned: Vec<Token> =
             self.ledger.table.holds_in(frame).map(|hold| hold.token).collect();
@@ -31,7 +31,7 @@ impl Server {
     }
 
     /// Ends a hold that is kept for descendants if no descendant is left. Otherwise waits for the
-    /// last descendant.
+    /// last descendant to end.
     pub(crate) fn end_without_writers(&mut self, token: Token) {
         let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
         if !self.children.await_end(token, tag, &mut self.owners) {
@@ -40,15 +40,15 @@ impl Server {
         }
     }
 
-    /// Handles the loss of the last writer of a hold's FIFO, unless another writer has come since.
+    /// Handles the loss of the last writer of a hold's FIFO, unless another writer has opened it
+    /// since.
     pub(crate) fn end_of_writers(&mut self, token: Token) {
         if self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned) {
             self.end_without_writers(token);
         }
     }
 
-    /// Checks again the holds for which the daemon could not find out, or could not be told,
-    /// whether descendants live.
+    /// Checks again the holds for which the daemon does not know whether descendants live.
     pub(crate) fn look_at_unsure(&mut self) {
         for token in self.children.unsure().clone() {
             self.end_of_writers(token);
@@ -59,8 +59,8 @@ impl Server {
     pub(crate) fn hold_ended(&mut self, token: Token) {
         self.children.remove(token, &mut self.owners);
         self.jobservers.hold_ended(token);
-        // Until this host is a member, the log that it reads may be another history, in which the
-        // token is that of another process.
+        // Until this host is a member, it may be reading another history of the log, in which the
+        // token belongs to another process.
         if self.ledger.is_member()
             && let Some(cluster) = &mut self.cluster
         {

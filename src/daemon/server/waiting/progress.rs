@@ -1,4 +1,4 @@
-//! Telling waiters and clients that watch the status what changed.
+//! Informs waiters, and clients that watch the status, about changes.
 //!
 //! Progress messages are rare on purpose: with ten thousand waiters on one key, each grant changes
 //! ten thousand positions.
@@ -18,33 +18,34 @@ use crate::daemon::waiters::waiting::LastProgress;
 use crate::protocol::{EstimateInfo, HolderInfo, Progress};
 use crate::sys::clock;
 
-/// The position of a new waiter is looked up if its key has up to this many waiters. With more, the
-/// number of waiters is sent instead.
+/// The daemon looks up the position of a new waiter if its key has at most this many waiters.
+/// Otherwise it sends the number of waiters instead.
 const LOOKED_UP_MAX: usize = 256;
 
 /// The least interval of progress, for each waiter: ten thousand waiters cost no more per second
 /// than a thousand.
 const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
 
-/// What is the same for all waiters that a key keeps waiting in the same mode.
+/// The facts that all waiters for a key in the same mode share.
 #[derive(Debug, Default)]
 struct Scene {
     /// The position of each waiter in the queue, if it was looked up.
     positions: BTreeMap<RequestId, usize>,
     waiting: usize,
-    /// The holders that block them, as each user may see these.
+    /// The holders that block them, as each user may see these holders.
     holders: BTreeMap<(u32, Held), Vec<HolderInfo>>,
-    /// How much longer each waiter will usually wait.
+    /// How much longer each waiter will probably wait.
     estimates: BTreeMap<RequestId, EstimateInfo>,
 }
 
 impl Server {
-    /// Queues what clients are to be told.
+    /// Queues the messages that clients are due to get.
     pub(crate) fn inform(&mut self, now: Instant) {
         let newcomers = self.waiters.take_newcomers();
         let mut scenes = BTreeMap::new();
         for request in newcomers {
-            // Estimates take their time, and newcomers may be many: they follow with the next progress.
+            // Estimates take time, and there may be many newcomers: they get estimates with the
+            // next progress.
             self.tell_progress(request, &mut scenes, LOOKED_UP_MAX, None);
         }
         if is_due(&mut self.due.progress, now) {
@@ -135,7 +136,7 @@ impl Server {
         }
     }
 
-    /// Tells a waiter why it still waits though its request was granted: the grant is sent only
+    /// Informs a waiter why it still waits although its request was granted: the grant is sent only
     /// when this host is sure of it.
     fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
         let reason = self.not_a_member().message;
@@ -153,7 +154,7 @@ impl Server {
         }
     }
 
-    /// What is the same for all waiters of a key. Without a budget nothing is estimated.
+    /// The facts that all waiters of a key share. Without a budget, there are no estimates.
     fn scene(&self, key: &Key, looked_up_max: usize, budget: Option<&mut EstimateBudget>) -> Scene {
         let waiting = self.ledger.table.waiting_for(key);
         let served =
@@ -175,7 +176,7 @@ impl Server {
             if conn.is_flushed() {
                 self.await_report(id);
             } else {
-                // The client still reads the last report. It gets the next one when it is done.
+                // The client is still reading the last report. It gets the next one after that.
                 self.due.watch = Some(clock::now() + WATCH_EVERY);
             }
         }

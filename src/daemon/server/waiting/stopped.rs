@@ -1,8 +1,9 @@
-//! Waiters whose process is stopped or frozen: they keep their place, and bar no other waiter.
+//! Handles waiters whose process is stopped or frozen: they keep their place, and block no other
+//! waiter.
 //!
-//! The kernel reports no stop of a process that is not a child of the daemon. So the waiters ahead
-//! are checked when a request is about to be refused or to wait because of them, and now and then
-//! afterwards.
+//! The kernel does not report that a process has stopped if it is not a child of the daemon. So the
+//! daemon checks the waiters ahead of a request that is about to wait or to be refused because of
+//! them, and repeats that check from time to time.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -15,16 +16,16 @@ use crate::daemon::waiters::look_ahead::is_stopped;
 use crate::daemon::wording::text::pid_of;
 
 impl Server {
-    /// Suspends waiters as long as the `first` of those in the way is stopped. Returns whether
-    /// there was such a waiter, so that it is worth while to decide again.
+    /// Suspends waiters while the `first` of those that block is stopped. Returns whether there was
+    /// one, so that deciding again is worthwhile.
     pub(crate) fn suspend_ahead(&mut self, first: impl Fn(&Table) -> Option<RequestId>) -> bool {
         let mut found = false;
         for _ in 0..AHEAD_LOOKED_AT_MAX {
             let Some(ahead) = first(&self.ledger.table) else { return found };
             if self.waiters.is_suspended(ahead) || self.waiters.is_absent(ahead) {
-                // Over an engine, the suspension that was proposed comes out of the log before what
-                // is proposed now. On one machine it is in the table already, and to decide again
-                // would change nothing.
+                // Over an engine, the log applies the proposed suspension before anything proposed
+                // now. On one machine, it is in the table already, and deciding again would change
+                // nothing.
                 return found || self.cluster.is_some();
             }
             let Some(pid) = self.stopped_process(ahead) else { return found };
@@ -52,19 +53,17 @@ impl Server {
     }
 
     /// The pid of the owner of a request, or of its asker, if that process is stopped. A
-    /// provisional grant takes both: the asker confirms it.
+    /// provisional grant needs both, because the asker confirms it.
     pub(crate) fn stopped_party(&self, asked: &Request, conn: Option<ConnId>) -> Option<u32> {
         let asker = conn.filter(|_| asked.provisional).and_then(|id| self.conns.peek(id));
         let parties = [pid_of(&asked.owner), asker.map_or(0, |conn| conn.peer.pid)];
         parties.into_iter().find(|pid| *pid != 0 && is_stopped(*pid))
     }
 
-    /// Checks some of the waiters that stand behind others, and suspends those others that are
-    /// stopped.
+    /// Checks the waiters ahead of some others, and suspends those that are stopped.
     pub(crate) fn look_ahead_of_waiters(&mut self, now: Instant) {
         let after = self.due.look_ahead.last.map_or(0, |last| last.0 + 1);
-        // Waiters of other hosts are among them: only this host can check its own waiters ahead of
-        // them.
+        // Some are waiters of other hosts: only this host can check its own waiters ahead of them.
         let waiting = self.ledger.table.waiters_from(RequestId(after));
         let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
         let mut looked_at = BTreeSet::new();
@@ -85,7 +84,7 @@ impl Server {
             if self.waiters.is_suspended(ahead) || looked_at.len() >= AHEAD_LOOKED_AT_MAX {
                 return;
             }
-            // A waiter that was checked and is still ahead runs.
+            // It was checked already and is still ahead, so it is not stopped.
             if !looked_at.insert(ahead) {
                 return;
             }
@@ -94,7 +93,7 @@ impl Server {
         }
     }
 
-    /// Schedules a check, if a waiter may have come to stand behind another.
+    /// Schedules a check if a waiter may now be behind another.
     pub(crate) fn schedule_look_ahead(&mut self, now: Instant) {
         if self.ledger.table.waiting() > 1
             && self.waiters.len() > 0

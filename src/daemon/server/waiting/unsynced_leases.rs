@@ -1,7 +1,7 @@
-//! Sending the grants and confirmations of leases once they survive a reboot.
+//! Sends the grants and confirmations of leases once these survive a reboot.
 //!
-//! Invariant: the grant of a lease is sent after it is durable. A lease over nodes is told without
-//! that, and its confirmation is sent after it is durable.
+//! Invariant: the grant of a lease is sent only after the lease is durable. The grant of a part of
+//! a request over nodes is sent at once, and its confirmation only after the lease is durable.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::protocol::{ConfirmedAt, ErrorName, Failure};
 
 impl Server {
-    /// Tells a client that its part of a request over nodes is confirmed, once the lease is durable.
+    /// Confirms a client's part of a request over nodes, once the lease is durable.
     pub(crate) fn tell_confirmed(&mut self, id: ConnId, request: RequestId, token: Token) -> Step {
         if self.ledger.is_untold_lease(token) {
             return Step::Wait(self.wait_for_disk(id, request, LeaseNews::Confirmed(token)));
@@ -21,7 +21,7 @@ impl Server {
         Step::reply(&ConfirmedAt { token: token.0 })
     }
 
-    /// What happens to a call that waited for its lease to be durable. A lease that cannot be made
+    /// The next step of a call that waited for its lease to be durable. A lease that cannot be made
     /// durable is taken back.
     pub(crate) fn step_of_lease(
         &mut self,
