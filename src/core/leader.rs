@@ -1,24 +1,24 @@
-//! The leader of a key: its only holder, where the key can have only one.
+//! Finds the leader of a key: its only holder, if the key can have only one.
 
 use crate::core::{Key, Mode, Table, Token, View};
 
-/// Who leads by holding a key.
+/// The leader of a key, or why it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leadership {
-    /// Nobody holds the key.
+    /// The key has no holder.
     Vacant,
     /// This hold leads.
     Led(Token),
-    /// The key has this many slots, more than one, so several can hold it at once.
+    /// The key has this many slots, more than one, so it can have several holders at once.
     Slots(u64),
     /// The key is only read, and readers share it.
     Readers,
 }
 
 impl Table {
-    /// Who leads by holding exactly this key: the holder that writes it, else the holder of its only
-    /// slot. Readers beside that holder do not lead. A hold whose client has not confirmed it yet may
-    /// still be taken back, and does not count. Of holds within each other, the outermost leads.
+    /// The leader of exactly this key: the holder that writes it, or else the holder of its only
+    /// slot. Other readers next to that holder do not lead. A hold that its client has not
+    /// confirmed may still be taken back, and does not count. Of nested holds, the outermost leads.
     #[must_use]
     pub fn leader(&self, key: &Key) -> Leadership {
         let (mut alone, mut is_read) = (None, false);

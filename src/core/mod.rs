@@ -1,9 +1,9 @@
 //! The lock table: a deterministic state machine over the entries of a log.
 //!
-//! The table reads no clock, file, socket or random number, and nothing in it depends on the
-//! iteration order of a hash map. So the same entries give the same table on every host and in
-//! every replay. The daemon decides what depends on time or on processes, and tells the table with
-//! an [`Entry`].
+//! The table reads no clock, file, socket or random number, and never depends on the iteration
+//! order of a hash map. So the same entries give the same table on every host and in every replay.
+//! The daemon makes all decisions that depend on time or on processes, and passes them to the table
+//! as an [`Entry`].
 
 mod admission;
 mod deadlock;

@@ -1,4 +1,4 @@
-//! Questions about a table, for status and messages.
+//! Queries of the table, for status and messages.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,20 +16,20 @@ use crate::core::{
 /// The state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyReport {
-    /// The kind in use, else that of the stored view.
+    /// The kind in use, else the kind of the stored view.
     pub kind: Option<Kind>,
-    /// How many slots are held.
+    /// The number of held slots.
     pub held: u64,
-    /// The stored view, else what a request without a view would get now; none of a key without
-    /// slots in use and a stored view.
+    /// The stored view, else the view that a request without one would get now; `None` for a key
+    /// without a stored view or slots in use.
     pub view: Option<View>,
     /// The stored view.
     pub stored: Option<View>,
-    /// Whether it is paused.
+    /// Whether the key is paused.
     pub paused: bool,
     /// Its holds, oldest first.
     pub holders: Vec<Token>,
-    /// Its waiters, in the order of service.
+    /// Its waiters, in queue order.
     pub waiters: Vec<RequestId>,
 }
 
@@ -55,7 +55,7 @@ pub struct Why {
     pub reason: Reason,
 }
 
-/// The size of a lock that a request finds, beside its own.
+/// The size of a lock that a request finds, apart from its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeFound {
     /// The stored one, which applies to every request.
@@ -64,7 +64,7 @@ pub enum SizeFound {
     Followed(View),
 }
 
-/// Why a waiter waits.
+/// The reason for a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Too few slots are free.
@@ -78,30 +78,30 @@ pub enum Reason {
     Conflict {
         /// One of the holds.
         hold: Token,
-        /// How many such holds there are.
+        /// The number of such holds.
         holds: u64,
     },
     /// Another waiter precedes it: an earlier one, one of higher priority, or a barrier.
     Behind {
-        /// Which.
+        /// That waiter.
         waiter: RequestId,
         /// Whether that waiter is a barrier.
         barrier: bool,
     },
     /// The key is paused.
     Paused,
-    /// It wants more slots at once than the view that counts has.
+    /// The request wants more slots at once than the applicable view has.
     LargerThanLock {
-        /// What it wants.
+        /// The slots that it wants.
         count: u64,
-        /// What the view has.
+        /// The slots that the view has.
         capacity: u64,
     },
     /// Its process is stopped.
     Suspended,
-    /// Its daemon restarted and its client has not connected again.
+    /// Its daemon restarted, and its client has not connected again.
     Detached,
-    /// The table grants nothing before its recovery is over.
+    /// The table grants nothing until its recovery is over.
     Recovering,
 }
 
@@ -115,8 +115,8 @@ pub enum OwnSlots {
 }
 
 impl Table {
-    /// The keys that `prefix` covers (all keys if `None`) and that are in use, have a stored view or
-    /// are paused, in order. The cost is their number.
+    /// The keys that `prefix` covers (all keys if `None`) and that are in use, have a stored view
+    /// or are paused, in order. The cost is proportional to their number.
     pub fn keys<'a>(&'a self, prefix: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
         let wanted = prefix.cloned();
         let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
@@ -125,8 +125,8 @@ impl Table {
         keys.filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
     }
 
-    /// Replaces keys by the equal keys of the table, so that thousands of waiters for one key store
-    /// its text once. Does nothing while there are no waiters.
+    /// Replaces keys with the equal keys of the table, so that thousands of waiters for one key
+    /// store its text once. Does nothing while there are no waiters.
     pub fn share_keys(&self, items: &mut [Item]) {
         if self.waiters.is_empty() {
             return;
@@ -153,8 +153,8 @@ impl Table {
         }
     }
 
-    /// The stored view of a key, else what a request without a view would get now; `None` of a key
-    /// without slots in use and a stored view.
+    /// The stored view of a key, else the view that a request without one would get now; `None` for
+    /// a key without a stored view or slots in use.
     #[must_use]
     pub fn view_in_force(&self, key: &Key) -> Option<View> {
         let kind = self.tree.lock(key).and_then(Lock::kind_in_force);
@@ -166,14 +166,14 @@ impl Table {
         self.tree.node(key).into_iter().flat_map(|node| node.holds.iter().copied())
     }
 
-    /// How many slots of a key are held.
+    /// The number of held slots of a key.
     #[must_use]
     pub fn held_of(&self, key: &Key) -> u64 {
         self.tree.lock(key).map_or(0, |lock| lock.held)
     }
 
-    /// The view that applies to an item of a request that waits, or would arrive next. `None` for
-    /// reads and writes.
+    /// The view that applies to an item of a request that waits or arrives next. `None` for reads
+    /// and writes.
     #[must_use]
     pub fn view_for(&self, asked: &Request, item: usize) -> Option<View> {
         let asked = self.asked_for(asked);
@@ -182,7 +182,7 @@ impl Table {
         Some(Lock::view_of(self.tree.lock(key), own))
     }
 
-    /// The stored view of a key, or the one that the latest hold but `own` stated.
+    /// The stored view of a key, or the view that the latest hold other than `own` stated.
     #[must_use]
     pub fn size_found(&self, key: &Key, own: Option<Token>) -> Option<SizeFound> {
         if let Some(stored) = self.stored(key) {
@@ -193,7 +193,7 @@ impl Table {
             .map(|(_, view)| SizeFound::Followed(view))
     }
 
-    /// A request with its views: as it is if it is in the table, else as it would be there.
+    /// A request with its views: as it is stored if it is in the table, else as it would be stored.
     fn asked_for<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
         match self.tagged(asked.tag) {
             Some(_) => Cow::Borrowed(asked),
@@ -207,8 +207,7 @@ impl Table {
         self.tree.lock(key).is_some_and(|lock| lock.paused)
     }
 
-    /// The kind as which a key is in use, if a view of it cannot be stored because the view is of
-    /// another kind.
+    /// The kind in which a key is in use, if that prevents storing a view of the other kind.
     #[must_use]
     pub fn bars_view(&self, key: &Key, view: Option<View>) -> Option<Kind> {
         let in_use = self.tree.lock(key).and_then(|lock| lock.kind);
@@ -221,13 +220,13 @@ impl Table {
         self.tree.lock(key).and_then(|lock| lock.stored)
     }
 
-    /// How many requests wait for a key.
+    /// The number of requests that wait for a key.
     #[must_use]
     pub fn waiting_for(&self, key: &Key) -> usize {
         self.tree.node(key).map_or(0, Node::waiting)
     }
 
-    /// Whether a request waits, and takes part, for a key or for one above or below it. Linear in the
+    /// Whether an active request waits for a key, or for a key above or below it. Linear in the
     /// number of waiters.
     #[must_use]
     pub fn is_awaited(&self, key: &Key) -> bool {
@@ -236,16 +235,16 @@ impl Table {
         waiters.any(|waiter| waiter.request.items.iter().any(meets) && !self.is_inactive(waiter))
     }
 
-    /// A waiter's position in the queue of an item's key: 1 is served next. Linear in the length of
-    /// the queue.
+    /// A waiter's position in the queue of an item's key: 1 is granted next. Linear in the length
+    /// of the queue.
     #[must_use]
     pub fn position(&self, request: RequestId, item: usize) -> Option<usize> {
         let key = &self.waiters.get(&request)?.request.items.get(item)?.key;
         self.served(key).iter().position(|id| *id == request).map(|index| index + 1)
     }
 
-    /// The blockers of a waiting request. For each item that is not free: all holds that conflict,
-    /// or else all waiters that precede it. Linear in their number.
+    /// The blockers of a waiting request: for each item that is not free, all conflicting holds, or
+    /// else all waiters that precede it. Linear in their number.
     #[must_use]
     pub fn blockers(&self, request: RequestId) -> Vec<Blocker> {
         let Some(waiter) = self.waiters.get(&request) else { return Vec::new() };
@@ -289,9 +288,8 @@ impl Table {
         holds
     }
 
-    /// The holds that block an item of a request that waits, or would arrive next; none if it only
-    /// has to let other waiters go first. Holds of the item's own key come first, oldest first; at
-    /// most `max`.
+    /// The holds that block an item of a request that waits or arrives next; none if only other
+    /// waiters precede it. At most `max`, those of the item's own key first, oldest first.
     #[must_use]
     pub fn blocking_holds(
         &self,
@@ -373,7 +371,8 @@ impl Table {
         let lineage = self.lineage(waiter.frame, None);
         let items = 0..waiter.request.items.len();
         let reasons = items.filter_map(|item| Some((item, self.reason(waiter, item, &lineage)?)));
-        // A parked item blocks whatever else is free, and a hold comes before order.
+        // A parked item blocks the request whatever else is free, and a hold is reported before
+        // order.
         let (index, reason) = reasons.min_by_key(|(index, reason)| (severity(*reason), *index))?;
         why(index, reason)
     }

@@ -1,4 +1,4 @@
-//! Whether a request can be granted, and which item prevents it.
+//! Decides whether a request can be granted, and names the item that prevents it.
 
 use crate::core::index::grant_order::Rank;
 use crate::core::index::lock::Lock;
@@ -30,7 +30,7 @@ enum ItemAdmission {
 enum Order {
     /// Waiters with a smaller rank that want a conflicting item.
     Before(Rank),
-    /// None.
+    /// No waiter.
     Ignored,
 }
 
@@ -83,7 +83,7 @@ impl Table {
             return ItemAdmission::Conflict;
         }
         let behind = match order {
-            // Most tables have no waiter at all.
+            // Most tables have no waiters.
             Order::Before(rank) if !self.waiters.is_empty() => {
                 self.tree.is_preceded(key, mode, rank) && !self.lineage_covers(key, mode, lineage)
             }
@@ -138,7 +138,7 @@ impl Table {
         }
     }
 
-    /// How many items outside the lineage are held that conflict with an item of `key`.
+    /// The number of items held outside the lineage that conflict with an item of `key`.
     pub(in crate::core) fn foreign_conflicts(
         &self,
         key: &Key,
@@ -173,7 +173,7 @@ impl Table {
     }
 
     /// The item that would not fit even if every frame outside the lineage released its slots.
-    /// Slots that the lineage shares with other frames count as the lineage's then.
+    /// Slots that the lineage shares with other frames then count as the lineage's own.
     pub(in crate::core) fn own_deadlock(
         &self,
         asked: &Request,

@@ -1,4 +1,5 @@
-//! Whether a request can be granted now: the slots, the conflicts, and the waiters that go first.
+//! Decides whether a request can be granted now, from the slots, the conflicts and the waiters that
+//! precede it.
 //!
 //! Invariant: nothing here changes the table.
 

@@ -1,4 +1,4 @@
-//! What a request over nodes may ask for, so that the nodes that grant it exclude others.
+//! Limits on requests over nodes, so that the nodes that grant one exclude other requests.
 
 use crate::core::index::key_tree::conflict;
 use crate::core::{
@@ -6,7 +6,7 @@ use crate::core::{
 };
 
 impl Table {
-    /// Why a request over nodes is invalid whatever is free, if it is.
+    /// Why a request over nodes is invalid regardless of what is free; `None` if it is valid.
     pub(in crate::core) fn fault_over_nodes(&self, asked: &Request) -> Option<Refusal> {
         let over = asked.over_nodes.as_deref()?;
         if !over.is_sorted() || over.spare && asked.wait != Wait::No {
@@ -22,29 +22,29 @@ impl Table {
         }
     }
 
-    /// Whether more than half of the nodes do not exclude others from an item. With two slots over
-    /// three nodes, three requests find two nodes each. A write does not stop the jobs of the other
+    /// Whether a majority of the nodes does not exclude others from an item. With two slots over
+    /// three nodes, three requests can get two nodes each. A write does not stop jobs on the other
     /// nodes.
     fn exceeds_majority(&self, item: &Item) -> bool {
         match item.ask.mode() {
             Mode::Read => false,
             Mode::Write => true,
             Mode::Counted => {
-                // What is stored now may be forgotten later: then the own view counts.
+                // A stored view may be removed later; the request's own view then applies.
                 let own = item.ask.stated().unwrap_or_else(|| self.followed(&item.key));
                 has_several_slots(own) || self.stored(&item.key).is_some_and(has_several_slots)
             }
         }
     }
 
-    /// That a request over another list of nodes holds or waits for what this one asks for, so that
-    /// enough nodes of the two lists need not have one in common.
+    /// The refusal of a request whose items compete with a request over another list of nodes.
+    /// Enough nodes of the two lists need not have a node in common.
     fn other_list(&self, asked: &Request) -> Option<Refusal> {
         self.requests_over_nodes().find_map(|(theirs, _)| differs_in_nodes(asked, theirs))
     }
 
-    /// Whether a view cannot be stored because a request that more than half of some nodes have to
-    /// grant holds or waits for the key: it counts on a lock of one slot.
+    /// Whether a view cannot be stored because a request over nodes with a majority holds or waits
+    /// for the key. Such a request relies on a lock of one slot.
     #[must_use]
     pub fn majority_bars_view(&self, key: &Key, view: Option<View>) -> bool {
         view.is_some_and(has_several_slots)
@@ -64,8 +64,8 @@ impl Table {
     }
 }
 
-/// That two requests over nodes want what excludes each other, and that enough nodes of their two lists need
-/// not have one in common.
+/// The refusal if two requests over nodes compete, but enough nodes of their two lists need not
+/// have a node in common.
 #[must_use]
 pub fn differs_in_nodes(asked: &Request, theirs: &Request) -> Option<Refusal> {
     let (over, list) = (asked.over_nodes.as_deref()?, theirs.over_nodes.as_deref()?);
@@ -86,7 +86,7 @@ fn parts(item: &Item) -> (&Key, Mode) {
     (&item.key, item.ask.mode())
 }
 
-/// Whether two items can be in each other's way.
+/// Whether two items compete: each can block the other.
 pub(in crate::core) fn are_rivals(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
     let counted = one.1 == Mode::Counted && other.1 == Mode::Counted && one.0 == other.0;
     let near = one.0.covers(other.0) || other.0.covers(one.0);

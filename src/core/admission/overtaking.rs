@@ -1,5 +1,5 @@
-//! Which waiters precede a request. The bypass of blockers that wait for the request's own session
-//! ([`crate::core::deadlock`]) is not considered here.
+//! Finds the waiters that precede a request. It ignores the bypass of blockers that wait for the
+//! request's own session ([`crate::core::deadlock`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,9 +23,9 @@ impl Table {
         items.flat_map(|(item, _)| self.predecessors_of_item(asked, item, lineage, rank)).collect()
     }
 
-    /// The waiters that a grant passes: those that arrived before its request, compete with it for
-    /// an item and do not precede it. A waiter that precedes it waits for its own session, and so
-    /// does a competitor for what its lineage covers.
+    /// The waiters that a grant overtakes: those that arrived before its request, compete with it
+    /// for an item and do not precede it. Predecessors are left out because they wait for the
+    /// session of the request, and so are competitors for an item that its lineage covers.
     pub(in crate::core) fn passed_by(
         &self,
         entry: &Entry,
@@ -63,7 +63,7 @@ impl Table {
         Ok(passed)
     }
 
-    /// The last waiter that precedes one item of a request. Waiters are served in order, so this
+    /// The last waiter that precedes one item of a request. Waiters are granted in order, so this
     /// one probably blocks the item longest.
     pub(in crate::core) fn last_predecessor(
         &self,
@@ -98,7 +98,7 @@ impl Table {
         self.waiters.range(id..).map(|(request, _)| *request)
     }
 
-    /// The first predecessor of a waiter that no hold blocks.
+    /// The first predecessor of a waiter that is not blocked by a hold.
     #[must_use]
     pub fn first_ahead(&self, request: RequestId) -> Option<RequestId> {
         let waiter = self.waiters.get(&request).filter(|waiter| !self.is_inactive(waiter))?;
@@ -109,7 +109,7 @@ impl Table {
         )
     }
 
-    /// The first predecessor of a request that would arrive next.
+    /// The first predecessor of a request that arrives next.
     #[must_use]
     pub fn first_ahead_of(&self, asked: &Request) -> Option<RequestId> {
         let next = RequestId(self.revision.0 + 1);
@@ -169,9 +169,9 @@ impl Table {
 impl Lock {
     /// Whether a waiter for slots of this lock precedes a request of this rank.
     ///
-    /// A waiter whose own view has too few free slots lets a request with a larger view pass if
-    /// that one fits. A waiter that fits, or whose view is as large, does not. A barrier lets no
-    /// request pass.
+    /// A waiter whose own view has too few free slots lets a request with a larger view overtake it
+    /// if that request fits. It blocks the request if it fits itself, or if its view is as large.
+    /// Nothing overtakes a barrier.
     pub(in crate::core) fn is_preceded(&self, capacity: u64, rank: Rank) -> bool {
         let first = self.queue.barriers().next();
         match (first, rank.tier) {
@@ -183,7 +183,7 @@ impl Lock {
         self.queue.firsts().any(|(class, first)| first < rank && self.holds_back(class, capacity))
     }
 
-    /// All waiters that precede it.
+    /// All waiters that precede the request.
     fn ahead(&self, capacity: u64, rank: Rank) -> Vec<Rank> {
         let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(id));
         let mut ahead: Vec<Rank> = barriers.filter(|other| *other < rank).collect();
@@ -195,7 +195,7 @@ impl Lock {
         ahead
     }
 
-    /// The first waiter that precedes it.
+    /// The first waiter that precedes the request.
     fn first_ahead(&self, capacity: u64, rank: Rank) -> Option<Rank> {
         let barrier = self.queue.barriers().next();
         let barrier = barrier.map(|(id, _)| Rank::barrier(id));
@@ -204,7 +204,7 @@ impl Lock {
         barrier.into_iter().chain(others).filter(|first| *first < rank).min()
     }
 
-    /// The last waiter that precedes it.
+    /// The last waiter that precedes the request.
     fn last_ahead(&self, capacity: u64, rank: Rank) -> Option<Rank> {
         let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(id));
         let barrier = barriers.filter(|other| *other < rank).max();

@@ -1,15 +1,8 @@
-//! Deadlock detection, and the choice of the request to refuse.
+//! Detects deadlocks and chooses the request to refuse.
 //!
-//! Detection is a graph reduction that uses the table's own admission rules. In the part of the
-//! table that the candidates can reach: end every frame that can end, admit every request that then
-//! can be admitted, and repeat. What remains is deadlocked.
-//!
-//! The order of service plays no part. When nothing can move any more, a predecessor of a session
-//! that holds something waits for ever, so the request bypasses it (see [`crate::core::admission`],
-//! `bypass`). A session that holds nothing blocks only the waiters behind it. So each remaining
-//! session that holds something waits for a hold of another remaining session: every deadlock
-//! contains a cycle of holds. Holds only become fewer during the reduction, so the result does not
-//! depend on its order.
+//! Detection is a graph reduction with the table's own admission rules, over the part of the table
+//! that the candidates can reach. It ends every frame that can end, admits every request that can
+//! then be admitted, and repeats. Whatever remains is deadlocked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +10,8 @@ use super::reachable::Edges;
 use crate::core::{By, CycleStep, FrameId, Mode, RequestId, Table};
 
 impl Table {
-    /// A request can be on a cycle only if its session waits, and holds a key that another request
-    /// wants.
+    /// A request can be part of a deadlock only if its session waits and holds a key that another
+    /// request wants.
     pub(in crate::core) fn is_deadlock_candidate(&self, request: RequestId) -> bool {
         let Some(waiter) = self.waiters.get(&request) else { return false };
         let session = self.session(waiter.frame);
@@ -28,7 +21,7 @@ impl Table {
     }
 
     /// Whether a request waits for a key that a session holds, or for a key above or below it. The
-    /// cost is the number of keys that the session holds, not the number of waiters.
+    /// cost depends on the number of keys that the session holds, not on the number of waiters.
     pub(in crate::core) fn holds_what_others_want(&self, session: FrameId) -> bool {
         let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
         let mut keys =
@@ -36,7 +29,14 @@ impl Table {
         keys.any(|key| self.tree.last_competing(key, Mode::Write).is_some())
     }
 
-    /// The request whose refusal breaks the deadlock, and the cycle that it is on.
+    /// The request whose refusal breaks the deadlock, and its cycle.
+    ///
+    /// Order plays no part. Once nothing can move, a predecessor of a session that holds something
+    /// waits forever, so the request bypasses it (see [`crate::core::admission`], `bypass`). A
+    /// session that holds nothing blocks only the waiters behind it. So each remaining session that
+    /// holds something waits for a hold of another remaining session: every deadlock contains a
+    /// cycle of holds. Holds only become fewer during the reduction, so the result does not depend
+    /// on its order.
     pub(in crate::core) fn victim(
         &self,
         deadlock_candidates: &BTreeSet<RequestId>,
@@ -47,7 +47,7 @@ impl Table {
         }
         let reduction = self.subtable(&reachable).reduce(Edges::Holds, None);
         let graph = WaitGraph::new(&reduction.residual);
-        // Prefers the youngest session, and in it the latest request.
+        // Prefer the youngest session, and within it the latest request.
         let residual = &reduction.residual;
         let mut waiting: Vec<(FrameId, RequestId)> = residual
             .waiters
@@ -67,8 +67,8 @@ impl Table {
 /// The wait-for graph of the requests that remain.
 struct WaitGraph<'a> {
     residual: &'a Table,
-    /// The requests that wait in each frame and in frames inside it. The frame ends only after all
-    /// of them.
+    /// The requests that wait in each frame and in the frames inside it. A frame ends only after
+    /// all of them have ended.
     inside: BTreeMap<FrameId, Vec<RequestId>>,
 }
 
@@ -83,9 +83,9 @@ impl<'a> WaitGraph<'a> {
         Self { residual, inside }
     }
 
-    /// A shortest cycle through a request, if it is on one.
+    /// A shortest cycle through a request, if it is on a cycle.
     fn cycle(&self, request: RequestId) -> Option<Vec<CycleStep>> {
-        // Each step of the search, with the index of the step before it.
+        // Each step of the search, with the index of the previous step.
         let first = self.steps(request).into_iter();
         let mut taken: Vec<(CycleStep, Option<usize>)> = first.map(|step| (step, None)).collect();
         let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::from([request]));

@@ -1,8 +1,8 @@
-//! A part of a table on its own, which only shrinks. Deadlocks over several tables are looked for in
+//! An excerpt: a part of a table that only shrinks. Deadlocks that span several tables are found in
 //! excerpts of all of them.
 //!
-//! Invariant: what can be granted in an excerpt can be granted in every excerpt that it shrinks to, so
-//! the order in which it shrinks does not matter.
+//! Invariant: a request that can be granted in an excerpt can be granted in every excerpt that it
+//! shrinks to, so the order in which it shrinks does not matter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use crate::core::{
     RunId, Snapshot, Table, Tag, Token, WaiterState,
 };
 
-/// A part of a table on its own, which only shrinks: requests and holds are taken out of it.
+/// A part of a table that only shrinks: requests and holds are removed from it.
 #[derive(Clone, Debug)]
 pub struct Excerpt(Table);
 
 impl Table {
-    /// The sessions of some frames, and the part of the table that their requests can wait for: frames,
-    /// holds, waiters and sizes. Requests that cannot be granted for another reason than holds and
-    /// order (they are stopped, or their key is paused) are left out. A frame that does not exist is
-    /// ignored.
+    /// The sessions of some frames, and the part of the table that their requests can wait for:
+    /// frames, holds, waiters and sizes. It omits requests that cannot be granted for reasons other
+    /// than holds and order (they are stopped, or their key is paused). It ignores a frame that
+    /// does not exist.
     ///
-    /// It says which keys are held and wanted, and by which users, but nothing that only the user of a
-    /// request may know: commands, notes, tags and owners are left out.
+    /// It shows which keys are held and wanted, and by which users. It omits what only the user of
+    /// a request may know: commands, notes, tags and owners.
     #[must_use]
     pub fn excerpt(&self, near: impl IntoIterator<Item = FrameId>) -> Snapshot {
         let near = near.into_iter().filter(|frame| self.frame(*frame).is_some());
         let sessions: BTreeSet<FrameId> = near.map(|frame| self.session(frame)).collect();
         let waiting = sessions.iter().flat_map(|session| self.waiters_of_session(*session));
         let mut reachable = self.reachable(waiting, Edges::HoldsAndOrder);
-        // A session that holds anything may pass waiters that wait for it.
+        // A session that holds anything may bypass waiters that wait for it.
         reachable.add_sessions(self, &sessions);
         let mut excerpt = self.subtable(&reachable).snapshot();
         for frame in &mut excerpt.frames {
@@ -50,8 +50,8 @@ impl Table {
 }
 
 impl Table {
-    /// The frames of requests that are part of one of these runs over nodes, or within one of them as
-    /// their clients say; and of those within a frame of any node.
+    /// The frames of requests that belong to one of these runs over nodes, that their clients
+    /// declare to be inside one of them, or that are inside a frame of any node.
     #[must_use]
     pub fn frames_near(&self, runs: &BTreeSet<RunId>) -> BTreeSet<FrameId> {
         let is_near = |asked: &Request| {
@@ -69,12 +69,12 @@ impl Table {
     }
 }
 
-/// An owner that stands for the real one of a frame.
+/// An owner that replaces the real owner of a frame.
 fn nobody(frame: FrameId) -> Owner {
     Owner::Lease(LeaseId(frame.0.into()))
 }
 
-/// A request without what only its user may know.
+/// A copy of a request without the data that only its user may know.
 fn without_secrets(asked: &Request, id: RequestId, frame: FrameId) -> Arc<Request> {
     let (tag, owner, command) = (Tag(id.0.into()), nobody(frame), Command::default());
     let (note, asker) = (None, None);
@@ -105,7 +105,7 @@ impl Excerpt {
         self.0.frames().map(|frame| frame.id)
     }
 
-    /// The frame in which a frame lies, if it lies in one.
+    /// The frame that encloses a frame, if there is one.
     #[must_use]
     pub fn parent(&self, frame: FrameId) -> Option<FrameId> {
         self.0.parent_of(frame)
@@ -117,7 +117,7 @@ impl Excerpt {
         self.0.frame(frame).map(|frame| frame.uid)
     }
 
-    /// Whether a request could be granted now, its turn included.
+    /// Whether a request could be granted now, with waiters that precede it taken into account.
     #[must_use]
     pub fn can_be_granted(&self, request: RequestId) -> bool {
         let Some(waiter) = self.0.waiter(request) else { return false };
@@ -126,8 +126,8 @@ impl Excerpt {
         matches!(admission, Admission::Grant { .. })
     }
 
-    /// Whether a request could be granted now before its turn, because each waiter whose turn comes
-    /// first waits for the request's own session, as far as this table knows. Expensive.
+    /// Whether a request could be granted ahead of its turn, because each waiter that precedes it
+    /// waits for the request's own session, as far as this table knows. Expensive.
     #[must_use]
     pub fn can_bypass(&self, request: RequestId) -> bool {
         let Some(waiter) = self.0.waiter(request) else { return false };
@@ -141,14 +141,15 @@ impl Excerpt {
         self.0.blockers(request)
     }
 
-    /// Takes a request out. A request that does not wait is ignored.
+    /// Removes a waiting request. Ignores a request that does not wait.
     pub fn remove_request(&mut self, request: RequestId) {
         if self.0.waiter(request).is_some() {
             must(self.0.remove_waiter(request).map(drop));
         }
     }
 
-    /// Takes all holds of a frame out, but not those of the frames in it. Whether there were any.
+    /// Removes all holds of a frame, but not those of the frames inside it. Returns whether there
+    /// were any.
     pub fn end_holds(&mut self, frame: FrameId) -> bool {
         let held: Vec<(Token, Vec<Key>)> = self
             .0

@@ -1,6 +1,6 @@
 //! Deadlocks: sessions that hold something and wait for each other.
 //!
-//! Invariant: nothing here changes the table. It says which request to refuse; `transition` refuses
+//! Invariant: nothing here changes the table. It names the request to refuse; `transition` refuses
 //! it in the entry that closed the cycle.
 
 mod detect;

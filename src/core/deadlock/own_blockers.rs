@@ -1,8 +1,8 @@
-//! Bypass: a request may pass waiters that wait for its own session.
+//! Bypass: a request may overtake waiters that wait for its own session.
 //!
-//! Such a waiter cannot be granted before that session moves. If the request had to let it go
-//! first, the two would deadlock on a lock that is free. A session that holds nothing blocks no
-//! other session, so it needs no bypass.
+//! Such a waiter cannot be granted until that session moves. If the request had to wait behind it,
+//! the two would deadlock over a free lock. A session that holds nothing blocks no other session,
+//! so it needs no bypass.
 
 use std::collections::BTreeSet;
 
@@ -42,10 +42,10 @@ impl Table {
         Some(Admission::Grant { items, bypassed_blockers: true })
     }
 
-    /// Whether each of some requests waits for a session, directly or through other sessions: it is
-    /// still blocked after every frame has ended that can end without that session, and the session
-    /// is among what blocks it. Requests of the session itself stay where they are. Suspended
-    /// requests take no part.
+    /// Whether each of these requests waits for a session, directly or through other sessions. A
+    /// request does if it is still blocked after every frame that can end without that session has
+    /// ended, and the session is among its blockers. Requests of the session itself stay in place.
+    /// Suspended requests take no part.
     fn all_wait_for(&self, requests: &BTreeSet<RequestId>, session: FrameId) -> bool {
         let reachable = self.reachable(requests.iter().copied(), Edges::HoldsAndOrder);
         if !reachable.sessions.contains(&session) {
@@ -61,9 +61,9 @@ impl Table {
             drop(without.remove_waiter(own));
         }
         let left = without.reduce(Edges::HoldsAndOrder, None).residual;
-        // A request that is admitted once the session has ended was waiting for it. One that is not
-        // may have waited both for the session and for requests that are about to bypass each
-        // other.
+        // A request that is admitted once the session has ended was waiting for it. One that is
+        // still blocked may have waited for both the session and requests that are about to bypass
+        // each other.
         let mut doubtful = requests.iter().filter(|request| left.waiters.contains_key(request));
         doubtful.all(|request| residual.leads_to(*request, session))
     }

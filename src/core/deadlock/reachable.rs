@@ -1,4 +1,4 @@
-//! Reachability: the part of the table that some requests can wait for.
+//! Finds the part of the table that some requests can wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,11 +14,11 @@ pub(in crate::core) struct Reachable<'a> {
     /// Whether a waiter in the set waits for a hold of a starting session, so that a cycle is
     /// possible.
     pub(in crate::core) may_close_cycle: bool,
-    /// The keys that matter, by their text: those that the waiters of the set want.
+    /// The keys that the waiters of the set want, by their text.
     keys: BTreeMap<&'a str, &'a Key>,
 }
 
-/// Which waits the search follows.
+/// The kinds of wait that the search follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::core) enum Edges {
     /// Waits for holds.
@@ -27,11 +27,11 @@ pub(in crate::core) enum Edges {
     HoldsAndOrder,
 }
 
-/// What the search has already visited for one mode at one key.
+/// The part of a key that the search has already visited for one mode.
 struct Visited {
     /// The holders that are starting sessions.
     starting: Vec<FrameId>,
-    /// All waiters before this rank were visited.
+    /// The search has visited all waiters before this rank.
     waiters: Option<Rank>,
 }
 
@@ -107,8 +107,8 @@ impl Table {
         frames.filter_map(|frame| self.frames.get(frame)).flat_map(|f| f.waiters.iter().copied())
     }
 
-    /// Copies the reachable part of the table into a table of its own. Inactive waiters are left
-    /// out, and so are holds of keys that no waiter in it wants.
+    /// Copies the reachable part of the table into a separate table. Omits inactive waiters, and
+    /// holds of keys that no waiter in it wants.
     pub(in crate::core) fn subtable(&self, reachable: &Reachable<'_>) -> Self {
         let roots = reachable.sessions.iter().filter_map(|root| self.sessions.get(root));
         let frames: BTreeSet<FrameId> =
@@ -153,7 +153,7 @@ impl Table {
 }
 
 impl<'a> Reachable<'a> {
-    /// Adds sessions, and all keys that its sessions hold.
+    /// Adds sessions, and all keys that they hold.
     pub(in crate::core) fn add_sessions(&mut self, table: &'a Table, more: &BTreeSet<FrameId>) {
         self.sessions.extend(more);
         let sessions = self.sessions.iter().filter_map(|root| table.sessions.get(root));

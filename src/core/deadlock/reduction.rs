@@ -1,9 +1,9 @@
-//! Graph reduction: ends every frame that can end and admits every request that then can be
+//! Graph reduction: ends every frame that can end and admits every request that can then be
 //! admitted, on a copy of the table.
 //!
 //! An admitted request is removed, not held: the reduction assumes that its session ends. So holds
-//! and waiters only become fewer. Each waiter that remains is registered under one cause that
-//! blocks it, and is examined again when that cause is gone.
+//! and waiters only become fewer. Each remaining waiter is registered under one cause that blocks
+//! it, and is examined again when that cause disappears.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ use crate::core::{FrameId, Item, Key, Request, RequestId, Table, Token, WaiterSt
 /// A reduced copy of a part of the table.
 #[derive(Debug)]
 pub(in crate::core) struct Reduction {
-    /// What the reduction could not remove.
+    /// The part of the table that the reduction could not remove.
     pub(in crate::core) residual: Table,
     edges: Edges,
     /// A session whose frames do not end and whose requests are not admitted.
     frozen: Option<FrameId>,
-    /// How many requests wait in each frame and in frames inside it.
+    /// The number of requests that wait in each frame and in the frames inside it.
     inside: BTreeMap<FrameId, usize>,
-    /// Frames that end next: no request waits in them or in frames inside them.
+    /// The frames to end next: no request waits in them or in the frames inside them.
     ending: Vec<FrameId>,
     /// Requests to examine.
     retry: BTreeSet<RequestId>,
@@ -35,12 +35,12 @@ pub(in crate::core) struct Reduction {
 struct Blocked {
     by_hold: BTreeMap<Token, Vec<RequestId>>,
     by_waiter: BTreeMap<RequestId, Vec<RequestId>>,
-    /// By the number of held slots at which they fit.
+    /// Waiters for slots, by the number of held slots at which they fit.
     by_slots: BTreeMap<Key, BTreeMap<u64, Vec<RequestId>>>,
 }
 
 impl Table {
-    /// Ends every frame that can end, and admits every request that then can be admitted. A
+    /// Ends every frame that can end, and admits every request that can then be admitted. A
     /// `frozen` session keeps its holds and its requests.
     pub(in crate::core) fn reduce(self, edges: Edges, frozen: Option<FrameId>) -> Reduction {
         let mut inside: BTreeMap<FrameId, usize> = self.frames.keys().map(|id| (*id, 0)).collect();
@@ -75,8 +75,8 @@ impl Reduction {
         others.filter(|other| !left.contains_key(other)).collect()
     }
 
-    /// Whether a refusal lets a frame end that holds what another request wants. A cheap check
-    /// before the exact one.
+    /// Whether a refusal lets a frame end that holds a key that another request wants. A cheap
+    /// check before the exact one.
     fn can_help(&self, request: RequestId) -> bool {
         let Some(waiter) = self.residual.waiters.get(&request) else { return false };
         let frames = self.residual.enclosing(waiter.frame);
@@ -184,7 +184,7 @@ impl Table {
     }
 
     /// Whether a request of a lineage may be admitted once some frames have released everything, if
-    /// no waiter comes first. Optimistic: frames outside may share those slots.
+    /// no waiter precedes it. Optimistic: frames outside may share those slots.
     pub(in crate::core) fn may_be_free_without(
         &self,
         asked: &Request,

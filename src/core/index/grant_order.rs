@@ -1,23 +1,23 @@
-//! The waiters of one key.
+//! The waiters of one key, in the order in which they are granted.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::RequestId;
 
-/// What a waiter wants of a key. Either all waiters of a class fit or none does.
+/// The demand of a waiter at a key. Either all waiters of a class fit or none does.
 ///
-/// There are as many classes as there are different views in use: two or three, whatever the number
-/// of waiters.
+/// There is one class for each combination of capacity and count in use: usually two or three,
+/// however many waiters there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Class {
-    /// The capacity of the view that applies to it.
+    /// The capacity of the view that applies to the waiter.
     pub(in crate::core) capacity: u64,
-    /// How many slots it wants at once.
+    /// The number of slots that it wants at once.
     pub(in crate::core) count: u64,
 }
 
-/// A waiter's place in the order of service: the smallest rank is served first.
+/// A waiter's place in the queue: the waiter with the smallest rank is granted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Rank {
     pub(in crate::core) tier: Tier,
@@ -57,7 +57,7 @@ impl Queue {
         arrivals.insert(rank.request);
     }
 
-    /// Removes a waiter from any position; logarithmic.
+    /// Removes a waiter from any position, in logarithmic time.
     pub(in crate::core) fn remove(&mut self, class: Class, rank: Rank) -> bool {
         let Some(by_priority) = self.classes.get_mut(&class) else { return false };
         let Some(arrivals) = by_priority.get_mut(&rank.priority) else { return false };
@@ -79,7 +79,7 @@ impl Queue {
         self.barriers.remove(&request).is_some()
     }
 
-    /// The barriers, in the order of service.
+    /// The barriers, in queue order.
     pub(in crate::core) fn barriers(&self) -> impl Iterator<Item = (RequestId, Class)> + '_ {
         self.barriers.iter().map(|(request, class)| (*request, *class))
     }
@@ -115,7 +115,7 @@ impl Queue {
         self.classes.values().filter_map(last).any(|last| last > rank)
     }
 
-    /// All waiters that are not barriers, in the order of service. It sorts: only for reports and
+    /// All waiters that are not barriers, in queue order. It sorts, so use it only for reports and
     /// rare analyses.
     pub(in crate::core) fn ranks(&self) -> Vec<(Rank, Class)> {
         let mut ranks = Vec::new();

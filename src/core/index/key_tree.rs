@@ -1,9 +1,8 @@
-//! The tree of keys: holds and waiters of each key and of the keys below it, in every mode.
+//! The tree of keys: the holds and waiters of each key and of the keys below it, in every mode.
 //!
 //! Two items conflict if the key of one covers the key of the other and one of them is a write. A
-//! counted item counts as a read. A node keeps the holds and waiters of its own key, and sums over
-//! the keys below it, so the cost of a look-up is the depth of the path. The tree is an index only:
-//! it has no nodes for keys that are neither held nor waited for.
+//! counted item counts as a read. A node keeps sums over the keys below it, so a look-up costs the
+//! depth of the path. The tree is only an index: it has no nodes for unused keys.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +17,12 @@ use crate::core::{Key, Mode, RequestId, Token};
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct KeyTree {
     nodes: BTreeMap<Key, Box<Node>>,
-    /// Empty nodes to use again: most keys come and go.
+    /// Empty nodes for reuse: most keys are used only briefly.
     #[expect(clippy::vec_box, reason = "as they are in the tree")]
     spare: Vec<Box<Node>>,
 }
 
-/// How many empty nodes are kept.
+/// The most empty nodes to keep.
 const SPARE_MAX: usize = 64;
 
 /// Keeps an empty node for later use.
@@ -55,8 +54,8 @@ impl KeyTree {
         self.nodes.get_key_value(key).map(|(key, _)| key)
     }
 
-    /// The keys that are held, waited for, paused or have a stored view, without the nodes that
-    /// exist only for the keys below them.
+    /// The keys that are held, waited for, paused or have a stored view. Omits the nodes that exist
+    /// only for the keys below them.
     pub(in crate::core) fn keys<'a>(
         &'a self,
         range: (Bound<&str>, Bound<&str>),
@@ -98,7 +97,7 @@ impl KeyTree {
         locks.filter(|(_, lock)| !lock.is_idle())
     }
 
-    /// Changes the key's own node, and drops it if it is then empty.
+    /// Changes the key's own node, and drops it if it becomes empty.
     fn change_own(&mut self, key: &Key, own: impl FnOnce(&mut Node)) {
         match self.nodes.entry(key.clone()) {
             Entry::Occupied(mut node) => {
@@ -157,8 +156,8 @@ impl KeyTree {
         &mut node.lock
     }
 
-    /// Removes the item of a hold, which is one use less for its lock. `free` frees the slots of a
-    /// counted item.
+    /// Removes the item of a hold, and one use of its lock. `free` frees the slots of a counted
+    /// item.
     pub(in crate::core) fn remove_hold(
         &mut self,
         key: &Key,
@@ -176,7 +175,7 @@ impl KeyTree {
         });
     }
 
-    /// Notes that a hold with an item of a key has another token.
+    /// Records that a hold with an item of a key has another token.
     pub(in crate::core) fn change_token(&mut self, key: &Key, was: Token, token: Token) {
         let Some(node) = self.nodes.get_mut(key) else { return };
         for tokens in [&mut node.holds, &mut node.lock.sharers] {
@@ -221,7 +220,7 @@ impl KeyTree {
         self.conflicts_of(key, self.node(key), mode)
     }
 
-    /// The same, for a key whose node is already known.
+    /// The same as `conflicts`, for a key whose node is already known.
     pub(in crate::core) fn conflicts_of(
         &self,
         key: &Key,
@@ -306,7 +305,7 @@ impl KeyTree {
     }
 
     /// The competitors for an item of `key` that arrived before a request of this rank and are
-    /// served after it. Looks at each priority once, whatever the number of waiters that came later.
+    /// granted after it. It looks at each priority once, however many waiters arrived later.
     pub(in crate::core) fn arrived_before_and_behind<'a>(
         &'a self,
         key: &'a Key,
@@ -326,7 +325,7 @@ impl KeyTree {
         })
     }
 
-    /// The last competitor for an item of `key` in the order of service.
+    /// The last competitor for an item of `key` in queue order.
     pub(in crate::core) fn last_competing(&self, key: &Key, mode: Mode) -> Option<Rank> {
         self.competing(key, mode).filter_map(|waits| waits.keys().next_back().copied()).max()
     }

@@ -1,4 +1,4 @@
-//! What the table keeps of one key.
+//! The counted lock of one key.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use crate::core::{Ask, Kind, Token, View};
 /// The counted lock of one key. It is in use while items of it are held or waited for.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Lock {
-    /// The stored view: it applies to every request.
+    /// The stored view, which applies to every request.
     pub(in crate::core) stored: Option<View>,
-    /// Whether it grants no more slots, but those that a request can share.
+    /// Whether the lock grants only slots that a request can share.
     pub(in crate::core) paused: bool,
     /// The kind, while the lock is in use.
     pub(in crate::core) kind: Option<Kind>,
-    /// How many items are held or waited for.
+    /// The number of items that are held or waited for.
     pub(in crate::core) uses: usize,
-    /// How many slots are held.
+    /// The number of slots that are held.
     pub(in crate::core) held: u64,
     pub(in crate::core) free: SlotPool,
     /// The holds that share the slots of another hold.
@@ -26,7 +26,7 @@ pub(in crate::core) struct Lock {
 }
 
 impl Lock {
-    /// The view that applies to an item with a view of its `own`, of a lock that may not exist.
+    /// The view that applies to an item that states `own`, at a lock that may not exist.
     pub(in crate::core) fn view_of(lock: Option<&Self>, own: Option<View>) -> View {
         lock.and_then(|lock| lock.stored).or(own).unwrap_or(View::ONE)
     }
@@ -47,7 +47,7 @@ impl Lock {
         }
     }
 
-    /// Counts one more use, as a lock of a kind.
+    /// Counts one more use, as a lock of this kind.
     pub(in crate::core) fn use_as(&mut self, kind: Kind) {
         if self.uses == 0 {
             self.kind = Some(kind);
@@ -55,7 +55,7 @@ impl Lock {
         self.uses += 1;
     }
 
-    /// Counts one use less. After the last use, the kind is open again.
+    /// Counts one use less. After the last use, the lock can take another kind.
     pub(in crate::core) fn remove_use(&mut self) {
         self.uses = self.uses.saturating_sub(1);
         if self.uses == 0 {

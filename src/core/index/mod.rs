@@ -1,7 +1,7 @@
-//! Indexes over holds and waiters: by key, by slot, by order of service.
+//! Indexes over holds and waiters: by key, by slot and by queue order.
 //!
-//! Invariant: an index holds nothing that could not be computed again from the holds, the waiters
-//! and the stored views. It exists so that a decision does not look at all of them.
+//! Invariant: every index can be computed from the holds, the waiters and the stored views. It
+//! exists so that a decision need not look at all of them.
 
 pub(in crate::core) mod grant_order;
 pub(in crate::core) mod key_tree;

@@ -16,11 +16,12 @@ pub(in crate::core) struct Node {
     pub(in crate::core) inactive: BTreeSet<RequestId>,
     pub(in crate::core) here: Sums,
     pub(in crate::core) below: Sums,
-    /// The counted lock; idle while no slots are in use, no view is stored and it is not paused.
+    /// Its counted lock. The lock is idle while no slots are in use, no view is stored and it is
+    /// not paused.
     pub(in crate::core) lock: Lock,
 }
 
-/// How many items are held and waited for, at a key or below it.
+/// The number of items that are held and waited for, at a key or below it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Sums {
     pub(in crate::core) held: PerMode<usize>,
@@ -46,12 +47,12 @@ impl<T> PerMode<T> {
 }
 
 impl Node {
-    /// How many requests wait for this key.
+    /// The number of requests that wait for this key.
     pub(in crate::core) fn waiting(&self) -> usize {
         self.inactive.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
     }
 
-    /// How many items of this key are held in a mode.
+    /// The number of items of this key that are held in a mode.
     pub(in crate::core) fn held_here(&self, mode: Mode) -> usize {
         *self.here.held.of(mode)
     }

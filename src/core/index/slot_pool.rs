@@ -1,4 +1,4 @@
-//! Which slots of a key are free.
+//! Tracks which slots of a key are free.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use crate::core::{SlotRange, Slots};
 /// The free slots of a key: all slots from `high` on, and the ranges below `high` that were
 /// released.
 ///
-/// Taking the lowest free slots costs the logarithm of the number of ranges, whatever the number of
-/// slots.
+/// The lowest free slots are found in time logarithmic in the number of ranges, whatever the number
+/// of slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::core) struct SlotPool {
-    /// From the first slot of each free range below `high` to its last.
+    /// Maps the first slot of each free range below `high` to its last.
     ranges: BTreeMap<u64, u64>,
     /// The lowest slot above every slot in use.
     high: u64,
@@ -36,7 +36,7 @@ impl SlotPool {
         Slots(lowest)
     }
 
-    /// Takes exactly these slots. Returns false, and takes nothing, if one of them is not free.
+    /// Takes exactly these slots. Takes nothing and returns false if one of them is not free.
     pub(in crate::core) fn take(&mut self, slots: &Slots) -> bool {
         let free = slots.0.iter().all(|range| self.is_free(*range));
         let apart = slots.0.windows(2).all(|pair| pair[0].1 < pair[1].0);

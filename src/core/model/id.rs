@@ -1,4 +1,4 @@
-//! Numbers that name things, each a type of its own.
+//! Identifiers and numbers, each with its own type.
 
 use std::fmt;
 
@@ -27,21 +27,22 @@ number! {
     Revision
 }
 number! {
-    /// Names a request: the revision of the entry that asked.
+    /// Identifies a request: the revision of the entry that made it.
     RequestId
 }
 number! {
-    /// Names a frame: the revision of the request that opened it.
+    /// Identifies a frame: the revision of the request that opened it.
     FrameId
 }
 number! {
-    /// A fencing token: +1 per grant of the table, never reused, never smaller than an earlier one.
+    /// A fencing token. It increases by at least 1 with each grant of the table, and is never
+    /// reused.
     Token
 }
 
 impl Token {
-    /// A token by the clock: Unix seconds times 2^20, to the millisecond. More than were ever given
-    /// out before, unless the clock is wrong.
+    /// A token from the clock: Unix seconds times 2^20, to the millisecond. It is larger than every
+    /// earlier token, unless the clock is wrong.
     #[must_use]
     pub fn by_clock(now: UnixMillis) -> Self {
         Self(now.0.saturating_mul(1 << 20) / 1000)
@@ -49,17 +50,18 @@ impl Token {
 }
 
 number! {
-    /// Which host's daemon watches an owner; 0 is the only host of an embedded journal.
+    /// The host whose daemon watches an owner; 0 is the only host of an embedded journal.
     HostId
 }
 number! {
-    /// Milliseconds since 1970-01-01 UTC by the proposer's clock. Shown, never decided upon.
+    /// Milliseconds since 1970-01-01 UTC by the proposer's clock. Shown, but no decision depends on
+    /// it.
     UnixMillis
 }
 
-/// What 32 hexadecimal digits say.
+/// The number that 32 hexadecimal digits represent.
 fn bits(text: &str) -> Option<u128> {
-    // `from_str_radix` alone would take a sign.
+    // `from_str_radix` alone would accept a sign.
     let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
@@ -105,27 +107,27 @@ macro_rules! hex_name {
 }
 
 hex_name! {
-    /// A client-made random name of a request.
+    /// A random name that the client chooses for a request.
     ///
-    /// It makes asking idempotent: a client whose answer was lost asks for the same tag again and
-    /// gets the same grant, not a second one (the hole of ZOOKEEPER-1262).
+    /// It makes requests idempotent: a client that lost the answer sends the same tag again and
+    /// gets the same grant, not a second one (the flaw in ZOOKEEPER-1262).
     Tag, "a tag"
 }
 hex_name! {
-    /// Names a lease: the first half of the SHA-256 of its handle.
+    /// Identifies a lease: the first half of the SHA-256 of its handle.
     ///
-    /// The handle itself is a secret and never in the table, which logs, snapshots and other hosts
-    /// see. Its 128 random bits cannot be found from this.
+    /// The handle itself is a secret and never enters the table, which logs, snapshots and other
+    /// hosts see. Its 128 random bits cannot be recovered from this hash.
     LeaseId, "the name of a lease"
 }
 hex_name! {
-    /// Names a node: the first half of the SHA-256 of its machine's id, the folder of its socket and
-    /// its user.
+    /// Identifies a node: the first half of the SHA-256 of its machine's id, the folder of its
+    /// socket and its user.
     NodeId, "the id of a node"
 }
 hex_name! {
-    /// The client-made random name of a request over nodes, the same on all of them. It is public
-    /// and authorises nothing.
+    /// The random name that a client chooses for a request over nodes, the same on all of them. It
+    /// is public and authorises nothing.
     RunId, "the id of a run"
 }
 

@@ -17,12 +17,13 @@ pub const KEY_BYTES_MAX: usize = 1024;
 
 /// The name of a lock: a UTF-8 path of non-empty components, `a/b/c`.
 ///
-/// At most [`KEY_BYTES_MAX`] bytes, no control characters, none that does not show or changes the
-/// direction of writing, no white space but the blank, no leading or trailing `/`.
-/// Cloning is cheap, and so is comparing: keys are ordered as their texts are.
+/// It has at most [`KEY_BYTES_MAX`] bytes, no leading or trailing `/`, no control characters, no
+/// characters that are invisible or change the direction of writing, and no white space other than
+/// the space. Cloning and comparing are cheap. Keys are ordered as their texts are.
 #[derive(Clone)]
 pub struct Key {
-    /// The first eight bytes, the first one highest; zeros, which no key holds, behind a short text.
+    /// The first eight bytes, the first one highest. A shorter text is padded with zeros, which no
+    /// key contains.
     head: u64,
     text: Arc<str>,
 }
@@ -30,27 +31,27 @@ pub struct Key {
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Nothing is there.
+    /// The text is empty.
     #[error("a key cannot be empty")]
     Empty,
-    /// More than [`KEY_BYTES_MAX`] bytes.
+    /// The text has more than [`KEY_BYTES_MAX`] bytes.
     #[error("a key has at most {KEY_BYTES_MAX} bytes, this one has {0}")]
     Long(usize),
     /// A control character, such as a newline or a tab.
     #[error("a key cannot contain control characters, this one has U+{0:04X} at byte {1}")]
     Control(u32, usize),
-    /// A character that does not show, or shows as a blank: two keys could look alike.
+    /// A character that is invisible or looks like a space: two keys could look alike.
     #[error(
         "a key cannot contain characters that do not show, this one has U+{0:04X} at byte {1}: leave it out"
     )]
     Invisible(u32, usize),
-    /// It begins with `/`; carries the key to use instead, if there is one.
+    /// The text begins with `/`; carries the key to use instead, if there is one.
     #[error("a key does not begin with `/`{}", .0.as_ref().map(|k| format!("; use `{k}`")).unwrap_or_default())]
     Leading(Option<String>),
-    /// It ends with `/`; carries the key to use instead.
+    /// The text ends with `/`; carries the key to use instead.
     #[error("a key does not end with `/`; use `{0}`")]
     Trailing(String),
-    /// `a//b`.
+    /// An empty component, as in `a//b`.
     #[error("a key has no empty component; `//` is at byte {0}")]
     Component(usize),
 }
@@ -59,12 +60,12 @@ impl Key {
     /// Checks a text and makes it a key.
     ///
     /// # Errors
-    /// Says which rule the text breaks, and where one is obvious, the key to use instead.
+    /// Names the rule that the text breaks and, where one is obvious, the key to use instead.
     pub fn new(text: &str) -> Result<Self, KeyError> {
         check(text).map(|()| Self::of(text.into()))
     }
 
-    /// The same, of a text that need not be copied.
+    /// The same as [`Self::new`], for a text that need not be copied.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -90,7 +91,7 @@ impl Key {
         &self.text
     }
 
-    /// The text itself.
+    /// The shared text.
     #[must_use]
     pub fn text(&self) -> &Arc<str> {
         &self.text
@@ -112,8 +113,8 @@ impl Key {
         Self::of(self.text[..length].into())
     }
 
-    /// The bounds of the texts of this key and of those below it; others such as `a-b` lie between
-    /// `a` and `a/b`.
+    /// The bounds of the texts of this key and of those below it. Other texts, such as `a-b`, sort
+    /// between `a` and `a/b`.
     pub(in crate::core) fn range(&self) -> (Bound<String>, Bound<String>) {
         (Bound::Included(self.text.to_string()), self.below().1)
     }
@@ -134,7 +135,7 @@ impl Key {
     }
 }
 
-/// Says which rule a text breaks, if it breaks one.
+/// Returns the rule that a text breaks, if it breaks one.
 fn check(text: &str) -> Result<(), KeyError> {
     if text.is_empty() {
         return Err(KeyError::Empty);
@@ -166,7 +167,8 @@ fn check(text: &str) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// Whether all bytes are visible ASCII and no component is empty, as of nearly every key.
+/// Whether all bytes are visible ASCII and no component is empty, which is true of nearly every
+/// key.
 fn is_simple(bytes: &[u8]) -> bool {
     let mut before = b'/';
     for &byte in bytes {
@@ -211,7 +213,7 @@ impl Ord for Key {
     }
 }
 
-/// As its text, which it can be looked up by.
+/// Hashes like the text, so that the text can be used for look-ups.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.text.hash(state);
@@ -279,7 +281,7 @@ mod tests {
         let same = |text: &str| match (Key::new(text), Key::new(&format!("{text}ä"))) {
             (Ok(one), Ok(other)) => assert_eq!(other.as_str(), format!("{}ä", one.as_str())),
             (Err(KeyError::Empty), Ok(_)) => {}
-            // The end is another one.
+            // The other end is at fault.
             (Err(KeyError::Trailing(_)), _) => {}
             (Err(KeyError::Leading(_)), Err(KeyError::Leading(_))) => {}
             (one, other) => assert_eq!(one, other, "{text:?}"),

@@ -1,34 +1,34 @@
-//! Leases: what lives by renewal, and how one ended.
+//! Leases, which live by renewal, and the ways in which they end.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Change, Command, Key, LeaseId, Release, Token, UnixMillis};
 
-/// The shortest TTL of a lease, in milliseconds. A client starts a process for each renewal, and that is in time
-/// even on a busy machine.
+/// The shortest TTL of a lease, in milliseconds. A client starts a process for each renewal, and
+/// even a busy machine can do that in time.
 pub const LEASE_MS_MIN: u64 = 1000;
 
-/// The longest TTL of a lease in milliseconds, 30 days. A lease that is needed for longer is renewed. A forgotten
-/// lease does not block others for ever.
+/// The longest TTL of a lease in milliseconds, 30 days. A client that needs a lease for longer
+/// renews it. A forgotten lease does not block others forever.
 pub const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
 
-/// The shortest TTL of a lease over nodes, in milliseconds: a shorter one leaves no time to reach a
-/// node again.
+/// The shortest TTL of a lease over nodes, in milliseconds. A shorter one leaves no time to
+/// reconnect to a node.
 pub const LEASE_OVER_NODES_MS_MIN: u64 = 10_000;
 
-/// How many ended leases are remembered. A client that renews an ended lease usually does so within
-/// about a TTL.
+/// The number of ended leases to remember. A client that renews an ended lease usually does so
+/// within about one TTL.
 pub const PAST_LEASES_MAX: usize = 256;
 
-/// What makes a frame a lease.
+/// The state that makes a frame a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseState {
-    /// For how many milliseconds it lives without being renewed.
+    /// How long it lives after a renewal, in milliseconds.
     pub ttl_ms: u64,
-    /// How often it was renewed.
+    /// The number of renewals.
     #[serde(default)]
     pub renewals: u64,
-    /// When it was renewed last.
+    /// The time of the last renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed: Option<UnixMillis>,
 }
@@ -42,25 +42,25 @@ impl LeaseState {
 /// A lease that held something and ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastLease {
-    /// Which.
+    /// The lease.
     pub lease: LeaseId,
-    /// When.
+    /// When it ended.
     pub at: UnixMillis,
-    /// Why.
+    /// How it ended.
     pub why: LeaseEnd,
-    /// The token of what it held.
+    /// The token of its hold.
     pub token: Token,
     /// The first of the keys that it held.
     pub key: Key,
-    /// How many more there were.
+    /// The number of further keys.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_keys: usize,
-    /// For how long it would have lived without being renewed, in milliseconds.
+    /// Its TTL, in milliseconds.
     pub ttl_ms: u64,
-    /// The user that asked for it.
+    /// The user that requested it.
     #[serde(default)]
     pub uid: u32,
-    /// What asked for it.
+    /// The command that requested it.
     #[serde(default)]
     pub command: Command,
 }
@@ -77,9 +77,9 @@ pub enum LeaseEnd {
     Expired,
     /// It was released by its handle.
     Released,
-    /// A client broke it by its token.
+    /// A client forced its release by its token.
     Forced,
-    /// Its client was gone before it confirmed the grant.
+    /// Its client disappeared before it confirmed the grant.
     Withdrawn,
 }
 

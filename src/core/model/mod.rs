@@ -1,6 +1,6 @@
-//! The plain values that the table works on: keys, ids, requests, entries and outcomes.
+//! The plain values of the table: keys, ids, requests, entries and outcomes.
 //!
-//! Invariant: nothing here knows the table. A value can be made, read and written without one.
+//! Invariant: nothing here knows the table. Every value can be made, read and written without one.
 
 mod entry;
 mod id;

@@ -1,16 +1,16 @@
-//! What the table decided.
+//! The decisions of the table.
 
 use serde::{Deserialize, Serialize};
 
 use super::{FrameId, HostId, Key, Kind, NodeId, RequestId, Revision, Slots, Token, View};
 
-/// One decision. An entry's outcomes stand beside it in the log.
+/// One decision. The log stores the outcomes of an entry next to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The request waits. A request that is neither queued, granted nor refused is unknown.
     Queued {
-        /// Which request.
+        /// The request.
         request: RequestId,
         /// The frame to which it belongs.
         frame: FrameId,
@@ -19,33 +19,33 @@ pub enum Outcome {
     Granted(Granted),
     /// The request ended without a grant.
     Refused {
-        /// Which request.
+        /// The request.
         request: RequestId,
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
     /// A waiting request ended by a `Withdraw` or by the end of its frame. (The hold of a granted
     /// request is `Released`.)
     Withdrawn {
-        /// Which request.
+        /// The request.
         request: RequestId,
     },
     /// A hold, or one item of it, was released.
     Released {
         /// The hold's token.
         token: Token,
-        /// The frame that had it.
+        /// The frame that had the hold.
         frame: FrameId,
-        /// The request that it was granted to.
+        /// The request to which it was granted.
         request: RequestId,
         /// The keys released.
         keys: Vec<Key>,
-        /// Whether nothing of the hold is left.
+        /// Whether the whole hold has ended.
         whole: bool,
     },
-    /// A grant was taken back before the client was told, and its request waits again.
+    /// A grant was taken back before it reached the client, and its request waits again.
     Requeued {
-        /// Which request.
+        /// The request.
         request: RequestId,
         /// The token that is lost with the grant.
         token: Token,
@@ -54,7 +54,7 @@ pub enum Outcome {
     NotHeld,
     /// The request was overtaken as often as is allowed and now precedes all others.
     Barrier {
-        /// Which request.
+        /// The request.
         request: RequestId,
     },
     /// A `Resize` was refused: the key is in use as another kind of lock.
@@ -62,8 +62,8 @@ pub enum Outcome {
         /// The kind that is in use.
         in_use: Kind,
     },
-    /// A `Resize` was refused: a request that more than half of some nodes have to grant holds or
-    /// waits for the key, and excludes others only while it has one slot.
+    /// A `Resize` was refused: a request over nodes with a majority holds or waits for the key, and
+    /// excludes others only while the key has one slot.
     ResizeRefusedOverNodes,
     /// A `Resize` was stored.
     Resized {
@@ -77,14 +77,14 @@ pub enum Outcome {
     },
     /// A lease was renewed.
     Renewed {
-        /// Its frame.
+        /// The lease's frame.
         frame: FrameId,
-        /// How often by now.
+        /// The number of renewals so far.
         renewal: u64,
     },
     /// A `ConfirmAt` made a hold firm and gave it its token.
     ConfirmedAt {
-        /// Which request.
+        /// The request.
         request: RequestId,
         /// The token that the hold had before.
         was: Token,
@@ -93,28 +93,28 @@ pub enum Outcome {
     },
     /// A `ConfirmAt` changed nothing.
     NotConfirmed {
-        /// A token that the hold could have, with all larger ones; `None` if it has ended.
+        /// A token that the hold could take, as it could any larger one; `None` if it has ended.
         least: Option<Token>,
     },
-    /// The daemon of another host looks after a lease, because the lease's host is gone.
+    /// The daemon of another host now watches over a lease, because the lease's host is gone.
     LeaseMoved {
-        /// Its frame.
+        /// The lease's frame.
         frame: FrameId,
-        /// The host that looks after it now, for its whole TTL from now on.
+        /// The host that now watches over it, for its whole TTL from now on.
         host: HostId,
     },
     /// A `Renew` found no lease that holds anything: it has ended, or never existed.
     LeaseGone,
-    /// Nothing is left of a frame: neither holds nor requests nor child frames.
+    /// A frame is empty: it has no holds, requests or child frames.
     FrameGone {
-        /// Which frame.
+        /// The frame.
         frame: FrameId,
     },
 }
 
 impl Outcome {
-    /// Whether it says what became of a request that asks or waits. One entry may say so more than
-    /// once: of a request that is queued and then granted or refused, only the last word holds.
+    /// Whether it reports the state of a new or waiting request. One entry may do so more than
+    /// once: if a request is queued and then granted or refused, only the last outcome counts.
     #[must_use]
     pub fn is_word_on(&self, id: RequestId) -> bool {
         match self {
@@ -143,7 +143,7 @@ impl Outcome {
 /// A grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
-    /// Which request.
+    /// The request.
     pub request: RequestId,
     /// The frame that holds it.
     pub frame: FrameId,
@@ -151,16 +151,17 @@ pub struct Granted {
     pub token: Token,
     /// One for each item of the request, in the same order.
     pub items: Vec<GrantedItem>,
-    /// Whether it passed waiters that wait for its own session. Such a grant overtakes no waiter.
+    /// Whether it overtook waiters that wait for its own session. Such a grant does not count as
+    /// overtaking them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bypassed_blockers: bool,
 }
 
-/// What was granted for one item.
+/// The grant of one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedItem {
-    /// How many slots of the key are held after the grant (canal_lock's number). For a read or
-    /// write item, how many frames hold the key in this mode.
+    /// The number of held slots of the key after the grant (canal_lock's number). For a read or
+    /// write item, the number of frames that hold the key in this mode.
     pub acquired: u64,
     /// The slot numbers; none for a read or write item.
     #[serde(default, skip_serializing_if = "Slots::is_empty")]
@@ -168,8 +169,8 @@ pub struct GrantedItem {
     /// Whether the slots are those of an earlier hold of this or an enclosing frame (re-entrant).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// The view under which it was granted, or of shared slots the view of their holder; none of a
-    /// read or write item.
+    /// The view under which it was granted, or for shared slots the view of their holder. `None`
+    /// for a read or write item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view: Option<View>,
 }
@@ -185,11 +186,11 @@ pub struct CycleStep {
     pub item: usize,
     /// The key of that item.
     pub key: Key,
-    /// What it waits for.
+    /// The hold or request that it waits for.
     pub by: By,
 }
 
-/// What a request waits for.
+/// The cause of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
@@ -213,17 +214,17 @@ impl By {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refusal {
-    /// It would have to wait, and may not.
+    /// The request would have to wait, but may not.
     Full {
         /// The first item that is not free.
         item: usize,
     },
-    /// Only this frame and the frames that enclose it hold what it waits for.
+    /// Only this frame and the frames that enclose it hold what the request waits for.
     OwnDeadlock {
-        /// Which item.
+        /// The item at fault.
         item: usize,
     },
-    /// It was chosen to break a deadlock.
+    /// The request was chosen to break a deadlock.
     Deadlock {
         /// The whole cycle in the order of the waits, beginning with the refused request. The last
         /// step waits for a frame of the first step's session.
@@ -231,68 +232,70 @@ pub enum Refusal {
     },
     /// The key is in use as another kind of lock.
     Kind {
-        /// Which item.
+        /// The item at fault.
         item: usize,
         /// The kind in use.
         in_use: Kind,
     },
     /// The key is paused, and the request may not wait.
     Paused {
-        /// Which item.
+        /// The item at fault.
         item: usize,
     },
-    /// It would have to wait, and as many requests wait for a key already as it accepts.
+    /// The request would have to wait, and the queue already has as many waiters as the request
+    /// accepts.
     MaxWaiting {
-        /// Which item.
+        /// The item at fault.
         item: usize,
-        /// How many wait.
+        /// The number of waiters.
         waiting: u64,
     },
-    /// More slots at once than the view that counts has.
+    /// The request asks for more slots at once than the applicable view has.
     TooLarge {
-        /// Which item.
+        /// The item at fault.
         item: usize,
-        /// The capacity of the view; 0 of a view without buckets.
+        /// The capacity of the view; 0 for a view without buckets.
         capacity: u64,
     },
-    /// More than half of the nodes would not exclude others: the lock has more than one slot, or is
-    /// to be written.
+    /// A majority of the nodes would not exclude others: the lock has more than one slot, or the
+    /// item is a write.
     RequireTooLarge {
-        /// Which item.
+        /// The item at fault.
         item: usize,
     },
-    /// A key is held or waited for over another list of nodes, and enough nodes of the two lists need
-    /// not have one in common.
+    /// A key is held or waited for over another list of nodes, and enough nodes of the two lists
+    /// need not have a node in common.
     OtherNodes {
-        /// Which item.
+        /// The item at fault.
         item: usize,
-        /// That list.
+        /// The other list.
         theirs: Vec<NodeId>,
     },
-    /// A kind of item that this version does not know how to grant.
+    /// This version cannot grant items of this kind.
     Unsupported {
-        /// Which item.
+        /// The item at fault.
         item: usize,
     },
-    /// The request breaks a rule of its own: no items, a key twice, a count of 0, `per` 0.
+    /// The request itself breaks a rule: it has no items, a key twice, a count of 0 or a `per` of
+    /// 0.
     Invalid {
-        /// Which item, if it is one.
+        /// The item at fault, if a single item is.
         item: usize,
     },
-    /// The tag names another request already, or the handle another lease.
+    /// The tag already names another request, or the handle another lease.
     Duplicate,
-    /// The table grants nothing before its [recovery](super::Recovery) is over. Request it again
+    /// The table grants nothing until its [recovery](super::Recovery) is over. Request it again
     /// then.
     Recovering,
 }
 
-/// A recorded entry cannot have had the recorded outcomes.
+/// The recorded outcomes of an entry are impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the outcomes recorded at revision {revision} do not fit the table: {what}")]
 pub struct Diverged {
-    /// Where in the log.
+    /// The position in the log.
     pub revision: Revision,
-    /// What does not fit.
+    /// The contradiction.
     pub what: String,
 }
 

@@ -5,24 +5,24 @@ use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
-/// A process, beyond the reuse of its number, within one boot and one pid namespace.
+/// A process, identified within one boot and one pid namespace even if its number is reused.
 ///
-/// Two that have an inode are the same if they have the same one, whether or not it was looked up
-/// when they started.
+/// Two processes with inodes are the same if the inodes are equal, whether or not their start times
+/// were looked up.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Its number in the daemon's pid namespace; 0 if it has none there.
     pub pid: u32,
-    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`); 0 if that was not
-    /// looked up.
+    /// The time of its start, in clock ticks since boot (field 22 of `/proc/PID/stat`); 0 if it was
+    /// not looked up.
     pub started: u64,
-    /// The inode of its pidfd, unique within a boot where the kernel has pidfs (6.9), else 0.
+    /// The inode of its pidfd, unique within a boot if the kernel has pidfs (6.9), else 0.
     #[serde(default)]
     pub inode: u64,
 }
 
 impl ProcessId {
-    /// What tells it from others.
+    /// The values that distinguish it from other processes.
     fn telling(&self) -> (u32, u64, u64) {
         (self.pid, self.inode, if self.inode == 0 { self.started } else { 0 })
     }

@@ -12,13 +12,13 @@ pub struct SlotRange(pub u64, pub u64);
 pub struct Slots(pub Vec<SlotRange>);
 
 impl Slots {
-    /// Whether there are none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().map(|range| range.1 - range.0 + 1).sum()
@@ -37,7 +37,7 @@ impl Slots {
         numbers
     }
 
-    /// How many slots some sets have together, each slot counted once.
+    /// The number of slots in the union of some sets.
     pub(in crate::core) fn count_together<'a>(sets: impl Iterator<Item = &'a Self>) -> u64 {
         let mut ranges: Vec<SlotRange> = sets.flat_map(|slots| slots.0.iter().copied()).collect();
         ranges.sort_unstable();

@@ -1,4 +1,5 @@
-//! The whole table as plain data: what a snapshot in the log holds, and what tests compare.
+//! The whole table as plain data: the content of a snapshot in the log, and the form that tests
+//! compare.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,21 +11,22 @@ use super::{
     Token, UnixMillis, View,
 };
 
-/// The whole table as plain data. Two tables are identical iff their snapshots are equal.
+/// The whole table as plain data. Two tables are identical if and only if their snapshots are
+/// equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The revision of the last entry applied.
     pub revision: Revision,
     /// The token that the next grant gets.
     pub next_token: Token,
-    /// Overtakings allowed before a waiter becomes a barrier.
+    /// How often a waiter may be overtaken before it becomes a barrier.
     pub bypass_max: u32,
     /// Stored views, by key.
     pub views: Vec<StoredView>,
     /// Paused keys, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<Key>,
-    /// The hosts that take part, by id.
+    /// The hosts that have joined, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostState>,
     /// Frames, by id.
@@ -39,13 +41,14 @@ pub struct Snapshot {
     /// The last era of the engine that the log names; 0 if it names none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub era: u64,
-    /// The longest time to live of any host so far, in milliseconds.
+    /// The longest TTL of any host so far, in milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub longest_ttl_ms: u64,
-    /// Grants with smaller tokens that were not told yet must not be: history was lost after them.
+    /// The log lost entries after the grants with smaller tokens: clients that have not yet learned
+    /// of such a grant must not.
     #[serde(default, skip_serializing_if = "is_no_token")]
     pub untold_below: Token,
-    /// The recovery that is under way.
+    /// The recovery in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
 }
@@ -57,7 +60,7 @@ fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
 /// A stored view: it applies to every request for slots of its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredView {
-    /// Of which key.
+    /// The key.
     pub key: Key,
     /// The view.
     pub view: View,
@@ -68,7 +71,7 @@ pub struct StoredView {
 pub struct FrameState {
     /// Its id.
     pub id: FrameId,
-    /// Which host's daemon watches the owner.
+    /// The host whose daemon watches the owner.
     pub host: HostId,
     /// The owner.
     pub owner: Owner,
@@ -76,10 +79,10 @@ pub struct FrameState {
     pub parent: Option<FrameId>,
     /// The user.
     pub uid: u32,
-    /// Whether the owner's process has ended. What is left is kept for its descendants.
+    /// Whether the owner's process has ended. Its remaining holds are kept for its descendants.
     #[serde(default)]
     pub ended: bool,
-    /// Of a lease: how long it lives, and how often it was renewed.
+    /// For a lease: its TTL and its renewals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseState>,
 }
@@ -91,45 +94,45 @@ pub struct HoldState {
     pub token: Token,
     /// The request that it was granted to.
     pub request: RequestId,
-    /// The request itself: it describes the holder, and is queued again if the grant is taken back
-    /// before the client was told.
+    /// The request itself. It describes the holder, and is queued again if the grant is taken back
+    /// before it reaches the client.
     pub asked: Arc<Request>,
-    /// The frame that has it.
+    /// The frame that has the hold.
     pub frame: FrameId,
     /// When it was granted.
     pub since: UnixMillis,
     /// When it was requested.
     pub asked_at: UnixMillis,
-    /// Whether the client has not confirmed the grant yet.
+    /// Whether the client has not yet confirmed the grant.
     pub provisional: bool,
     /// Whether the owner's process has ended and only its descendants keep the hold.
     pub orphaned: bool,
-    /// How many later requests were granted before it: the request keeps the count if the grant is
+    /// How many later requests were granted before it. The request keeps this count if the grant is
     /// taken back.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub passed: u32,
-    /// What is held, in the order of the request; items given back are missing.
+    /// The items held, in the order of the request, without released ones.
     pub items: Vec<HeldItem>,
 }
 
-/// What is held of one key.
+/// One key of a hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldItem {
-    /// Of which key.
+    /// The key.
     pub key: Key,
     /// The mode.
     pub mode: Mode,
-    /// The slots; none of a read or write item.
+    /// The slots; none for a read or write item.
     #[serde(default, skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
     /// Whether the slots belong to another hold (re-entrancy).
     pub shared: bool,
-    /// The view under which they were granted; none of a read or write item. A hold that inherits
-    /// slots that it shared inherits their view.
+    /// The view under which the slots were granted; `None` for a read or write item. A hold that
+    /// inherits slots that it shared also inherits their view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view: Option<View>,
-    /// The view that the holder stated, which later requests without one follow. None of a holder
-    /// that stated none, and of a hold that shares the slots of another.
+    /// The view that the holder stated, which later requests without one follow. `None` if the
+    /// holder stated none, or shares the slots of another hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stated: Option<View>,
 }
@@ -149,11 +152,11 @@ pub struct WaiterState {
     pub status: WaiterStatus,
     /// Whether it precedes all others.
     pub barrier: bool,
-    /// How many later requests were granted before it though it competes with them.
+    /// How many later, competing requests were granted before it.
     #[serde(default)]
     pub passed: u32,
-    /// Whether it came while one of its keys was paused. Whether it can ever fit is decided when
-    /// none of its keys is paused any more.
+    /// Whether it arrived while one of its keys was paused. Whether it can ever fit is decided once
+    /// none of its keys is paused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub size_unchecked: bool,
 }
@@ -178,11 +181,11 @@ fn is_no_token(token: &Token) -> bool {
 /// A host that has joined and is not gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostState {
-    /// Which incarnation of it.
+    /// The number of its incarnation.
     pub id: HostId,
-    /// The name that people know it by.
+    /// The name that its users know it by.
     pub label: String,
-    /// A description of it, for people.
+    /// A description of it, for display.
     pub identity: String,
     /// When it joined.
     pub since: UnixMillis,
@@ -191,16 +194,16 @@ pub struct HostState {
 /// A recovery in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
-    /// When it began, by the clock of the host that said so. Shown, never decided upon.
+    /// When it began, by the clock of the host that reported it. Shown, but no decision depends on
+    /// it.
     pub since: UnixMillis,
-    /// The hosts that have neither said which tokens they were told nor ended.
+    /// The hosts that have neither reported the tokens that they received nor ended.
     pub unheard: BTreeSet<HostId>,
-    /// The entry since which the longest TTL has to pass. `None`: no entry is missing, or it has
-    /// passed.
+    /// The entry since which the longest TTL has to pass. `None` if no entry is missing, or if that
+    /// time has passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_from: Option<Revision>,
-    /// The token that the next grant would have got when it began: the log gave out smaller ones
-    /// only.
+    /// The next token at the start of the recovery: the log has issued only smaller ones.
     pub next_token: Token,
 }
 

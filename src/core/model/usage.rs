@@ -2,23 +2,23 @@
 
 use super::{Item, Key};
 
-/// What the requests of a user take up together, held or waiting.
+/// The held and waiting requests of one user, in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// How many leases are held.
+    /// The number of held leases.
     pub leases: usize,
-    /// How much room the keys take: see [`key_room`].
+    /// The room that the keys take; see [`key_room`].
     pub key_bytes: usize,
 }
 
-/// How much room a key takes in a request: its length, and a flat amount for what is stored with
+/// The room that a key takes in a request: its length, plus a flat amount for the data stored with
 /// it.
 #[must_use]
 pub fn key_room(key: &Key) -> usize {
     key.as_str().len() + 64
 }
 
-/// How much room the keys of these items take.
+/// The room that the keys of these items take.
 #[must_use]
 pub fn room_of(items: &[Item]) -> usize {
     items.iter().map(|item| key_room(&item.key)).sum()

@@ -4,27 +4,28 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The capacity of a counted lock: as a caller sees it, which is part of its request, or as an
-/// operator stored it for everybody.
+/// The capacity of a counted lock: as a caller states it in a request, or as an operator stored it
+/// for everyone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum View {
-    /// `per` slots for each of `buckets` backends. Each request counts.
+    /// `per` slots for each of `buckets` backends. Every request takes slots, even from a process
+    /// that already holds the lock.
     Buckets {
         /// Slots per bucket, at least 1.
         per: u64,
-        /// How many buckets; 0 admits none.
+        /// The number of buckets; 0 admits no request.
         buckets: u64,
     },
-    /// A number of slots of a lock that is re-entrant for its owner.
+    /// The slots of a lock that is re-entrant for its owner.
     Slots {
-        /// How many slots, at least 1.
+        /// The number of slots, at least 1.
         slots: u64,
     },
 }
 
-/// The two kinds of counted locks, which differ in re-entrancy only. A key has one kind while it is
-/// in use, or has a stored view.
+/// The two kinds of counted lock, which differ only in re-entrancy. A key has one kind while it is
+/// in use or has a stored view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -36,10 +37,10 @@ pub enum Kind {
 }
 
 impl View {
-    /// What a request without a view gets where nothing else says how large the lock is.
+    /// The view of a request without one, where nothing else defines the size of the lock.
     pub const ONE: Self = Self::Slots { slots: 1 };
 
-    /// How many slots there are at once; saturates at `u64::MAX`.
+    /// The number of slots at once; saturates at `u64::MAX`.
     #[must_use]
     pub fn capacity(self) -> u64 {
         match self {
@@ -57,7 +58,7 @@ impl View {
         }
     }
 
-    /// The bucket in which a slot lies; the slots kind has none.
+    /// The bucket that contains a slot; `None` for the slots kind.
     #[must_use]
     pub fn bucket(self, slot: u64) -> Option<u64> {
         match self {
@@ -67,7 +68,7 @@ impl View {
     }
 }
 
-/// As it stands in status and messages: `3x2` or `4`.
+/// As status and messages show it: `3x2` or `4`.
 impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,4 @@
-//! Frames: they open with the first request of an owner, and are dropped when nothing is left of
-//! them.
+//! Frames: they open with the first request of an owner, and are dropped when they are empty.
 
 use std::sync::Arc;
 
@@ -8,8 +7,8 @@ use crate::core::model::InvalidOutcome;
 use crate::core::{FrameId, FrameState, LeaseState, Owner, Request, Table};
 
 impl Table {
-    /// The parent of the frame that a request would open: the frame that it names, if that has not
-    /// ended. Over an engine it may end between the proposal and its place in the log.
+    /// The parent of the frame that a request would open: the frame that it names, unless that has
+    /// ended. Over an engine, the frame may end between the proposal and its place in the log.
     pub(in crate::core) fn live_parent(&self, asked: &Request) -> Option<FrameId> {
         let lives =
             |live_parent: &FrameId| self.frames.get(live_parent).is_some_and(|it| !it.state.ended);
@@ -22,8 +21,8 @@ impl Table {
     }
 
     /// The lineage of a frame: itself and the frames that enclose it. Their holds never conflict
-    /// with its requests. `parent` is used for a frame that is not open yet. A jobserver has none:
-    /// no two of its tokens may share a slot.
+    /// with its requests. `parent` is used for a frame that is not open yet. A jobserver has no
+    /// lineage, because no two of its job tokens may share a slot.
     pub(in crate::core) fn lineage(&self, frame: FrameId, parent: Option<FrameId>) -> Vec<FrameId> {
         if let Some(open) = self.frames.get(&frame) {
             if matches!(open.state.owner, Owner::Jobserver(_)) {
@@ -109,8 +108,7 @@ impl Table {
     }
 }
 
-/// Sets the parent that the table found. Usually it is the one that the request names, and the
-/// request stays shared.
+/// Sets the parent that the table found. Usually the request already names it, and stays shared.
 pub(in crate::core) fn with_parent(
     mut asked: Arc<Request>,
     parent_of: Option<FrameId>,

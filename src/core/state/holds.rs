@@ -1,4 +1,4 @@
-//! Holds: grants add them, releases take items from them.
+//! Holds: grants add them, releases remove items from them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, btree_map};
@@ -49,8 +49,8 @@ impl Table {
                 stated: item.ask.stated().filter(|_| !given.shared),
             })
             .collect();
-        // Where no other node gives larger tokens, the token with which a request over nodes is
-        // confirmed is the next one. It is left free.
+        // A request over nodes is confirmed with the next token, unless another node gives a larger
+        // one. So that token stays free.
         let given_out = if asked.over_nodes.is_some() { 2 } else { 1 };
         self.next_token = Token(granted.token.0 + given_out);
         self.take_slots(granted.token, &items, |lock, at| {
@@ -74,8 +74,8 @@ impl Table {
         Ok(())
     }
 
-    /// Takes the slots of a hold. `note_use` counts the use of an item's lock if the caller has not
-    /// done so.
+    /// Takes the slots of a hold. `note_use` counts the use of each item's lock, unless the caller
+    /// has done so.
     pub(in crate::core) fn take_slots(
         &mut self,
         token: Token,

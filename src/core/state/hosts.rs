@@ -1,7 +1,7 @@
 //! Hosts: each host's daemon watches over the owners on it, and all hosts share one table.
 //!
-//! Invariant: the table never decides that a host is gone. An entry says so, and it frees
-//! everything that the host's processes had, at the same place of the log on every replica.
+//! Invariant: the table never decides that a host is gone. An entry declares it, and frees
+//! everything that the host's processes had, at the same place in the log on every host.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::core::model::InvalidOutcome;
 use crate::core::{Change, Entry, FrameId, HostId, HostState, Owner, Table, WaiterStatus};
 
 impl Table {
-    /// The hosts that have joined and are not gone, by id. None if the log is a local journal.
+    /// The hosts that have joined and are not gone, by id. Empty if the log is a local journal.
     pub fn hosts(&self) -> impl Iterator<Item = &HostState> {
         self.hosts.values()
     }
@@ -25,7 +25,7 @@ impl Table {
         self.frames.values().filter(move |f| f.state.host == host).map(|frame| frame.state.id)
     }
 
-    /// Applies what entries about hosts change without a decision.
+    /// Applies the changes of host entries that need no decision.
     pub(in crate::core) fn mark_hosts(&mut self, entry: &Entry) {
         match &entry.change {
             Change::HostJoin { host, label, identity } => {
@@ -53,7 +53,7 @@ impl Table {
         }
     }
 
-    /// A host that already has frames adopts nothing: one owner could then have two frames.
+    /// A host that already has frames adopts none: one owner could then have two frames.
     fn can_adopt(&self, old: HostId, new: HostId) -> bool {
         old != new && self.frames_of_host(new).next().is_none()
     }

@@ -1,7 +1,7 @@
 //! Leases: frames that live by renewal, for owners that are not processes of a host.
 //!
-//! Invariant: the table never decides that a lease is over. An entry says so, and an entry that a
-//! renewal preceded changes nothing.
+//! Invariant: the table never decides that a lease has expired. An entry declares it, and changes
+//! nothing if a renewal preceded it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::core::{
 };
 
 impl Table {
-    /// The frame of a lease that holds or waits, whichever host looks after it.
+    /// The frame of a lease that holds or waits, whichever host watches over it.
     #[must_use]
     pub fn lease(&self, lease: LeaseId) -> Option<FrameId> {
         self.frame_of(HostId::default(), &Owner::Lease(lease))
@@ -56,7 +56,7 @@ impl Table {
         Ok(())
     }
 
-    /// Makes the hold of a request over nodes firm, and gives it its token.
+    /// Makes the hold of a request over nodes firm, and sets its token.
     pub(in crate::core) fn confirmed_at(
         &mut self,
         entry: &Entry,
@@ -78,7 +78,7 @@ impl Table {
         Ok(())
     }
 
-    /// Gives a hold another token, wherever the table names it by its token.
+    /// Changes the token of a hold wherever the table uses it.
     fn change_token(&mut self, was: Token, token: Token) -> Result<(), InvalidOutcome> {
         if self.holds.contains_key(&token) {
             return Err(format!("token {token} is that of another hold").into());
@@ -108,7 +108,7 @@ impl Table {
         Arc::make_mut(asked).note = (!note.is_empty()).then(|| note.into());
     }
 
-    /// Remembers how a lease ends that is about to release what it holds.
+    /// Remembers how a lease ends, just before it releases its hold.
     pub(in crate::core) fn remember_lease(&mut self, entry: &Entry, token: Token) {
         let Some(hold) = self.holds.get(&token) else { return };
         let Owner::Lease(lease) = hold.asked.owner else { return };

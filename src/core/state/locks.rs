@@ -1,5 +1,5 @@
-//! Counted locks: their uses, the views that count, the slots that a request can share, and what can
-//! never be granted while nobody resizes or resumes a key.
+//! Counted locks: their uses, the views that apply, the slots that a request can share, and the
+//! requests that can never be granted unless someone resizes or resumes a key.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use crate::core::index::lock::Lock;
 use crate::core::{Ask, FrameId, HeldItem, Key, Kind, Mode, Request, Table, Token, View};
 
-/// Why a request can never be granted while nobody resizes or resumes a key.
+/// Why a request can never be granted unless someone resizes or resumes a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::core) enum Misfit {
     /// A key is paused.
     Paused { item: usize },
-    /// It wants more slots at once than the view that counts has.
+    /// The request wants more slots at once than the applicable view has.
     TooLarge { item: usize, capacity: u64 },
 }
 
 impl Misfit {
-    /// Which one is reported if several apply: the smallest.
+    /// If several causes apply, the smallest is reported.
     fn order(self) -> (u8, usize) {
         match self {
             Self::Paused { item } => (0, item),
@@ -41,8 +41,8 @@ impl Table {
         }
     }
 
-    /// A request as the table stores it: each counted item without a view is given the one that
-    /// such items of its key follow now. It keeps that view.
+    /// A request as the table stores it: each counted item without a view gets the one that such
+    /// items of its key follow now. It keeps that view.
     pub(in crate::core) fn sized<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
         let mut sized = Cow::Borrowed(asked);
         for (at, item) in asked.items.iter().enumerate() {
@@ -64,8 +64,8 @@ impl Table {
         }
     }
 
-    /// The view of a request that states none, where none is stored: the view stated by the latest
-    /// hold that stated one, else one slot. Linear in the number of later holds that stated none.
+    /// The view of a request that states none, where none is stored: the view of the latest hold
+    /// that stated one, else one slot. Linear in the number of later holds that stated none.
     pub(in crate::core) fn followed(&self, key: &Key) -> View {
         if let Some((_, latest)) = self.stated_by_holds(key).next() {
             return latest;
@@ -116,8 +116,8 @@ impl Table {
         items.filter(|item| item.mode == Mode::Counted)
     }
 
-    /// Why a request can never be granted while nobody resizes or resumes a key. What can share
-    /// slots fits always.
+    /// Why a request can never be granted unless someone resizes or resumes a key. An item that can
+    /// share slots always fits.
     pub(in crate::core) fn misfit(&self, asked: &Request, lineage: &[FrameId]) -> Option<Misfit> {
         let misfits = asked.items.iter().enumerate().filter_map(|(item, wanted)| {
             let (count, own) = wanted.ask.counted()?;

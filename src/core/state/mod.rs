@@ -1,7 +1,7 @@
 //! The state of the table, and how one outcome changes it.
 //!
-//! Invariant: nothing here decides. The table carries out what an entry or a recorded outcome says,
-//! and keeps its indexes equal to its frames, holds and waiters.
+//! Invariant: nothing here decides. The table carries out an entry or a recorded outcome, and keeps
+//! its indexes consistent with its frames, holds and waiters.
 
 mod frames;
 mod holds;

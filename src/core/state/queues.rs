@@ -1,4 +1,4 @@
-//! The queues of the keys: where each waiter stands in them, and which settings of a key move it.
+//! The queues of the keys: the place of each waiter, and the settings of a key that move it.
 
 use std::collections::BTreeSet;
 
@@ -20,15 +20,15 @@ impl Table {
         }
     }
 
-    /// Whether a waiter is inactive, so that it is in no queue: its process is stopped, or it is
-    /// parked, because a key is paused or the view that counts is too small for it.
+    /// Whether a waiter is inactive, and so in no queue: its process is stopped, or it is parked
+    /// because a key is paused or the applicable view is too small for it.
     pub(in crate::core) fn is_inactive(&self, waiter: &WaiterState) -> bool {
         let first = waiter.request.items.first();
         let node = first.and_then(|item| self.tree.node(&item.key));
         node.is_some_and(|node| node.inactive.contains(&waiter.id))
     }
 
-    /// Adds a waiter to the queues of its keys, as its status and rank demand.
+    /// Adds a waiter to the queues of its keys, according to its status and rank.
     pub(in crate::core) fn enqueue(&mut self, request: RequestId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
         let (rank, inactive) = (self.rank(waiter), self.must_rest(waiter));
@@ -81,7 +81,7 @@ impl Table {
         })
     }
 
-    /// The requests that wait for a key, in the order of service.
+    /// The requests that wait for a key, in queue order.
     #[must_use]
     pub fn served(&self, key: &Key) -> Vec<RequestId> {
         let inactive = self.tree.node(key).into_iter().flat_map(|node| &node.inactive);
@@ -94,7 +94,7 @@ impl Table {
         all.into_iter().map(|rank| rank.request).collect()
     }
 
-    /// Whether a waiter belongs into no queue: its process is stopped, or it is parked.
+    /// Whether a waiter belongs in no queue: its process is stopped, or it is parked.
     pub(in crate::core) fn must_rest(&self, waiter: &WaiterState) -> bool {
         waiter.status == WaiterStatus::Suspended
             || self.misfit(&waiter.request, &self.lineage(waiter.frame, None)).is_some()
@@ -125,8 +125,8 @@ impl Table {
         Ok(())
     }
 
-    /// Changes what is stored of a lock. Its waiters are queued again: they may have another
-    /// capacity now, and may be parked or not parked any more.
+    /// Changes a stored setting of a lock. Its waiters are queued again, because their capacity may
+    /// change, and they may become parked or active.
     fn change_setting(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
         let waiters = self.served(key);
         for id in &waiters {
@@ -138,8 +138,8 @@ impl Table {
         }
     }
 
-    /// Queues the waiters of a frame's session again that are parked now, or not any more, because
-    /// the session can share other slots of some keys than before.
+    /// Queues the waiters of a frame's session again that become parked or active, because the
+    /// session can now share different slots of some keys.
     pub(in crate::core) fn requeue_session<'k>(
         &mut self,
         frame: FrameId,
@@ -171,7 +171,7 @@ impl Table {
         })
     }
 
-    /// The active waiters among some, in the order of service.
+    /// The active waiters among these, in queue order.
     pub(in crate::core) fn in_order(&self, requests: BTreeSet<RequestId>) -> Vec<RequestId> {
         let waiters = requests.into_iter().filter_map(|request| self.waiters.get(&request));
         let mut active: Vec<(Rank, RequestId)> = waiters

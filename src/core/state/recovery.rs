@@ -1,17 +1,8 @@
 //! Recovery of a table whose log may have lost entries. Nothing is granted until the table knows
 //! what the lost entries may have granted.
 //!
-//! An engine that was restored from a backup, or whose standby was promoted too early, has a log
-//! without its last entries. A lock that a lost entry granted looks free, and its token would be
-//! given out again. So from the entry that reports this on, nothing is granted until
-//!
-//! - each host that the table knows has said which tokens it was told ([`Change::Present`]), or has
-//!   ended; and
-//! - if entries may be missing, the longest TTL has passed: by then a host that the table does not
-//!   know has stopped its commands.
-//!
-//! Invariant: a recovery depends only on entries, so it begins and ends at the same place of the
-//! log on every replica.
+//! Invariant: a recovery depends only on entries, so it begins and ends at the same place in the
+//! log on every host.
 
 use std::collections::BTreeSet;
 
@@ -19,6 +10,15 @@ use crate::core::{Change, Entry, HostId, Recovery, Revision, Table, Token, UnixM
 
 impl Table {
     /// The recovery in progress, if there is one. Nothing is granted while it lasts.
+    ///
+    /// An engine that was restored from a backup, or whose standby was promoted too early, has a
+    /// log without its last entries. A lock that a lost entry granted looks free, and its token
+    /// would be issued again. So from the entry that reports this on, nothing is granted until
+    ///
+    /// - each host that the table knows has reported the tokens that it received
+    ///   ([`Change::Present`]), or has ended; and
+    /// - if entries may be missing, the longest TTL has passed: by then, a host that the table does
+    ///   not know has stopped its commands.
     #[must_use]
     pub fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
@@ -30,13 +30,13 @@ impl Table {
         self.era
     }
 
-    /// The longest time to live of any host so far, in milliseconds.
+    /// The longest TTL of any host so far, in milliseconds.
     #[must_use]
     pub fn longest_ttl_ms(&self) -> u64 {
         self.longest_ttl_ms
     }
 
-    /// Whether a client may still be told of a grant with this token. If not, a lost entry may have
+    /// Whether a client may still learn of a grant with this token. If not, a lost entry may have
     /// granted the lock to another client: take the grant back ([`Change::Suspend`]) and request it
     /// again.
     #[must_use]
@@ -44,7 +44,7 @@ impl Table {
         self.recovery.is_none() && token >= self.untold_below
     }
 
-    /// Applies what entries about lost history change without a decision.
+    /// Applies the changes of recovery entries that need no decision.
     pub(in crate::core) fn mark_recovery(&mut self, entry: &Entry) {
         match &entry.change {
             Change::Era { number, may_lack, floor } if *number > self.era => {
@@ -94,7 +94,7 @@ impl Table {
         if ttl_from.is_some() {
             self.untold_below = next_token;
         }
-        // The latest entry counts: more entries may have been lost meanwhile.
+        // The latest entry counts: more entries may have been lost in the meantime.
         recovery.ttl_from = ttl_from.or(recovery.ttl_from);
     }
 

@@ -1,4 +1,4 @@
-//! The table as plain data, and back.
+//! Conversion between the table and plain data.
 
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
@@ -34,7 +34,7 @@ impl Table {
     /// The table that a snapshot describes.
     ///
     /// # Errors
-    /// The snapshot contradicts itself: a slot twice, a frame that is missing.
+    /// The snapshot contradicts itself: it has a slot twice, or lacks a frame.
     pub fn restore(snapshot: &Snapshot) -> Result<Self, Diverged> {
         let revision = snapshot.revision;
         let mut table = Self {

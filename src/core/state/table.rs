@@ -38,9 +38,10 @@ pub struct Table {
     pub(in crate::core) past_leases: VecDeque<PastLease>,
     /// The last era of the engine that the log names; 0 if it names none.
     pub(in crate::core) era: u64,
-    /// The longest time to live of any host so far.
+    /// The longest TTL of any host so far.
     pub(in crate::core) longest_ttl_ms: u64,
-    /// Grants with smaller tokens must not be told any more: the log lost entries after them.
+    /// The log lost entries after the grants with smaller tokens: clients must no longer learn of
+    /// these.
     pub(in crate::core) untold_below: Token,
     /// The recovery in progress. Nothing is granted until it is over.
     pub(in crate::core) recovery: Option<Recovery>,
@@ -58,16 +59,16 @@ pub(in crate::core) struct Frame {
     pub(in crate::core) waiters: BTreeSet<RequestId>,
 }
 
-/// What a frame holds of one key.
+/// The part of one key that a frame holds.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Share {
     /// The holds with an item of the key.
     pub(in crate::core) tokens: BTreeSet<Token>,
-    /// How many slots they have, without slots shared with another hold.
+    /// The number of slots in them, without slots shared with another hold.
     pub(in crate::core) slots: u64,
-    /// How many of their items of the key are reads or counted.
+    /// The number of their items of the key that are reads or counted.
     pub(in crate::core) reads: usize,
-    /// How many of their items of the key are writes.
+    /// The number of their items of the key that are writes.
     pub(in crate::core) writes: usize,
 }
 
@@ -127,7 +128,7 @@ impl Table {
         self.bypass_max
     }
 
-    /// The waiting or holding request of this tag.
+    /// The waiting or holding request with this tag.
     #[must_use]
     pub fn tagged(&self, tag: Tag) -> Option<RequestId> {
         self.tags.get(&tag).copied()
@@ -139,7 +140,7 @@ impl Table {
         self.waiters.get(&request).map(Box::as_ref)
     }
 
-    /// The hold that a request was granted.
+    /// The hold that was granted to a request.
     #[must_use]
     pub fn hold_of(&self, request: RequestId) -> Option<&HoldState> {
         self.hold(*self.granted.get(&request)?)
@@ -151,7 +152,7 @@ impl Table {
         self.holds.get(&token).map(Arc::as_ref)
     }
 
-    /// A hold, to be known when it has ended.
+    /// A hold, shared so that the caller can still use it after it has ended.
     #[must_use]
     pub fn hold_to_keep(&self, token: Token) -> Option<Arc<HoldState>> {
         self.holds.get(&token).cloned()
@@ -175,7 +176,7 @@ impl Table {
         self.frames.get(&frame).map(|frame| &frame.state)
     }
 
-    /// The outermost frame around a frame: its session.
+    /// The outermost frame around a frame, which identifies its session.
     #[must_use]
     pub fn session(&self, frame: FrameId) -> FrameId {
         self.frames.get(&frame).map_or(frame, |frame| frame.root)
@@ -226,24 +227,24 @@ impl Table {
         self.holds.len()
     }
 
-    /// What a user has.
+    /// The usage of a user.
     #[must_use]
     pub fn usage(&self, uid: u32) -> Usage {
         self.usage.get(&uid).copied().unwrap_or_default()
     }
 
-    /// The usage of a user. A user with nothing left keeps an entry: most users come again.
+    /// The usage of a user. A user without requests keeps an entry, because most users return.
     pub(in crate::core) fn usage_mut(&mut self, uid: u32) -> &mut Usage {
         self.usage.entry(uid).or_default()
     }
 
-    /// The frame and those that enclose it, from the inside out.
+    /// The frame and those that enclose it, innermost first.
     pub(in crate::core) fn enclosing(&self, frame: FrameId) -> impl Iterator<Item = &Frame> {
         let get = |frame| self.frames.get(&frame).map(Box::as_ref);
         std::iter::successors(get(frame), move |frame| get(frame.state.parent?))
     }
 
-    /// Keeps the books of sessions after something of `frame` began or ended.
+    /// Updates the session after a hold or request of `frame` began or ended.
     pub(in crate::core) fn count_in_session(
         &mut self,
         frame: FrameId,
@@ -263,7 +264,7 @@ impl Table {
 }
 
 impl Share {
-    /// How many items it has of a mode; counted ones read.
+    /// The number of its items in a mode; counted items count as reads.
     pub(in crate::core) fn items_of(&mut self, mode: Mode) -> &mut usize {
         if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
     }

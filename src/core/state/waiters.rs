@@ -43,7 +43,7 @@ impl Table {
         }
     }
 
-    /// Adds a waiter whose frame exists and whose locks count it.
+    /// Adds a waiter whose frame exists and is already counted by its locks.
     pub(in crate::core) fn add_waiter(
         &mut self,
         waiter: WaiterState,
@@ -93,7 +93,7 @@ impl Table {
         Ok(())
     }
 
-    /// Counts a grant that passed some waiters.
+    /// Counts a grant that overtook some waiters.
     pub(in crate::core) fn count_pass(&mut self, passed: BTreeSet<RequestId>) {
         for id in passed {
             let Some(waiter) = self.waiters.get_mut(&id) else { continue };

@@ -1,4 +1,4 @@
-//! Who leads by holding a key.
+//! The leader of a key.
 
 use crate::core::tests::world::{World, by, key};
 use crate::core::{Change, Leadership, View};

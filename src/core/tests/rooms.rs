@@ -1,9 +1,9 @@
-//! The rooms of the core: each uses only those that stand before it.
+//! Checks the modules of the core: each uses only those listed before it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms, in order, with what each may import of the others.
+/// The modules in order, with the names that each may import from others.
 const ROOMS: [(&str, &[&str]); 6] = [
     ("model", &[]),
     ("index", &["model"]),
@@ -13,7 +13,7 @@ const ROOMS: [(&str, &[&str]); 6] = [
     ("transition", &["model", "index", "state", "admission", "deadlock"]),
 ];
 
-/// The files of a room, also those in its folders.
+/// The files of a module, including those in its subfolders.
 fn files(room: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(room).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()

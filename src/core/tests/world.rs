@@ -1,22 +1,22 @@
-//! A table, and short words for what happens to it. After every entry the table is compared with
-//! plain, slow reasoning over its snapshot ([`crate::core::tests::brute`]), and its outcomes are
-//! replayed.
+//! A table with short functions for everything that happens to it. After every entry, the table is
+//! compared with a slow, simple evaluation of its snapshot ([`crate::core::tests::brute`]), and its
+//! outcomes are replayed.
 
 use std::sync::Arc;
 
 use crate::core::tests::brute;
 use crate::core::*;
 
-/// A table with a checking eye on it.
+/// A table that is checked after every entry.
 pub(in crate::core::tests) struct World {
     pub(in crate::core::tests) table: Table,
     pub(in crate::core::tests) log: Vec<(Entry, Vec<Outcome>)>,
     tags: u128,
-    /// On which host things happen.
+    /// The host on which things happen.
     pub(in crate::core::tests) host: HostId,
 }
 
-/// A request in the making.
+/// A request under construction.
 #[derive(Clone, Debug)]
 pub(in crate::core::tests) struct Wish {
     pub(in crate::core::tests) host: HostId,
@@ -28,7 +28,7 @@ pub(in crate::core::tests) struct Wish {
     pub(in crate::core::tests) parent: Option<FrameId>,
     pub(in crate::core::tests) provisional: bool,
     pub(in crate::core::tests) children: bool,
-    /// Of a lease, whose name is the number `pid`.
+    /// For a lease, whose name is the number `pid`.
     pub(in crate::core::tests) ttl_ms: Option<u64>,
     pub(in crate::core::tests) over_nodes: Option<OverNodes>,
 }
@@ -41,12 +41,12 @@ pub(in crate::core::tests) fn owner(pid: u32) -> Owner {
     Owner::Process(ProcessId { pid, started: 1, inode: 0 })
 }
 
-/// A lease of this name wants something and waits for it.
+/// A request of the lease with this name, which may wait.
 pub(in crate::core::tests) fn lease(name: u32) -> Wish {
     Wish { ttl_ms: Some(60_000), ..by(name) }
 }
 
-/// Process `pid` wants something and waits for it.
+/// A request of process `pid`, which may wait.
 pub(in crate::core::tests) fn by(pid: u32) -> Wish {
     let wait = Wait::Yes { until: None };
     let (items, parent) = (Vec::new(), None);
@@ -65,7 +65,7 @@ pub(in crate::core::tests) fn by(pid: u32) -> Wish {
     }
 }
 
-/// Lease `name`, provisional, is one part of a request that has to be granted by all of some nodes.
+/// A provisional request of lease `name`: one part of a request that all of these nodes must grant.
 pub(in crate::core::tests) fn part(name: u32, nodes: &[u128]) -> Wish {
     let nodes = nodes.iter().map(|node| NodeId(*node)).collect();
     let over = OverNodes { run: RunId(name.into()), nodes, require: Require::All, spare: false };
@@ -73,7 +73,7 @@ pub(in crate::core::tests) fn part(name: u32, nodes: &[u128]) -> Wish {
 }
 
 impl Wish {
-    /// The daemon of this host asks.
+    /// Makes the request through the daemon of this host.
     pub(in crate::core::tests) fn on(mut self, host: HostId) -> Self {
         self.host = host;
         self
@@ -89,7 +89,7 @@ impl Wish {
         self
     }
 
-    /// One slot of a canal view.
+    /// One slot of a lock with buckets.
     pub(in crate::core::tests) fn canal(self, name: &str, per: u64, buckets: u64) -> Self {
         self.item(name, 1, Some(View::Buckets { per, buckets }))
     }
@@ -129,13 +129,13 @@ impl Wish {
         self
     }
 
-    /// More than half of the nodes are enough, or one of them.
+    /// Sets how many nodes must grant it: a majority, or one of them.
     pub(in crate::core::tests) fn require(mut self, require: Require) -> Self {
         self.over_nodes.as_mut().expect("it is over nodes").require = require;
         self
     }
 
-    /// Enough other nodes have granted it.
+    /// Marks the part as a spare: enough other nodes have granted it.
     pub(in crate::core::tests) fn spare(mut self) -> Self {
         self.over_nodes.as_mut().expect("it is over nodes").spare = true;
         self.now()
@@ -180,7 +180,7 @@ impl Wish {
     }
 }
 
-/// Applies without brute force, for worlds too large for it.
+/// Applies a change without brute force, for worlds that are too large for it.
 pub(in crate::core::tests) fn apply_unchecked(table: &mut Table, change: Change) -> Vec<Outcome> {
     let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
     let mut outcomes = Vec::new();
@@ -209,7 +209,7 @@ impl World {
         outcomes
     }
 
-    /// Asks, and returns the request with everything that was decided.
+    /// Makes a request, and returns it with all outcomes.
     pub(in crate::core::tests) fn ask(&mut self, wish: Wish) -> (RequestId, Vec<Outcome>) {
         self.tags += 1;
         let wish = if self.host == HostId(0) { wish } else { wish.on(self.host) };
@@ -217,20 +217,20 @@ impl World {
         (RequestId(self.table.revision().0), outcomes)
     }
 
-    /// Asks for something that must be granted at once.
+    /// Makes a request that must be granted immediately.
     pub(in crate::core::tests) fn take(&mut self, wish: Wish) -> Granted {
         let (request, outcomes) = self.ask(wish);
         granted(&outcomes, request).unwrap_or_else(|| panic!("not granted: {outcomes:?}"))
     }
 
-    /// Asks for something that must wait.
+    /// Makes a request that must wait.
     pub(in crate::core::tests) fn wait(&mut self, wish: Wish) -> RequestId {
         let (request, outcomes) = self.ask(wish);
         assert!(self.table.waiter(request).is_some(), "does not wait: {outcomes:?}");
         request
     }
 
-    /// Asks for something that must be refused.
+    /// Makes a request that must be refused.
     pub(in crate::core::tests) fn refused(&mut self, wish: Wish) -> Refusal {
         let (request, outcomes) = self.ask(wish);
         let why = outcomes.iter().find_map(|outcome| match outcome {
@@ -309,7 +309,7 @@ pub(in crate::core::tests) fn victims(world: &World) -> Vec<RequestId> {
     outcomes.filter_map(victim).collect()
 }
 
-/// A failed test shows the history that led to it.
+/// Shows the history of a failed test.
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {

@@ -1,4 +1,4 @@
-//! Applying an entry: dispatches each kind of change.
+//! Applies an entry: dispatches each kind of change.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ use crate::core::{
 impl Table {
     /// Applies the next entry and appends the outcomes to `outcomes`.
     ///
-    /// # Panics If `revision` is not the next one: the log has a gap.
+    /// # Panics
+    /// If `revision` is not the next one: the log has a gap.
     pub fn apply(&mut self, revision: Revision, entry: &Entry, outcomes: &mut Vec<Outcome>) {
         assert_eq!(revision.0, self.revision.0 + 1, "the log has a gap");
         self.revision = revision;
@@ -131,14 +132,14 @@ impl Table {
 
     fn suspend(&mut self, transition: &mut Transition<'_>, request: RequestId) {
         if let Some(hold) = self.hold_of(request) {
-            // Items of a grant can be released, and a part can be confirmed, only after the client
-            // was told of it.
+            // A client releases items of a grant, or confirms a part, only after it has received
+            // the grant.
             let confirmed = hold.asked.provisional && !hold.provisional;
             if hold.items.len() == hold.asked.items.len() && !hold.orphaned && !confirmed {
                 let token = hold.token;
                 if hold.is_unconfirmed_spare() {
-                    // A spare does not wait: what it waits for could be granted and be taken back
-                    // for another waiter in one entry.
+                    // A spare does not wait: one entry could otherwise grant it and take it back
+                    // for another waiter.
                     return self.release_whole(transition, token);
                 }
                 self.commit(transition, Outcome::Requeued { request, token });
@@ -177,10 +178,10 @@ impl Table {
         waiters.filter(|id| self.waiters.get(id).is_some_and(|waiter| waiter.size_unchecked))
     }
 
-    /// Commits a change of what is stored of a lock. All its waiters are examined again.
+    /// Commits a change of a stored setting of a lock, and examines all its waiters again.
     fn change_setting_by(&mut self, transition: &mut Transition<'_>, key: &Key, outcome: Outcome) {
         for request in self.served(key) {
-            // A waiter that is parked by this lets others pass.
+            // A waiter that this parks lets others overtake it.
             self.mark_waiter_dirty(transition, request);
         }
         transition.mark_dirty(key, Mode::Counted);

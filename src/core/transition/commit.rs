@@ -9,7 +9,7 @@ impl Table {
         self.before_change(transition, &outcome);
         if let Err(error) = self.carry_out(transition.entry, &outcome) {
             // The table can carry out every outcome that it decides. A failure is a defect, and the
-            // log must not grow from here.
+            // log must not grow beyond it.
             panic!("the table cannot carry out its own decision {outcome:?}: {error}");
         }
         match &outcome {
@@ -28,8 +28,8 @@ impl Table {
         transition.outcomes.push(outcome);
     }
 
-    /// Adds to the worklist what an outcome can affect. Called before the outcome is carried out,
-    /// while what it ends is still there.
+    /// Adds everything that an outcome can affect to the worklist. Called before the outcome is
+    /// carried out, while the hold or request that it ends still exists.
     fn before_change(&self, transition: &mut Transition<'_>, outcome: &Outcome) {
         match outcome {
             Outcome::Refused { request, .. } | Outcome::Withdrawn { request } => {
@@ -56,12 +56,12 @@ impl Table {
 
     fn after_grant(&mut self, transition: &mut Transition<'_>, granted: &Granted) {
         if self.waiters.is_empty() {
-            // Nothing to add: without waiters no request can be affected, and a frame with a hold
+            // Nothing to add: without waiters, no request can be affected, and a frame with a hold
             // is not dropped.
             return;
         }
         if let Some(hold) = self.holds.get(&granted.token) {
-            // A grant can make a smaller view full, so that a larger view may pass it.
+            // A grant can fill a smaller view, so that a larger view may overtake it.
             for item in hold.items.iter().filter(|item| item.mode == Mode::Counted) {
                 transition.mark_dirty(&item.key, item.mode);
             }
@@ -71,7 +71,8 @@ impl Table {
         transition.add_candidates(self.waiters_of_session(self.session(granted.frame)));
     }
 
-    /// Other frames of the session may have shared the released slots, and now wait for more.
+    /// Other frames of the session may have shared the released slots, and may now have to wait for
+    /// more.
     fn after_release(&self, transition: &mut Transition<'_>, frame: FrameId, keys: &[Key]) {
         let session = self.session(frame);
         if self.sessions.get(&session).is_none_or(|session| session.waiters == 0) {
@@ -101,7 +102,7 @@ impl Table {
         }
     }
 
-    /// Every waiter may now wait for a different session, or be in a deadlock with itself.
+    /// Every waiter may now wait for a different session, or deadlock with itself.
     pub(in crate::core) fn add_all_candidates(&self, transition: &mut Transition<'_>) {
         transition.add_candidates(self.waiters.keys().copied());
         transition

@@ -1,8 +1,8 @@
-//! Carrying out outcomes.
+//! Carries out outcomes.
 //!
 //! Deciding and replaying share this code. `Table::apply` records each decision as an [`Outcome`]
-//! and carries it out with [`Table::carry_out`]. `Table::replay` carries out the recorded outcomes
-//! and decides nothing.
+//! and carries it out with [`Table::carry_out`]. `Table::replay` carries out recorded outcomes and
+//! decides nothing.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Table {
         }
     }
 
-    /// Applies what an entry changes without a decision: flags of what it names.
+    /// Applies the changes of an entry that need no decision: flags of the things that it names.
     pub(in crate::core) fn mark(&mut self, entry: &Entry) {
         match &entry.change {
             Change::Confirm { request } => {

@@ -1,4 +1,4 @@
-//! The grant pass: grants to waiters what has become free.
+//! The grant pass: grants waiters the locks that have become free.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use crate::core::{
 };
 
 impl Table {
-    /// Grants requests and breaks deadlocks until there is nothing left to do. During a recovery it
-    /// does nothing; [`Self::revisit_all_waiters`] makes up for it afterwards.
+    /// Grants requests and breaks deadlocks until nothing is left to do. During a recovery it does
+    /// nothing; [`Self::revisit_all_waiters`] makes up for it afterwards.
     pub(in crate::core) fn grant_ready(&mut self, transition: &mut Transition<'_>) {
         if self.recovery.is_some() {
             return;
@@ -60,7 +60,7 @@ impl Table {
         true
     }
 
-    /// After a recovery: every waiter may be granted, or be in a deadlock.
+    /// After a recovery: any waiter may now be grantable, or be in a deadlock.
     pub(in crate::core) fn revisit_all_waiters(&self, transition: &mut Transition<'_>) {
         let waiting: Vec<RequestId> = self.waiters.keys().copied().collect();
         for request in &waiting {
@@ -70,8 +70,8 @@ impl Table {
         self.add_all_candidates(transition);
     }
 
-    /// Serves the waiters that a change at `key` can affect. `wide` says that a write was among the
-    /// change; the end of a read frees only writes, and slots of this key itself.
+    /// Serves the waiters that a change at `key` can affect. `wide` means that the change included
+    /// a write; the end of a read frees only writes, and slots of this key itself.
     fn grant_around(&mut self, transition: &mut Transition<'_>, key: &Key, wide: bool) {
         let path: Vec<Key> = key.path().map(|covering| key.ancestor(covering.len())).collect();
         for covering in &path {
@@ -102,7 +102,7 @@ impl Table {
         }
     }
 
-    /// The waiter for slots of a key that can be served next: the first barrier, else the first
+    /// The waiter for slots of a key that can be granted next: the first barrier, else the first
     /// waiter that fits. It precedes all waiters behind it.
     fn next_counted(&self, lock: &Lock) -> Option<RequestId> {
         if let Some((first, class)) = lock.queue.barriers().next() {
@@ -114,7 +114,7 @@ impl Table {
         (!behind).then_some(rank.request)
     }
 
-    /// Serves the writers of one key. The first writer precedes all behind it.
+    /// Serves the writers of one key. The first writer precedes all that follow it.
     fn grant_writers(&mut self, transition: &mut Transition<'_>, key: &Key) {
         loop {
             let first = self.tree.waiting_here(key, Mode::Write).next();
@@ -183,8 +183,9 @@ impl Table {
         self.admission(&waiter.request, &self.lineage(waiter.frame, None), self.rank(waiter))
     }
 
-    /// After a frame gained or released a hold: other requests of it, and of the frames inside it,
-    /// may now share its slots, or can never be granted while it holds them.
+    /// Revisits requests after a frame gained or released a hold. Other requests of the frame, and
+    /// of the frames inside it, may now share its slots, or can never be granted while it holds
+    /// them.
     fn revisit_lineages(&mut self, transition: &mut Transition<'_>) {
         while let Some(holdings_changed) = transition.worklist().holdings_changed.pop_first() {
             let session = self.sessions.get(&self.session(holdings_changed));
@@ -220,19 +221,19 @@ impl Table {
             let why = Refusal::OwnDeadlock { item };
             self.commit(transition, Outcome::Refused { request, why });
         } else if misfit.is_some() {
-            // Perhaps it was not parked before, and preceded others.
+            // It may have been active before, and preceded others.
             self.mark_waiter_dirty(transition, request);
         }
     }
 
-    /// Turns the waiters that were passed too often into barriers.
+    /// Turns waiters that were overtaken too often into barriers.
     pub(in crate::core) fn raise_barriers(&mut self, transition: &mut Transition<'_>) {
         while let Some(request) = self.bypass_exhausted.pop_first() {
             self.commit(transition, Outcome::Barrier { request });
         }
     }
 
-    /// The same after the policy has changed.
+    /// The same for all waiters, after a change of the policy.
     pub(in crate::core) fn raise_barriers_everywhere(&mut self, transition: &mut Transition<'_>) {
         let waiters = self.waiters.values();
         let exhausted =
@@ -241,9 +242,9 @@ impl Table {
         self.raise_barriers(transition);
     }
 
-    /// Grants one request of a session that both holds and waits. What its frames hold may exempt
-    /// it from a conflict, or its predecessors may be waiting for it. Returns whether a request was
-    /// granted.
+    /// Grants one request of a session that both holds and waits. The holds of its frames may
+    /// exempt it from a conflict, or its predecessors may be waiting for it. Returns whether a
+    /// request was granted.
     pub(in crate::core) fn grant_by_bypass(&mut self, transition: &mut Transition<'_>) -> bool {
         let near = self.in_order(self.hold_and_wait_near(&transition.worklist().changed_keys));
         let beyond = self.in_order(self.hold_and_wait_beyond(&transition.worklist().new_waits));

@@ -1,13 +1,13 @@
-//! The end of a host, and of what only its daemon kept alive.
+//! The end of a host, and of everything that only its daemon kept alive.
 
 use super::worklist::Transition;
 use crate::core::{FrameId, HostId, Outcome, Owner, Table, Token};
 
 impl Table {
-    /// Ends what only the daemon of `host` kept alive, oldest frame first:
+    /// Ends everything that only the daemon of `host` kept alive, oldest frame first:
     /// - all of its processes, including holds kept for their descendants;
-    /// - requests of leases, and grants of leases that were not confirmed, because their clients
-    ///   are connected to that daemon.
+    /// - requests of leases, and unconfirmed grants of leases, because their clients are connected
+    ///   to that daemon.
     ///
     /// Other leases move to the host `by`.
     pub(in crate::core) fn host_gone(

@@ -7,14 +7,14 @@ use crate::core::{
 };
 
 impl Table {
-    /// Why a request is invalid as the request of a lease, if it is.
+    /// Why the request of a lease is invalid, if it is.
     pub(in crate::core) fn fault_of_lease(&self, asked: &Request) -> Option<Refusal> {
         match (&asked.owner, asked.ttl_ms) {
             (Owner::Process(_), None) => None,
             (Owner::Jobserver(_), None) if asked.wait == Wait::No => None,
             (Owner::Lease(lease), Some(_)) if self.may_be_under(asked) => {
                 // A lease has one request in its life. So a lease that holds something never waits,
-                // and is part of a deadlock only by the leases that it encloses.
+                // and can be part of a deadlock only through the leases that it encloses.
                 self.lease(*lease).map(|_| Refusal::Duplicate)
             }
             _ => Some(Refusal::Invalid { item: 0 }),
@@ -22,14 +22,14 @@ impl Table {
     }
 
     /// Whether the request of a lease may belong to the frame that it names: only over nodes, and
-    /// only to a lease of the same user that holds something for certain.
+    /// only to a lease of the same user that has a firm hold.
     fn may_be_under(&self, asked: &Request) -> bool {
         let Some(parent) = asked.parent else { return true };
         let held_for_certain = |frame| {
             let mut holds = self.holds_in(frame).peekable();
             holds.peek().is_some() && holds.all(|hold| !hold.provisional)
         };
-        // A frame that is gone encloses nothing: the request has a session of its own.
+        // A frame that is gone encloses nothing: the request gets its own session.
         let is_lease = self.frames.get(&parent).is_none_or(|frame| {
             let state = &frame.state;
             state.lease.is_some() && state.uid == asked.uid && held_for_certain(parent)
@@ -54,8 +54,8 @@ impl Table {
         self.commit(transition, outcome);
     }
 
-    /// Whether a hold may have this token from now on. The node may have given the number out to
-    /// another hold meanwhile, which may still have it.
+    /// Whether a hold may take this token. The node may meanwhile have granted the number to
+    /// another hold, which may still have it.
     fn may_have_token(&self, hold: &HoldState, token: Token) -> bool {
         token == hold.token
             || token > hold.token
@@ -65,8 +65,8 @@ impl Table {
 
     pub(in crate::core) fn renew(&mut self, transition: &mut Transition<'_>, lease: LeaseId) {
         let frame = self.lease(lease).and_then(|id| self.frames.get(&id));
-        // A part that is not confirmed ends with its connection: a client that renews it by its handle must
-        // not count on it.
+        // An unconfirmed part ends with its connection, so a client that renews it by its handle
+        // must not rely on it.
         let is_collecting = |hold: &HoldState| hold.provisional && hold.asked.over_nodes.is_some();
         let holding = frame.filter(|frame| {
             let mut holds = self.holds_in(frame.state.id).peekable();

@@ -29,7 +29,7 @@ impl Table {
         }
     }
 
-    /// What would be decided about a request if it were the next entry. Changes nothing.
+    /// The decision about a request if it were the next entry. Changes nothing.
     #[must_use]
     pub fn verdict_on(&self, asked: &Request) -> Outcome {
         let request = RequestId(self.revision.0 + 1);
@@ -74,7 +74,7 @@ impl Table {
         }
     }
 
-    /// Why a request that cannot be granted now is refused, if it does not wait. `item` is the first
+    /// Why a request that cannot be granted now is refused instead of queued. `item` is the first
     /// item that is not free.
     fn refusal(&self, asked: &Request, lineage: &[FrameId], item: usize) -> Option<Refusal> {
         let may_wait = asked.wait != Wait::No;
@@ -90,8 +90,8 @@ impl Table {
         why.or_else(|| self.too_many_wait(asked))
     }
 
-    /// That as many requests wait for a key of a request as it accepts: also those that are stopped
-    /// or parked.
+    /// The refusal if one of its keys already has as many waiters as the request accepts, stopped
+    /// and parked ones included.
     fn too_many_wait(&self, asked: &Request) -> Option<Refusal> {
         let most = asked.max_waiting?;
         let mut waiting = asked.items.iter().map(|item| self.waiting_for(&item.key) as u64);

@@ -12,14 +12,14 @@ use crate::core::{
 };
 
 impl Table {
-    /// The holds that give way to any request: spares that are not confirmed, the youngest first.
+    /// The holds that yield to any request: unconfirmed spares, youngest first.
     fn yielding(&self) -> impl Iterator<Item = &HoldState> {
         let holds = self.over_nodes.iter().rev().filter_map(|request| self.hold_of(*request));
         holds.filter(|hold| hold.is_unconfirmed_spare())
     }
 
-    /// The spares that have to go so that a request of a lineage is free. Empty if it is free, or is
-    /// not free without them either.
+    /// The spares to revoke so that a request of a lineage is free. Empty if it is already free, or
+    /// is not free even without them.
     fn spares_before(&self, asked: &Request, lineage: &[FrameId]) -> Vec<Token> {
         let (mut tokens, mut gone, mut lineage) = (Vec::new(), Vec::new(), lineage.to_vec());
         if self.may_be_free_without(asked, &lineage, &gone) {
@@ -36,16 +36,16 @@ impl Table {
         Vec::new()
     }
 
-    /// The spares of a waiter's own session that are near what it asks for. The request may fit only as long
-    /// as these spares are held. A waiter whose request cannot fit bars nobody, so the table takes the spares
-    /// back if that lets another waiter run.
+    /// The spares of a waiter's own session that compete with its request. The request may fit only
+    /// while these spares are held. A waiter whose request cannot fit blocks no other request, so
+    /// the table takes the spares back if that lets another waiter run.
     fn spares_above(&self, asked: &Request, lineage: &[FrameId]) -> Vec<Token> {
         let above = self.yielding().filter(|hold| lineage.contains(&hold.frame));
         above.filter(|hold| competes(hold, asked)).map(|hold| hold.token).collect()
     }
 
-    /// The spares that have to go so that a new request is free, if the decision about it is
-    /// otherwise that it has to wait. A spare does not take the place of another one.
+    /// The spares to revoke so that a new request can be granted instead of queued. A spare does
+    /// not replace another spare.
     pub(in crate::core) fn spares_before_newcomer(
         &self,
         asked: &Request,
@@ -69,7 +69,7 @@ impl Table {
         self.spares_before(asked, &lineage)
     }
 
-    /// Takes back the spares that keep a waiter waiting. Returns whether there were some.
+    /// Takes back the spares that keep a waiter waiting. Returns whether there were any.
     pub(in crate::core) fn take_spares_back(&mut self, transition: &mut Transition<'_>) -> bool {
         if self.over_nodes.is_empty() {
             return false;
@@ -92,8 +92,8 @@ impl Table {
         true
     }
 
-    /// Whether somebody is granted if some spares go. A waiter that fits then may still wait for its
-    /// turn.
+    /// Whether some request is granted without these spares. A waiter that fits then may still have
+    /// to wait for its turn.
     fn grants_without(&self, spares: &[Token]) -> bool {
         let mut copy = self.clone();
         let mut outcomes = Vec::new();
@@ -111,7 +111,7 @@ impl Table {
         }
     }
 
-    /// A copy of the table without some holds, to be asked what it would decide.
+    /// A copy of the table without some holds, to test what it would decide.
     pub(in crate::core) fn without(&self, tokens: &[Token]) -> Self {
         let mut without = self.clone();
         for token in tokens {
@@ -125,13 +125,13 @@ impl Table {
 }
 
 impl HoldState {
-    /// Whether this gives way to any request.
+    /// Whether this hold yields to any request.
     pub(in crate::core) fn is_unconfirmed_spare(&self) -> bool {
         self.provisional && self.asked.over_nodes.as_deref().is_some_and(|over| over.spare)
     }
 }
 
-/// Whether a hold and a request have items that can be in each other's way.
+/// Whether a hold and a request have items that can block each other.
 fn competes(hold: &HoldState, asked: &Request) -> bool {
     hold.items.iter().any(|held| {
         let mut items = asked.items.iter();

@@ -1,4 +1,4 @@
-//! The state of one transition: what is still to be examined while an entry is applied.
+//! The state of one transition: what remains to be examined while an entry is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,24 +10,24 @@ pub(in crate::core) struct Transition<'a> {
     pub(in crate::core) outcomes: &'a mut Vec<Outcome>,
     /// Frames that lost a hold or a request, and may be empty.
     pub(in crate::core) touched: BTreeSet<FrameId>,
-    /// `None` while it is empty, as it stays in a table without waiters.
+    /// `None` while it is empty, so that a table without waiters never allocates it.
     worklist: Option<Box<Worklist>>,
 }
 
-/// What the outcomes so far may affect.
+/// Everything that the outcomes so far may affect.
 #[derive(Default)]
 pub(in crate::core) struct Worklist {
     /// Keys at which a hold or a request ended, and whether a write was among them.
     pub(in crate::core) dirty: BTreeMap<Key, bool>,
-    /// Waiters to try whatever happened at their keys.
+    /// Waiters to try again regardless of their keys.
     pub(in crate::core) retry: BTreeSet<RequestId>,
     /// All keys that were dirty since the last pass without a grant.
     pub(in crate::core) changed_keys: BTreeSet<Key>,
-    /// Frames whose holdings changed. Their requests, and those of frames inside them, may now
-    /// share slots, or be in a deadlock with themselves.
+    /// Frames whose holds changed. Their requests, and those of frames inside them, may now share
+    /// slots, or deadlock with themselves.
     pub(in crate::core) holdings_changed: BTreeSet<FrameId>,
     /// Waiters that may wait for more than before, or block more than before. A request that waits
-    /// for one of them may now wait for everything that it can reach.
+    /// for one of them may now wait for everything that this one can reach.
     pub(in crate::core) new_waits: BTreeSet<RequestId>,
     /// Waiters whose wait for a hold may have closed a cycle.
     pub(in crate::core) deadlock_candidates: BTreeSet<RequestId>,
@@ -38,17 +38,17 @@ impl<'a> Transition<'a> {
         Self { entry, outcomes, touched: BTreeSet::default(), worklist: None }
     }
 
-    /// What is still to be examined.
+    /// The work that remains.
     pub(in crate::core) fn worklist(&mut self) -> &mut Worklist {
         self.worklist.get_or_insert_default()
     }
 
-    /// Notes that a hold or a request of a mode ended at a key.
+    /// Records that a hold or a request of a mode ended at a key.
     pub(in crate::core) fn mark_dirty(&mut self, key: &Key, mode: Mode) {
         *self.worklist().dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
     }
 
-    /// Notes waiters that may wait for more than before.
+    /// Records waiters that may wait for more than before.
     pub(in crate::core) fn add_candidates(&mut self, waiters: impl IntoIterator<Item = RequestId>) {
         let worklist = self.worklist();
         for waiter in waiters {

@@ -1,4 +1,4 @@
-//! What can happen to the table.
+//! The entries of the log: everything that can change the table.
 
 pub(in crate::core) mod over_nodes;
 
@@ -11,7 +11,7 @@ use super::{
     UnixMillis, View,
 };
 
-/// The version that this program writes into the entries it makes.
+/// The version that this program writes into its entries.
 pub const ENTRY_VERSION: u16 = 1;
 
 /// One entry of the log: the unit in which the table changes.
@@ -20,14 +20,14 @@ pub struct Entry {
     /// The version of the entry's format, [`ENTRY_VERSION`].
     #[serde(rename = "v")]
     pub version: u16,
-    /// When it was proposed; shown in status as "since", never decided upon.
+    /// When it was proposed. Status shows it as "since"; no decision depends on it.
     pub at: UnixMillis,
-    /// What happened.
+    /// The change.
     #[serde(rename = "do")]
     pub change: Change,
 }
 
-/// What happened.
+/// The kinds of change to the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
@@ -35,72 +35,74 @@ pub enum Change {
     Request(Arc<Request>),
     /// The client has confirmed a provisional grant to the owner: the hold is now firm.
     Confirm {
-        /// Which request.
+        /// The request.
         request: RequestId,
     },
-    /// Enough nodes have granted a request over nodes: its hold here is now firm and has this token,
-    /// and the next token is a larger one. Changes nothing if the hold has ended, or cannot have that
-    /// token.
+    /// Enough nodes have granted a request over nodes: its hold here is now firm and has this
+    /// token, and the next token is larger. Changes nothing if the hold has ended or cannot have
+    /// that token.
     ConfirmAt {
-        /// Which request.
+        /// The request.
         request: RequestId,
-        /// The token that the hold has from now on: not smaller than the one that it has.
+        /// The new token of the hold, not smaller than its present one.
         token: Token,
-        /// The note that it has from now on, empty for none; `None` leaves it as it is.
+        /// The new note, empty for none. `None` keeps the present one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<Box<str>>,
     },
-    /// A request is withdrawn: removed if it waits; taken back if it was granted provisionally, or
-    /// if the client was not told yet. A no-op for a request that is unknown or has ended.
+    /// A request is withdrawn. It is removed if it waits, and taken back if its grant is
+    /// provisional or has not yet reached the client. A no-op for a request that is unknown or has
+    /// ended.
     Withdraw {
-        /// Which request.
+        /// The request.
         request: RequestId,
-        /// Why.
+        /// The reason.
         why: Withdrawal,
     },
-    /// A hold, or an item of it, is released by its owner or by force.
+    /// The owner, or another client by force, releases a hold or an item of it.
     Release(Release),
     /// The owner's process has ended: its requests are withdrawn and its holds end. Holds that are
-    /// kept for its descendants (`children`) end by a `Release` of their own.
+    /// kept for its descendants (`children`) end by a separate `Release`.
     End {
-        /// Which frame.
+        /// The frame.
         frame: FrameId,
     },
-    /// A client that knows the handle of a lease renews it: it lives on for its whole TTL from when
-    /// the daemon of `host` applies this. That host looks after it from now on.
+    /// A client that knows the handle of a lease renews it: the lease lives for its whole TTL from
+    /// the moment when the daemon of `host` applies this. That host watches over it from now on.
     Renew {
-        /// Which lease.
+        /// The lease.
         lease: LeaseId,
         /// The host whose daemon received the renewal.
         host: HostId,
-        /// The note that it has from now on, empty for none; `None` leaves it as it is.
+        /// The new note, empty for none. `None` keeps the present one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<Box<str>>,
-        /// The TTL that it has from now on, in milliseconds; `None` leaves it as it is.
+        /// The new TTL, in milliseconds. `None` keeps the present one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ttl_ms: Option<u64>,
     },
-    /// A lease was not renewed within its TTL and ends. A no-op if it was renewed since, or has
-    /// ended.
+    /// A lease was not renewed within its TTL, and ends. A no-op if it has been renewed since or
+    /// has ended.
     Expire {
         /// The lease's frame.
         frame: FrameId,
-        /// How often it had been renewed when the TTL began.
+        /// The number of renewals when the TTL began.
         renewal: u64,
     },
-    /// A waiter's process is stopped or frozen: the request keeps its position and precedes no
-    /// other. If it was granted and the client was not told yet, the grant is taken back first.
+    /// A waiter's process is stopped or frozen: the request keeps its position but precedes no
+    /// other. If it was granted and the client has not yet received the grant, the grant is taken
+    /// back first.
     Suspend {
-        /// Which request.
+        /// The request.
         request: RequestId,
     },
-    /// A suspended waiter runs again, or the client of a detached one has connected again.
+    /// A suspended waiter runs again, or the client of a detached waiter has connected again.
     Resume {
-        /// Which request.
+        /// The request.
         request: RequestId,
     },
     /// The daemon of `host` restarted: its waiters are detached. They keep their positions and
-    /// precede others, but are not granted until resumed.
+    /// precede others, but are granted only after a `Resume`.
     Detach {
         /// The host whose waiters are detached.
         host: HostId,
@@ -109,89 +111,90 @@ pub enum Change {
     HostJoin {
         /// Its incarnation.
         host: HostId,
-        /// The name that people know it by.
+        /// The name that its users know it by.
         label: String,
-        /// A description of it, for people.
+        /// A description of it, for display.
         identity: String,
     },
-    /// A host is gone: what its processes hold and wait for ends. The daemon of `by` looks after
+    /// A host is gone: the holds and requests of its processes end. The daemon of `by` watches over
     /// its leases from now on, each for its whole TTL.
     HostGone {
-        /// Which incarnation.
+        /// The incarnation.
         host: HostId,
         /// The host that reports it.
         by: HostId,
     },
     /// The daemon of a host restarted within the same boot: the frames of `old` become those of
-    /// `new`, which has none yet. Their waiters are detached as by `Detach`.
+    /// `new`, which has none yet. Their waiters are detached, as by `Detach`.
     HostAdopt {
         /// The incarnation that ends.
         old: HostId,
         /// The incarnation that takes its place.
         new: HostId,
     },
-    /// A hash of the table after an entry; changes nothing. A host whose own table differed there
-    /// must not continue.
+    /// A hash of the table after an entry; changes nothing. A host whose own table differed at that
+    /// entry must not continue.
     Checkpoint {
-        /// After which entry.
+        /// The revision of that entry.
         revision: Revision,
         /// A SHA-256 hash of the table, in hexadecimal.
         table: String,
     },
     /// Stores a view, or removes the stored one (`None`).
     Resize {
-        /// Of which key.
+        /// The key.
         key: Key,
-        /// The view to store; `None` forgets the stored one.
+        /// The view to store; `None` removes the stored one.
         view: Option<View>,
     },
-    /// Pauses a key, or resumes it. A paused key keeps its view, its kind and its holders, and
-    /// grants no more slots.
+    /// Pauses a key, or resumes it. A paused key keeps its view, its kind and its holders, but
+    /// grants no further slots.
     Pause {
-        /// Which key.
+        /// The key.
         key: Key,
         /// Whether it is paused from now on.
         paused: bool,
     },
-    /// How often a waiter may be overtaken before it becomes a barrier.
+    /// Sets how often a waiter may be overtaken before it becomes a barrier.
     Policy {
-        /// Overtakings allowed; 64 by default.
+        /// The number of grants that may overtake a waiter; 64 by default.
         bypass_max: u32,
     },
     /// The next token is at least this one.
     Floor {
-        /// The smallest token that may be given out next.
+        /// The smallest token that the table may issue next.
         token: Token,
     },
-    /// The engine begins another era: it was set up anew, restored or replaced. Unless this is the
+    /// The engine begins another era: it was set up again, restored or replaced. Unless this is the
     /// first entry of the log, a [recovery](super::Recovery) begins, which waits for all hosts. A
     /// no-op if the log already names an era with this number or a later one.
     Era {
-        /// Counts the eras; the first is 1.
+        /// The number of the era; the first is 1.
         number: u64,
-        /// Whether entries that were in the log may be missing: the recovery then waits for the
-        /// longest TTL too.
+        /// Whether entries that were in the log may be missing. The recovery then also waits for
+        /// the longest TTL.
         may_lack: bool,
-        /// The smallest token that may be given out next, by the clock of the host that says so.
+        /// The smallest token that the table may issue next, by the clock of the host that reports
+        /// the era.
         floor: Token,
     },
-    /// A host reports the tokens that it was told, when it joins and when the log names another
-    /// era. If this shows that the log lost entries, a recovery begins, which waits for the longest
-    /// TTL.
+    /// A host reports the tokens that it has received, when it joins and when the log names another
+    /// era. If the report shows that the log lost entries, a recovery begins, which waits for the
+    /// longest TTL.
     Present {
-        /// Which incarnation.
+        /// The incarnation.
         host: HostId,
-        /// The largest token that it was told for certain; 0 if none.
+        /// The largest token that it has certainly received; 0 if none.
         told: Token,
-        /// The largest token that it may have been told.
+        /// The largest token that it may have received.
         bound: Token,
-        /// Whether it had read entries that the log does not have any more.
+        /// Whether it had read entries that the log no longer has.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         lost: bool,
-        /// Its time to live, in milliseconds.
+        /// Its TTL, in milliseconds.
         ttl_ms: u64,
-        /// By its clock: if entries were lost, the smallest token that may be given out next. Other
-        /// hosts may have been told larger ones than this one.
+        /// If entries were lost, the smallest token that the table may issue next, by this host's
+        /// clock. Other hosts may have received larger tokens than this one.
         floor: Token,
     },
     /// The longest TTL has passed since the entry from which a recovery counts. A no-op if the
@@ -203,41 +206,41 @@ pub enum Change {
 }
 
 /// One or more items, granted all together or not at all. The log, the table and the daemon share
-/// one copy of each request: there may be thousands.
+/// one copy of each request, because there may be thousands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The client's name for it.
+    /// The client's name for the request.
     pub tag: Tag,
-    /// Which host's daemon watches the owner.
+    /// The host whose daemon watches the owner.
     #[serde(default)]
     pub host: HostId,
     /// The owner of the hold. All requests and holds of one owner form one frame.
     pub owner: Owner,
     /// The enclosing frame, for nested commands. Ignored if the owner already has a frame, or if
-    /// this frame has ended; the table stores the actual one. Of a lease only over nodes: the frame
-    /// of another lease.
+    /// this frame has ended; the table stores the actual one. For a lease, only allowed over nodes:
+    /// the frame of another lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<FrameId>,
     /// The user of owner and client, as the kernel reported it.
     pub uid: u32,
-    /// What to show of it.
+    /// The command, for display.
     pub command: Command,
-    /// What the client wants people to know about it. Shown, never decided upon.
+    /// The client's note to people. Shown, but no decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<Box<str>>,
     /// The items: at least one, each key once.
     pub items: Vec<Item>,
     /// Whether it may wait.
     pub wait: Wait,
-    /// Higher is served first; 0 is usual.
+    /// A request with a higher priority is granted first; 0 is usual.
     #[serde(default)]
     pub priority: i32,
-    /// It does not wait where so many requests, or more, wait for one of its keys already. It is part
-    /// of the request so that all hosts decide alike.
+    /// It is refused instead of queued if one of its keys already has this many waiters. The limit
+    /// is part of the request so that all hosts decide alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
-    /// How long the client lets the command run after the grant, in milliseconds. The client ends it;
-    /// here it is shown, and never decided upon.
+    /// How long the client lets the command run after the grant, in milliseconds. The client
+    /// enforces it. The table only shows it; no decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_run_ms: Option<u64>,
     /// Whether a grant is provisional until a `Confirm` (the client is not the owner).
@@ -249,18 +252,18 @@ pub struct Request {
     /// For leases only: the TTL in milliseconds. The daemon of its host measures it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// What happens to the command if its host loses the hold while it runs (only over an engine).
+    /// The fate of the command if its host loses the hold while it runs (only over an engine).
     #[serde(default, skip_serializing_if = "OnLost::is_default")]
     pub on_lost: OnLost,
     /// The client's process, if the request may wait and its owner is a lease or another process.
-    /// Only the daemon of its host looks at it, after a restart.
+    /// Only the daemon of its host uses it, after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asker: Option<ProcessId>,
-    /// Of a request over nodes: what its part here has to know of the others.
+    /// For a request over nodes: what this part needs to know about the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_nodes: Option<Box<OverNodes>>,
-    /// What encloses it beyond this table, as its client says: only those who look for deadlocks over
-    /// nodes go by it. It authorises nothing.
+    /// The run or frame that encloses it beyond this table, as its client declares. Only the search
+    /// for deadlocks over nodes uses it. It authorises nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<Box<Above>>,
 }
@@ -269,13 +272,13 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnLost {
-    /// It gets TERM, and is killed with all that it started before its locks can be granted to
-    /// another client.
+    /// The command gets SIGTERM. canal kills it and everything that it started before another
+    /// client can be granted its locks.
     #[default]
     Kill,
-    /// It gets TERM only.
+    /// The command only gets SIGTERM.
     Term,
-    /// It runs on; a warning is shown.
+    /// The command continues; a warning is shown.
     Warn,
 }
 
@@ -285,7 +288,7 @@ impl OnLost {
     }
 }
 
-/// How a holder or waiter is shown to people.
+/// The text that describes a holder or waiter to people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Command(pub String);
@@ -296,42 +299,42 @@ pub struct Command(pub String);
 pub enum Owner {
     /// A process of the host.
     Process(ProcessId),
-    /// Any client that knows the handle of the lease. It has one request in its life. Only leases
-    /// over nodes enclose other leases.
+    /// Any client that knows the handle of the lease. A lease has one request in its life. Only
+    /// leases over nodes enclose other leases.
     Lease(LeaseId),
-    /// The jobserver of a build, which has this tag. Its holds are job tokens, each with a slot of its
-    /// own. It never waits.
+    /// The jobserver of a build, which has this tag. Its holds are job tokens, each with its own
+    /// slot. It never waits.
     Jobserver(Tag),
 }
 
 /// One item of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// Of which key.
+    /// The key.
     pub key: Key,
-    /// What of it.
+    /// The part of it that is requested.
     pub ask: Ask,
 }
 
-/// What is asked of a key.
+/// The request for one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ask {
     /// Slots of a counted lock.
     Counted {
-        /// How many at once, at least 1.
+        /// The number of slots at once, at least 1.
         count: u64,
-        /// The view that the caller states. A stored view takes its place.
+        /// The view that the caller states. A stored view overrides it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         view: Option<View>,
-        /// Of an item without a view: the one that the table gave it when the request was applied,
+        /// For an item without a view: the view that the table gave it when it applied the request,
         /// `None` for [`View::ONE`]. The item keeps it. Only the table sets it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         given: Option<View>,
     },
-    /// To read the key and everything below it, shared with other readers.
+    /// Reads the key and everything below it, shared with other readers.
     Read,
-    /// To write the key and everything below it, alone.
+    /// Writes the key and everything below it, alone.
     Write,
 }
 
@@ -359,13 +362,13 @@ impl Ask {
         }
     }
 
-    /// Slots of a counted lock, as a caller asks for them.
+    /// Slots of a counted lock, as a caller requests them.
     #[must_use]
     pub const fn slots(count: u64, view: Option<View>) -> Self {
         Self::Counted { count, view, given: None }
     }
 
-    /// Of a counted item: how many slots it asks for, and the view that it has where none is
+    /// For a counted item: how many slots it asks for, and the view that it has where none is
     /// stored. `None` stands for [`View::ONE`].
     #[must_use]
     pub fn counted(&self) -> Option<(u64, Option<View>)> {
@@ -389,10 +392,10 @@ impl Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
-    /// Granted at once or refused.
+    /// It is granted or refused immediately.
     No,
-    /// Queues until granted or withdrawn. `until` is for the daemon that watches over it: the
-    /// time-out in milliseconds of CLOCK_BOOTTIME, `None` for ever.
+    /// It queues until it is granted or withdrawn. `until` is for the daemon that watches over it:
+    /// the time-out in milliseconds of CLOCK_BOOTTIME, or `None` to wait forever.
     Yes {
         /// When the daemon withdraws it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -404,35 +407,35 @@ pub enum Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Withdrawal {
-    /// Its connection closed, or it cancelled.
+    /// Its connection closed, or its client cancelled it.
     Cancelled,
-    /// Its time was over.
+    /// Its time-out passed.
     Timeout,
-    /// It was detached by a restart and did not come back.
+    /// A restart detached it, and its client did not return.
     Lost,
 }
 
-/// What is released.
+/// The part of the table that is released.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Release {
-    /// The frame's latest hold of the key; if that hold has several items, only this item.
+    /// The frame's latest hold of the key. If that hold has several items, only this item.
     Latest {
-        /// Whose.
+        /// The frame.
         frame: FrameId,
-        /// Of which key.
+        /// The key.
         key: Key,
     },
     /// Everything that the frame holds.
     All {
-        /// Whose.
+        /// The frame.
         frame: FrameId,
     },
-    /// One hold with all its items, of any frame.
+    /// One hold of any frame, with all its items.
     Hold {
         /// Its token.
         token: Token,
-        /// Whether another client than the owner forced it; kept for the record.
+        /// Whether a client other than the owner forced it; kept for the history.
         #[serde(default)]
         forced: bool,
     },
@@ -444,7 +447,7 @@ mod tests {
 
     #[test]
     fn on_lost_is_kill_by_default() {
-        // As a journal has it that was written before this was asked.
+        // An entry from a journal that predates this field.
         let old = r#"{"tag":"0000000000000000000000000000000a","owner":{"process":{"pid":1,"started":2}},
             "uid":0,"command":"x","items":[],"wait":"no"}"#;
         let mut request: Request = serde_json::from_str(old).unwrap();

@@ -1,26 +1,25 @@
-//! A request over nodes: several daemons that share nothing, each of which grants its part.
+//! A request over nodes: several independent daemons, each of which grants its part.
 
 use serde::{Deserialize, Serialize};
 
 use crate::core::{FrameId, NodeId, RunId};
 
-/// The part of a request that only a request over nodes has.
+/// The fields that only a request over nodes has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OverNodes {
-    /// The request over all its nodes. Public: it authorises nothing.
+    /// The run: the request over all its nodes. Public; it authorises nothing.
     pub run: RunId,
-    /// All nodes that it was made for, ascending, each once.
+    /// All nodes that it names, ascending, each once.
     pub nodes: Vec<NodeId>,
-    /// How many of them have to grant it.
+    /// How many of them must grant it.
     pub require: Require,
-    /// Whether enough other nodes have granted it already: this part never waits, keeps no other
-    /// request from being granted, and is taken back while it is provisional if another request
-    /// would then fit.
+    /// Whether enough other nodes have already granted it. A spare part never waits and blocks no
+    /// other request; while it is provisional, it is taken back if another request would then fit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spare: bool,
 }
 
-/// How many nodes have to grant a request over nodes.
+/// How many nodes must grant a request over nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Require {
@@ -28,28 +27,29 @@ pub enum Require {
     All,
     /// More than half of them.
     Majority,
-    /// One. It excludes no other request over nodes.
+    /// One of them. It excludes no other request over nodes.
     Any,
 }
 
-/// What encloses a request beyond the table that knows it.
+/// A run or frame that encloses a request beyond its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Above {
     /// A run over nodes.
     Run(RunId),
-    /// A frame of a daemon that is a node, too.
+    /// A frame of a daemon that is also a node.
     Frame(NodeId, FrameId),
 }
 
 /// The most nodes that a request over nodes may name.
 pub const NODES_MAX: usize = 64;
 
-/// The largest token that a confirmation may ask for: 2^52, which each JSON reader keeps exactly.
+/// The largest token that a confirmation may ask for: 2^52, which every JSON reader represents
+/// exactly.
 pub const CONFIRMED_TOKEN_MAX: u64 = 1 << 52;
 
 impl Require {
-    /// How many of `nodes` have to grant.
+    /// How many of `nodes` must grant the request.
     #[must_use]
     pub fn least(self, nodes: usize) -> usize {
         match self {
@@ -61,20 +61,20 @@ impl Require {
 }
 
 impl OverNodes {
-    /// How many of the nodes have to grant it.
+    /// How many of its nodes must grant it.
     #[must_use]
     pub fn least(&self) -> usize {
         self.require.least(self.nodes.len())
     }
 
-    /// Whether the nodes are in order, each once, and there is one at least.
+    /// Whether there is at least one node, and the nodes are ascending, each once.
     #[must_use]
     pub fn is_sorted(&self) -> bool {
         !self.nodes.is_empty() && self.nodes.windows(2).all(|pair| pair[0] < pair[1])
     }
 
-    /// Whether any nodes that are enough for one of two requests have a node in common with any
-    /// that are enough for the other. Only then do the requests exclude each other.
+    /// Whether every set of nodes that is enough for one of two requests shares a node with every
+    /// set that is enough for the other. Only then do the requests exclude each other.
     #[must_use]
     pub fn always_meets(&self, other: &Self) -> bool {
         let also = self.nodes.iter().filter(|node| !other.nodes.contains(node)).count();

@@ -1,4 +1,4 @@
-//! canal_lock and sleeplocks step by step, as they were recorded from the originals.
+//! Replays recorded histories of canal_lock and sleeplocks step by step.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::core::*;
 const CANAL_LOCK: &str = include_str!("../../../../tests/data/canal_lock.json");
 const SLEEPLOCKS: &str = include_str!("../../../../tests/data/sleeplocks.json");
 
-/// The processes behind the recorded clients' names, in the order of their first words.
+/// The processes that stand for the recorded clients, in the order of their first appearance.
 #[derive(Default)]
 struct Clients {
     pids: BTreeMap<String, u32>,
@@ -42,7 +42,7 @@ fn canal_lock_replays() {
         let name = text(&vector, "name");
         let (mut world, mut clients) = (World::new(), Clients::default());
         for step in vector["steps"].as_array().unwrap() {
-            // The manager stopped is a daemon that is not there: the command line's to say.
+            // A stopped manager corresponds to a missing daemon, which the command line reports.
             if text(step, "op") == "stop" {
                 break;
             }
@@ -56,9 +56,9 @@ fn canal_lock_replays() {
     }
 }
 
-/// What canal answers: the recorded result but for the deliberate differences.
+/// The answer that canal gives: the recorded result, apart from the deliberate differences.
 fn expected(name: &str, step: &Value) -> Value {
-    // Releasing what one does not hold is an error and changes nothing.
+    // Releasing a lock that the client does not hold is an error and changes nothing.
     if name == "p_release_unknown_key" && text(step, "op") == "release" {
         return "not held".into();
     }
@@ -174,7 +174,7 @@ impl Sleeplock {
                 self.ask(&client, false);
                 "blocked".into()
             }
-            // Those named have slept enough.
+            // The clients named here have slept long enough.
             "sleep" => {
                 for client in step["also_completed"].as_object().unwrap().keys() {
                     let pid = self.clients.pid(client);
@@ -222,14 +222,14 @@ fn sleeplocks_replays() {
     }
 }
 
-/// What canal answers: the recorded result but for the deliberate differences.
+/// The answer that canal gives: the recorded result, apart from the deliberate differences.
 fn sleeplocks_expected(name: &str, step: &Value) -> (Value, bool) {
     match (name, text(step, "op")) {
-        // Releasing what one does not hold is an error and changes nothing.
+        // Releasing a lock that the client does not hold is an error and changes nothing.
         ("release_when_free", "release") => ("not held".into(), false),
-        // A re-entrant acquire of a slots key is granted at once, also when full.
+        // A re-entrant request for a slots key is granted immediately, even when the lock is full.
         ("readme_erlang", "attempt") if step["result"] == "unavailable" => ("ok".into(), true),
-        // ... and is counted: the lock is free after its owner's last release.
+        // It is also counted: the lock is free after its owner's last release.
         ("readme_erlang", "release") if step["holders"] == Value::Array(Vec::new()) => {
             (step["result"].clone(), true)
         }
@@ -272,7 +272,7 @@ fn canal_lock_foreign_releases_change_nothing() {
 
 #[test]
 fn canal_lock_odd_views_admit_none() {
-    // p_buckets_zero, p_maxper_zero; negative ones are no numbers of ours.
+    // p_buckets_zero, p_maxper_zero. canal's numbers cannot be negative.
     let mut world = World::new();
     let zero = Refusal::TooLarge { item: 0, capacity: 0 };
     assert_eq!(world.refused(by(1).canal("k", 3, 0).now()), zero);

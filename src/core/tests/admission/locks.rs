@@ -1,8 +1,8 @@
-//! `locks` step by step, as it was recorded from the original, as far as it concerns one node.
+//! Replays recorded histories of `locks` step by step, as far as they concern one node.
 //!
 //! An agent is a process, and the end of its transaction is the end of the process. Where the
-//! original has the youngest of a ring surrender what it holds, or aborts it, canal refuses the
-//! same one's request; here it then ends, as a script does that cannot go on.
+//! original makes the youngest agent of a ring surrender its locks, or aborts it, canal refuses the
+//! request of the same agent. Here that agent then ends, like a script that cannot continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::core::*;
 
 const LOCKS: &str = include_str!("../../../../tests/data/locks.json");
 
-/// Vectors that have no counterpart, and why.
+/// Vectors without a counterpart, and why.
 const SKIPPED: [(&str, &str); 1] = [(
     "e_begin_transaction_empty",
     "a transaction without locks is Erlang's: a request names something, or is invalid",
@@ -29,22 +29,22 @@ pub(in crate::core::tests) fn text<'v>(step: &'v Value, field: &str) -> &'v str 
     step[field].as_str().unwrap_or_else(|| panic!("no {field} in {step}"))
 }
 
-/// What one step makes visible.
+/// The visible effects of one step.
 #[derive(Debug, PartialEq)]
 struct Seen {
     result: String,
-    /// Other agents whose waiting ended with a grant.
+    /// Other agents whose wait ended with a grant.
     completed: BTreeSet<String>,
     /// Agents that a deadlock ended.
     victims: BTreeSet<String>,
 }
 
-/// One recorded history.
+/// The state of one recorded history.
 #[derive(Default)]
 struct Agents {
     pids: BTreeMap<String, u32>,
     gone: BTreeSet<String>,
-    /// Calls that wait: for one request, or for all that the agent has.
+    /// Calls that wait: for one request, or for all requests of the agent.
     calls: BTreeMap<String, Option<RequestId>>,
 }
 
@@ -81,7 +81,7 @@ impl Agents {
         Seen { result, completed, victims }
     }
 
-    /// An agent that was refused since an entry and has not ended yet.
+    /// An agent that was refused after an entry and has not ended yet.
     fn victim_since(&self, world: &World, entry: usize) -> Option<String> {
         let outcomes = world.log[entry..].iter().flat_map(|(_, outcomes)| outcomes);
         let mut refused = outcomes.filter_map(|outcome| match outcome {
@@ -150,7 +150,7 @@ impl Agents {
         words.to_owned()
     }
 
-    /// What the original shows in a step, in canal's words.
+    /// The visible effects of a step in the original, in canal's terms.
     fn expected(&self, vector: &str, at: usize, step: &Value) -> Seen {
         let words = |result: &Value| match result {
             Value::String(words) => words.clone(),

@@ -1,4 +1,4 @@
-//! Admission: order, conflicts, re-entry, views.
+//! Admission: order, conflicts, re-entrancy and views.
 
 mod examples;
 pub(in crate::core::tests) mod locks;

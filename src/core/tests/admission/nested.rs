@@ -1,5 +1,5 @@
-//! Nested runs, and locks acquired and released over time: which sessions exclude each other, and
-//! which are part of a cycle.
+//! Nested runs, and locks that are acquired and released over time: which sessions exclude each
+//! other, and which are part of a cycle.
 
 use crate::core::tests::world::{World, by, grants, victims};
 use crate::core::*;
@@ -10,13 +10,13 @@ fn siblings_exclude_each_other_and_a_child_passes_the_holds_that_enclose_it() {
     let make = world.take(by(1).write("build")).frame;
     let link = world.take(by(2).under(make).slots("link", 1)).frame;
     let second = world.wait(by(3).under(make).slots("link", 1));
-    // Both may use what the outermost holds, but not both write the same of it.
+    // Both may use the locks of the outermost frame, but may not both write the same part of them.
     world.take(by(2).write("build/out"));
     world.take(by(4).under(make).write("build/other"));
     let third = world.wait(by(4).under(make).read("build/out"));
-    // The inner of the inner is exempt from all that enclose it.
+    // The innermost frame is exempt from all frames that enclose it.
     world.take(by(5).under(link).write("build/out/1"));
-    // The outer is not exempt from what the inner holds: it waits until that has ended.
+    // The outer frame is not exempt from the holds of the inner one: it waits until that has ended.
     let outer = world.wait(by(1).write("build/other"));
     let stranger = world.wait(by(6).read("build/out"));
     assert_eq!(world.die(5), []);
@@ -66,7 +66,7 @@ fn a_released_or_cancelled_request_takes_part_in_no_deadlock() {
     assert_eq!(grants(&world.release(1, "a")), [waits]);
     world.wait(by(1).write("b"));
     assert_eq!(victims(&world), []);
-    // What it still has counts.
+    // Its remaining holds count.
     assert!(matches!(world.refused(by(2).write("a2")), Refusal::Deadlock { .. }));
 }
 
@@ -81,7 +81,7 @@ fn a_frame_ends_only_after_the_requests_inside_it_are_answered() {
         let outer = if outer_first { one } else { two };
         let inner = world.wait(by(3).under(outer).write("b"));
         let (other, _) = world.ask(by(2).write("a"));
-        // The session that began last is the victim, not the frame that did.
+        // The victim is the session that began last, not the frame that did.
         assert_eq!(victims(&world), [if outer_first { other } else { inner }]);
         if outer_first {
             assert_eq!(world.die(2), [inner]);
@@ -116,7 +116,7 @@ fn locks_over_time_without_nesting_take_part() {
     world.release(1, "a");
     world.take(by(2).write("a"));
     assert_eq!(world.release(1, "a"), [Outcome::NotHeld]);
-    // `b` is held still: that is what session 2 waits for.
+    // Session 2 waits for `b`, which is still held.
     let (late, _) = world.ask(by(1).write("a"));
     assert_eq!(victims(&world), [waits]);
     assert!(world.waits(late));

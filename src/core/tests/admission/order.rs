@@ -1,4 +1,4 @@
-//! The order of service.
+//! The order in which requests are granted.
 
 use crate::core::tests::world::{Wish, World, apply_unchecked, by, granted, grants, key};
 use crate::core::*;
@@ -99,8 +99,9 @@ fn priority_starves_no_waiter() {
     assert_eq!(served.iter().position(|id| *id == patient), Some(5));
 }
 
-/// How many requests pass a waiter. Process 1 holds what it waits for; `pass` lets the process of
-/// the second number ask for it, ends the holder of the first, and does what could lose the count.
+/// The number of requests that overtake a waiter. Process 1 holds the key that the waiter wants.
+/// `pass` makes the process of the second number ask for that key, ends the holder, which is the
+/// process of the first number, and does something that could lose the count.
 fn passes(world: &mut World, waiter: RequestId, pass: impl Fn(&mut World, u32, u32)) -> usize {
     let pids: Vec<u32> = [1].into_iter().chain((10..100).step_by(10)).collect();
     let mut rounds = pids.windows(2);
@@ -121,7 +122,7 @@ fn a_resize_of_another_key_keeps_the_count_of_bypasses() {
     world.wait(by(9).slots("s", 1).item("b", 3, None));
     let waiter = world.wait(by(2).slots("s", 1).item("b", 1, None));
     let passed = passes(&mut world, waiter, |world, holder, pid| {
-        // The earlier waiter is parked, and comes back after the grant.
+        // The earlier waiter is parked, and becomes active again after the grant.
         world.resize("b", Some(View::Slots { slots: 2 }));
         world.wait(by(pid).slots("s", 1).priority(5));
         world.die(holder);
@@ -190,7 +191,7 @@ fn bypasses_at_several_keys_add_up_and_one_grant_counts_once() {
     assert_eq!(world.table.waiter(waiter).unwrap().passed, 3);
 }
 
-/// Only the waiter that waits for the holder's session is passed without a count.
+/// Only the waiter that waits for the holder's session is overtaken without being counted.
 #[test]
 fn a_bypass_of_own_blockers_counts_for_the_others_that_it_passes() {
     let mut world = World::new();
@@ -235,13 +236,13 @@ fn all_items_are_taken_at_once_and_nothing_while_waiting() {
 
 #[test]
 fn a_waiter_for_a_session_does_not_block_that_session() {
-    // S holds a, X waits for {a, b}, S asks b.
+    // S holds a, X waits for {a, b}, S asks for b.
     let mut world = World::new();
     world.take(by(1).slots("a", 1));
     let x = world.wait(by(2).slots("a", 1).slots("b", 1));
     assert!(world.take(by(1).slots("b", 1)).bypassed_blockers);
     assert_eq!(world.table.waiter(x).unwrap().passed, 0);
-    // S holds 1 of 2 slots, X wants 2, S asks its second.
+    // S holds 1 of 2 slots, X wants 2, S asks for its second.
     let mut world = World::new();
     world.take(by(1).item("k", 1, two(2)));
     world.wait(by(2).item("k", 2, two(2)));
@@ -250,8 +251,8 @@ fn a_waiter_for_a_session_does_not_block_that_session() {
 
 #[test]
 fn own_blockers_are_found_through_others_and_when_they_arise_later() {
-    // X waits for S or T, and S waits behind X. Then T waits for S: only now X waits for S in any
-    // case.
+    // X waits for S or T, and S waits behind X. Then T waits for S: only now X certainly waits for
+    // S.
     let mut world = World::new();
     world.take(by(1).item("k", 1, two(4)));
     world.take(by(2).item("k", 2, two(4)));
@@ -337,12 +338,12 @@ fn a_cancel_in_the_middle_of_ten_thousand_keeps_the_rest_in_order() {
 #[test]
 fn a_request_does_not_wait_behind_more_than_it_accepts() {
     let mut world = World::new();
-    // One runs, one waits, the rest skip.
+    // One runs, one waits, the rest are skipped.
     world.take(by(1).slots("k", 1).max_waiting(1));
     let next = world.wait(by(2).slots("k", 1).max_waiting(1));
     let skipped = Refusal::MaxWaiting { item: 0, waiting: 1 };
     assert_eq!(world.refused(by(3).slots("k", 1).max_waiting(1)), skipped);
-    // Those that are stopped or parked wait, too.
+    // Stopped or parked waiters count too.
     world.apply(Change::Suspend { request: next });
     assert_eq!(world.refused(by(3).slots("k", 1).max_waiting(1)), skipped);
     world.pause("k", true);
@@ -351,7 +352,7 @@ fn a_request_does_not_wait_behind_more_than_it_accepts() {
         world.refused(by(3).slots("k", 1).max_waiting(1).now()),
         Refusal::Paused { item: 0 }
     );
-    // Any of its keys counts, and so does a wait of any mode.
+    // Each of its keys counts, and so does a wait in any mode.
     let both = by(3).bare("free").bare("k").max_waiting(1);
     assert_eq!(world.refused(both), Refusal::MaxWaiting { item: 1, waiting: 1 });
     let write = Refusal::MaxWaiting { item: 0, waiting: 1 };

@@ -1,4 +1,4 @@
-//! Frames: what a process may request again, and what it can never be granted.
+//! Frames: locks that a process may request again, and locks that it can never be granted.
 
 use crate::core::tests::world::{World, by, granted, owner};
 use crate::core::*;
@@ -17,7 +17,8 @@ fn a_slots_lock_is_re_entrant_also_when_full() {
 
 #[test]
 fn a_re_entrant_hold_is_counted() {
-    // sleeplocks: reacquire_when_room, execute_nested_room: one release freed it all.
+    // sleeplocks: reacquire_when_room, execute_nested_room. In the original, one release freed
+    // everything.
     let mut world = World::new();
     world.take(by(1).slots("lock", 2));
     world.take(by(1).slots("lock", 2));
@@ -129,7 +130,7 @@ fn a_tag_names_one_request() {
     assert_eq!(outcomes, [Outcome::Refused { request, why: Refusal::Duplicate }]);
 }
 
-/// The request for a token of the jobserver of a build.
+/// The request for a job token by the jobserver of a build.
 fn token(build: u128, tag: u128, slots: u64, wait: Wait) -> Change {
     let Change::Request(asked) = by(1).slots("cpu", slots).change(Tag(tag)) else { panic!() };
     let mut asked = Request::clone(&asked);

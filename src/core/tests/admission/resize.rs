@@ -1,5 +1,5 @@
-//! Sizes: the stored one, the caller's own and the one that a caller without a size is given; what can
-//! never fit; pauses.
+//! Sizes: the stored one, the caller's own and the one given to a caller without a size; requests
+//! that can never fit; pauses.
 
 use crate::core::tests::world::{World, apply_unchecked, by, granted, grants, key};
 use crate::core::*;
@@ -66,7 +66,7 @@ fn a_caller_without_a_size_follows_the_latest_hold_that_states_one() {
     world.take(by(3).slots("k", 5));
     assert_eq!(world.take(by(4).bare("k")).items[0].view, slots(5));
     world.die(3);
-    // Who follows keeps its size, and sets none for others.
+    // A follower keeps its size, and sets none for others.
     let full = Refusal::Full { item: 0 };
     assert_eq!(world.refused(by(5).bare("k").now()), full, "3 of 3");
     world.die(1);
@@ -84,7 +84,7 @@ fn a_waiter_keeps_the_size_that_it_was_given() {
     let second = world.wait(by(4).bare("k"));
     world.die(1);
     assert_eq!(world.table.hold_of(first).unwrap().items[0].view, slots(2));
-    // Nobody is left who states a size: a newcomer is alone or waits.
+    // No request states a size now: a newcomer runs alone or waits.
     assert_eq!(world.die(2), [second]);
     let alone = world.wait(by(5).bare("k"));
     assert_eq!(world.die(3), []);
@@ -126,8 +126,8 @@ fn a_stored_size_binds_everybody_and_reaches_those_who_wait() {
     let bare = world.wait(by(3).bare("k"));
     assert_eq!(world.table.report(&key("k")).view, slots(1));
     assert_eq!(grants(&world.resize("k", slots(2))), [stated]);
-    // Without it, each has its own again: 3 was stated by those who hold, and the one that waits
-    // was given 3 when it came.
+    // Without the stored size, each request has its own again: the holders stated 3, and the waiter
+    // was given 3 when it arrived.
     assert_eq!(grants(&world.resize("k", None)), [bare]);
     assert_eq!(world.table.report(&key("k")).view, slots(3));
 }
@@ -146,7 +146,7 @@ fn a_key_has_one_kind_while_it_is_in_use() {
     let in_use = Kind::Buckets;
     assert_eq!(world.refused(by(2).slots("k", 3)), Refusal::Kind { item: 0, in_use });
     assert_eq!(world.resize("k", slots(3)), [Outcome::ResizeRefused { in_use }]);
-    // Who states no size takes the kind in use.
+    // A request without a size takes the kind in use.
     assert_eq!(world.take(by(2).bare("k")).items[0].view, canal(3, 2));
     world.die(1);
     assert_eq!(world.refused(by(3).bare("k").now()), Refusal::Full { item: 0 });
@@ -253,7 +253,7 @@ fn a_paused_key_keeps_its_waiters_and_its_size() {
     world.take(by(3).bare("other"));
     assert_eq!(world.die(1), []);
     assert_eq!(world.refused(by(4).bare("k").now()), Refusal::Paused { item: 0 });
-    // A size does not resume it.
+    // Storing a size does not resume the key.
     assert_eq!(grants(&world.resize("k", slots(2))), []);
     let later = world.wait(by(4).slots("k", 7));
     assert_eq!(world.table.report(&key("k")).view, slots(2));
@@ -327,8 +327,8 @@ fn huge_views_cost_nothing_and_overflow_nowhere() {
 
 #[test]
 fn every_interleaving_of_a_resize_keeps_the_count_exact() {
-    // canal_lock's README: A and B see one bucket of 3, C and D two, E one again; each may come
-    // and go at any time. The checks of every step are the test.
+    // canal_lock's README: A and B see one bucket of 3, C and D see two, E sees one again, and each
+    // may come and go at any time. The test is in the checks of every step.
     let views = [canal(3, 1), canal(3, 1), canal(3, 2), canal(3, 2), canal(3, 1)];
     let mut orders = 0;
     for order in permutations(&[0, 1, 2, 3, 4]) {

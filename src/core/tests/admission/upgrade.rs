@@ -10,12 +10,12 @@ fn an_upgrade_waits_for_the_other_readers_only() {
         world.take(by(pid).read("x"));
     }
     let upgrade = world.wait(by(1).write("x"));
-    // It keeps its read meanwhile, and holds later readers back.
+    // Meanwhile it keeps its read, and blocks later readers.
     let reader = world.wait(by(4).read("x/1"));
     assert_eq!(world.table.holds_in(world.frame(1)).count(), 1);
     assert_eq!(world.die(2), []);
     assert_eq!(world.die(3), [upgrade]);
-    // When the write is given back, it reads again.
+    // After the release of the write, it reads again.
     assert_eq!(grants(&world.release(1, "x")), [reader]);
     let writer = world.wait(by(5).write("x"));
     assert_eq!(world.die(4), []);
@@ -74,7 +74,7 @@ fn two_upgraders_are_a_deadlock_and_the_youngest_is_refused() {
         let (old, young) = if first == 1 { (one, two) } else { (two, one) };
         assert_eq!(victims(&world), [young]);
         assert!(world.waits(old));
-        // On retry it is a deadlock again, as long as it reads.
+        // A retry by session 2 deadlocks again while it still reads.
         world.refused(by(2).write("x"));
         assert_eq!(world.die(2), [old]);
         let retry = world.wait(by(2).write("x"));
@@ -108,7 +108,7 @@ fn readers_of_higher_priority_overtake_a_writer_so_often_and_not_more() {
         world.take(by(1).read("x"));
         let writer = world.wait(by(2).write("x"));
         let mut passed = 0;
-        // There is a reader at every moment.
+        // At least one reader is always active.
         for pid in 10.. {
             let (request, outcomes) = world.ask(by(pid).read("x/1").priority(1));
             if granted(&outcomes, request).is_none() {

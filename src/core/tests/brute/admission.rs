@@ -10,8 +10,8 @@ fn find(views: &[StoredView], key: &Key) -> Option<View> {
     views.iter().find(|stored| stored.key == *key).map(|stored| stored.view)
 }
 
-/// The stored size binds everybody. Without one it is the caller's own: the one that it states, or
-/// else was given.
+/// The stored size applies to every request. Without one, a request has its own size: the one that
+/// it states, or else the one that it was given.
 fn view_of(state: &Snapshot, item: &Item) -> View {
     let Ask::Counted { view, given, .. } = item.ask else { panic!("nothing else has a size") };
     find(&state.views, &item.key).or(view).or(given).unwrap_or(View::Slots { slots: 1 })
@@ -27,8 +27,8 @@ fn kind_of(state: &Snapshot, key: &Key) -> Option<Kind> {
     held.chain(wanted).chain(find(&state.views, key)).map(View::kind).next()
 }
 
-/// What a caller without a size is given: the size that the live hold with the largest token
-/// stated, else 1 in the kind of the key. Sharing holds state nothing.
+/// The size given to a caller without one: the size that the live hold with the largest token
+/// stated, else 1 in the kind of the key. Holds that share slots state no size.
 fn followed(state: &Snapshot, key: &Key) -> View {
     let stated = |hold: &&HoldState| {
         hold.items.iter().find(|item| item.key == *key && !item.shared).and_then(|it| it.stated)
@@ -40,7 +40,7 @@ fn followed(state: &Snapshot, key: &Key) -> View {
     })
 }
 
-/// A request as it is applied.
+/// A request in the form in which it is applied.
 pub(super) fn applied(state: &Snapshot, asked: &Request) -> Request {
     let mut applied = asked.clone();
     for item in &mut applied.items {
@@ -88,7 +88,8 @@ fn covers(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
     })
 }
 
-/// What can never fit while nobody resizes or resumes, after what shares its frame's slots.
+/// The reasons why a request can never fit unless someone resizes or resumes a key. A request that
+/// shares its frame's slots has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Never {
     Paused,
@@ -123,7 +124,7 @@ pub(super) fn own_deadlock(state: &Snapshot, asker: &Asker<'_>) -> bool {
         })
 }
 
-/// A waiter that can never be granted as things are keeps its place and counts for nobody.
+/// A waiter that can never be granted at present keeps its place but blocks no other request.
 pub(super) fn takes_part(state: &Snapshot, waiter: &WaiterState) -> bool {
     waiter.status != WaiterStatus::Suspended && never(state, &Asker::waiting(waiter)).is_none()
 }
@@ -174,8 +175,8 @@ fn bars_for_slots(
     !excepted
 }
 
-/// The waiters that the grant of a request passes: those that take part, came before it, compete
-/// with it for an item and do not precede it.
+/// The waiters that a grant overtakes: those that take part, came before its request, compete with
+/// it for an item and do not precede it.
 pub(super) fn passed(state: &Snapshot, asker: &Asker<'_>) -> BTreeSet<RequestId> {
     let competes = |item: &Item, other: &Item| {
         let (mode, other_mode) = (item.ask.mode(), other.ask.mode());
@@ -195,7 +196,7 @@ pub(super) fn passed(state: &Snapshot, asker: &Asker<'_>) -> BTreeSet<RequestId>
     passed.map(|waiter| waiter.id).collect()
 }
 
-/// Whether no hold outside the lineage conflicts.
+/// Whether no hold outside the lineage conflicts with the item.
 fn is_unheld(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
     let lineage = lineage(state, asker);
     let others = state.holds.iter().filter(|hold| !lineage.contains(&hold.frame));
@@ -210,7 +211,7 @@ pub(super) fn free(state: &Snapshot, asker: &Asker<'_>) -> bool {
     })
 }
 
-/// Whether a request can be granted, and if so, whether only by passing own blockers.
+/// Whether a request can be granted; if it can, whether only by bypassing its own blockers.
 pub(super) fn admissible(state: &Snapshot, asker: &Asker<'_>) -> Option<bool> {
     if !free(state, asker) {
         return None;

@@ -1,4 +1,4 @@
-//! Checks of what a table decided.
+//! Checks the decisions of a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use super::deadlock::{deadlocked, forget, ids, in_the_way, is_on_a_cycle, waitin
 use super::{Asker, lineage, root};
 use crate::core::*;
 
-/// Checks one step of a table: each outcome is right when it is decided, nobody waits who could be
-/// granted, no slot is held twice, replay and restore give the identical table.
+/// Checks one step of a table: each outcome is right when it is decided, no request waits that
+/// could be granted, no slot is held twice, and replay and restore give the identical table.
 pub(in crate::core::tests) fn check_step(
     before: &Table,
     entry: &Entry,
@@ -31,8 +31,8 @@ pub(in crate::core::tests) fn check_step(
     check_over_nodes(&state, after);
 }
 
-/// Requests over nodes that exclude each other meet in a node, and a spare that is not confirmed
-/// keeps nobody waiting.
+/// Checks that requests over nodes that exclude each other share a node, and that no unconfirmed
+/// spare keeps a request waiting.
 fn check_over_nodes(state: &Snapshot, after: &Table) {
     let waiting = state.waiters.iter().map(|waiter| (waiter.id, &waiter.request));
     let holding = state.holds.iter().map(|hold| (hold.request, &hold.asked));
@@ -73,8 +73,7 @@ fn check_over_nodes(state: &Snapshot, after: &Table) {
     }
 }
 
-/// The state in which a new request was decided: after the spares were taken back that were in its
-/// way.
+/// The state in which a new request was decided: after the spares that blocked it were taken back.
 fn before_newcomer(before: &Table, entry: &Entry, outcomes: &[Outcome]) -> Snapshot {
     let mut replay = before.clone();
     replay.revision = Revision(before.revision().0 + 1);
@@ -86,7 +85,7 @@ fn before_newcomer(before: &Table, entry: &Entry, outcomes: &[Outcome]) -> Snaps
     replay.snapshot()
 }
 
-/// Checks each outcome, and returns the table to which they lead.
+/// Checks each outcome, and returns the resulting table.
 pub(in crate::core::tests) fn check_decisions(
     before: &Table,
     entry: &Entry,
@@ -110,14 +109,14 @@ pub(in crate::core::tests) fn check_decisions(
     replay
 }
 
-/// How often each request was passed, whether it waits or was granted.
+/// How often each request was overtaken, whether it waits or was granted.
 fn bypasses(table: &Table) -> BTreeMap<RequestId, u32> {
     let waiting = table.waiters().map(|waiter| (waiter.id, waiter.passed));
     waiting.chain(table.holds().map(|hold| (hold.request, hold.passed))).collect()
 }
 
-/// The part of the check that is cheap: no request loses what was counted of its bypasses, and each
-/// grant adds one at most.
+/// The cheap part of the check: no request loses its count of grants that overtook it, and each
+/// grant adds at most one.
 pub(in crate::core::tests) fn check_bypasses(before: &Table, outcomes: &[Outcome], after: &Table) {
     let grants = outcomes.iter().filter(|it| matches!(it, Outcome::Granted(_))).count() as u32;
     let (before, after) = (bypasses(before), bypasses(after));
@@ -127,9 +126,9 @@ pub(in crate::core::tests) fn check_bypasses(before: &Table, outcomes: &[Outcome
     }
 }
 
-/// A request has the sizes that it was given when it was applied. What a hold states for others is
-/// what its request states, unless it shares slots; it has the view of their holder then, and also
-/// says for others what that one said as soon as it inherits them.
+/// Checks that a request keeps the sizes that it was given when it was applied. A hold states to
+/// others what its request states, unless it shares slots. Then it has the view of their holder,
+/// and once it inherits the slots, it states what that holder stated.
 fn check_sizes(before: &Snapshot, entry: &Entry, after: &Snapshot) {
     if let Change::Request(asked) = &entry.change {
         let (id, items) = (RequestId(after.revision.0), applied(before, asked).items);
@@ -161,14 +160,14 @@ fn check_sizes(before: &Snapshot, entry: &Entry, after: &Snapshot) {
     }
 }
 
-/// The item that has the slots for its own which another shares: these begin with the same slot.
+/// The item that owns the slots that another item shares: both begin with the same slot.
 fn holder_of<'a>(state: &'a Snapshot, sharer: &HeldItem) -> Option<&'a HeldItem> {
     let first = |item: &HeldItem| item.slots.0.first().map(|range| range.0);
     let mut items = state.holds.iter().flat_map(|hold| &hold.items);
     items.find(|item| item.key == sharer.key && !item.shared && first(item) == first(sharer))
 }
 
-/// A waiter whose items are free reports its first predecessor.
+/// Checks that a waiter whose items are free reports its first predecessor.
 fn check_first_ahead(state: &Snapshot, table: &Table) {
     for waiter in state.waiters.iter().filter(|waiter| takes_part(state, waiter)) {
         let asker = Asker::waiting(waiter);
@@ -186,7 +185,8 @@ fn check_first_ahead(state: &Snapshot, table: &Table) {
     }
 }
 
-/// The last outcome about a request says what became of it, and the asker hears one.
+/// Checks that the last outcome about a request gives its final state, and that the requester gets
+/// one.
 fn check_last_words(entry: &Entry, outcomes: &[Outcome], after: &Table) {
     let asker = matches!(entry.change, Change::Request(_)).then_some(RequestId(after.revision().0));
     let named = (1..=after.revision().0).map(RequestId);
@@ -210,7 +210,7 @@ fn check_last_words(entry: &Entry, outcomes: &[Outcome], after: &Table) {
     }
 }
 
-/// Checks an outcome, and returns the waiters that it passes.
+/// Checks an outcome, and returns the waiters that it overtakes.
 fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<RequestId> {
     let state = table.snapshot();
     let newcomer = match &entry.change {
@@ -276,7 +276,7 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
         }
         Outcome::Refused { request, why: Refusal::TooLarge { capacity, .. } } => {
             let asker = match waiting(*request) {
-                // It came while a key was paused that is resumed by this entry.
+                // It arrived while one of its keys was paused, and this entry resumes that key.
                 Some(waiter) => {
                     let resumes = matches!(entry.change, Change::Pause { paused: false, .. });
                     assert!(resumes && !waiter.size_unchecked, "{}", brief(&state));
@@ -305,8 +305,9 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
     BTreeSet::new()
 }
 
-/// Of the requests on a cycle whose refusal lets another go that is on a cycle, a victim is that of
-/// the youngest session, and the latest of it; if there is none, of all on a cycle.
+/// Checks the choice of a victim. Candidates are the requests on a cycle whose refusal lets another
+/// request on a cycle proceed, or, if there are none, all requests on a cycle. The victim is the
+/// latest request of the youngest session among them.
 fn check_victim(state: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
     let stuck = deadlocked(state);
     let vain = waiting_in_vain(state);
@@ -326,7 +327,8 @@ fn check_victim(state: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
     assert_eq!(best.map(|waiter| waiter.id), Some(victim), "{}", brief(&stuck));
 }
 
-/// The cycle begins with the victim, each step leads on to the next, and the last one back.
+/// Checks that the cycle begins with the victim, that each step leads to the next, and that the
+/// last step leads back.
 fn check_cycle(stuck: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
     assert_eq!(cycle[0].request, victim, "{}", brief(stuck));
     for (step, next) in cycle.iter().zip(cycle.iter().skip(1).chain(&cycle[..1])) {
@@ -383,8 +385,8 @@ fn check_state(state: &Snapshot) {
     }
 }
 
-/// How many wait for the first key of a request that as many wait for as it accepts, or else for the
-/// key that most wait for. Whoever waits counts.
+/// The number of waiters at the first key of a request that has as many as the request accepts, or
+/// else at the key with the most waiters. Every waiter counts.
 fn most_waiting(state: &Snapshot, asked: &Request) -> u64 {
     let waiting = |key: &Key| {
         let wants = |waiter: &&WaiterState| waiter.request.items.iter().any(|it| it.key == *key);
@@ -399,7 +401,7 @@ fn is_any_paused(state: &Snapshot, waiter: &WaiterState) -> bool {
     waiter.request.items.iter().any(|item| state.paused.contains(&item.key))
 }
 
-/// No two holds conflict, but those of frames of which one encloses the other.
+/// Checks that two holds do not conflict, unless the frame of one encloses the frame of the other.
 fn check_compatible(state: &Snapshot, one: &HoldState, other: &HoldState) {
     let line = |frame: FrameId| {
         let parent = |id: FrameId| state.frames.iter().find(|frame| frame.id == id)?.parent;

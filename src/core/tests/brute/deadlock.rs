@@ -32,7 +32,7 @@ pub(super) fn leads_to(state: &Snapshot, request: RequestId, session: FrameId) -
     false
 }
 
-/// The requests that can never be granted, whatever becomes of those granted on the way.
+/// The requests that can never be granted, whatever happens to those granted on the way.
 pub(in crate::core::tests) fn waiting_in_vain(state: &Snapshot) -> BTreeSet<RequestId> {
     ids(&remainder(state, None))
 }
@@ -41,10 +41,11 @@ pub(super) fn ids(state: &Snapshot) -> BTreeSet<RequestId> {
     state.waiters.iter().map(|waiter| waiter.id).collect()
 }
 
-/// Admits everybody who can be; then lets everybody end who can; then lets everybody pass own
-/// blockers who can: each all at once and again and again, a later one only when the earlier ones
-/// change nothing. What is admitted is forgotten. Nothing of the session `frozen` is admitted or
-/// ends; where there is one, nobody passes own blockers.
+/// Admits every request that can be admitted; then ends every frame that can end; then lets every
+/// request that can bypass its own blockers do so. It does each step for all at once, repeats it,
+/// and takes a later step only when the earlier ones change nothing. It forgets admitted requests.
+/// It admits and ends nothing of the session `frozen`; if there is one, no request bypasses its own
+/// blockers.
 pub(super) fn remainder(state: &Snapshot, frozen: Option<FrameId>) -> Snapshot {
     let plain = |state: &Snapshot, waiter: &WaiterState| {
         let asker = Asker::waiting(waiter);
@@ -63,8 +64,8 @@ pub(super) fn remainder(state: &Snapshot, frozen: Option<FrameId>) -> Snapshot {
     last(start.unwrap_or_else(|| state.clone()), next)
 }
 
-/// The requests that are in a deadlock, or wait for what is held in one. The order of service is
-/// left out.
+/// The requests that are in a deadlock, or wait for a lock held in one. It ignores the order of the
+/// queues.
 pub(super) fn deadlocked(state: &Snapshot) -> Snapshot {
     let free = |state: &Snapshot, waiter: &WaiterState| {
         !takes_part(state, waiter) || free(state, &Asker::waiting(waiter))
@@ -79,7 +80,7 @@ fn last(mut state: Snapshot, next: impl Fn(&Snapshot) -> Option<Snapshot>) -> Sn
     state
 }
 
-/// The state without the waiters that are such, if there are any.
+/// The state without the waiters that match `such`; `None` if none does.
 pub(super) fn forget(
     state: &Snapshot,
     such: impl Fn(&Snapshot, &WaiterState) -> bool,
@@ -89,7 +90,7 @@ pub(super) fn forget(
     (left.waiters.len() < state.waiters.len()).then_some(left)
 }
 
-/// The state without the holds of frames in which no request waits, if there are any.
+/// The state without the holds of frames in which no request waits; `None` if there are none.
 fn drop_holds(state: &Snapshot, frozen: Option<FrameId>) -> Option<Snapshot> {
     let waiting = state.waiters.iter().filter(|waiter| takes_part(state, waiter));
     let stuck: BTreeSet<FrameId> =
@@ -100,7 +101,7 @@ fn drop_holds(state: &Snapshot, frozen: Option<FrameId>) -> Option<Snapshot> {
     (left.holds.len() < state.holds.len()).then_some(left)
 }
 
-/// What others hold that keeps a request.
+/// The holds of others that block a request.
 pub(super) fn in_the_way(state: &Snapshot, waiter: &WaiterState) -> BTreeSet<(Token, FrameId)> {
     let asker = Asker::waiting(waiter);
     let lineage = lineage(state, &asker);
@@ -124,7 +125,7 @@ pub(super) fn in_the_way(state: &Snapshot, waiter: &WaiterState) -> BTreeSet<(To
     keeping.map(|hold| (hold.token, hold.frame)).collect()
 }
 
-/// Whether a request waits, through what others hold, for its own frame or one that encloses it.
+/// Whether a request waits, through the holds of others, for its own frame or one that encloses it.
 pub(super) fn is_on_a_cycle(stuck: &Snapshot, start: &WaiterState) -> bool {
     let line = |waiter: &WaiterState| lineage(stuck, &Asker::waiting(waiter));
     let mut next: Vec<FrameId> = in_the_way(stuck, start).iter().map(|by| by.1).collect();

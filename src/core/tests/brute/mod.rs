@@ -9,7 +9,7 @@ use crate::core::*;
 pub(super) use check::{check_bypasses, check_decisions, check_step};
 pub(super) use deadlock::waiting_in_vain;
 
-/// A request with its frame, whether it waits already or not.
+/// A request with its frame, whether it already waits or not.
 struct Asker<'a> {
     id: RequestId,
     frame: FrameId,

@@ -6,8 +6,8 @@ use crate::core::*;
 
 #[test]
 fn a_deadlock_is_found_when_the_request_that_avoided_it_is_withdrawn() {
-    // The inner request is sure to be refused once the outer frame has a slot of its own, so it
-    // keeps nobody for ever; when that frame's process ends, it does.
+    // The inner request will certainly be refused once the outer frame has its own slot, so it does
+    // not block others forever. If that frame's process ends first, it does.
     let mut world = World::new();
     let two = Some(View::Slots { slots: 2 });
     let mut wish = by(1).write("b");
@@ -27,7 +27,7 @@ fn a_deadlock_is_found_when_the_request_that_avoided_it_is_withdrawn() {
 
 #[test]
 fn slots_shared_with_a_child_are_ones_own_when_it_ends() {
-    // The outer frame keeps one of two slots whoever ends, so it can never have two more.
+    // The outer frame keeps one of two slots whatever else ends, so it can never have two more.
     let mut world = World::new();
     let two = Some(View::Slots { slots: 2 });
     let outer = world.take(by(1).item("k", 2, two));
@@ -58,8 +58,8 @@ fn a_detached_request_that_can_only_wait_for_itself_is_refused() {
 
 #[test]
 fn sessions_about_to_pass_each_other_wait_for_no_other() {
-    // The second writer waits for the first one's session, which goes before it as soon as the
-    // reader has ended. A stranger does not.
+    // The second writer waits for the first one's session, which precedes it once the reader has
+    // ended. A stranger does not.
     let mut world = World::new();
     let hold = Some(View::Buckets { per: 2, buckets: 1 });
     world.take(by(1).item("k", 2, hold));
@@ -75,7 +75,7 @@ fn sessions_about_to_pass_each_other_wait_for_no_other() {
 
 #[test]
 fn a_waiter_behind_a_cycle_is_no_reason_to_refuse_a_member() {
-    // Refusing the inner request would help a bystander and leave the ring.
+    // Refusing the inner request would help a bystander but keep the ring.
     let mut world = World::new();
     let four = Some(View::Buckets { per: 2, buckets: 2 });
     world.take(by(1).item("b/c", 2, four));
@@ -105,8 +105,8 @@ fn slots_that_are_shared_are_no_step_of_a_cycle() {
     assert_eq!(victims(&world), [waits]);
 }
 
-/// The sessions that are refused where 1 and 2 wait for each other, and 3, 4 and 5 for each other and
-/// for 1. `t` has a free slot, and session 4 holds the other one.
+/// The sessions that are refused when 1 and 2 wait for each other, and 3, 4 and 5 wait for each
+/// other and for 1. `t` has one free slot, and session 4 holds the other one.
 fn refused_of_two_rings(wish_of_1: Wish) -> Vec<usize> {
     let mut table = Table::default();
     let mut refused = Vec::new();

@@ -1,4 +1,4 @@
-//! What `locks` gets wrong, and what is right.
+//! The flaws of `locks`, and the right behaviour.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::core::tests::admission::locks::{file, text};
 use crate::core::tests::world::{Wish, World, by, grants, owner};
 use crate::core::*;
 
-/// Flaws of the original that concern one node, each with the test of what is right.
+/// Flaws of the original that concern one node, each with a test of the right behaviour.
 const FLAWS: [(&str, fn()); 13] = [
     ("q_same_lock_twice", a_held_lock_is_granted_again_at_once),
     ("q_same_lock_twice_read", a_held_lock_is_granted_again_at_once),
@@ -23,7 +23,7 @@ const FLAWS: [(&str, fn()); 13] = [
     ("e_await_without_requests", a_request_for_nothing_is_refused_at_once),
 ];
 
-/// Flaws that have no counterpart, and why.
+/// Flaws without a counterpart, and why.
 const SKIPPED_FLAWS: [(&str, &str); 6] = [
     ("e_lock_objects_drops_require", "a lock on several nodes is a later issue's"),
     ("e_surrender_nowait", "nobody surrenders to somebody: the victim is refused"),
@@ -57,7 +57,7 @@ fn a_held_lock_is_granted_again_at_once() {
         assert_eq!(ask(&mut world, by(1).write("x")), 1);
         assert_eq!(ask(&mut world, by(1).read("y")), 1);
         assert_eq!(ask(&mut world, by(1).write("x/1").read("y/1")), 2);
-        // What is taken twice is given back twice.
+        // A key that is taken twice is released twice.
         world.release(1, "x");
         assert!(matches!(world.refused(by(4).read("x").now()), Refusal::Full { item: 0 }));
     }
@@ -105,7 +105,7 @@ fn of_two_upgraders_the_youngest_is_refused() {
             _ => None,
         });
         assert_eq!(refused, Some(young));
-        // It reads still, and the other has not lost its place.
+        // It still reads, and the other has kept its place.
         assert!(world.table.waiter(old).is_some());
         assert_eq!(grants(&world.release(2, "x")), [old]);
     }
@@ -129,7 +129,7 @@ fn a_read_after_a_write_keeps_the_write() {
     world.take(by(1).write("x"));
     world.take(by(1).read("x"));
     world.refused(by(2).read("x").now());
-    // The read goes first when the key is given back: the latest hold of it.
+    // The read ends first, because it is the latest hold of the key.
     world.release(1, "x");
     world.refused(by(2).read("x").now());
     world.release(1, "x");
@@ -158,7 +158,7 @@ fn every_recorded_deadlock_resolves() {
         let youngest = world.frame(size);
         assert_eq!(world.table.waiters_in(youngest).count(), 0, "{ring}");
         assert_eq!(world.table.waiting(), waits_for.len() - 1, "{ring}");
-        // The one whom the original lets have what the youngest held has it now, too.
+        // In both, the same session gets the locks of the youngest one.
         let granted = world.die(size);
         let at = waits_for.iter().position(|pid| *pid == size).unwrap();
         let before = waits_for[(at + waits_for.len() - 1) % waits_for.len()];

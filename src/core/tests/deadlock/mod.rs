@@ -1,4 +1,4 @@
-//! Deadlocks: which are found, and which request is refused.
+//! Deadlocks: how they are found, and which request is refused.
 
 mod detection;
 mod flaws;

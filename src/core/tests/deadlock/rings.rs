@@ -1,10 +1,10 @@
-//! Rings of sessions that wait for each other: each one resolves with the youngest session as the
+//! Rings of sessions that wait for each other: each ring resolves with the youngest session as the
 //! only victim, whichever session closes it.
 
 use crate::core::tests::world::{Wish, World, apply_unchecked, by, grants};
 use crate::core::*;
 
-/// How what a session holds and what its predecessor asks for conflict.
+/// The kind of conflict between a session's hold and its predecessor's request.
 #[derive(Clone, Copy, Debug)]
 enum RingKind {
     WriteWrite,
@@ -25,7 +25,7 @@ const KINDS: [RingKind; 6] = [
 ];
 
 impl RingKind {
-    /// Process `pid` takes what is its own.
+    /// Process `pid` takes its own lock.
     fn own(self, pid: usize) -> Wish {
         let (wish, name) = (by(u32::try_from(pid).unwrap()), format!("o{pid}"));
         match self {
@@ -36,7 +36,7 @@ impl RingKind {
         }
     }
 
-    /// Process `pid` asks for what is `whose`.
+    /// Process `pid` asks for the lock of process `whose`.
     fn ask(self, pid: usize, whose: usize) -> Wish {
         let wish = by(u32::try_from(pid).unwrap());
         let name = self.key(whose);
@@ -54,7 +54,7 @@ impl RingKind {
     }
 }
 
-/// Something that entries are applied to.
+/// A table to which entries are applied.
 trait Apply {
     fn apply(&mut self, change: Change) -> Vec<Outcome>;
     fn table(&self) -> &Table;
@@ -93,8 +93,9 @@ fn orders(n: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Session `ring[i]` waits for what `ring[i + 1]` holds, the last for the first; they ask in the
-/// order `asking` of their places in the ring. Sessions are numbered by age, 1 is the oldest.
+/// Session `ring[i]` waits for the hold of `ring[i + 1]`, and the last for the hold of the first.
+/// They ask in the order `asking`, given as places in the ring. Sessions are numbered by age; 1 is
+/// the oldest.
 fn resolves(world: &mut impl Apply, kind: RingKind, ring: &[usize], asking: &[usize]) {
     let n = ring.len();
     let mut tags = 0u128;
@@ -141,7 +142,8 @@ fn resolves(world: &mut impl Apply, kind: RingKind, ring: &[usize], asking: &[us
             "{ring:?} {asking:?}: {cycle:?}"
         );
     }
-    // The victim ends, then whoever waited for it, and so on, against the order of the wait.
+    // The victim ends, then the session that waited for it, and so on, against the direction of the
+    // waits.
     for back in 0..n {
         let at = (youngest + n - back) % n;
         let outcomes = world.apply(Change::End { frame: frames[ring[at] - 1] });
@@ -152,15 +154,15 @@ fn resolves(world: &mut impl Apply, kind: RingKind, ring: &[usize], asking: &[us
     assert_eq!(world.table().frames().count(), 0);
 }
 
-/// Every ring of `n` sessions: those of all ages in every place, each with every `skip`th of the
-/// orders in which they can ask. Returns how many there were.
+/// Every ring of `n` sessions, with each arrangement of their ages, each with every `skip`th of the
+/// orders in which they can ask. Returns the number of rings.
 fn every_ring<W: Apply>(n: usize, skip: usize, new: fn() -> W, kinds: &[RingKind]) -> usize {
     let asking = orders(n);
     let mut count = 0;
     for (nth, rest) in orders(n - 1).into_iter().enumerate() {
-        // A ring has no beginning: the oldest comes first.
+        // A ring has no beginning, so the oldest session comes first.
         let ring: Vec<usize> = std::iter::once(1).chain(rest.iter().map(|at| at + 2)).collect();
-        // Each ring takes other orders than the one before it, far from those.
+        // Each ring uses different orders from the previous ring, far from those.
         for asking in asking.iter().skip(nth * 1_009 % skip).step_by(skip) {
             resolves(&mut new(), kinds[count % kinds.len()], &ring, asking);
             count += 1;

@@ -115,7 +115,7 @@ fn rule_08_a_host_with_sessions_of_its_own_adopts_nothing() {
     assert_eq!(world.table.frames_of_host(NEXT).collect::<Vec<_>>(), [other.frame]);
 }
 
-/// What happens among two hosts.
+/// The events that can happen on two hosts.
 #[derive(Clone, Debug)]
 enum Step {
     Op(Op),
@@ -162,7 +162,7 @@ proptest! {
         for op in ops {
             run(&mut world, op);
         }
-        // With waiters, slots that become free one by one could be given out one by one.
+        // With waiters, slots that become free one by one could also be granted one by one.
         let waiting: Vec<RequestId> = world.table.waiters().map(|waiter| waiter.id).collect();
         for request in waiting {
             world.apply(Change::Withdraw { request, why: Withdrawal::Lost });
@@ -182,7 +182,7 @@ proptest! {
         }
         outcomes.extend(gone(&mut each));
         prop_assert_eq!(released(&outcomes), released(&gone(&mut world)));
-        // One after the other it takes longer, by the clock.
+        // Ending the frames one by one takes longer by the clock.
         let whenever = |mut state: Snapshot| {
             state.past_leases.iter_mut().for_each(|past| past.at = UnixMillis(0));
             state.past_leases.sort_by_key(|past| past.token);
@@ -226,13 +226,14 @@ proptest! {
                     let by = if host == HERE { NEXT } else { HERE };
                     let kept: Vec<RequestId> = world.table.holds()
                         .filter(|hold| world.table.frame(hold.frame).is_some_and(|f| f.host == by))
-                        // A spare gives way to a waiter that now fits.
+                        // A spare yields to a waiter that now fits.
                         .filter(|hold| !hold.asked.over_nodes.as_ref().is_some_and(|it| it.spare))
                         .map(|hold| hold.request)
                         .collect();
                     world.apply(Change::HostGone { host, by });
                     for frame in world.table.frames_of_host(host).collect::<Vec<_>>() {
-                        // Only as the outer frame of one elsewhere, which no daemon ever makes.
+                        // Only as the outer frame of a frame on another host, which no daemon ever
+                        // makes.
                         prop_assert!(world.table.frames().any(|f| f.parent == Some(frame)));
                         prop_assert_eq!(world.table.holds_in(frame).count(), 0);
                         prop_assert_eq!(world.table.waiters_in(frame).count(), 0);

@@ -44,7 +44,7 @@ fn an_expiry_that_a_renewal_came_before_is_void() {
     }
     expire(&mut world, frame, 2);
     assert_eq!(world.held("a"), 0);
-    // And once more, when nothing is left of it.
+    // The same once more, now that nothing is left of it.
     expire(&mut world, frame, 2);
     assert!(world.table.snapshot().frames.is_empty());
 }
@@ -102,7 +102,7 @@ fn only_a_held_lease_can_be_renewed_or_expire() {
     assert_eq!(renew(&mut world, 1), [Outcome::LeaseGone], "it waits");
     expire(&mut world, frame, 0);
     assert!(world.waits(waiter));
-    // A process is no lease.
+    // A process is not a lease.
     expire(&mut world, holder.frame, 0);
     assert_eq!(world.held("a"), 1);
     assert_eq!(world.die(9), [waiter]);
@@ -117,7 +117,7 @@ fn a_renewal_by_another_host_makes_the_lease_that_hosts() {
     let state = world.table.frame(frame).unwrap();
     assert_eq!((state.host, state.lease.unwrap().renewals), (HostId(7), 1));
     assert_eq!(state.lease.unwrap().renewed, Some(UnixMillis(1_001)));
-    // It is still the same lease, for whichever host.
+    // It is still the same lease, from whichever host.
     assert_eq!(world.table.lease(LeaseId(1)), Some(frame));
     assert_eq!(renew_at(&mut world, 1, HostId(3)).len(), 1);
     expire(&mut world, frame, 2);
@@ -140,7 +140,7 @@ fn how_a_lease_ended_is_remembered() {
     assert_eq!(past(&world, 3), Some((LeaseEnd::Withdrawn, withdrawn.token)));
     let first = world.table.past_lease(LeaseId(1)).unwrap();
     assert_eq!((first.key.as_str(), first.more_keys, first.ttl_ms), ("a", 1, 60_000));
-    // One that never held anything was never lost.
+    // A lease that never held anything was never lost.
     world.take(by(9).slots("a", 1).now().slots("b", 1));
     let waiter = world.wait(lease(4).write("b"));
     world.apply(Change::Withdraw { request: waiter, why: Withdrawal::Timeout });
@@ -174,7 +174,7 @@ fn a_lease_that_holds_is_going_on_and_makes_no_deadlock() {
     let mut world = World::new();
     let frame = world.take(lease(1).write("a")).frame;
     world.take(by(2).write("b"));
-    // Everybody waits for the lease, in a way that would be a ring if it waited too.
+    // All wait for the lease. If it also waited, that would be a ring.
     let two = world.wait(by(2).write("a"));
     let three = world.wait(lease(3).write("b"));
     let four = world.wait(lease(4).write("a").write("b"));

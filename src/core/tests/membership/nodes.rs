@@ -1,5 +1,5 @@
-//! Requests over nodes: their parts collect, are confirmed at a token, give way, and exclude each
-//! other only if enough of their nodes meet.
+//! Requests over nodes: their parts are collected, confirmed with a token and yield. They exclude
+//! each other only if enough of their nodes overlap.
 
 use crate::core::tests::world::{Wish, World, by, grants, key, lease, part, victims};
 use crate::core::*;
@@ -34,7 +34,7 @@ fn a_confirmation_changes_the_token_everywhere_and_the_next_one_is_larger() {
     assert_eq!(holders("r"), [Token(100)]);
     assert!(holders("a").contains(&Token(100)) && !holders("a").contains(&token));
     assert_eq!(world.take(by(2).slots("b", 1)).token, Token(101));
-    // Again: the same answer, and nothing is given out anew.
+    // A repetition gets the same answer, and no new token is issued.
     assert_eq!(world.confirm_at(request, 100), confirmed(request, Token(100), 100));
     assert_eq!(world.table.next_token(), Token(102));
     world.apply(Change::Expire { frame, renewal: 0 });
@@ -50,7 +50,7 @@ fn what_has_ended_is_not_confirmed_and_the_next_token_stays() {
     let next = world.table.next_token();
     assert_eq!(world.confirm_at(granted.request, 1_000), not_confirmed(None));
     assert_eq!(world.table.next_token(), next);
-    // Nor what waits, nor what is not over nodes.
+    // A waiting part, or a request that is not over nodes, cannot be confirmed.
     let other = world.take(lease(2).slots("a", 1));
     let waiter = world.wait(part(3, &ABC).slots("a", 1));
     for request in [waiter, other.request] {
@@ -63,7 +63,7 @@ fn what_has_ended_is_not_confirmed_and_the_next_token_stays() {
 fn the_token_of_a_confirmation_is_larger_that_of_no_other_and_bounded() {
     let mut world = World::new();
     let first = world.take(part(1, &ABC).slots("a", 1));
-    // The next number is left to it, so that one node alone never has to give it another one.
+    // It keeps the next number, so that a single node never has to give it another one.
     let other = world.take(by(9).slots("b", 1));
     assert_eq!(other.token.0, first.token.0 + 2);
     let least = Some(world.table.next_token());
@@ -122,7 +122,7 @@ fn a_key_is_refused_over_a_list_that_need_not_meet_the_one_in_use() {
         let other = || part(2, &abd).require(Require::Majority);
         let why = Refusal::OtherNodes { item: 1, theirs: ids(&abc) };
         assert_eq!(world.refused(other().slots("x", 1).slots("k", 1)), why);
-        // Another key is another matter, and so is a list that always meets it.
+        // Another key does not matter, and neither does a list that always overlaps.
         world.take(other().slots("x", 1));
         world.wait(part(3, &abc).require(Require::Majority).slots("k", 1));
         world.wait(part(4, &abd).require(Require::All).slots("k", 1));
@@ -156,7 +156,7 @@ fn more_than_half_takes_reads_and_locks_of_one_slot_only() {
     world.take(by(9).slots("followed", 3));
     assert_eq!(world.refused(part(1).bare("followed")), too_large(0));
     let held = world.take(part(1).slots("a", 1).read("r").canal("c", 1, 1).bare("d")).frame;
-    // It counts on one slot as long as it is there.
+    // It relies on one slot while it exists.
     let refused = [Outcome::ResizeRefusedOverNodes];
     assert_eq!(world.resize("a", Some(View::Slots { slots: 2 })), refused);
     assert_eq!(world.resize("d", Some(View::Slots { slots: 2 })), refused);
@@ -184,7 +184,7 @@ fn a_list_is_sorted_and_a_spare_does_not_wait() {
 #[test]
 fn a_spare_gives_way_to_whoever_would_then_fit_until_it_is_confirmed() {
     let mut world = World::new();
-    // To a request that may not wait, …
+    // A spare yields to a request that may not wait, …
     let spare = world.take(part(1, &ABC).slots("a", 1).spare());
     let (request, outcomes) = world.ask(by(2).slots("a", 1).now());
     assert_eq!(grants(&outcomes), [request]);
@@ -195,16 +195,16 @@ fn a_spare_gives_way_to_whoever_would_then_fit_until_it_is_confirmed() {
     world.take(part(1, &ABC).read("db/x").spare());
     world.take(by(2).write("db"));
     world.die(2);
-    // … and to none that has to wait all the same.
+    // … but not to a request that would still have to wait,
     let spare = world.take(part(1, &ABC).slots("a", 2).spare());
     let other = world.take(by(2).slots("b", 1));
     let waiter = world.wait(by(3).slots("b", 1).item("a", 2, Some(View::Slots { slots: 2 })));
     assert!(world.table.hold(spare.token).is_some());
-    // Until it does not have to.
+    // until that request no longer has to wait.
     let outcomes = world.apply(Change::End { frame: other.frame });
     assert_eq!(grants(&outcomes), [waiter]);
     assert!(world.table.hold(spare.token).is_none());
-    // A spare that is confirmed is a hold like any other.
+    // A confirmed spare is an ordinary hold.
     world.die(3);
     let spare = world.take(part(1, &ABC).slots("a", 1).spare());
     world.confirm_at(spare.request, spare.token.0 + 1);
@@ -218,7 +218,7 @@ fn a_spare_neither_waits_nor_takes_the_place_of_another() {
     let first = world.take(part(1, &ABC).slots("a", 1).spare());
     assert_eq!(world.refused(part(2, &ABC).slots("a", 1).spare()), Refusal::Full { item: 0 });
     assert!(world.table.hold(first.token).is_some());
-    // Nor does a part that may yet be confirmed with others give way.
+    // A part that may still be confirmed along with others does not yield either.
     world.take(part(3, &ABC).slots("b", 1));
     assert_eq!(world.refused(by(9).slots("b", 1).now()), Refusal::Full { item: 0 });
 }
@@ -280,7 +280,7 @@ fn a_spare_does_not_give_way_to_a_waiter_that_waits_for_its_turn_all_the_same() 
     // One waits for the outer lease, and another one for its turn after that.
     let first = world.wait(by(2).write("a").slots("x", 1));
     world.wait(by(3).slots("x", 1));
-    // Neither is before a request of that session.
+    // Neither precedes a request of that session.
     let frame = world.table.lease(LeaseId(1)).unwrap();
     let spare = world.take(part(4, &ABC).under(frame).slots("x", 1).spare());
     assert!(world.table.hold(spare.token).is_some(), "the grant is told after this entry");
@@ -307,7 +307,7 @@ fn a_lease_under_another_has_its_locks_too() {
         let frame = world.table.lease(LeaseId(1)).unwrap();
         part(name, &ABC).under(frame)
     };
-    // Not before the outer one is there for certain.
+    // The outer hold must be firm first.
     let invalid = Refusal::Invalid { item: 0 };
     let wish = under(&world, 2).read("db/x");
     assert_eq!(world.refused(wish), invalid);
@@ -316,7 +316,7 @@ fn a_lease_under_another_has_its_locks_too() {
     let wish = under(&world, 2).read("db/x");
     let inner = world.take(wish);
     assert_eq!(world.table.session(inner.frame), outer.frame);
-    // The outer one ends first: what is inside stays, and the frame with it.
+    // The outer hold ends first: the inner one and its frame stay.
     world.apply(Change::Release(Release::All { frame: outer.frame }));
     assert!(world.table.hold(inner.token).is_some());
     assert!(world.table.lease(LeaseId(1)).is_some());
@@ -324,7 +324,7 @@ fn a_lease_under_another_has_its_locks_too() {
     assert_eq!(world.refused(wish), invalid, "it holds nothing any more");
     world.apply(Change::Release(Release::All { frame: inner.frame }));
     assert!(world.table.snapshot().frames.is_empty());
-    // Of another user, of a process, or not over nodes: never.
+    // Never under the hold of another user or of a process, or without nodes.
     let outer = world.take(part(1, &ABC).write("db"));
     world.confirm_at(outer.request, outer.token.0);
     assert_eq!(world.refused(lease(5).under(outer.frame).read("db")), invalid);

@@ -1,9 +1,9 @@
-//! Small worlds explored to the end: three sessions, three keys on a path, everything they can do
-//! in every order. Every state that can be reached, and every refusal on the way, is held against
-//! brute force ([`crate::core::tests::brute`]).
+//! Explores small worlds completely: three sessions and three keys on a path, with every action in
+//! every order. It checks every reachable state, and every refusal on the way, against brute force
+//! ([`crate::core::tests::brute`]).
 //!
-//! A history matters only by the state that it leads to: revisions, tokens and process numbers
-//! stand in it for nothing but their order, so each state is looked at once.
+//! A history matters only through the state that it leads to. In a state, only the order of
+//! revisions, tokens and process numbers matters, so each state is examined once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,17 @@ const WRITE: Ask = Ask::Write;
 const ONE_OF_TWO: Ask = Ask::slots(1, Some(View::Buckets { per: 2, buckets: 1 }));
 const MUTEX: Ask = Ask::slots(1, Some(View::Slots { slots: 1 }));
 
-/// Which world, and how much of it.
+/// The world to explore, and how much of it.
 #[derive(Clone, Copy)]
 struct Scope {
     pids: &'static [u32],
     keys: &'static [&'static str],
     asks: &'static [Ask],
-    /// How many items a request has at most.
+    /// The most items in a request.
     items: usize,
-    /// How many holds and requests a frame has at most.
+    /// The most holds and requests of a frame.
     requests: usize,
-    /// How many entries deep, if not to the end.
+    /// The number of entries after which to stop, if there is a limit.
     depth: Option<usize>,
     /// Whether process 2 runs inside process 1.
     nested: bool,
@@ -36,16 +36,16 @@ struct Scope {
     stored: &'static [Option<View>],
     /// Whether an operator pauses keys and resumes them.
     pauses: bool,
-    /// Whether requests that may not wait are made, too.
+    /// Whether there are also requests that may not wait.
     tries: bool,
-    /// Whether waiters are stopped and go on.
+    /// Whether waiters are stopped and continued.
     stops: bool,
     bypass_max: u32,
-    /// The requests that are made before the search begins.
+    /// The requests made before the search begins.
     start: fn() -> Vec<Wish>,
 }
 
-/// Three sessions that do whatever they can do with three keys.
+/// Three sessions that do everything possible with three keys.
 const ALL: Scope = Scope {
     pids: &[1, 2, 3],
     keys: &KEYS,
@@ -71,8 +71,8 @@ const fn buckets(count: u64, per: u64) -> Ask {
     Ask::slots(count, Some(View::Buckets { per, buckets: 1 }))
 }
 
-/// One key of every size: callers that state 1, 2, 3 or nothing, an operator who stores 1, 2 or 3,
-/// forgets, pauses and resumes, at any time.
+/// One key of every size: callers that state 1, 2, 3 or nothing, and an operator who stores 1, 2 or
+/// 3, removes the size, pauses and resumes, at any time.
 const SIZES: Scope = Scope {
     keys: &["a"],
     asks: &[Ask::slots(1, None), Ask::slots(2, None), slots(1, 1), slots(1, 2), slots(1, 3)],
@@ -88,7 +88,7 @@ const SIZES: Scope = Scope {
     ..ALL
 };
 
-/// The same of the other kind, without buckets too.
+/// The same with the other kind, including no buckets.
 const BUCKETS: Scope = Scope {
     asks: &[Ask::slots(1, None), Ask::slots(2, None), buckets(1, 0), buckets(1, 2), buckets(2, 3)],
     stored: &[
@@ -100,9 +100,9 @@ const BUCKETS: Scope = Scope {
     ..SIZES
 };
 
-/// A waiter for two keys, and one that passes it again and again by priority or by a larger view,
-/// while an operator resizes (so that the waiter is parked), pauses and resumes both keys and the
-/// waiter is stopped and goes on.
+/// A waiter for two keys, and another that repeatedly overtakes it by priority or with a larger
+/// view. Meanwhile an operator resizes (which parks the waiter), pauses and resumes both keys, and
+/// the waiter is stopped and continued.
 const BYPASS: Scope = Scope {
     keys: &["a", "b"],
     asks: &[WRITE, slots(1, 3)],
@@ -120,7 +120,7 @@ const BYPASS: Scope = Scope {
     ..ALL
 };
 
-/// The second waiter of `a` becomes a barrier at `b`, and so passes the first one.
+/// The second waiter of `a` becomes a barrier at `b`, and so overtakes the first one.
 const BARRIER: Scope = Scope {
     pids: &[1, 2, 3, 4, 5],
     items: 1,
@@ -134,7 +134,7 @@ const BARRIER: Scope = Scope {
     ..BYPASS
 };
 
-/// What exploring saw.
+/// Counts of what the exploration reached.
 #[derive(Debug, Default)]
 struct Seen {
     depth: usize,
@@ -149,7 +149,7 @@ struct Seen {
     late: usize,
     /// Holds that inherited slots.
     heirs: usize,
-    /// Waiters that were passed, and those that became barriers.
+    /// Waiters that were overtaken, and those that became barriers.
     passed: usize,
     barriers: usize,
 }
@@ -192,8 +192,8 @@ impl Seen {
     }
 }
 
-/// A state without the numbers that stand for nothing: of each frame, by age, who it is (where
-/// that matters), what encloses it, what it holds in the order of the grants; then all who wait,
+/// A state without the numbers that have no meaning. For each frame, by age: its identity (where
+/// that matters), its enclosing frame, and its holds in the order of the grants. Then all waiters,
 /// in order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Normal {
@@ -202,12 +202,13 @@ struct Normal {
     keys: Vec<(Key, Option<View>, bool)>,
 }
 
-/// Key, mode, whether it is shared, how many slots, and the view that counts and the stated one.
+/// The key, the mode, whether it is shared, the number of slots, and the applicable and the stated
+/// view.
 type Held = (Key, Mode, bool, u64, Option<View>, Option<View>);
-/// Key, mode, how many slots, and the own view and the stated one.
+/// The key, the mode, the number of slots, and the own and the stated view.
 type Wanted = (Key, Mode, u64, Option<View>, Option<View>);
-/// How often a waiter was passed, whether it is a barrier, whether it is stopped, and whether its
-/// size is unchecked.
+/// How often a waiter was overtaken, whether it is a barrier, whether it is stopped, and whether
+/// its size is unchecked.
 type Standing = (u32, bool, bool, bool);
 
 fn pid(frame: &FrameState) -> u32 {
@@ -249,7 +250,7 @@ fn changes(table: &Table, scope: Scope) -> Vec<Change> {
     let mut strangers = 0;
     for &pid in scope.pids {
         let frame = table.frame_of(HostId(0), &owner(pid));
-        // Those who have nothing yet are all alike, unless they stand in different places.
+        // Processes that have nothing yet are equivalent, unless their places differ.
         strangers += usize::from(frame.is_none());
         if strangers > 1 && frame.is_none() && !scope.nested {
             continue;
@@ -328,8 +329,8 @@ fn victims(outcomes: &[Outcome]) -> Vec<RequestId> {
     outcomes.iter().filter_map(victim).collect()
 }
 
-/// If all that wait in vain are one simple ring of sessions, it loses exactly one, the youngest.
-/// Whether it was one.
+/// Checks that if all requests that can never be granted form one simple ring of sessions, exactly
+/// one is refused: that of the youngest session. Returns whether it was such a ring.
 fn check_ring(before: &Table, change: &Change, outcomes: &[Outcome]) -> bool {
     let mut at = before.clone();
     at.revision = Revision(before.revision().0 + 1);
@@ -348,8 +349,8 @@ fn check_ring(before: &Table, change: &Change, outcomes: &[Outcome]) -> bool {
     true
 }
 
-/// The sessions that wait in vain with the one request of each, and the request of the youngest,
-/// if each waits for exactly one other, in one ring.
+/// If the sessions that can never proceed form one ring, in which each waits for exactly one other:
+/// these sessions with the frame that each waits for, and the request of the youngest.
 fn simple_ring(table: &Table) -> Option<(BTreeMap<FrameId, FrameId>, RequestId)> {
     let stuck = brute::waiting_in_vain(&table.snapshot());
     let mut ring = BTreeMap::new();
@@ -376,7 +377,7 @@ fn simple_ring(table: &Table) -> Option<(BTreeMap<FrameId, FrameId>, RequestId)>
         .then_some((ring, request))
 }
 
-/// All that can come of one state: the new ones, and what was seen.
+/// All successors of one state: the new ones, and the counts.
 fn step(
     table: &Table,
     scope: Scope,
@@ -411,7 +412,7 @@ fn step(
     }
 }
 
-/// Breadth first, each level in parts beside each other.
+/// Breadth-first, with the parts of each level in parallel.
 fn explore(name: &str, scope: Scope) -> Seen {
     let mut start = Table::default();
     apply_unchecked(&mut start, Change::Policy { bypass_max: scope.bypass_max });

@@ -9,7 +9,7 @@ use crate::core::*;
 
 #[derive(Clone, Debug)]
 pub(in crate::core::tests) enum Op {
-    /// Inside which of the frames that live, if inside one.
+    /// A request, and the live frame to run it in, if any.
     Ask(Wish, Option<usize>),
     Release(u32, usize),
     ReleaseAll(u32),
@@ -23,9 +23,9 @@ pub(in crate::core::tests) enum Op {
     Force(usize),
     Renew(u32),
     Expire(u32, bool),
-    /// Asks for a part of a request over nodes, under which of the leases, if under one.
+    /// A part of a request over nodes, and the lease to run it under, if any.
     Part(Wish, Option<usize>),
-    /// Confirms at a token that is so much larger than the one that the hold has.
+    /// A confirmation with a token this much larger than the present one.
     ConfirmAt(usize, u64),
 }
 
@@ -120,7 +120,7 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
             wish.parent = parent.map(|at| {
                 let process = |owner: &Owner| matches!(owner, Owner::Process(_));
                 let mut frames = world.table.frames().filter(|frame| process(&frame.owner));
-                // Over an engine it can have ended, or be gone, when the request comes.
+                // Over an engine, the frame can have ended or be gone when the request arrives.
                 frames.nth(at).map_or(FrameId(1), |frame| frame.id)
             });
             world.ask(wish);
@@ -195,7 +195,7 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
     }
 }
 
-/// What user 1000 has, whose all requests are.
+/// The usage of user 1000, who makes all requests.
 fn counted(table: &Table) -> Usage {
     let held = table.holds().flat_map(|hold| &hold.items).map(|item| key_room(&item.key));
     let awaited = table.waiters().map(|waiter| room_of(&waiter.request.items));
@@ -232,7 +232,7 @@ proptest! {
         for op in ops {
             run(&mut world, op);
         }
-        // Where priorities count the other way around, the recorded outcomes are those of other rules.
+        // With reversed priorities, the recorded outcomes belong to different rules.
         let mut other = Table::default();
         for (at, (entry, outcomes)) in world.log.iter().enumerate() {
             let mut entry = entry.clone();

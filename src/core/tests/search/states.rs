@@ -1,12 +1,13 @@
-//! States in which waiting itself could close a ring on locks that are free, and counted items
-//! among reads and writes.
+//! States in which waiting itself could close a ring over free locks, and counted items mixed with
+//! reads and writes.
 
 use crate::core::tests::world::{Wish, World, by, victims};
 use crate::core::*;
 
-/// Session 1 holds `held`, somebody waits for `wanted`, session 1 or a nested run of it asks for
-/// what is free. It is granted, nobody is refused, and the waiter has its turn when the session
-/// has ended; the same when the waiter is a barrier, because one who wants `passing` overtook it.
+/// Session 1 holds `held`, another request waits for `wanted`, and session 1 or a nested run of it
+/// asks for free locks. That request is granted, none is refused, and the waiter gets its turn when
+/// the session has ended. The same holds when the waiter is a barrier because a request for
+/// `passing` overtook it.
 fn waiting_closes_no_ring(
     held: fn(Wish) -> Wish,
     wanted: fn(Wish) -> Wish,
@@ -23,7 +24,7 @@ fn waiting_closes_no_ring(
             world.die(9);
         }
         assert_eq!(world.table.waiter(waiter).unwrap().barrier, barrier);
-        // A stranger is held back by the same waiter.
+        // The same waiter blocks a stranger.
         let stranger = world.wait(asked(by(3)));
         let pid = if nested { 4 } else { 1 };
         world.take(asked(by(pid).under(session)));
@@ -119,13 +120,13 @@ fn a_job_stops_writes_above_and_below_it_but_not_beside_it() {
     for name in ["db", "db/x", "db/x/1"] {
         world.refused(by(4).write(name).now());
     }
-    // Nor are reads and writes of a counted key a mismatch of kinds.
+    // Reads and writes of a counted key are not a mismatch of kinds either.
     world.take(by(5).read("db/x").read("db/x/1"));
     world.take(by(5).slots("db/x", 2));
-    // What is counted above is read below.
+    // A counted item above is a read below.
     world.take(by(6).slots("all", 9));
     world.refused(by(4).write("all/of/it").now());
-    // A job under a write waits, whatever is free.
+    // A counted request below a write waits, however many slots are free.
     world.refused(by(4).slots("db/y/z", 9).now());
 }
 
@@ -144,7 +145,7 @@ fn a_counted_key_in_a_cycle_is_no_deadlock_while_a_third_can_finish() {
             assert_eq!(world.die(2), [write]);
             continue;
         }
-        // Now both slots are held by those who wait for session 2.
+        // Now requests that wait for session 2 hold both slots.
         let Refusal::Deadlock { cycle } = world.refused(by(3).read("b")) else { panic!() };
         let keys: Vec<&str> = cycle.iter().map(|step| step.key.as_str()).collect();
         assert_eq!(keys, ["b", "k"]);

@@ -1,12 +1,12 @@
-//! Small batches travel in the notification of their append, so that a host that follows the log need
-//! not ask the server for each.
+//! Small batches travel in the notification of their append, so that a host that follows the log
+//! need not ask the server for each.
 //!
-//! Whoever may connect to the database may listen to a channel and notify on it, without any right to
-//! the tables. So a batch is sealed with a key that only those know who may read the tables, and the
-//! server adds a signature over its position.
+//! Whoever may connect to the database may listen to a channel and notify on it, without any right
+//! to the tables. So a batch is sealed with a key that only those know who may read the tables, and
+//! the server adds a signature over its position.
 //!
-//! Invariant: a batch is taken from a notification only if it lies right after what was read. In any
-//! other case the notification only says how far the log reaches.
+//! Invariant: a batch is taken from a notification only if it lies right after what was read. In
+//! any other case the notification only says how far the log reaches.
 
 use std::fmt::Write as _;
 
@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 use crate::core::HostId;
 use crate::log::engine::{Append, Placed, Position};
 
-/// The largest body that is carried, in bytes. The server takes payloads of less than 8000 bytes, and
-/// a byte takes two digits.
+/// The largest body that is carried, in bytes. The server takes payloads of less than 8000 bytes,
+/// and a byte takes two digits.
 const BODY_MAX: usize = 3_700;
 
 /// The length of a check, which also begins the stream that hides the body.
@@ -102,7 +102,8 @@ impl Seal {
         Some(mac.chain_update(body))
     }
 
-    /// Hides a body, or shows it again. The check is another one for each body, and so is the stream.
+    /// Hides a body, or shows it again. The check is another one for each body, and so is the
+    /// stream.
     fn hide(&self, check: &[u8; CHECK], body: &mut [u8]) -> Option<()> {
         for (number, block) in (0u64..).zip(body.chunks_mut(32)) {
             let mac = self.mac(b"stream")?.chain_update(check).chain_update(number.to_be_bytes());

@@ -80,8 +80,8 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = $1"#,
         Ok(if lies_there { None } else { Some(Answer::Rewritten) })
     }
 
-    /// Learns that a batch was appended. Returns the batch if it is the next one and the notification
-    /// carries it. Otherwise it is read.
+    /// Learns that a batch was appended. Returns the batch if it is the next one and the
+    /// notification carries it. Otherwise it is read.
     pub(crate) fn notified(&mut self, notification: &Notification) -> Option<Answer> {
         let head = notification.head;
         let cursor = self.cursor.as_mut()?;

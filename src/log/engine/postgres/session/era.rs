@@ -1,7 +1,7 @@
 //! Eras of the server, and how another one is recognised.
 //!
-//! A server shows which one it is by its *place* (the identifier of its system, its timeline, and the
-//! oid of our table, which another copy of the table does not have) and when it was started. A
+//! A server shows which one it is by its *place* (the identifier of its system, its timeline, and
+//! the oid of our table, which another copy of the table does not have) and when it was started. A
 //! promoted standby has another timeline. A dump that is loaded has another oid. A base backup or a
 //! copy of the disk that is started shows nothing but another start, like a server that was merely
 //! restarted. So a restart is taken for one only by a host that has just seen that server: its

@@ -1,8 +1,9 @@
 //! The tables, and how they come to be.
 //!
-//! `head` has one row: the format and the epoch of the log, the last position, the last incarnation,
-//! the position of the snapshot (0: none), and the number and sign of the last era (0: none). `hosts` has a row for each incarnation, `log` one
-//! for each batch, `snapshot` the parts of the snapshot.
+//! `head` has one row: the format and the epoch of the log, the last position, the last
+//! incarnation, the position of the snapshot (0: none), and the number and sign of the last era (0:
+//! none). `hosts` has a row for each incarnation, `log` one for each batch, `snapshot` the parts of
+//! the snapshot.
 //!
 //! Invariant: the tables are made all together or not at all, by one host; those of another format,
 //! and those of others, are never touched.

@@ -19,7 +19,7 @@ pub enum PassfileError {
     Read {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: io::Error,
     },
     /// Others can read it.

@@ -55,7 +55,7 @@ pub enum TlsError {
         what: &'static str,
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Verification needs a root certificate.
