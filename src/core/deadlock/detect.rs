@@ -32,11 +32,10 @@ impl Table {
     /// The request whose refusal breaks the deadlock, and its cycle.
     ///
     /// Order plays no part. Once nothing can move, a predecessor of a session that holds something
-    /// waits forever, so the request bypasses it (see [`crate::core::admission`], `bypass`). A
-    /// session that holds nothing blocks only the waiters behind it. So each remaining session that
-    /// holds something waits for a hold of another remaining session: every deadlock contains a
-    /// cycle of holds. Holds only become fewer during the reduction, so the result does not depend
-    /// on its order.
+    /// waits forever, so the request bypasses it (see `own_blockers`). A session that holds nothing
+    /// blocks only the waiters behind it. So each remaining session that holds something waits for
+    /// a hold of another remaining session: every deadlock contains a cycle of holds. Holds only
+    /// become fewer during the reduction, so the result does not depend on its order.
     pub(in crate::core) fn victim(
         &self,
         deadlock_candidates: &BTreeSet<RequestId>,

@@ -1,4 +1,4 @@
-//! The errors of a server as text, and whether each may pass by itself.
+//! The server's errors as text, and whether each may pass by itself.
 //!
 //! Invariant: no text contains a password or `Debug` output.
 
@@ -14,15 +14,15 @@ use crate::log::engine::Outage;
 /// Why there is no session, or no answer.
 #[derive(Debug)]
 pub(super) enum PostgresError {
-    /// It may pass: what was asked may have been done or not.
+    /// It may pass. The request may or may not have been carried out.
     Away(String),
-    /// Somebody has to do something about it.
+    /// A person has to fix the cause.
     Refused(Refusal),
-    /// The server undid what it did, in favour of another; to be asked again at once.
+    /// The server rolled the transaction back in favour of another one; ask again immediately.
     Undone(String),
 }
 
-/// An error that a person has to mend, and how.
+/// An error that a person has to fix, and how.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
@@ -39,22 +39,22 @@ impl Refusal {
     }
 }
 
-/// What to do about a connection that passes through a pooler.
+/// The advice for a connection that passes through a pooler.
 pub(super) const DIRECT: &str = "canal needs a connection of its own to PostgreSQL: name the \
                                  server itself in the URL, not PgBouncer or another pooler";
 
 impl PostgresError {
-    /// Whatever takes too long.
+    /// The error for any call that takes too long.
     pub(super) fn silent() -> Self {
         Self::Away("the server does not answer in time".to_owned())
     }
 
-    /// The tables are not those that the session began with: a dump was loaded.
+    /// The error for tables that differ from those at the start of the session: a dump was loaded.
     pub(super) fn replaced() -> Self {
         Self::Away("the tables were replaced by others".to_owned())
     }
 
-    /// The error of a login. `passfile` says why the usual password file was not used.
+    /// The error of a login. `passfile` explains why the usual password file was not used.
     pub(super) fn at_login(error: Error, passfile: Option<&PassfileError>) -> Self {
         match passfile {
             Some(passfile) if is_password_missing(&error) => {
@@ -65,7 +65,7 @@ impl PostgresError {
         }
     }
 
-    /// Whether it is the server's word that something is not permitted.
+    /// Whether the server itself denied permission.
     pub(super) fn is_denied(error: &Error) -> bool {
         error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
     }
@@ -111,7 +111,7 @@ fn is_password_missing(error: &Error) -> bool {
     innermost(error) == "password missing"
 }
 
-/// The text of the innermost cause, the only one that says something useful.
+/// The text of the innermost cause, the only useful one.
 fn innermost(error: &Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -143,7 +143,7 @@ fn of_server(said: &DbError) -> PostgresError {
             "check user and password: in the URL, or in a password file (~/.pgpass)",
         ));
     }
-    // The text is in the server's language; the name of the function is not.
+    // The text is in the server's language, but the function's name is not.
     if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
         && said.routine() == Some("InitializeSessionUserId")
     {
@@ -166,7 +166,7 @@ fn of_server(said: &DbError) -> PostgresError {
             "make it with `createdb`, or name another one in the URL",
         ));
     }
-    // PgBouncer refuses what it cannot pass on.
+    // PgBouncer refuses parameters that it cannot forward.
     if *code == SqlState::PROTOCOL_VIOLATION && why.contains("startup parameter") {
         return PostgresError::Refused(Refusal::new(format!("this is a pooler ({why})"), DIRECT));
     }
@@ -180,8 +180,8 @@ fn of_server(said: &DbError) -> PostgresError {
     })
 }
 
-/// Why a server does not do what it is asked. Its own text is in its own language, and about
-/// statements that people have not written.
+/// A plain explanation of a server error. The server's own text is in the server's language, and
+/// describes statements that the user did not write.
 fn in_plain_words(code: &SqlState) -> Option<&'static str> {
     let plain = [
         (SqlState::ADMIN_SHUTDOWN, "the server shuts down, or an administrator ended the session"),
@@ -213,7 +213,7 @@ fn of_tls(error: &Error, why: &str) -> PostgresError {
             | rustls::CertificateError::NotValidForNameContext { .. },
         ) => "name the server in the URL as its certificate does (in its subjectAltName)",
         Some(_) => "see the certificate of the server (ssl_cert_file)",
-        // A connection that breaks in the middle; not the server's word.
+        // A connection that breaks in the middle; the server did not report this itself.
         None => return PostgresError::Away(format!("no TLS with the server: {why}")),
     };
     PostgresError::Refused(Refusal::new(format!("no TLS with the server: {why}"), hint))

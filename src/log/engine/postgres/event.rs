@@ -1,17 +1,17 @@
-//! What wakes the thread of the engine.
+//! The events that wake the engine's thread.
 
 use super::notification::Notification;
 use crate::log::engine::Call;
 
-/// What the thread wakes up for.
+/// An event that wakes the thread.
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
-    /// The host asks.
+    /// A call by the host.
     Call(Call),
-    /// The server says that a batch was appended.
+    /// The server reports that a batch was appended.
     Notified(Notification),
-    /// The connection of that session ended.
+    /// The connection of this session ended.
     Ended(u64),
-    /// The host needs the engine no more.
+    /// The host no longer needs the engine.
     Quit,
 }

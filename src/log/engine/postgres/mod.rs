@@ -1,14 +1,12 @@
 //! PostgreSQL (13 or later) as the engine of many hosts.
 //!
 //! One thread holds one connection, which belongs to this host alone and passes through no pooler.
-//! Calls are carried out in the order in which they are made. The server announces what other hosts
-//! append (`NOTIFY`), and the thread reads it at once. When the connection breaks, the thread
-//! reports that once ([`Answer::Away`]), discards the calls made meanwhile, tries again with
-//! growing pauses, and reports [`Answer::Back`].
+//! It carries out calls in their order, and reads what other hosts append when the server announces
+//! it (`NOTIFY`).
 //!
-//! Invariant: this side never holds a lock that another host waits for (the row of the head) while
-//! it has a say. An append is one message to the server, and the server alone carries it to its
-//! end. So a host that is stopped or cut off at any instant blocks no other host.
+//! Invariant: no lock that another host waits for (the row of the head) is ever held at the
+//! discretion of this side. An append is one message, which the server alone carries through. So a
+//! host that is stopped or cut off at any instant blocks no other host.
 
 mod error;
 mod event;
@@ -34,6 +32,9 @@ pub use settings::url::UrlError;
 use worker::Endpoint;
 
 /// An engine in PostgreSQL, as one host sees it.
+///
+/// When the connection breaks, the thread reports that once ([`Answer::Away`]), discards the calls
+/// made in the meantime, retries with growing pauses, and reports [`Answer::Back`].
 #[derive(Debug)]
 pub struct Postgres {
     events: mpsc::UnboundedSender<WorkerEvent>,
@@ -42,11 +43,10 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Begins to connect. The address is what libpq takes
-    /// (`postgres://USER@HOST/DATABASE?OPTIONS`), and may contain `canal_schema=NAME`. `label` is
-    /// the name under which people know this host.
+    /// Begins to connect. The address has libpq's form (`postgres://USER@HOST/DATABASE?OPTIONS`),
+    /// and may contain `canal_schema=NAME`. `label` is the name by which users know this host.
     ///
-    /// Answers tell whether the server can be used.
+    /// Answers report whether the server can be used.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -70,7 +70,7 @@ impl Postgres {
 
 impl Engine for Postgres {
     fn call(&mut self, call: Call) {
-        // The thread ends only after it was told to.
+        // The thread ends only after it receives `Quit`.
         let _ = self.events.send(WorkerEvent::Call(call));
     }
 
@@ -92,7 +92,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Looks at a server, and changes nothing there.
+/// Inspects a server without changing it.
 ///
 /// # Errors
 /// [`OpenError`]

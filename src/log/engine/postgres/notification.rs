@@ -1,12 +1,7 @@
-//! Small batches travel in the notification of their append, so that a host that follows the log
-//! need not ask the server for each.
+//! Small batches travel in the notification of their append, so a host need not fetch each one.
 //!
-//! Whoever may connect to the database may listen to a channel and notify on it, without any right
-//! to the tables. So a batch is sealed with a key that only those know who may read the tables, and
-//! the server adds a signature over its position.
-//!
-//! Invariant: a batch is taken from a notification only if it lies right after what was read. In
-//! any other case the notification only says how far the log reaches.
+//! Invariant: a batch is taken from a notification only if it directly follows the last one that
+//! was read. Otherwise the notification only tells how far the log reaches.
 
 use std::fmt::Write as _;
 
@@ -16,32 +11,36 @@ use sha2::{Digest, Sha256};
 use crate::core::HostId;
 use crate::log::engine::{Append, Placed, Position};
 
-/// The largest body that is carried, in bytes. The server takes payloads of less than 8000 bytes,
-/// and a byte takes two digits.
+/// The largest body to carry, in bytes. The server accepts payloads of less than 8000 bytes, and
+/// each byte takes two digits.
 const BODY_MAX: usize = 3_700;
 
 /// The length of a check, which also begins the stream that hides the body.
 const CHECK: usize = 16;
 
-/// What seals batches: the epoch of the log, which is a random number in a table.
+/// The key that seals batches: the epoch of the log, a random number in a table.
+///
+/// Any user that may connect to the database may listen and notify on a channel, without any right
+/// to the tables. So a batch is sealed with a key known only to users who may read the tables, and
+/// the server adds a signature over its position.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seal {
     epoch: Vec<u8>,
-    /// The oid of the table of the head: a dump that is loaded makes another one.
+    /// The oid of the head's table. A loaded dump creates a table with another oid.
     table: u32,
 }
 
-/// What a notification says.
+/// The content of a notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notification {
-    /// How far the log reaches.
+    /// The last position of the log.
     pub(crate) head: u64,
-    /// The rest of it: a sealed batch, or nothing.
+    /// The rest: a sealed batch, or nothing.
     sealed: String,
 }
 
 impl Notification {
-    /// One that cannot be read says that there is something to read.
+    /// Parses a payload. An unreadable one only means that there is something to read.
     pub(crate) fn read(payload: &str) -> Self {
         let (head, sealed) = payload.split_once(' ').unwrap_or((payload, ""));
         Self { head: head.parse().unwrap_or(u64::MAX), sealed: sealed.to_owned() }
@@ -54,7 +53,7 @@ impl Seal {
     }
 
     /// The SQL expression of a payload, where `position` and `epoch` are columns. The server has
-    /// SHA-256 but no HMAC; what it signs has a fixed length.
+    /// SHA-256 but no HMAC. Plain hashing is safe here because the signed text has a fixed length.
     pub(crate) fn payload(&self, append: &Append) -> String {
         let sealed = (append.body.len() <= BODY_MAX).then(|| self.seal(append)).flatten();
         let Some((check, body)) = sealed else { return "position::text".to_owned() };
@@ -75,7 +74,7 @@ impl Seal {
         Some((check, body))
     }
 
-    /// The batch that a notification carries, if it carries one and is genuine.
+    /// The batch in a notification, if there is one and it is genuine.
     pub(crate) fn open(&self, notification: &Notification) -> Option<Placed> {
         let words: Vec<&str> = notification.sealed.split(' ').collect();
         let [host, sequence, check, body, signature] = words.as_slice() else { return None };
@@ -102,8 +101,7 @@ impl Seal {
         Some(mac.chain_update(body))
     }
 
-    /// Hides a body, or shows it again. The check is another one for each body, and so is the
-    /// stream.
+    /// Hides a body, or reveals it again. Each body has its own check and therefore its own stream.
     fn hide(&self, check: &[u8; CHECK], body: &mut [u8]) -> Option<()> {
         for (number, block) in (0u64..).zip(body.chunks_mut(32)) {
             let mac = self.mac(b"stream")?.chain_update(check).chain_update(number.to_be_bytes());
@@ -113,7 +111,7 @@ impl Seal {
         Some(())
     }
 
-    /// `None` never comes: HMAC takes keys of any length.
+    /// Never `None`: HMAC accepts keys of any length.
     fn mac(&self, purpose: &[u8]) -> Option<Hmac<Sha256>> {
         Some(Hmac::new_from_slice(&self.epoch).ok()?.chain_update(purpose))
     }

@@ -1,8 +1,7 @@
 //! The thread of the engine: keeps a session, and carries out calls.
 //!
-//! Invariant: the host is told once of each loss of the server, and once of its return; calls made
-//! in between are discarded. Over a session whose era the log does not name, nothing is done but
-//! noting that era.
+//! Invariant: the host receives one report of each loss of the server, and one of its return. Calls
+//! made in between are discarded. A session whose era the log does not name only notes that era.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,19 +18,19 @@ use super::settings::url::Settings;
 use crate::log::engine::retry::RenewBy;
 use crate::log::engine::{Answer, Call, Outage, Source};
 
-/// The pauses between attempts to connect grow from the first to the last.
+/// The pauses between attempts to connect grow from the first to the second value.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A session that lasted this long was a good one.
+/// A session that lasted this long resets the pause.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// How often something is asked again that the server undid.
+/// How often to try a call that the server rolls back.
 const ATTEMPTS: u32 = 5;
 
-/// Where the server is, as far as that is known now.
+/// Where the server is, as far as that is known.
 pub(super) struct Endpoint {
-    /// Database and schema. Another one would be another table.
+    /// The database and the schema. Other ones would mean another table.
     table: (Option<String>, String),
     label: String,
     source: Source,
@@ -55,7 +54,7 @@ fn table(settings: &Settings) -> (Option<String>, String) {
     (settings.config.get_dbname().map(str::to_owned), settings.schema.clone())
 }
 
-/// Serves until it is told to quit.
+/// Serves until it receives `Quit`.
 pub(super) async fn run(
     mut endpoint: Endpoint,
     renew_by: RenewBy,
@@ -95,15 +94,15 @@ pub(super) async fn run(
 struct Thread {
     events: UnboundedReceiver<WorkerEvent>,
     answers: UnboundedSender<Answer>,
-    /// The reason that the host was given for the server's absence.
+    /// The last reason for the server's absence that was reported to the host.
     said: Option<Outage>,
     nonces: BTreeMap<u64, u128>,
-    /// What is known of the server between sessions.
+    /// The known history of the server, kept between sessions.
     witness: Option<Witness>,
 }
 
 impl Thread {
-    /// Carries out calls until the session ends; `Ok` if the thread is to quit.
+    /// Carries out calls until the session ends; `Ok` if the thread should quit.
     async fn serve(&mut self, mut session: Session) -> Result<(), PostgresError> {
         session.nonces = std::mem::take(&mut self.nonces);
         session.witness = self.witness.take();
@@ -141,7 +140,7 @@ impl Thread {
                             in_time(session.note(&it, &body)).await?;
                             session.begun()
                         }
-                        // Answers an earlier question, or was noted already.
+                        // The call answers an earlier report, or its era was already noted.
                         other => other,
                     };
                     self.tell_era(begun.as_ref());
@@ -169,14 +168,14 @@ impl Thread {
         }
     }
 
-    /// Tells the host of an era that is to be noted.
+    /// Reports to the host an era that must be noted.
     fn tell_era(&self, begun: Option<&EraChange>) {
         if let Some(EraChange { before, era, may_lack }) = begun.cloned() {
             self.answer(Answer::NewEra { before, era, may_lack });
         }
     }
 
-    /// The next event; none if there is none now and there is more to do.
+    /// The next event; `None` if there is none now and there is more to read.
     async fn next(&mut self, more: bool) -> Option<WorkerEvent> {
         match self.events.try_recv() {
             Ok(event) => Some(event),
@@ -187,11 +186,11 @@ impl Thread {
     }
 
     fn answer(&self, answer: Answer) {
-        // If the receiver has gone, `Quit` is on its way.
+        // If the receiver is gone, `Quit` is on its way.
         let _ = self.answers.send(answer);
     }
 
-    /// Reports the outage to the host, unless that was done already.
+    /// Reports the outage to the host, unless it already has.
     fn tell(&mut self, outage: Outage) {
         tracing::debug!("the engine is away: {}", outage.why);
         if outage.is_news(self.said.as_ref()) {
@@ -200,7 +199,7 @@ impl Thread {
         }
     }
 
-    /// Forgets what was asked; false if it is to quit.
+    /// Discards pending calls; false if the thread should quit.
     fn forget(&mut self) -> bool {
         loop {
             match self.events.try_recv() {
@@ -211,7 +210,7 @@ impl Thread {
         }
     }
 
-    /// Waits, and discards calls meanwhile; false if the thread is to quit.
+    /// Waits, and discards calls in the meantime; false if the thread should quit.
     async fn wait(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + jittered(pause);
         loop {
@@ -224,13 +223,13 @@ impl Thread {
     }
 }
 
-/// Why a session that did nothing wrong ends.
+/// Why a session without errors ends.
 enum End {
     Quit,
     Closed,
 }
 
-/// Carries out a call, again if the server rolled it back.
+/// Carries out a call, and repeats it if the server rolls it back.
 async fn done(session: &mut Session, call: &Call) -> Result<Vec<Answer>, PostgresError> {
     for _ in 1..ATTEMPTS {
         match in_time(attempt(session, call)).await {
@@ -251,7 +250,7 @@ async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Post
         Call::Load => session.load().await?,
         Call::Follow { after } => session.follow(*after).await?,
         Call::Renew { host, asked_at } => session.renew(*host, *asked_at).await?,
-        // Nothing is to be noted any more.
+        // There is no era left to note.
         Call::NoteEra { .. } => return Ok(Vec::new()),
         Call::Store(stored) => session.store(stored).await?,
     };
@@ -264,10 +263,11 @@ async fn in_time<T>(
     timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(PostgresError::silent()))
 }
 
-/// Somewhat less than `pause`, so that hosts that lost the server together do not return together.
+/// Slightly less than `pause`, so that hosts that lost the server together do not all return at
+/// once.
 fn jittered(pause: Duration) -> Duration {
     let mut byte = [0];
-    // Without random numbers it is merely not spread.
+    // Without random numbers, the pause is merely not spread.
     let _ = getrandom::fill(&mut byte);
     pause.mul_f64(1.0 - f64::from(byte[0]) / 512.0)
 }

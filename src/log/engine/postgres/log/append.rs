@@ -1,11 +1,11 @@
-//! Appends.
+//! Appends batches to the log.
 //!
-//! An append is one message to the server, and several statements in one message are one
-//! transaction. So the server never waits for this side while others wait for the row of the head.
+//! An append is one message to the server, whose statements form one transaction. So the server
+//! never waits for this host while others wait for the row of the head.
 //!
-//! Invariant: positions are in the order of commits, without a gap. The row of the head stays
-//! locked from the taking of a position until the commit (and the server shows a transaction to
-//! others before it releases its locks), so a reader that sees a position sees all before it.
+//! Invariant: positions follow the order of commits, without gaps. The row of the head stays locked
+//! from the moment when a position is taken until the commit. The server shows a transaction to
+//! others before it releases its locks, so a reader that sees a position sees all earlier ones.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::log::engine::postgres::session::connection::{Session, first_row};
 use crate::log::engine::{Answer, Append, Evidence, Placed, Position};
 
 impl Session {
-    /// Appends a batch: the answer, and whether it lies right after what was read.
+    /// Appends a batch. Also reports whether the batch directly follows the last one that was read.
     pub(crate) async fn append(&mut self, append: &Append) -> Result<Vec<Answer>, PostgresError> {
         let asked = self.statements(append);
         let row = first_row(&self.client.simple_query(&asked).await?);
@@ -28,7 +28,7 @@ impl Session {
                 self.knows(position);
                 let mut answers =
                     vec![Answer::Appended { host, sequence, position: Position(position) }];
-                // What comes next in the log is known: there is nothing to ask for.
+                // The next batch in the log is known, so there is nothing to fetch.
                 if let Some(cursor) = self.cursor.as_mut().filter(|it| it.next_is(position)) {
                     cursor.read_to(position);
                     let body = append.body.clone();
@@ -52,7 +52,7 @@ impl Session {
     /// The statements to send. They contain only numbers, hexadecimal digits and the name of the
     /// schema, which needs no quoting.
     fn statements(&self, append: &Append) -> String {
-        // Tables of another oid come from a dump that was loaded since this session began.
+        // Tables with another oid come from a dump that was loaded after this session began.
         let (schema, table) = (&self.schema, self.seen.table);
         let (host, sequence) = (append.host.0, append.sequence);
         let before = sequence.wrapping_sub(1);
@@ -60,7 +60,7 @@ impl Session {
         let ends = append.ends.map_or_else(|| "NULL".to_owned(), |ends| ends.host.0.to_string());
         let overtaken = match append.ends.map(|ends| ends.evidence) {
             None => "false".to_owned(),
-            // The server itself does not judge whether a host lives.
+            // The server itself does not judge whether a host is alive.
             Some(Evidence::Lapsed) => "true".to_owned(),
             Some(Evidence::Unknown) => {
                 format!(r#"EXISTS (SELECT FROM "{schema}".hosts WHERE host = {ends})"#)
@@ -79,9 +79,9 @@ impl Session {
         for byte in &append.body {
             let _ = write!(body, "{byte:02x}");
         }
-        // Each statement sees what was committed before it began. So the locks are taken first:
-        // that of the head, which every append takes, then that of the hosts, whose counters of
-        // renewals then stand still.
+        // Each statement sees everything that was committed before it began, so the statements take
+        // the locks first. These are the lock of the head, which every append takes, and then that
+        // of the hosts, whose renewal counters then stand still.
         format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
 SELECT FROM "{schema}".hosts WHERE host IN ({host}, {other}) ORDER BY host FOR UPDATE;

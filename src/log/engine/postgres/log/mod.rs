@@ -1,6 +1,6 @@
-//! The log in PostgreSQL: appending to it, reading it, and snapshots of it.
+//! The log in PostgreSQL: appending to it, reading it, and its snapshots.
 //!
-//! Invariant: a reader gets each batch once, in the order of positions, and none is left out.
+//! Invariant: a reader gets each batch once, in the order of positions, without gaps.
 
 pub(super) mod append;
 pub(super) mod read;

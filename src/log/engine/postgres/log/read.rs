@@ -1,7 +1,7 @@
-//! Reading the log.
+//! Reads the log.
 //!
-//! Invariant: a reader gets the log from where it began, in order and without a gap. If that is not
-//! possible, it gets [`Answer::Compacted`] or [`Answer::Rewritten`], and nothing more.
+//! Invariant: a reader gets the log from its starting point, in order and without gaps. If that is
+//! not possible, it gets [`Answer::Compacted`] or [`Answer::Rewritten`], and nothing else.
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};
@@ -14,7 +14,7 @@ use crate::log::engine::postgres::session::cursor::Cursor;
 use crate::log::engine::postgres::session::number::{signed, unsigned};
 use crate::log::engine::{Answer, Placed, Position, Read, Stored};
 
-/// How many batches are read at once while one follows.
+/// The number of batches to read at once while following the log.
 const PAGE: i64 = 256;
 
 impl Session {
@@ -23,7 +23,7 @@ impl Session {
         self.cursor.is_some_and(|cursor| cursor.is_behind())
     }
 
-    /// Reads everything, as it is at one instant, and follows from there.
+    /// Reads the whole log as of one instant, and follows it from there.
     pub(crate) async fn load(&mut self) -> Result<Answer, PostgresError> {
         self.cursor = None;
         let schema = &self.schema;
@@ -50,7 +50,7 @@ WHERE position > $1 ORDER BY position"#
         Ok(Answer::Loaded { snapshot, batches })
     }
 
-    /// Follows from after a batch, if it lies there as it was read.
+    /// Follows the log after a batch, if the log still contains that batch as it was read.
     pub(crate) async fn follow(&mut self, after: Option<Read>) -> Result<Answer, PostgresError> {
         self.cursor = None;
         if let Some(answer) = self.differs(after).await? {
@@ -61,7 +61,7 @@ WHERE position > $1 ORDER BY position"#
         Ok(more.unwrap_or(Answer::Batches(Vec::new())))
     }
 
-    /// Whether the log does not go on from there.
+    /// How the log differs from what was read; `None` if it continues from there.
     async fn differs(&self, after: Option<Read>) -> Result<Option<Answer>, PostgresError> {
         let position = signed(after.map_or(0, |read| read.position.0));
         let query = format!(
@@ -80,8 +80,8 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = $1"#,
         Ok(if lies_there { None } else { Some(Answer::Rewritten) })
     }
 
-    /// Learns that a batch was appended. Returns the batch if it is the next one and the
-    /// notification carries it. Otherwise it is read.
+    /// Records that a batch was appended. Returns the batch if it is the next one and the
+    /// notification carries it. Otherwise the batch must be read from the table.
     pub(crate) fn notified(&mut self, notification: &Notification) -> Option<Answer> {
         let head = notification.head;
         let cursor = self.cursor.as_mut()?;
@@ -96,10 +96,10 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = $1"#,
         None
     }
 
-    /// Reads on: the next batches, if there are any.
+    /// Reads the next batches, if there are any.
     pub(crate) async fn page(&mut self) -> Result<Option<Answer>, PostgresError> {
         let Some(cursor) = &mut self.cursor else { return Ok(None) };
-        // One statement sees one instant: what lies before the snapshot may just be going.
+        // One statement sees one instant; batches before the snapshot may be deleted at any moment.
         let query = format!(
             r#"SELECT head.snapshot, head.position, l.position, l.host, l.sequence, l.body
 FROM "{schema}".head AS head LEFT JOIN LATERAL (
@@ -128,7 +128,7 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
             }
         }
         cursor.after = batches.last().map_or(cursor.after, |last| last.position.0);
-        // What was announced and is not there was not meant for us.
+        // An announced batch that is not there was not meant for this table.
         cursor.head = head.max(cursor.after);
         self.knows(head);
         Ok(if batches.is_empty() { None } else { Some(Answer::Batches(batches)) })

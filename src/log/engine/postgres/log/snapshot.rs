@@ -1,4 +1,4 @@
-//! Snapshots, and the dropping of what they stand for.
+//! Snapshots, and the deletion of the batches that they replace.
 
 use tokio_postgres::types::{ToSql, Type};
 
@@ -7,19 +7,19 @@ use crate::log::engine::postgres::session::connection::{Session, first_row};
 use crate::log::engine::postgres::session::number::{signed, unsigned};
 use crate::log::engine::{Answer, Position, Stored};
 
-/// How much of a snapshot is in one row.
+/// The size of the part of a snapshot that one row stores.
 const PART_BYTES: usize = 1 << 20;
 
-/// The largest snapshot; a table of a million holds has a tenth of it.
+/// The largest snapshot; that of a table with a million holds is a tenth of it.
 const BYTES_MAX: usize = 1 << 30;
 
 impl Session {
-    /// Replaces the snapshot, unless the stored one is as new.
+    /// Replaces the snapshot, unless the stored one is at least as new.
     pub(crate) async fn store(&mut self, stored: &Stored) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
         let query = format!(r#"SELECT snapshot FROM "{schema}".head"#);
         let now = unsigned(self.client.query_typed_one(&query, &[]).await?.try_get(0)?);
-        // Only if this session has read that far from this server: a snapshot of a history that the
+        // Only if this session has read that far from this server: a snapshot of history that the
         // server has lost would replace the present one.
         let read = self.cursor.map_or(0, |cursor| cursor.after);
         let fits = stored.body.len() <= BYTES_MAX;
@@ -31,7 +31,7 @@ impl Session {
         }
         let done = self.replace(stored).await;
         if done.is_err() {
-            // In vain, and needless, if the connection is gone.
+            // If the connection is gone, the rollback fails and is not needed.
             let _ = self.client.batch_execute("ROLLBACK").await;
         }
         done
@@ -50,7 +50,7 @@ impl Session {
             self.client.execute_typed(&put, &parameters).await?;
         }
         // The last batch stays for readers that have read exactly up to it. Hosts that ended later
-        // stay too: they must learn how they ended.
+        // stay too, because they must learn how they ended.
         self.client
             .batch_execute(&format!(
                 r#"DELETE FROM "{schema}".snapshot WHERE position < {position};
@@ -58,7 +58,7 @@ DELETE FROM "{schema}".log WHERE position < {position};
 DELETE FROM "{schema}".hosts WHERE ended < {position}"#
             ))
             .await?;
-        // The head is what others wait for: last, and in one message with the commit.
+        // Others wait for the head, so it comes last, in one message with the commit.
         let moved = format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
 UPDATE "{schema}".head SET snapshot = {position} WHERE snapshot < {position};

@@ -1,4 +1,4 @@
-//! Incarnations: taking one, and renewing it.
+//! Incarnations: registering and renewing them.
 
 use tokio_postgres::types::{ToSql, Type};
 
@@ -9,7 +9,7 @@ use crate::log::engine::postgres::session::number::{signed, unsigned};
 use crate::log::engine::{Alive, Answer, Claimant, Identity, Position, Sign};
 
 impl Session {
-    /// Takes an incarnation for `nonce`, unless it has one.
+    /// Registers an incarnation for `nonce`, unless it already has one.
     pub(crate) async fn register(
         &mut self,
         identity: &Identity,
@@ -24,7 +24,7 @@ impl Session {
         let asked_ttl = signed(ttl_ms);
         let bytes = nonce.to_be_bytes();
         let nonce_bytes = bytes.as_slice();
-        // The same nonce twice at once is refused by the table, and asked again.
+        // If the same nonce arrives twice at once, the table refuses one, and the call is repeated.
         let take = format!(
             r#"WITH known AS MATERIALIZED (SELECT host, ttl_ms FROM "{schema}".hosts WHERE nonce = $1),
 head AS (UPDATE "{schema}".head SET incarnation = incarnation + 1
@@ -44,8 +44,8 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         let (host, ttl_ms, epoch): (i64, i64, &[u8]) =
             (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let epoch = <[u8; 16]>::try_from(epoch).map_or(0, u128::from_be_bytes);
-        // Read after this host's row is in the table: of two hosts that take one label at the same
-        // time, at least one sees the other.
+        // Read once this host's row is in the table: if two hosts take one label at the same time,
+        // at least one of them sees the other.
         let others = self.others(&identity.label, host).await?;
         let host = unsigned(host);
         self.nonces.insert(host, nonce);
@@ -69,7 +69,7 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
         for row in rows {
             let (host, told, nonce): (i64, &str, &[u8]) =
                 (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-            // One that cannot be read is nobody's.
+            // A nonce that cannot be read matches no host.
             let nonce = <[u8; 16]>::try_from(nonce).map_or(0, u128::from_be_bytes);
             let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
                 PostgresError::Away(format!("incarnation {host} cannot be read: {why}"))
@@ -79,7 +79,7 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
         Ok(others)
     }
 
-    /// Takes back an incarnation that has appended nothing.
+    /// Withdraws an incarnation that has appended nothing.
     pub(crate) async fn withdraw(&mut self, host: HostId) -> Result<Answer, PostgresError> {
         if let Some(nonce) = self.nonces.get(&host.0) {
             let query = format!(
@@ -120,7 +120,7 @@ ORDER BY h.host"#
         };
         self.is_ours(first.try_get::<_, Option<&str>>(2)?.unwrap_or_default())?;
         let head = unsigned(first.try_get(1)?);
-        // A notification that was lost is made up for here.
+        // This makes up for a lost notification.
         if let Some(cursor) = &mut self.cursor {
             cursor.learn_head(head);
         }

@@ -1,7 +1,7 @@
 //! One connection to the server, checked and set up, until it breaks.
 //!
-//! Invariant: a session that was opened writes to a primary, through no pooler, in tables of this
-//! program's format, knows the server's era, and is notified of every append from then on.
+//! Invariant: an open session writes to a primary, through no pooler, in tables of this program's
+//! format, knows the server's era, and is notified of every append from then on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,21 +22,21 @@ use crate::log::engine::postgres::notification::{Notification, Seal};
 use crate::log::engine::postgres::settings::url::Settings;
 use crate::log::engine::retry::RenewBy;
 
-/// How long anything that is asked of the server may take. The server itself gives up a little
-/// earlier, but for what its own time-out does not cover: the wait for a synchronous standby in a
-/// commit. That wait is never cancelled by us: the server would then show to all what the standby
-/// does not have.
+/// The time limit for any request to the server. The server itself gives up slightly earlier,
+/// except in a case that its own time-out does not cover: a commit that waits for a synchronous
+/// standby. canal never cancels that wait, because the server would then show everyone data that
+/// the standby does not have.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The oldest server, as `server_version_num`.
+/// The oldest supported server, as `server_version_num`.
 const OLDEST: u32 = 130_000;
 
-/// What a session is set to, whatever the server, the database or the user has as default. Names
-/// that a server does not know are passed over.
+/// The settings of a session, which override the defaults of the server, the database and the user.
+/// Settings that a server does not know are skipped.
 const WANTED: &[(&str, &str)] = &[
-    // What is acknowledged is kept.
+    // Acknowledged commits must survive a crash.
     ("synchronous_commit", "on"),
-    // Statements that wait for the row of the head must see what was done meanwhile.
+    // Statements that wait for the row of the head must then see what others committed.
     ("default_transaction_isolation", "read committed"),
     ("search_path", "pg_catalog"),
     ("standard_conforming_strings", "on"),
@@ -46,46 +46,46 @@ const WANTED: &[(&str, &str)] = &[
     ("lock_timeout", "0"),
     ("idle_in_transaction_session_timeout", "10000"),
     ("transaction_timeout", "0"),
-    // A host may have nothing to say for long.
+    // A host may be silent for a long time.
     ("idle_session_timeout", "0"),
-    // Plans are small; compiling them takes longer than they do.
+    // The plans are small: compiling them takes longer than running them.
     ("jit", "off"),
 ];
 
 /// An open connection.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Which one of this engine's.
+    /// Its number among this engine's sessions.
     pub(crate) id: u64,
     pub(crate) client: Client,
     pub(crate) schema: String,
-    /// How far the log was read, if it is read.
+    /// How far the log was read, if it is being read.
     pub(crate) cursor: Option<Cursor>,
-    /// The nonces of the incarnations that were registered here: after a fail-over that lost them,
-    /// the server could give the same numbers to others.
+    /// The nonces of the incarnations that were registered here. After a fail-over that lost them,
+    /// the server could assign the same numbers to others.
     pub(crate) nonces: BTreeMap<u64, u128>,
-    /// What only this session knows.
+    /// A secret that only this session knows.
     pub(crate) proof: String,
     /// Seals the batches in notifications.
     pub(crate) seal: Seal,
-    /// Whether the server tells us its system identifier.
+    /// Whether the server reveals its system identifier.
     pub(crate) tells_system: bool,
-    /// What it showed of its era.
+    /// The signs of its era that the server showed.
     pub(crate) seen: Observation,
-    /// What this host knows the server to have had, from this session and those before.
+    /// The history that this host knows the server had, from this session and earlier ones.
     pub(crate) witness: Option<Witness>,
     driver: JoinHandle<Option<Error>>,
 }
 
 impl Session {
-    /// Connects, checks and sets up.
+    /// Connects, checks the server and sets up the session.
     pub(crate) async fn open(
         id: u64,
         settings: &Settings,
         renew_by: &RenewBy,
         wake: &mpsc::UnboundedSender<WorkerEvent>,
     ) -> Result<Self, PostgresError> {
-        // An unreachable server may stand in the list before a reachable one.
+        // An unreachable server may precede a reachable one in the list.
         let addresses = settings.config.get_hosts().len().max(1);
         let patience = renew_by.attempt(PATIENCE) * u32::try_from(addresses).unwrap_or(u32::MAX);
         timeout(patience, Self::connect(id, settings, wake))
@@ -93,9 +93,9 @@ impl Session {
             .unwrap_or_else(|_| Err(PostgresError::silent()))
     }
 
-    /// Connects, checks, and has the server refuse everything that would change something.
+    /// Connects and checks, in a session in which the server refuses all changes.
     pub(crate) async fn open_to_read(settings: &Settings) -> Result<Self, PostgresError> {
-        // Nobody listens to what the server announces.
+        // No receiver needs the server's announcements.
         let (wake, _) = mpsc::unbounded_channel();
         let mut session = Self::log_in(0, settings, &wake).await?;
         session.check().await?;
@@ -112,7 +112,7 @@ impl Session {
         let proof = random_hex()?;
         let mut config = settings.config.clone();
         // A setting in the message that opens a session applies to this session only. A pooler
-        // refuses it, or answers with another session.
+        // refuses it, or answers from another session.
         let options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
         config.options(format!("{options}-c canal.session={proof}"));
         let connected = config.connect(settings.tls.connect.clone()).await;
@@ -144,12 +144,12 @@ impl Session {
         session.check().await?;
         session.set_up().await?;
         session.make_schema().await?;
-        // Before anything is read, so that every append after the reading is announced.
+        // Listen before reading, so that every later append is announced.
         session.client.batch_execute(&format!("LISTEN \"{}\"", session.schema)).await?;
         Ok(session)
     }
 
-    /// Whether this is a server that can be used.
+    /// Checks that this server can be used.
     async fn check(&mut self) -> Result<(), PostgresError> {
         let row = self
             .first_row(
@@ -172,7 +172,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the session that answered is the one that was opened.
+    /// Checks that the session that answered is the one that was opened.
     pub(crate) fn is_ours(&self, proof: &str) -> Result<(), PostgresError> {
         if proof == self.proof {
             return Ok(());
@@ -193,7 +193,8 @@ impl Session {
              JOIN pg_catalog.pg_settings s ON s.name = w.name"
         );
         self.client.batch_execute(&set).await?;
-        // Since 14, and not on every system: notices that we are gone while it waits for a lock.
+        // Available since 14, and not on every system: lets the server notice that this client is
+        // gone while it waits for a lock.
         let _ = self.client.batch_execute("SET client_connection_check_interval = 2000").await;
         Ok(())
     }
@@ -216,7 +217,7 @@ impl Session {
     }
 }
 
-/// The columns of the last row that was answered, as text.
+/// The columns of the last row of the answer, as text.
 pub(crate) fn first_row(messages: &[SimpleQueryMessage]) -> Vec<Option<String>> {
     let row = messages.iter().rev().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
@@ -226,7 +227,7 @@ pub(crate) fn first_row(messages: &[SimpleQueryMessage]) -> Vec<Option<String>> 
     (0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect()
 }
 
-/// Whether a server of that version can be used.
+/// Checks that a server of this version can be used.
 fn fits(version: &str) -> Result<(), PostgresError> {
     let number = version.parse().unwrap_or(0);
     if number >= OLDEST {
@@ -256,7 +257,8 @@ where
     let why = loop {
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notification(said))) => {
-                // Other users of the channel do no harm: this side reads, and finds nothing new.
+                // Other users of the channel do no harm: this host then reads, and finds nothing
+                // new.
                 let notification = Notification::read(said.payload());
                 let _ = wake.send(WorkerEvent::Notified(notification));
             }

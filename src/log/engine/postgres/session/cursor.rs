@@ -1,4 +1,4 @@
-//! How far a session has read the log.
+//! Tracks how far a session has read the log.
 
 /// How far the log was read.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ impl Cursor {
         Self { after, head: after }
     }
 
-    /// Notes that the log reaches up to `head`.
+    /// Records that the log reaches up to `head`.
     pub(crate) fn learn_head(&mut self, head: u64) {
         self.head = self.head.max(head);
     }

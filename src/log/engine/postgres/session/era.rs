@@ -1,13 +1,8 @@
-//! Eras of the server, and how another one is recognised.
+//! Eras of the server, and how a new one is recognised.
 //!
-//! A server shows which one it is by its *place* (the identifier of its system, its timeline, and
-//! the oid of our table, which another copy of the table does not have) and when it was started. A
-//! promoted standby has another timeline. A dump that is loaded has another oid. A base backup or a
-//! copy of the disk that is started shows nothing but another start, like a server that was merely
-//! restarted. So a restart is taken for one only by a host that has just seen that server: its
-//! *witness* says how far log and server had come, and a copy has not come so far.
-//!
-//! The sign of an era is the place, the start, and [`LACKS`] if something may be missing.
+//! A server is known by its *place* (the identifier of its system, its timeline and the oid of the
+//! `head` table) and by the time of its start. Another place or start means another era. The sign
+//! of an era is the place, the start, and [`LACKS`] if something may be missing.
 
 use tokio_postgres::Row;
 
@@ -16,19 +11,20 @@ use crate::log::engine::postgres::error::PostgresError;
 use crate::log::engine::postgres::session::number::unsigned;
 use crate::sys::clock::boottime_ms;
 
-/// The identifier of the system, where it may be asked for.
+/// The identifier of the system, where canal may ask for it.
 pub(crate) const SYSTEM: &str = "(SELECT system_identifier::text FROM pg_control_system())";
 
-/// The columns that are read for [`Observation::of`].
+/// The columns that [`Observation::of`] reads.
 pub(crate) const SHOWN: &str = "era, era_sign, position, tableoid, {system}, \
     left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), \
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
     (pg_current_wal_flush_lsn() - '0/0')::bigint";
 
-/// The end of the sign of an era before which something may be missing.
+/// The suffix of the sign of an era before which something may be missing.
 const LACKS: &str = "/lacks";
 
-/// What the server showed when a session began.
+/// The state that the server showed when a session began. A promoted standby has another timeline,
+/// and a loaded dump or another copy of the table has another oid.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observation {
     /// The era that the log names.
@@ -40,11 +36,11 @@ pub(crate) struct Observation {
     pub(super) progress: Progress,
 }
 
-/// How far log and server have come. Neither ever goes back, unless history is lost.
+/// How far the log and the server have advanced. Neither goes back unless history is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) position: u64,
-    /// Up to where the server's own log is on its disk.
+    /// The position up to which the server's own log is on its disk.
     lsn: u64,
 }
 
@@ -54,7 +50,11 @@ impl Progress {
     }
 }
 
-/// What a host knows of the server from its own sessions.
+/// The history of the server that a host knows from its own sessions.
+///
+/// A started base backup or copy of the disk shows only another start, like a server that merely
+/// restarted. So only a host that has just seen the server accepts it as a restart: its witness
+/// records how far the log and the server had advanced, and a copy has not advanced that far.
 #[derive(Clone, Debug)]
 pub(crate) struct Witness {
     place: String,
@@ -63,12 +63,12 @@ pub(crate) struct Witness {
     progress: Progress,
     /// When the server last answered, in milliseconds of CLOCK_BOOTTIME.
     at: u64,
-    /// The time to live of the host; 0 before it has one.
+    /// The TTL of the host; 0 before it has one.
     ttl_ms: u64,
 }
 
 impl Witness {
-    /// Of a server whose era is known.
+    /// The witness of a server whose era is known.
     pub(crate) fn of(seen: &Observation, before: Option<&Self>) -> Self {
         Self {
             place: seen.place.clone(),
@@ -79,28 +79,28 @@ impl Witness {
         }
     }
 
-    /// The host has a time to live.
+    /// Records the TTL of the host.
     pub(crate) fn lives(&mut self, ttl_ms: u64) {
         self.ttl_ms = ttl_ms;
     }
 
-    /// The log reaches so far.
+    /// Records that the log reaches up to this position.
     pub(crate) fn reaches(&mut self, position: u64) {
         self.progress.position = self.progress.position.max(position);
     }
 
-    /// The server has come so far.
+    /// Records that the server has flushed its log up to here.
     pub(crate) fn flushed(&mut self, lsn: u64) {
         self.progress.lsn = self.progress.lsn.max(lsn);
         self.at = boottime_ms();
     }
 
-    /// Whether the server has all that it was known to have.
+    /// Whether the server still has everything that it was known to have.
     fn confirms(&self, seen: &Observation) -> bool {
         self.place == seen.place && !seen.progress.is_behind(self.progress)
     }
 
-    /// Whether the server has lost something since, and no era tells of it.
+    /// Whether the server has since lost something that no era reports.
     fn denies(&self, seen: &Observation) -> bool {
         let is_told = seen.noted != self.era
             && seen.noted.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
@@ -108,7 +108,7 @@ impl Witness {
     }
 }
 
-/// An era that the log does not name.
+/// An era that the log does not name yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EraChange {
     pub(crate) before: Option<Era>,
@@ -117,7 +117,7 @@ pub(crate) struct EraChange {
 }
 
 impl Observation {
-    /// From the columns of [`SHOWN`], which begin at `column`.
+    /// Reads the columns of [`SHOWN`], which begin at `column`.
     pub(crate) fn of(row: &Row, column: usize) -> Result<Self, PostgresError> {
         let noted = noted(unsigned(row.try_get(column)?), row.try_get(column + 1)?);
         let position = unsigned(row.try_get(column + 2)?);
@@ -128,7 +128,7 @@ impl Observation {
         Ok(Self { noted, place, started, table, progress: Progress { position, lsn } })
     }
 
-    /// The era that has begun, if the log does not name it. `now`: milliseconds of CLOCK_BOOTTIME.
+    /// The new era, if the log does not name it yet. `now` is in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn begun(&self, witness: Option<&Witness>, now: u64) -> Option<EraChange> {
         let sign = format!("{}/{}", self.place, self.started);
         let before = self.noted.clone();
@@ -139,10 +139,10 @@ impl Observation {
                 if noted == sign && witness.is_none_or(|witness| !witness.denies(self)) {
                     return None;
                 }
-                // Without an identifier it may be any server.
+                // Without an identifier, it may be any server.
                 let same_place = !self.place.starts_with('/')
                     && noted.rsplit_once('/').is_some_and(|(place, _)| place == self.place);
-                // A copy can have been made since then, and the longer that is ago the likelier.
+                // A copy may have been made since then, which becomes more likely with time.
                 let fresh = |witness: &&Witness| now.saturating_sub(witness.at) <= witness.ttl_ms;
                 !(same_place && witness.filter(fresh).is_some_and(|it| it.confirms(self)))
             }
@@ -189,7 +189,7 @@ mod tests {
             let told = Observation { noted: Some(begun.era), ..lost.clone() };
             assert_eq!(told.begun(Some(&witness(&same)), 1000), None);
             assert_eq!(told.begun(None, 1000), None);
-            // Unless the one that noted an era did not know.
+            // Unless the host that noted the era did not know of the loss.
             let other = Era { number: 5, sign: "1/2/3/7".to_owned() };
             let untold = Observation { noted: Some(other), ..lost };
             assert!(untold.begun(Some(&witness(&same)), 1000).unwrap().may_lack);

@@ -1,6 +1,6 @@
-//! Noting a new era in the log.
+//! Notes a new era in the log.
 //!
-//! Invariant: an era is noted only if the one before it is still the last that the log names.
+//! Invariant: an era is noted only if the previous one is still the last that the log names.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,7 @@ use crate::log::engine::postgres::error::PostgresError;
 use crate::sys::clock::boottime_ms;
 
 impl Session {
-    /// The era that has begun, if the log does not name it. If it does, this host is a witness of
-    /// it from now on.
+    /// The new era, if the log does not name it. If it does, this host becomes a witness of it.
     pub(crate) fn begun(&mut self) -> Option<EraChange> {
         let begun = self.seen.begun(self.witness.as_ref(), boottime_ms());
         if begun.is_none() {
@@ -20,15 +19,15 @@ impl Session {
         begun
     }
 
-    /// The log reaches so far.
+    /// Records that the log reaches up to this position.
     pub(crate) fn knows(&mut self, position: u64) {
         if let Some(witness) = &mut self.witness {
             witness.reaches(position);
         }
     }
 
-    /// Notes an era, with a batch in the log, if the server still has the one before as the last:
-    /// whether it was done here. What the server has now is known afterwards.
+    /// Notes an era, with a batch in the log, if the previous era is still the last on the server.
+    /// Returns whether this call did so. Afterwards, the session knows the server's present era.
     pub(crate) async fn note(
         &mut self,
         begun: &EraChange,
@@ -58,7 +57,7 @@ impl Session {
         Ok(done.is_some())
     }
 
-    /// One message and so one transaction, as an append is; see there for the lock.
+    /// One message and so one transaction, like an append; see there for the lock.
     fn noting(&self, begun: &EraChange, body: &[u8]) -> String {
         let (schema, table) = (&self.schema, self.seen.table);
         let (number, sign) = (begun.era.number, quoted(&begun.era.sign));

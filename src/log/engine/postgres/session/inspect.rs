@@ -1,7 +1,6 @@
-//! A look at a server that no daemon uses yet.
+//! Inspects a server that no daemon uses yet.
 //!
-//! Invariant: nothing is changed. The session is read only, so the server itself refuses what would
-//! change something.
+//! Invariant: nothing is changed. The session is read-only, so the server itself refuses changes.
 
 use tokio::time::timeout;
 use tokio_postgres::config::Host;
@@ -13,19 +12,19 @@ use crate::log::engine::postgres::settings::url::Settings;
 use crate::log::engine::{Identity, Inspection, Outage, Remark, ServerClock, TableSize, Transport};
 use crate::sys::clock;
 
-/// What the server says of itself, and of this session.
+/// The query for the server's own properties, and those of this session.
 const SERVER: &str = "SELECT current_setting('server_version'), current_user, \
     (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), current_setting('fsync'), \
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// What a daemon does to the tables.
+/// The rights to the tables that a daemon needs.
 const PRIVILEGES: &str = "('head', 'SELECT'), ('head', 'UPDATE'), ('hosts', 'SELECT'), \
     ('hosts', 'INSERT'), ('hosts', 'UPDATE'), ('hosts', 'DELETE'), ('log', 'SELECT'), \
     ('log', 'INSERT'), ('log', 'DELETE'), ('snapshot', 'SELECT'), ('snapshot', 'INSERT'), \
     ('snapshot', 'DELETE')";
 
 impl Session {
-    /// Looks at a server, and at the table that is kept there.
+    /// Inspects a server, and the table that is kept there.
     pub(crate) async fn inspect(settings: &Settings) -> Inspection {
         let hosts = settings.config.get_hosts();
         let names = hosts.iter().map(|host| match host {
@@ -35,7 +34,7 @@ impl Session {
         let name = names.collect::<Vec<_>>().join(",");
         let is_local = hosts.iter().all(|host| matches!(host, Host::Unix(_)))
             && settings.config.get_hostaddrs().is_empty();
-        // An unreachable server may stand in the list before a reachable one.
+        // An unreachable server may precede a reachable one in the list.
         let patience = PATIENCE * u32::try_from(hosts.len().max(1)).unwrap_or(u32::MAX);
         let looked = async {
             let session = Self::open_to_read(settings).await?;
@@ -52,7 +51,7 @@ impl Session {
         let row = self.first_row(SERVER).await?;
         let after = clock::unix_ms();
         let text = |column: usize| row.get(column).and_then(Option::as_deref).unwrap_or_default();
-        // Some systems add the version of their package.
+        // Some systems append the version of their package.
         let version = text(0).split(' ').next().unwrap_or_default();
         let transport = match text(2) {
             "t" => Transport::Encrypted,
@@ -88,7 +87,7 @@ impl Session {
         Ok(seen)
     }
 
-    /// What keeps a daemon that logs in as this user from using or making the tables.
+    /// The reason why a daemon that logs in as this user cannot use or create the tables.
     async fn obstacle(&self, found: &ExistingTables) -> Result<Option<Outage>, PostgresError> {
         let (schema, ExistingTables { database, user, .. }) = (&self.schema, found);
         let refused = |why: String, hint: String| {
@@ -129,7 +128,7 @@ impl Session {
         Ok(if may { None } else { refused(why, hint) })
     }
 
-    /// The rights to schema and tables that this user lacks, as text: `USAGE, UPDATE on head`.
+    /// The rights to the schema and tables that this user lacks, as text: `USAGE, UPDATE on head`.
     async fn missing_privileges(&self) -> Result<String, PostgresError> {
         let schema = &self.schema;
         let query = format!(

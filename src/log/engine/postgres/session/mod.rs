@@ -1,7 +1,6 @@
 //! One session with the server: opening and checking it, its tables, and the era of the server.
 //!
-//! Invariant: a session that was opened writes to a primary, through no pooler, in tables of our
-//! format.
+//! Invariant: an open session writes to a primary, through no pooler, in tables of canal's format.
 
 pub(super) mod connection;
 pub(super) mod cursor;

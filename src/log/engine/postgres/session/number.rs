@@ -1,6 +1,6 @@
-//! Numbers as the server has them.
+//! Conversion of numbers to and from the server's types.
 
-/// A number for the server, whose numbers are signed; positions never reach that limit.
+/// Converts a number for the server, whose numbers are signed. Positions never reach that limit.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,12 +1,7 @@
-//! The tables, and how they come to be.
+//! The tables, and how they are created.
 //!
-//! `head` has one row: the format and the epoch of the log, the last position, the last
-//! incarnation, the position of the snapshot (0: none), and the number and sign of the last era (0:
-//! none). `hosts` has a row for each incarnation, `log` one for each batch, `snapshot` the parts of
-//! the snapshot.
-//!
-//! Invariant: the tables are made all together or not at all, by one host; those of another format,
-//! and those of others, are never touched.
+//! Invariant: one host creates the tables, all together or not at all. canal never touches tables
+//! of another format or of other programs.
 
 use super::connection::Session;
 use super::era::{Observation, SHOWN, SYSTEM};
@@ -14,8 +9,13 @@ use crate::log::engine::FORMAT;
 use crate::log::engine::postgres::error::{PostgresError, Refusal};
 use crate::log::engine::postgres::notification::Seal;
 
-/// `position` is the last batch's; `fillfactor` leaves room for the next versions of rows that
-/// change all the time, so that they need no new entries in an index.
+/// The tables. `head` has one row: the format and the epoch of the log, the last position, the last
+/// incarnation, the position of the snapshot (0: none), and the number and sign of the last era (0:
+/// none). `position` is that of the last batch. `hosts` has a row for each incarnation, `log` one
+/// for each batch, and `snapshot` one for each part of the snapshot.
+///
+/// `fillfactor` leaves room for new versions of rows that change all the time, so that they need no
+/// new entries in an index.
 const TABLES: &str = r#"
 CREATE TABLE "{}".head (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -54,7 +54,7 @@ CREATE TABLE "{}".snapshot (
 );
 "#;
 
-/// What there is by the name of the schema.
+/// The objects that exist under the name of the schema.
 pub(super) struct ExistingTables {
     pub(super) schema: bool,
     pub(super) head: bool,
@@ -65,7 +65,7 @@ pub(super) struct ExistingTables {
 }
 
 impl Session {
-    /// Creates the tables if there are none; fails if the present ones are not canal's. Looks at
+    /// Creates the tables if there are none; fails if the existing ones are not canal's. Also reads
     /// the server's era.
     pub(crate) async fn make_schema(&mut self) -> Result<(), PostgresError> {
         if !self.find().await?.head {
@@ -84,7 +84,7 @@ impl Session {
     }
 
     pub(super) async fn find(&self) -> Result<ExistingTables, PostgresError> {
-        // The catalogue can be read by all; functions such as to_regclass() ask for permissions.
+        // Every user can read the catalogue; functions such as to_regclass() need permissions.
         let query = format!(
             "WITH t AS (SELECT c.relname FROM pg_class c JOIN pg_namespace n \
              ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' \
@@ -106,7 +106,7 @@ impl Session {
 
     async fn make(&self) -> Result<(), PostgresError> {
         let schema = &self.schema;
-        // Of several hosts that find nothing, one makes it, and the others then find it.
+        // If several hosts find no tables, one creates them, and the others then find them.
         self.client
             .batch_execute(&format!(
                 "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('canal {schema}', 0))"
@@ -146,7 +146,7 @@ impl Session {
         Ok(())
     }
 
-    /// Checks that the tables are canal's, and reads what they and the server show of the era.
+    /// Checks that the tables are canal's, and reads the era that they and the server show.
     pub(super) async fn check_format(&self) -> Result<Observation, PostgresError> {
         let schema = &self.schema;
         let shown = SHOWN.replace("{system}", if self.tells_system { SYSTEM } else { "''" });

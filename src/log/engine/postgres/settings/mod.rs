@@ -1,4 +1,4 @@
-//! Where the server is and how to log in: the URL, TLS and the password file.
+//! The server's address and the login: the URL, TLS and the password file.
 //!
 //! Invariant: no error or debug text shows a password.
 

@@ -11,15 +11,15 @@ use nix::unistd::User;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-/// Why a password file that was asked for cannot be used.
+/// Why a requested password file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PassfileError {
     /// It cannot be read.
     #[error("cannot read password file {}: {why}", path.display())]
     Read {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The error.
         why: io::Error,
     },
     /// Others can read it.
@@ -39,7 +39,8 @@ pub(crate) fn fill(
     }
     let must = asked.is_some();
     let by_environment = || std::env::var_os("PGPASSFILE").map(PathBuf::from);
-    // The home of the user database, as everywhere in canal: HOME is another's under sudo.
+    // The home directory from the user database, as everywhere in canal: under sudo, HOME can be
+    // another user's.
     let Some(path) = asked.or_else(by_environment).or_else(|| Some(home()?.join(".pgpass"))) else {
         return Ok(None);
     };
@@ -67,7 +68,7 @@ fn fill_from(
     Ok(None)
 }
 
-/// The home directory of the user that we run as, by the user database.
+/// The home directory of this process's user, from the user database.
 pub(crate) fn home() -> Option<PathBuf> {
     Some(User::from_uid(getuid()).ok()??.dir)
 }
@@ -84,11 +85,11 @@ fn read(path: PathBuf) -> Result<String, PassfileError> {
     }
 }
 
-/// The password of the first line that fits.
+/// The password of the first line that matches.
 fn find(text: &str, config: &Config) -> Option<String> {
     let host = match config.get_hosts().first() {
         Some(Host::Tcp(name)) => name.clone(),
-        // libpq calls all sockets of this machine so.
+        // libpq's name for every socket of this machine.
         Some(Host::Unix(_)) => "localhost".to_owned(),
         None => config.get_hostaddrs().first()?.to_string(),
     };
@@ -107,7 +108,7 @@ fn find(text: &str, config: &Config) -> Option<String> {
     })
 }
 
-/// The five fields of a line; `\` takes the meaning from `:` and `\`.
+/// The five fields of a line; `\` escapes `:` and `\`.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut rest = line.chars();

@@ -1,7 +1,7 @@
-//! TLS as libpq means it: what `sslmode` and `sslrootcert` promise.
+//! TLS with libpq's semantics: the guarantees of `sslmode` and `sslrootcert`.
 //!
-//! Invariant: nothing here is weaker than libpq under the same options. Stricter: `prefer` goes on
-//! without TLS only where the server offers none, not where the handshake fails.
+//! Invariant: nothing here is weaker than libpq with the same options. It is stricter in one case:
+//! `prefer` continues without TLS only if the server offers none, not if the handshake fails.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,22 +20,22 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::passfile::home;
 
-/// What `sslmode` says.
+/// The value of `sslmode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// No TLS.
     Disable,
-    /// TLS if the server has it, with whomever.
+    /// TLS if the server offers it, with any server.
     Prefer,
-    /// TLS, with whomever; if authorities are named, as `VerifyCa`.
+    /// TLS with any server; like `VerifyCa` if authorities are named.
     Require,
-    /// TLS with a server for which an authority signs.
+    /// TLS with a server whose certificate an authority has signed.
     VerifyCa,
-    /// The same, and its name must be the requested one.
+    /// The same, and the certificate must have the requested name.
     VerifyFull,
 }
 
-/// What the address says of TLS.
+/// The TLS options of the address.
 #[derive(Default)]
 pub(crate) struct Options {
     pub(crate) mode: Option<Mode>,
@@ -45,17 +45,17 @@ pub(crate) struct Options {
     pub(crate) key: Option<PathBuf>,
 }
 
-/// Why TLS cannot be set up as asked.
+/// Why TLS cannot be set up as requested.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be used.
     #[error("cannot read {what} {}: {why}", path.display())]
     File {
-        /// What it should hold.
+        /// The content that it should have.
         what: &'static str,
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The error.
         why: String,
     },
     /// Verification needs a root certificate.
@@ -64,21 +64,21 @@ pub enum TlsError {
          sslrootcert=FILE, or sslrootcert=system with verify-full"
     )]
     NoRoots,
-    /// Authorities that sign for everyone say nothing without a name.
+    /// Authorities that sign for everyone prove nothing unless the name is checked.
     #[error("sslrootcert=system needs sslmode=verify-full")]
     SystemIsWeak,
     /// This machine has no list of authorities.
     #[error("sslrootcert=system: this machine has no certificates of authorities{0}")]
     NoSystemRoots(String),
-    /// Only one of `sslcert` and `sslkey`.
+    /// Only one of `sslcert` and `sslkey` is given.
     #[error("sslcert and sslkey go together")]
     HalfAKey,
-    /// The library refuses.
+    /// The TLS library refuses.
     #[error("cannot set up TLS: {0}")]
     Refused(String),
 }
 
-/// TLS, set up.
+/// The TLS configuration.
 pub(crate) struct Tls {
     pub(crate) mode: SslMode,
     pub(crate) connect: MakeRustlsConnect,
@@ -115,8 +115,8 @@ impl Tls {
     }
 }
 
-/// The authorities that are trusted, if any are named. As in libpq, those of
-/// `~/.postgresql/root.crt` are, in every mode.
+/// The trusted authorities, if any are named. As in libpq, `~/.postgresql/root.crt` names some in
+/// every mode.
 fn roots(options: &Options, system: bool) -> Result<Option<RootCertStore>, TlsError> {
     if options.mode == Some(Mode::Disable) {
         return Ok(None);
@@ -197,7 +197,8 @@ fn refused(why: Error) -> TlsError {
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,
-    /// Verifies the signer, whatever name the certificate has; any signer will do if `None`.
+    /// Verifies the signer and ignores the name in the certificate; any signer is accepted if
+    /// `None`.
     signed: Option<Arc<WebPkiServerVerifier>>,
 }
 
@@ -212,7 +213,7 @@ impl ServerCertVerifier for Lenient {
     ) -> Result<ServerCertVerified, Error> {
         let Some(signed) = &self.signed else { return Ok(ServerCertVerified::assertion()) };
         match signed.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
-            // The name is checked last, after the signature.
+            // The verifier checks the name last, after the signature.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

@@ -1,7 +1,6 @@
-//! The address of a server: what libpq's URLs say, as far as canal supports it.
+//! The address of a server: libpq's URLs, as far as canal supports them.
 //!
-//! Invariant: an option that is not understood is an error, never ignored; and no error repeats the
-//! password.
+//! Invariant: an unknown option is an error, never ignored, and no error repeats the password.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,55 +12,55 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use super::passfile::{self, PassfileError};
 use super::tls::{self, Tls, TlsError};
 
-/// Where the tables lie unless `canal_schema` says otherwise.
+/// The schema of the tables, unless `canal_schema` names another one.
 const SCHEMA: &str = "canal";
 
-/// A name that is longer is cut off by the server.
+/// The server truncates longer names.
 const SCHEMA_BYTES_MAX: usize = 63;
 
 /// How long to try to reach one address of the server.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// After how much silence the kernel asks whether the server is there, how often again, and for
-/// how long what was sent may lie unacknowledged: a server that vanished is noticed in about 10 s.
+/// The idle time before the kernel probes the server, the interval of the probes, and the time
+/// limit for unacknowledged data. A server that vanished is noticed in about 10 s.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_RETRIES: u32 = 3;
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
-/// Why an address is no good.
+/// Why an address cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
-    /// It is not of the form, or has an option that is unknown.
+    /// It does not have the form of an address, or has an unknown option.
     #[error("not an address of PostgreSQL: {0}")]
     Form(String),
     /// No server is named.
     #[error("the address names no server: postgres://USER@HOST/DATABASE")]
     NoHost,
-    /// The value of `canal_schema`.
+    /// The value of `canal_schema` is invalid.
     #[error(
         "canal_schema=`{0}`: a schema's name has lower-case letters, digits and `_`, begins with a \
          letter and not with `pg_`, and has at most 63 characters"
     )]
     Schema(String),
-    /// The value of `sslmode`.
+    /// The value of `sslmode` is invalid.
     #[error("sslmode=`{0}`: it is disable, prefer, require, verify-ca or verify-full")]
     SslMode(String),
-    /// Certificates.
+    /// The TLS options are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The password file.
+    /// The password file cannot be used.
     #[error(transparent)]
     Passfile(#[from] PassfileError),
 }
 
-/// How to reach a server, and what to use there.
+/// How to reach a server, and which schema to use there.
 pub(crate) struct Settings {
     pub(crate) config: Config,
     pub(crate) tls: Tls,
-    /// A plain identifier.
+    /// The name of the schema, a plain identifier.
     pub(crate) schema: String,
-    /// Why the usual password file is not used, though it is there.
+    /// Why the usual password file is not used although it exists.
     pub(crate) passfile: Option<PassfileError>,
 }
 
@@ -83,12 +82,12 @@ impl Settings {
         let local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)))
             && config.get_hostaddrs().is_empty();
         let tls = Tls::new(&options.ssl)?;
-        // As in libpq, a socket of this machine has no TLS, whatever is demanded.
+        // As in libpq, a socket of this machine has no TLS, whatever `sslmode` demands.
         config.ssl_mode(if local { SslMode::Disable } else { tls.mode });
         if config.get_application_name().is_none() {
             config.application_name(format!("canal {label}"));
         }
-        // Of several servers, the one that is not a standby.
+        // Of several servers, use the one that is not a standby.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.keepalives(true).keepalives_idle(KEEPALIVE_IDLE);
         config.keepalives_interval(KEEPALIVE_INTERVAL).keepalives_retries(KEEPALIVE_RETRIES);
@@ -102,7 +101,7 @@ impl Settings {
     }
 }
 
-/// Takes canal's own options out of `url`.
+/// Removes canal's own options from `url`.
 fn split(url: &str) -> Result<(Options, String), UrlError> {
     let mut options = Options::default();
     let Some((base, query)) = url.split_once('?') else {
@@ -121,7 +120,7 @@ fn split(url: &str) -> Result<(Options, String), UrlError> {
             "sslcert" => options.ssl.certificate = Some(value.into()),
             "sslkey" => options.ssl.key = Some(value.into()),
             "passfile" => options.passfile = Some(value.into()),
-            // Only the server that takes writes is of use.
+            // canal only ever uses a server that accepts writes.
             "target_session_attrs" => {}
             _ => rest.push(pair),
         }
@@ -141,7 +140,7 @@ fn mode(value: &str) -> Result<tls::Mode, UrlError> {
     }
 }
 
-/// The name is checked so strictly that it may stand in a statement as it is.
+/// The name is checked strictly enough to be used in a statement without quoting.
 fn schema(name: Option<String>) -> Result<String, UrlError> {
     let name = name.unwrap_or_else(|| SCHEMA.to_owned());
     let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
