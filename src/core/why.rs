@@ -38,7 +38,7 @@ pub struct KeyReport {
 pub struct Blocker {
     /// The item that it blocks.
     pub item: usize,
-    /// That item's key.
+    /// The item's key.
     pub key: Key,
     /// The hold or waiter.
     pub by: By,
@@ -49,7 +49,7 @@ pub struct Blocker {
 pub struct Why {
     /// The item that is not free.
     pub item: usize,
-    /// That item's key.
+    /// The item's key.
     pub key: Key,
     /// The reason.
     pub reason: Reason,
@@ -83,7 +83,7 @@ pub enum Reason {
     },
     /// Another waiter precedes it: an earlier one, one of higher priority, or a barrier.
     Behind {
-        /// That waiter.
+        /// The waiter that precedes it.
         waiter: RequestId,
         /// Whether that waiter is a barrier.
         barrier: bool,

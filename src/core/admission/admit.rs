@@ -25,7 +25,7 @@ enum ItemAdmission {
     Behind,
 }
 
-/// Which waiters precede a request.
+/// The waiters that precede a request.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     /// Waiters with a smaller rank that want a conflicting item.

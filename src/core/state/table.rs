@@ -32,7 +32,7 @@ pub struct Table {
     /// of a deadlock.
     pub(in crate::core) hold_and_wait: BTreeSet<FrameId>,
     pub(in crate::core) hosts: BTreeMap<HostId, HostState>,
-    /// What each user holds and waits for.
+    /// The holds and waiting requests of each user, in total.
     pub(in crate::core) usage: BTreeMap<u32, Usage>,
     /// How the most recent leases ended, oldest first.
     pub(in crate::core) past_leases: VecDeque<PastLease>,

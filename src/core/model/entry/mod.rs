@@ -268,7 +268,7 @@ pub struct Request {
     pub above: Option<Box<Above>>,
 }
 
-/// What happens to a command whose hold is lost while it runs.
+/// The fate of a command whose hold is lost while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnLost {

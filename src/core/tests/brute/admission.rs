@@ -1,4 +1,4 @@
-//! Which requests can be granted.
+//! Decides by brute force which requests can be granted.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Which requests wait for which sessions, which can never be granted, and which are in a deadlock.
+//! Finds by brute force which requests wait for which sessions, can never be granted, or are in a
+//! deadlock.
 
 use std::collections::BTreeSet;
 

@@ -28,7 +28,7 @@ const STEADY: Duration = Duration::from_secs(10);
 /// How often to try a call that the server rolls back.
 const ATTEMPTS: u32 = 5;
 
-/// Where the server is, as far as that is known.
+/// The address of the server, as far as it is known.
 pub(super) struct Endpoint {
     /// The database and the schema. Other ones would mean another table.
     table: (Option<String>, String),
