@@ -1,9 +1,9 @@
-//! Which holds block a request for a key.
+//! Finds the holds that block a request for a key.
 
 use crate::core::{FrameId, HeldItem, HoldState, Key, Mode, Table};
 use crate::daemon::limits::KEYS_LOOKED_AT_MAX;
 
-/// A hold that blocks a request, and the item of it that does.
+/// A hold that blocks a request, and the blocking item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockingHold<'a> {
     pub(crate) hold: &'a HoldState,
@@ -21,8 +21,8 @@ pub(crate) fn conflict(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
     mode == Mode::Counted && other_mode == Mode::Counted && key == other
 }
 
-/// The holds that conflict with an item, whether the item fits beside them or not. Holds of the key
-/// itself come first, then holds of the keys above it, then holds of the keys below it.
+/// The holds that conflict with an item, whether or not the item fits in addition to them. Holds of
+/// the key itself come first, then holds of the keys above it, then holds of the keys below it.
 ///
 /// At most `each` holds are returned for each key, and at most [`KEYS_LOOKED_AT_MAX`] keys below
 /// the key are examined.

@@ -1,4 +1,4 @@
-//! What a request was granted, and what it holds.
+//! The keys that a request was granted, and those that it holds now.
 
 use std::collections::BTreeSet;
 
@@ -8,18 +8,18 @@ use crate::daemon::wording::text::{Text, pid_of};
 use crate::protocol::{Grant, GrantedKey, OwnerInfo, SlotInfo};
 
 impl<'a> Shown<'a> {
-    /// A grant as it was decided just now.
+    /// A grant that was just decided.
     pub(crate) fn grant(&self, granted: &Granted) -> Option<Grant<Text<'a>>> {
         let hold = self.table.hold(granted.token)?;
         if hold.items.len() < hold.asked.items.len() {
-            // Part of the hold was released before the client was told.
+            // Part of the hold was released before the client received the grant.
             return Some(self.held(hold));
         }
         Some(self.grant_of(hold, granted_keys(&hold.asked, granted)))
     }
 
-    /// What a request holds, for a client that asks again. `acquired` is the number held now: the
-    /// number right after the grant is no longer known.
+    /// The keys that a request holds, for a client that asks again. `acquired` is the number held
+    /// now, because the number right after the grant is no longer known.
     pub(crate) fn held(&self, hold: &'a HoldState) -> Grant<Text<'a>> {
         let keys = hold.items.iter().map(|item| self.held_key(item)).collect();
         self.grant_of(hold, keys)
@@ -67,7 +67,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// What a request was granted, or would be.
+/// The keys that a request was granted, or would be.
 pub(crate) fn granted_keys<'a>(asked: &'a Request, granted: &Granted) -> Vec<GrantedKey<Text<'a>>> {
     asked
         .items

@@ -14,14 +14,14 @@ use crate::protocol::{ChildrenInfo, HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo, Ov
 use crate::sys::clock;
 use crate::sys::process::{self, RunState, run_state};
 
-/// Whether the state of a holder's process is looked up.
+/// How much of a holder's process is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looks {
-    /// The state is looked up in /proc.
+    /// Look up the state in /proc.
     Closely,
-    /// The state is looked up, and what a report in full says besides.
+    /// Look up the state and everything else that a full report contains.
     Fully,
-    /// Nothing is looked up.
+    /// Look up nothing.
     Briefly,
 }
 
@@ -44,7 +44,8 @@ impl<'a> Shown<'a> {
         HolderInfo { state, bucket, folder, children, ..holder }
     }
 
-    /// The working folder of a process that holds or waits, if it is known and the viewer's to see.
+    /// The working directory of a process that holds or waits, if it is known and the viewer may
+    /// see it.
     pub(crate) fn folder(&self, asked: &Request, frame: FrameId) -> Option<String> {
         let pid = pid_of(&asked.owner);
         let lives = self.table.frame(frame).is_some_and(|state| !state.ended);
@@ -56,7 +57,7 @@ impl<'a> Shown<'a> {
         process::folder(pid, user).map(|folder| folder.to_string_lossy().into_owned())
     }
 
-    /// The FIFO that the processes have open that keep a hold.
+    /// The FIFO of a hold, which the processes that keep the hold have open.
     fn keepers(&self, hold: &HoldState) -> Option<ChildrenInfo> {
         let is_here = hold.asked.children && hold.asked.host == self.here;
         let fifo = self.children.filter(|_| is_here && self.sees(hold.asked.uid));
@@ -97,7 +98,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// The whole request over nodes of which this daemon has a part.
+    /// The whole request over nodes to which a part at this daemon belongs.
     pub(crate) fn over_nodes(
         &self,
         asked: &Request,
@@ -118,7 +119,7 @@ impl<'a> Shown<'a> {
         }))
     }
 
-    /// The remaining life of the lease that has a hold, if a lease has it.
+    /// The remaining TTL of the lease that has a hold, if a lease has it.
     pub(crate) fn lease(&self, hold: &HoldState) -> Option<LeaseInfo> {
         let ttl_ms = hold.asked.ttl_ms?;
         let left_ms = self.leases.left_ms(hold.frame).filter(|_| !is_collecting(hold));
@@ -128,7 +129,7 @@ impl<'a> Shown<'a> {
         Some(LeaseInfo { ttl_ms, left_ms, expires: left_ms.map(end), renewals })
     }
 
-    /// The hold of the build that has a job token; `None` if the hold is no job token.
+    /// The hold of the build that has a job token; `None` if the hold is not a job token.
     fn build_of(&self, hold: &HoldState) -> Option<&'a HoldState> {
         match hold.asked.owner {
             Owner::Jobserver(build) => self.table.hold_of(self.table.tagged(build)?),
@@ -136,7 +137,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// The process of a hold; of a job token, that of its build.
+    /// The process of a hold; for a job token, the process of its build.
     fn pid_of_hold(&self, hold: &HoldState) -> u32 {
         pid_of(&self.build_of(hold).unwrap_or(hold).asked.owner)
     }
@@ -160,8 +161,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// A few of the holders that block an item of a request. The longest holder comes first, and
-    /// each frame appears once. The list is empty if the item only has to let other waiters go
+    /// Some of the holders that block an item of a request. The longest holder comes first, and
+    /// each frame appears once. The list is empty if the item waits only because other waiters come
     /// first.
     pub(crate) fn holders(&self, asked: &Request, item: usize, own: OwnSlots) -> Vec<HolderInfo> {
         let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
@@ -195,7 +196,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The bucket in which all slots of a hold of a key lie.
+/// The bucket that contains all slots of a hold of a key.
 fn bucket(hold: &HoldState, key: &Key) -> Option<u64> {
     let item = hold.items.iter().find(|item| item.key == *key)?;
     let view = item.view?;

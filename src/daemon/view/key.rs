@@ -18,13 +18,12 @@ use crate::protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
 use crate::sys::clock;
 
 impl<'a> Shown<'a> {
-    /// The selected keys, and how many keys are left out because there are too many. The state of
-    /// processes is looked up for a limited number of holders. The lookups happen while the reply is
-    /// written.
+    /// The selected keys, and the number of keys omitted because there are too many. Process states
+    /// are looked up for a limited number of holders, while the reply is written.
     pub(crate) fn keys(self, selection: &Selection) -> (impl Serialize + use<'a>, u64) {
         let selection = selection.clone();
         let mut rows_left = REPORT_BYTES_MAX;
-        // Half of the room is for holders and waiters, if there are enough of them.
+        // Half of the room is reserved for holders and waiters, if there are enough of them.
         let mut keys_left = REPORT_BYTES_MAX / 2;
         let keys = self.selected(&selection).map(|key| KEY_BYTES + key.as_str().len());
         let (shown, left_out) = fitting(keys, &mut keys_left);
@@ -105,18 +104,18 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// A report about keys, one after the other.
+/// A report about keys, in order.
 struct KeysReport<'a> {
     shown: Shown<'a>,
-    /// The user whose holds and waiting requests are shown, if not those of all users.
+    /// The user whose holds and waiting requests are shown; `None` means all users.
     uid: Option<u32>,
     looks: Looks,
     budget: Budget,
 }
 
-/// How much more a report may contain.
+/// The remaining room and effort for a report.
 struct Budget {
-    /// How many more processes are looked up.
+    /// How many more processes may be looked up.
     looks_left: usize,
     /// How many more bytes holders and waiters may take.
     rows_left: usize,
@@ -179,8 +178,8 @@ impl<'a> KeysReport<'a> {
     }
 }
 
-/// Caches why requests of several keys wait. The table examines each key of such a request, so this
-/// is done once for all its keys.
+/// Caches why requests for several keys wait. The table examines each key of such a request, so
+/// this is done once for all its keys.
 #[derive(Default)]
 struct Whys(RefCell<BTreeMap<RequestId, Option<Why>>>);
 
@@ -194,9 +193,8 @@ impl Whys {
     }
 }
 
-/// The approximate size of a key without its name, and of a holder or waiter without its command
-/// and note,
-/// in bytes.
+/// The approximate size in bytes of a key without its name, and of a holder or waiter without its
+/// command and note.
 const KEY_BYTES: usize = 200;
 const ROW_BYTES: usize = 400;
 
@@ -214,7 +212,7 @@ fn fitting(bytes: impl Iterator<Item = usize>, left: &mut usize) -> (usize, u64)
     (fit, unfit)
 }
 
-/// The bytes that the slot numbers of a hold of a key take.
+/// The number of bytes of the slot numbers of a hold of a key.
 fn slot_bytes(hold: &HoldState, key: &Key) -> usize {
     const EACH: usize = 6;
     let of_key = hold.items.iter().filter(|item| item.key == *key);
@@ -222,8 +220,8 @@ fn slot_bytes(hold: &HoldState, key: &Key) -> usize {
     usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(EACH)
 }
 
-/// A sequence whose items are made one by one while it is written. A report of ten thousand waiters
-/// is never in memory as a whole, because an allocator may keep such memory.
+/// A sequence whose items are created one by one while it is written. A report of ten thousand
+/// waiters is never in memory as a whole, because an allocator may keep such memory.
 struct Each<F>(F);
 
 impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
@@ -232,7 +230,7 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
     }
 }
 
-/// The lease of a request that still waits.
+/// The lease of a request that is still waiting.
 fn not_yet(ttl_ms: u64) -> LeaseInfo {
     LeaseInfo { ttl_ms, left_ms: None, expires: None, renewals: 0 }
 }

@@ -1,17 +1,17 @@
-//! The leader of a key, and what a client that watches it was told.
+//! The leader of a key, and the last report about it to each watching client.
 
 use crate::core::{HoldState, Key, Leadership, Token};
 use crate::daemon::view::Shown;
 use crate::protocol::{ErrorName, Failure, Leader};
 
-/// A client that watches who leads by holding a key.
+/// A client that watches the leader of a key, which is its only holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaderWatch {
     pub(crate) key: Key,
     pub(crate) told: LeaderTold,
 }
 
-/// What a client was told of a leader, as far as a change of it is news.
+/// The last report about a leader to a client, reduced to the facts whose change is news.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaderTold {
     /// The token of the leader; `None` if there was none.
@@ -20,7 +20,7 @@ pub(crate) struct LeaderTold {
     pub(crate) stale: bool,
 }
 
-/// The leader of a key as it is now.
+/// The current leader of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaderFound<'a> {
     hold: Option<&'a HoldState>,
@@ -31,7 +31,7 @@ impl<'a> Shown<'a> {
     /// The leader of a key. `stale`: whether the table may be out of date.
     ///
     /// # Errors
-    /// Several can hold the key at once.
+    /// Several requests can hold the key at once.
     pub(crate) fn leader(&self, key: &Key, stale: bool) -> Result<LeaderFound<'a>, Failure> {
         let hold = match self.table.leader(key) {
             Leadership::Vacant => None,
@@ -42,7 +42,7 @@ impl<'a> Shown<'a> {
         Ok(LeaderFound { hold, stale })
     }
 
-    /// The leader as a client sees it.
+    /// The leader in the form that a client receives.
     pub(crate) fn leader_reply(&self, found: LeaderFound<'_>, key: &Key) -> Leader {
         let leader = found
             .hold
@@ -52,20 +52,20 @@ impl<'a> Shown<'a> {
 }
 
 impl LeaderFound<'_> {
-    /// Nobody is known to lead: this host cannot read the log.
+    /// No leader is known, because this host cannot read the log.
     pub(crate) const UNKNOWN: Self = Self { hold: None, stale: true };
 
     fn note(&self) -> Option<&str> {
         self.hold?.asked.note.as_deref()
     }
 
-    /// What a client is told with it.
+    /// The facts that a client learns from it.
     pub(crate) fn told(&self) -> LeaderTold {
         let token = self.hold.map(|hold| hold.token);
         LeaderTold { token, note: self.note().map(Box::from), stale: self.stale }
     }
 
-    /// Whether this is what a client was told before.
+    /// Whether the client already knows this.
     pub(crate) fn is_known(&self, told: &LeaderTold) -> bool {
         let LeaderTold { token, note, stale } = told;
         self.hold.map(|hold| hold.token) == *token

@@ -1,6 +1,6 @@
-//! The table as clients see it.
+//! The table in the form that clients see.
 //!
-//! Invariant: the command and the working folder of a process are shown only to its user and to root.
+//! Invariant: only the user of a process and root can see its command and its working directory.
 
 pub(super) mod conflict;
 pub(super) mod grant;
@@ -22,11 +22,11 @@ use crate::history::Summary;
 
 pub(crate) use crate::daemon::view::why::{Held, held_item};
 
-/// The table, as one client may see it.
+/// The table, restricted to the data that one client may see.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown<'a> {
     pub(crate) table: &'a Table,
-    /// When leases end.
+    /// When leases expire.
     pub(crate) leases: &'a Leases,
     /// Frames whose process may or may not live.
     pub(crate) unverified: &'a BTreeSet<FrameId>,
@@ -36,12 +36,12 @@ pub(crate) struct Shown<'a> {
     pub(crate) here: HostId,
     /// The FIFOs of holds that last while descendants live, for reports.
     pub(crate) children: Option<&'a Children>,
-    /// How long keys were held lately, for reports; `None` if it is not known.
+    /// How long keys were held recently, for reports; `None` if it is unknown.
     pub(crate) summary: Option<&'a Summary>,
 }
 
 impl<'a> Shown<'a> {
-    /// The table, as a user may see it.
+    /// The table, restricted to the data that a user may see.
     pub(crate) fn to(
         viewer: u32,
         ledger: &'a Ledger,

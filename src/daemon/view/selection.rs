@@ -1,16 +1,16 @@
-//! What a report of the status shows.
+//! Selects the content of a status report.
 
 use crate::core::Key;
 
-/// Which keys a report of the status shows, and what of each.
+/// The keys that a status report shows, and the details of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     /// Only this key and the keys below it.
     pub(crate) key: Option<Key>,
-    /// Only holds and waiting requests of this user, and keys that have such.
+    /// Only holds and waiting requests of this user, and keys that have any.
     pub(crate) uid: Option<u32>,
-    /// Only keys for which a request waits; with `uid`, one of that user.
+    /// Only keys for which a request waits; with `uid`, a request of that user.
     pub(crate) waiting: bool,
-    /// Whether working folders are looked up, and what keeps a hold.
+    /// Whether to look up working directories, and the processes that keep a hold.
     pub(crate) full: bool,
 }

@@ -1,22 +1,23 @@
-//! Notes about requests that state another size than others go by, and about how their keys were read.
+//! Notes about requests that pass another size than the one in use, and about how canal parsed
+//! their keys.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::core::{Key, Request, SizeFound, Table, Token, View};
 use crate::protocol::{SizeNote, WireItem};
 
-/// How many notes are remembered. After that many others, a note is repeated.
+/// The number of remembered notes. A note is repeated after this many others.
 const TOLD_MAX: usize = 1024;
 
 /// A note's user and message, which names the key and the sizes.
 type Told = (u32, String);
 
-/// The notes that this daemon has given to its users. Cron mails every word, so that each is printed
-/// once.
+/// The notes that this daemon has sent to its users. Cron mails all output, so each note is printed
+/// only once.
 #[derive(Debug, Default)]
 pub(crate) struct ToldSizes {
     told: BTreeSet<Told>,
-    /// The same, the oldest first.
+    /// The same notes, oldest first.
     order: VecDeque<Told>,
 }
 
@@ -40,7 +41,7 @@ impl ToldSizes {
         notes.collect()
     }
 
-    /// How the keys of a user's request were read.
+    /// How canal parsed the keys of a user's request.
     pub(crate) fn of_texts(&mut self, uid: u32, items: &[WireItem]) -> Vec<SizeNote> {
         let notes = items.iter().filter_map(SizeNote::of_text);
         notes.map(|note| self.remembered(uid, note)).collect()

@@ -1,4 +1,4 @@
-//! What keeps a request waiting.
+//! Finds why a request waits.
 
 use crate::core::{HeldItem, Item, Key, Mode, OwnSlots, Reason, Request, RequestId, Why};
 use crate::daemon::view::Shown;
@@ -6,7 +6,7 @@ use crate::daemon::view::conflict::{conflict, lineage};
 use crate::daemon::wording::reason::{self, reason};
 use crate::protocol::{HolderInfo, Progress};
 
-/// What keeps a waiter waiting, for users.
+/// The reason why a waiter waits, for users.
 #[derive(Debug)]
 pub(crate) struct WhyShown {
     /// The key that the waiter waits for.
@@ -19,7 +19,6 @@ pub(crate) struct WhyShown {
     pub(crate) item: usize,
     /// How holds of others block the item. `None` if the request only has to let others go first.
     pub(crate) held: Option<Held>,
-    /// Whether the key is paused.
     pub(crate) is_paused: bool,
     /// Whether the waiter's frame or an enclosing frame holds something. Such holds do not block
     /// it.
@@ -40,7 +39,8 @@ impl Held {
         match reason {
             Reason::Full { .. } => Some(Self::Full),
             Reason::Conflict { .. } => Some(Self::Conflicting),
-            // Paused, or larger than the lock, it would wait also if nothing were held.
+            // If the key is paused or the request is larger than the lock, the request would wait
+            // even if nothing were held.
             Reason::Paused
             | Reason::LargerThanLock { .. }
             | Reason::Behind { .. }
@@ -52,7 +52,7 @@ impl Held {
 }
 
 impl Shown<'_> {
-    /// What keeps a waiter waiting. `None` if nothing does any more.
+    /// Why a waiter waits. `None` if it no longer has a reason to.
     pub(crate) fn why(&self, request: RequestId) -> Option<WhyShown> {
         let why = self.table.why(request)?;
         let waiter = self.table.waiter(request)?;
@@ -81,7 +81,7 @@ impl Shown<'_> {
         }
     }
 
-    /// What blocks an item other than taken slots, in one clause.
+    /// The conflict that blocks an item, apart from taken slots, in one clause.
     pub(crate) fn conflict(&self, asked: &Request, item: usize) -> Option<String> {
         let Item { key, ask } = asked.items.get(item)?;
         let mode = ask.mode();
@@ -99,8 +99,8 @@ impl Shown<'_> {
         Some(reason::conflict(key, held, owner, host.as_deref(), found.len() as u64))
     }
 
-    /// A progress report to a waiter. `position` is its place among the `waiting` requests for the
-    /// key that it waits for.
+    /// A progress report to a waiter. `position` is its position among the `waiting` requests for
+    /// the key that it waits for.
     pub(crate) fn progress(
         &self,
         key: &Key,
