@@ -1,9 +1,9 @@
 //! Holds that last while descendants live. Each such hold has a named FIFO whose write end the
 //! descendants inherit.
 //!
-//! Invariant: a FIFO's file exists as long as its hold, so that a daemon that restarts finds it,
-//! unless somebody removes it. A removed FIFO cannot be opened again, and a new one would have no
-//! writers. So the next daemon looks for the processes of such a hold by what they inherited.
+//! Invariant: a FIFO's file exists while its hold does, so that a restarted daemon finds it, unless
+//! a user removes it. A removed FIFO cannot be opened again, and a new one would have no writers.
+//! So the next daemon finds the processes of such a hold by what they inherited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,8 +27,8 @@ use crate::daemon::processes::owners::{Owners, WatchId};
 pub(crate) struct Children {
     dir: PathBuf,
     fifos: BTreeMap<Token, Fifo>,
-    /// The holds whose FIFO may or may not have writers, or whose last writer cannot be watched
-    /// yet. The daemon tries these again.
+    /// The holds whose FIFO may have writers, or whose last writer cannot be watched yet. The
+    /// daemon tries these again.
     unsure: BTreeSet<Token>,
     /// The holds whose FIFO this daemon did not find.
     removed: BTreeMap<Token, Tag>,
@@ -52,7 +52,7 @@ enum Writers {
 }
 
 impl Children {
-    /// The FIFOs in `children/` of the daemon's directory.
+    /// Uses the FIFOs in `children/` of the daemon's directory.
     pub(crate) fn new(dir: &Path) -> Self {
         Self {
             dir: dir.join(NAME),
@@ -62,8 +62,8 @@ impl Children {
         }
     }
 
-    /// Creates the FIFO of a hold, or uses the existing FIFO. Returns a write end for the owner to
-    /// pass on.
+    /// Creates the FIFO of a hold, or uses the existing FIFO. Returns a write end that the owner
+    /// passes on.
     pub(crate) fn make(&mut self, token: Token, tag: Tag) -> io::Result<OwnedFd> {
         let path = self.open(token, tag)?;
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
@@ -85,7 +85,7 @@ impl Children {
             Err(error) => return Err(error.into()),
         }
         self.open_existing(token, path.clone())?;
-        // Its client asks again, so that nothing runs under the hold yet.
+        // Its client asks again, so no process runs under the hold yet.
         self.removed.remove(&token);
         Ok(path)
     }
@@ -97,11 +97,11 @@ impl Children {
         Ok(())
     }
 
-    /// Opens the FIFO that an earlier daemon made for a hold, and keeps its read end open. If
-    /// somebody removed it, [`Self::has_writers`] looks for the processes of the hold.
+    /// Opens the FIFO that an earlier daemon created for a hold, and keeps its read end open. If
+    /// the FIFO was removed, [`Self::has_writers`] searches for the processes of the hold.
     ///
     /// # Errors
-    /// The FIFO is there and cannot be opened.
+    /// The FIFO exists and cannot be opened.
     pub(crate) fn take_over(&mut self, token: Token, tag: Tag) -> io::Result<()> {
         if self.fifos.contains_key(&token) {
             return Ok(());
@@ -140,9 +140,9 @@ impl Children {
         {
             return Writers::None;
         }
-        // After a FIFO was opened anew, poll(2) does not report that all writers are gone. Only
-        // read(2) tells: it returns 0 if there are no writers, and EAGAIN if there are writers.
-        // Written data has to be read first, and a process may keep writing, so the amount is
+        // After a FIFO was opened again, poll(2) does not report that all writers have closed it.
+        // Only read(2) does: it returns 0 if there are no writers, and EAGAIN if there are writers.
+        // It first returns data that was written, and a process may keep writing, so the amount is
         // limited.
         let mut buffer = [0; 4096];
         for _ in 0..FIFO_BYTES_AT_ONCE / buffer.len() {
@@ -156,7 +156,7 @@ impl Children {
         Writers::Unsure
     }
 
-    /// Looks for the processes of a hold whose FIFO was removed. No event reports their end.
+    /// Searches for the processes of a hold whose FIFO was removed. No event reports their end.
     fn look_without_fifo(&self, token: Token) -> Writers {
         match self.removed.get(&token).map(|tag| run_under(*tag)) {
             None | Some(Ok(false)) => Writers::None,
@@ -258,7 +258,8 @@ mod tests {
         (dir, children)
     }
 
-    /// A process that another test starts has a copy of each descriptor until it executes its program.
+    /// A process that another test starts has a copy of each descriptor until it executes its
+    /// program.
     #[track_caller]
     fn until_no_writers(children: &mut Children, token: u64) {
         wait_until("nobody writes", || !children.has_writers(Token(token)));

@@ -1,12 +1,12 @@
-//! The processes that run under a hold besides its owner. They are killed when the hold is lost.
+//! The processes that run under a hold, apart from its owner. The daemon kills them when the hold
+//! is lost.
 //!
 //! `canal run` ends everything that its command started. If `canal run` itself was killed, the
 //! daemon finds the processes by what they inherited: `CANAL_HOLD` in the environment, and the
-//! write end of the hold's FIFO. A process that has dropped both is found only if a process that
-//! was found is its parent.
+//! write end of the hold's FIFO. A process that has dropped both is found only through its parent.
 //!
-//! Invariant: a process is signalled only if it had one of these marks after its pidfd was opened,
-//! or was then the child of a process that is signalled.
+//! Invariant: the daemon signals a process only if it had one of these marks after its pidfd was
+//! opened, or was then a child of a process that is signalled.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -43,7 +43,7 @@ impl Trace {
 }
 
 /// Kills the processes that run under these holds, except canal's own processes. Returns the tags
-/// of the holds for which a process was found that had not ended. The caller repeats this until
+/// of the holds for which it found a process that had not ended. The caller repeats this until
 /// nothing is found, because a process that is started at the same time may be missed.
 pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     let mut left = BTreeSet::new();
@@ -62,7 +62,7 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     let mut found: Vec<(u32, Pidfd)> = Vec::new();
     for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
         // Most processes have no mark. A process with a mark is checked again once its pidfd is
-        // open, because only then can its pid not be reused unnoticed.
+        // open, because from then on a reuse of its pid would be noticed.
         if tags_of(pid, traces).is_empty() || own.is_of(pid) {
             continue;
         }
@@ -73,10 +73,11 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
             found.push((pid, pidfd));
         }
     }
-    // What has dropped all marks.
+    // Adds descendants that have dropped all marks.
     process::add_descendants(&mut found, |pid| own.is_of(pid));
     for (pid, pidfd) in found {
-        // The kernel may refuse the signal: the process may have changed its user since it began.
+        // The kernel may refuse the signal, because the process may have changed its user since it
+        // began.
         if pidfd.signal(Signal::SIGKILL).is_ok() {
             tracing::warn!(pid, "the lock under which it was started is lost: {}", Signal::SIGKILL);
         }
@@ -84,14 +85,15 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     left
 }
 
-/// Whether a process runs under a hold whose FIFO was removed, as far as that is visible here: it
-/// has the removed FIFO open, or names the hold in its environment and is not canal itself. (A
-/// daemon may have been started under the hold, and is no part of it.)
+/// Whether a process visibly runs under a hold whose FIFO was removed: it has the removed FIFO
+/// open, or names the hold in its environment and is not canal itself. (A daemon may have been
+/// started under the hold, but does not belong to it.)
 ///
 /// # Errors
 /// /proc belongs to another namespace, so that nothing is known.
 pub(crate) fn run_under(tag: Tag) -> io::Result<bool> {
-    // The second look finds what a process started during the first one before it ended.
+    // The second pass finds a process that another process started during the first pass before it
+    // ended.
     Ok(is_seen_under(tag)? || is_seen_under(tag)?)
 }
 
@@ -104,7 +106,7 @@ fn is_seen_under(tag: Tag) -> io::Result<bool> {
     Ok(pids.iter().filter(|pid| **pid != std::process::id()).any(is_under))
 }
 
-/// Which of these holds the process runs under.
+/// The holds, among these, that the process runs under.
 fn tags_of(pid: u32, traces: &[&Trace]) -> BTreeSet<Tag> {
     let named = tags_named(pid);
     let mut tags: BTreeSet<Tag> =

@@ -1,4 +1,4 @@
-//! Where the FIFO of a hold lies that lasts while descendants live.
+//! The path of the FIFO of a hold that lasts while descendants live.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::core::Tag;
 
-/// The folder in the daemon's directory.
+/// The name of the directory in the daemon's directory.
 pub(crate) const NAME: &str = "children";
 
-/// The FIFO of a hold in that folder.
+/// The FIFO of a hold in that directory.
 pub(crate) fn path_in(dir: &Path, tag: Tag) -> PathBuf {
     dir.join(tag.to_string())
 }

@@ -1,26 +1,26 @@
-//! A process that was told that it holds something.
+//! A process that received a grant.
 
 use serde::{Deserialize, Serialize};
 
 use crate::core::{HoldState, OnLost, Owner, ProcessId, Request, Tag};
 use crate::host::Mark;
 
-/// A process that was told of a grant.
+/// A process that received a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holder {
     pub(crate) process: ProcessId,
     #[serde(default)]
     pub(crate) on_lost: OnLost,
-    /// How far the log was read when the process was told: the grant is in that part of the
+    /// How far the log was read when the process received the grant, which is in that part of the
     /// history.
     #[serde(default)]
     pub(crate) mark: Option<Mark>,
-    /// The tag of the request. Processes that were started under the hold are recognized by it.
+    /// The tag of the request, which identifies the processes that were started under the hold.
     #[serde(default)]
     pub(crate) tag: Option<Tag>,
-    /// Whether only the table names it, because an earlier daemon of this host took it over or ended
-    /// before it told it. It is ended as any other if the hold is lost, but nobody knows whether it
-    /// was told.
+    /// Whether only the table names it, because an earlier daemon of this host took it over, or
+    /// ended before it sent the grant. If the hold is lost, the process is ended like any other,
+    /// although it may not have received the grant.
     #[serde(default)]
     pub(crate) taken_over: bool,
 }

@@ -1,11 +1,11 @@
-//! A file on this host that records the processes that were told of a grant.
+//! A file on this host that records the processes that received a grant.
 //!
-//! The table in the engine names them too, but this host cannot read it while the engine is away,
-//! and the table drops the holds of a host that was declared gone. The next daemon must find these
-//! processes all the same: before it joins, they must be dead.
+//! The table in the engine contains them too, but this host cannot read it while the engine is
+//! unreachable, and the table drops the holds of a host that was declared gone. Yet the next daemon
+//! must find these processes, because they must be dead before it joins.
 //!
-//! Invariant: a process is in the file from before it is told of its grant until there is a
-//! [`Proof`] that it need not be ended any more.
+//! Invariant: a process is in the file from before it receives its grant until there is a [`Proof`]
+//! that it no longer has to be ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -42,7 +42,7 @@ enum Line {
     Origin(Origin),
     Told(Token, Holder),
     Ended(Token),
-    /// The largest token that was told and whose line is no longer in the file.
+    /// The largest token that was sent and whose line is no longer in the file.
     Largest(Token),
     /// The watcher that is responsible for these processes if the daemon is killed.
     Watcher(WatchId),
@@ -60,7 +60,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// The processes that a watcher is responsible for, as the file in `dir` says now. `None` if a
+    /// The processes that a watcher is responsible for, according to the file in `dir`. `None` if a
     /// later daemon has taken them over.
     ///
     /// # Errors
@@ -77,28 +77,28 @@ impl Recorded {
     }
 }
 
-/// The processes that were told of a grant, and the file that records them.
+/// The processes that received a grant, and the file that records them.
 #[derive(Debug)]
 pub(crate) struct HolderRecord {
     path: PathBuf,
     origin: Origin,
-    /// `None` if nothing is to be recorded, or if the file could not be created.
+    /// `None` if there is nothing to record, or if the file could not be created.
     file: Option<File>,
     each: BTreeMap<Token, Holder>,
     watcher: Option<WatchId>,
-    /// The largest token that was ever told here, as far as the file goes back.
+    /// The largest token that was ever sent here, as far as the file goes back.
     largest: Token,
     /// The number of the directory, which is random.
     dir_number: u64,
     /// The number of outdated lines in the file.
     stale: usize,
-    /// Whether the last line may be incomplete. A line appended to it could not be read.
+    /// Whether the last line may be incomplete. A line appended to it would be unreadable.
     torn: bool,
 }
 
 impl HolderRecord {
-    /// Opens the file in `dir`. Processes of another boot are gone. `discard` leaves out processes
-    /// of another namespace, of which the daemon cannot tell whether they are gone.
+    /// Opens the file in `dir`. Processes of another boot no longer exist. `discard` omits
+    /// processes of another namespace, whose state the daemon cannot determine.
     ///
     /// # Errors
     /// The file cannot be read or written, or it names such processes and `discard` is not set.
@@ -120,11 +120,11 @@ impl HolderRecord {
         Ok(holder_record)
     }
 
-    /// Records a process that is about to be told of a grant.
+    /// Records a process before it receives a grant.
     ///
     /// # Errors
-    /// The process is not recorded, so it must not be told. `AlreadyExists` if another process was
-    /// told this token in a history that is gone: that process must be ended first.
+    /// The process is not recorded, so it must not receive the grant. `AlreadyExists` if another
+    /// process received this token in a history that is lost. That process must be ended first.
     pub(crate) fn tell(&mut self, token: Token, told: Holder) -> io::Result<()> {
         match self.each.get(&token) {
             Some(other) if *other == told => return Ok(()),
@@ -140,7 +140,7 @@ impl HolderRecord {
         Ok(())
     }
 
-    /// Records that the process of this token need not be ended any more.
+    /// Records that the process of this token no longer has to be ended.
     pub(crate) fn end(&mut self, token: Token, _: Proof) {
         if self.each.remove(&token).is_none() {
             return;
@@ -156,7 +156,7 @@ impl HolderRecord {
         }
     }
 
-    /// Records which watcher is responsible for these processes from now on if the daemon is
+    /// Records the watcher that is responsible for these processes from now on if the daemon is
     /// killed.
     ///
     /// # Errors
@@ -166,12 +166,12 @@ impl HolderRecord {
         self.append(&Line::Watcher(watcher))
     }
 
-    /// The marks by which the processes of a hold are recognized, besides its owner.
+    /// The marks that identify the processes of a hold, apart from its owner.
     pub(crate) fn trace_of(&self, told: &Holder) -> Option<Trace> {
         Trace::of(told, self.path.parent()?)
     }
 
-    /// The largest token that was ever told here, as far as is known.
+    /// The largest token that was ever sent here, as far as is known.
     pub(crate) fn largest(&self) -> Token {
         self.largest
     }
@@ -186,7 +186,7 @@ impl HolderRecord {
         self.each.iter().map(|(token, told)| (*token, *told))
     }
 
-    /// What is recorded of a token, if its process need not be forgotten yet.
+    /// The record of a token, if its process must still be remembered.
     pub(crate) fn get(&self, token: Token) -> Option<&Holder> {
         self.each.get(&token)
     }
@@ -245,9 +245,9 @@ impl HolderRecord {
     }
 }
 
-/// Refuses to start while a process lives, or may live, that holds something by an engine: the
-/// journal knows nothing of such holds, and would grant the same again. `discard` leaves out
-/// processes of another namespace, of which the daemon cannot tell whether they are gone.
+/// Refuses to start while a process that holds something through an engine lives, or may live. The
+/// journal does not contain such holds, so the daemon would grant the same lock again. `discard`
+/// omits processes of another namespace, whose state the daemon cannot determine.
 ///
 /// # Errors
 /// Such processes exist, or the file cannot be read.
@@ -270,8 +270,8 @@ pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
     Err(Unusable { what, hint: HOLDERS_HINT.into() }.into())
 }
 
-/// The content of a file, if its processes belong to this boot, with the pids that they have here. Empty if
-/// they are gone.
+/// The content of a file, if its processes belong to this boot, with their pids in this namespace.
+/// Empty if they no longer exist.
 fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recorded> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -316,7 +316,8 @@ fn unseen_in(path: &Path, count: usize) -> String {
     )
 }
 
-/// Over an engine an unseen process cannot be kept: the daemon must be able to end it in time.
+/// With an engine, the daemon cannot keep a process that it does not see, because it must be able
+/// to end the process in time.
 const UNSEEN_HINT: &str = "run the daemon where they are (a container?), or give this one a place of its own with \
                            --socket; if they are gone for certain, `canal daemon --discard-journal` leaves them \
                            out";
@@ -324,7 +325,7 @@ const UNSEEN_HINT: &str = "run the daemon where they are (a container?), or give
 fn read(bytes: &[u8]) -> Recorded {
     let Recorded { mut by, mut each, mut watcher } = Recorded::default();
     for line in bytes.split(|byte| *byte == b'\n') {
-        // The last line may be torn. Its process was not told.
+        // The last line may be incomplete. Its process did not receive its grant.
         match serde_json::from_slice(line) {
             Ok(Line::Origin(origin)) => by = Some(origin),
             Ok(Line::Told(token, told)) => {
@@ -340,7 +341,7 @@ fn read(bytes: &[u8]) -> Recorded {
     Recorded { by, each, watcher }
 }
 
-/// The number of a directory, if a daemon of it has been a member.
+/// The number of a directory, if a daemon of this directory has been a member.
 pub(crate) fn dir_number(dir: &Path) -> Option<u64> {
     let bytes = std::fs::read(dir.join(NAME)).ok()?;
     bytes.split(|byte| *byte == b'\n').find_map(|line| match serde_json::from_slice(line) {
@@ -349,7 +350,7 @@ pub(crate) fn dir_number(dir: &Path) -> Option<u64> {
     })
 }
 
-/// The largest token in a file, whether its hold ended or not.
+/// The largest token in a file, whether or not its hold has ended.
 fn largest(bytes: &[u8]) -> Token {
     let tokens =
         bytes.split(|byte| *byte == b'\n').filter_map(|line| match serde_json::from_slice(line) {
@@ -432,7 +433,7 @@ mod tests {
     fn lines_after_a_failed_write_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
-        // Like on a disk that becomes full in the middle of a line.
+        // As on a disk that becomes full in the middle of a line.
         holder_record.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
         holder_record.torn = true;
         holder_record.tell(Token(2), told(12)).unwrap();
@@ -456,7 +457,7 @@ mod tests {
         holder_record.tell(Token(2), told(12)).unwrap();
         assert_eq!(its(1, "a"), Some(vec![Token(1), Token(2)]));
         assert_eq!(its(1, "b"), None, "another boot");
-        // A daemon that restarts and is not a member yet takes nothing over.
+        // A restarted daemon that is not a member yet takes nothing over.
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         holder_record.end(Token(1), proof());
         assert_eq!(its(1, "a"), Some(vec![Token(2)]));

@@ -1,8 +1,8 @@
-//! Processes that have lost their holds, until they need not be ended any more.
+//! Processes that have lost their holds, until they no longer have to be ended.
 //!
-//! Invariant: a process leaves this list only with a [`Proof`]. A process that is to be killed
-//! leaves only when no process that runs under its hold is found any more. A signal counts as sent
-//! only if the kernel accepted it.
+//! Invariant: a process leaves this list only with a [`Proof`]. A process that must be killed
+//! leaves only when no process that runs under its hold is found. A signal counts as sent only if
+//! the kernel accepted it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,14 +19,14 @@ use crate::sys::process::Found;
 /// How often the processes are checked.
 pub(crate) const LOOK_EVERY_MS: u64 = 10;
 
-/// This long after the KILL, the host stops waiting for the end: the kernel no longer lets the
+/// How long after the KILL the host stops waiting for the end. The kernel no longer lets the
 /// process execute its program.
 const UNKILLABLE_MS: u64 = 5_000;
 
 /// How often processes are checked that should have ended long ago.
 const LATE_EVERY_MS: u64 = 1_000;
 
-/// How many checks in a row must find no process that runs under a hold: a process that is started
+/// How many consecutive checks must find no process that runs under a hold. A process started
 /// during one check is found in the next.
 const CLEAN_LOOKS: u8 = 2;
 
@@ -66,30 +66,29 @@ pub(crate) struct LostProcesses(Vec<Lost>);
 struct Lost {
     token: Token,
     told: Holder,
-    /// `None` until it can be opened: there may be no descriptors left.
+    /// `None` until it can be opened, because there may be no descriptors left.
     pidfd: Option<Pidfd>,
-    /// Recognizes the processes that are killed along with it.
+    /// Identifies the processes that are killed along with it.
     trace: Option<Trace>,
-    /// Proves that the process itself need not be ended any more.
+    /// Proves that the process itself no longer has to be ended.
     over: Option<Proof>,
-    /// How many checks in a row found no process that runs under its hold.
+    /// How many consecutive checks found no process that runs under its hold.
     clean: u8,
     /// When it is killed, in milliseconds of CLOCK_BOOTTIME. Before that it gets TERM.
     kill_at: u64,
     done: Option<Stage>,
     /// When the kernel accepted the KILL.
     killed_at: Option<u64>,
-    /// Whether an error was logged that it cannot be found or signalled.
+    /// Whether an error was logged because it cannot be found or signalled.
     complained: bool,
-    /// Whether an error was logged that it does not end.
+    /// Whether an error was logged because it does not end.
     is_late: bool,
 }
 
 impl LostProcesses {
     /// Schedules the end of a process, as far as its `on_lost` setting allows: TERM from now on,
     /// KILL at `kill_at`. At `kill_at` the processes that run under its hold are killed, too.
-    /// `done` is the last signal that was sent already. A second call for the same token changes
-    /// nothing.
+    /// `done` is the last signal already sent. A second call for the same token changes nothing.
     pub(crate) fn add(
         &mut self,
         (token, told): (Token, Holder),
@@ -120,7 +119,7 @@ impl LostProcesses {
         self.0.iter().any(|lost| lost.token == token)
     }
 
-    /// Whether this host must ask for nothing, because one of these processes may still run its
+    /// Whether this host must make no requests, because one of these processes may still run its
     /// program.
     pub(crate) fn are_awaited(&self) -> bool {
         self.0.iter().any(Lost::is_awaited)
@@ -132,15 +131,15 @@ impl LostProcesses {
         awaited.map(|lost| lost.told.process.pid).collect()
     }
 
-    /// When the processes are to be checked next, in milliseconds of CLOCK_BOOTTIME.
+    /// When to check the processes next, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_look(&self, now: u64) -> Option<u64> {
         let late = |lost: &Lost| now > lost.kill_at.saturating_add(UNKILLABLE_MS);
         let every = if self.0.iter().all(late) { LATE_EVERY_MS } else { LOOK_EVERY_MS };
         (!self.0.is_empty()).then_some(now.saturating_add(every))
     }
 
-    /// Sends the signals that are due now. Returns the processes that need not be ended any more.
-    /// `find` looks for a process.
+    /// Sends the signals that are due now. Returns the processes that no longer have to be ended.
+    /// `find` looks up a process.
     pub(crate) fn look(
         &mut self,
         now: u64,
@@ -169,9 +168,9 @@ impl Lost {
         self.told.on_lost == OnLost::Kill && !self.is_late
     }
 
-    /// The trace, if the processes that run under this hold are to be killed now. This happens
-    /// before the owner is killed, because some of them are found through the owner, and again
-    /// after the owner has ended.
+    /// The trace, if the processes that run under this hold must be killed now. This happens before
+    /// the owner is killed, because some of them are found through the owner, and again after the
+    /// owner has ended.
     fn trace_due(&self, now: u64) -> Option<&Trace> {
         let is_due = self.over.is_some() || self.done < Some(Stage::Killed);
         self.trace.as_ref().filter(|_| is_due && now >= self.kill_at)

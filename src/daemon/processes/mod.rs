@@ -1,7 +1,7 @@
 //! The processes that own holds, and the descendants that keep holds alive.
 //!
-//! Invariant: a process is identified by its pidfd, or by its pid together with what distinguishes
-//! it from the next process with that pid.
+//! Invariant: a process is identified by its pidfd, or by its pid together with properties that
+//! distinguish it from the next process with that pid.
 
 pub(super) mod children;
 pub(super) mod descendants;

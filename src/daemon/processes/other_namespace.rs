@@ -1,10 +1,11 @@
 //! Processes that a daemon in another pid or time namespace of this boot recorded.
 //!
-//! Their pids and start times mean nothing here. The inode of a pidfd, though, identifies a process
-//! within the boot for every namespace, so what is visible here is found again by it.
+//! Their pids and start times have no meaning in this namespace. But the inode of a pidfd
+//! identifies a process of the boot in all namespaces, so the daemon uses it to find the visible
+//! processes again.
 //!
-//! Invariant: a process counts as gone only if the daemon would have seen it. A record of a process
-//! that may live never names another process.
+//! Invariant: a process counts as ended only if the daemon would have seen it. The record of a
+//! process that may live never refers to another process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,33 +14,33 @@ use crate::core::{Diverged, Owner, ProcessId, Request, Table};
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{FIRST_PID_NAMESPACE, Origin, all};
 
-/// No process ever has this pid: it is above the kernel's limit.
+/// No process has this pid, because it is above the kernel's limit.
 const PID_OF_NONE: u32 = i32::MAX.cast_unsigned();
 
-/// What is known here of a recorded process.
+/// The state of a recorded process, as far as this daemon can see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It lives, and has this pid here.
     Lives(u32),
     /// It has ended.
     Ended,
-    /// It may be where the daemon cannot see it.
+    /// It may be in a place that the daemon cannot see.
     Unknown,
 }
 
-/// The processes that are visible here, to compare recorded ones with.
+/// The processes that are visible here, for comparison with recorded ones.
 #[derive(Debug)]
 pub(crate) struct Visible {
     /// By the inode of the pidfd: the pid here, and whether the process lives.
     by_inode: BTreeMap<u64, Standing>,
-    /// Whether a process of the namespace of the records would have been found.
+    /// Whether the search would have found any process of the recorded namespace.
     sees_theirs: bool,
-    /// Whether any process of the machine would have been found.
+    /// Whether the search would have found any process of the machine.
     sees_all: bool,
 }
 
 impl Visible {
-    /// Looks at all processes, for records of the namespaces of `theirs`.
+    /// Examines all processes, for records of the namespaces of `theirs`.
     pub(crate) fn look(theirs: &Origin, here: &Origin) -> Self {
         let mut by_inode = BTreeMap::new();
         let mut is_whole = true;
@@ -48,7 +49,7 @@ impl Visible {
             Vec::new()
         }) {
             match Pidfd::open(pid) {
-                // Without pidfs nothing identifies a process for several namespaces.
+                // Without pidfs, nothing identifies a process across namespaces.
                 Ok(pidfd) if pidfd.inode() == 0 => is_whole = false,
                 Ok(pidfd) => {
                     let standing =
@@ -64,9 +65,10 @@ impl Visible {
         Self { by_inode, sees_theirs, sees_all }
     }
 
-    /// What is known of a recorded process.
+    /// The state of a recorded process.
     pub(crate) fn standing(&self, process: ProcessId) -> Standing {
-        // A process that had no pid for those who recorded it was not in their namespace.
+        // A process without a pid for the daemon that recorded it was not in that daemon's
+        // namespace.
         let would_be_found = self.sees_all || (self.sees_theirs && process.pid != 0);
         match self.by_inode.get(&process.inode) {
             _ if process.inode == 0 => Standing::Unknown,
@@ -76,8 +78,8 @@ impl Visible {
         }
     }
 
-    /// The process as a daemon here records it. One that may live and is not visible has no pid, so that
-    /// nothing that is looked up here is taken for it.
+    /// The process in the form that a daemon here records. A process that may live and is not
+    /// visible gets no pid, so that no lookup takes another process for it.
     pub(crate) fn translate(&self, process: ProcessId) -> ProcessId {
         let pid = match self.standing(process) {
             Standing::Lives(pid) => pid,
@@ -88,11 +90,11 @@ impl Visible {
     }
 }
 
-/// A table of another namespace, as a daemon here keeps it.
+/// A table of another namespace, in the form that a daemon here keeps.
 #[derive(Debug)]
 pub(crate) struct Adopted {
     pub(crate) table: Table,
-    /// The holders that may live where the daemon cannot see them: key and command of each.
+    /// The holders that may live where the daemon cannot see them: the key and command of each.
     pub(crate) unverified: Vec<String>,
 }
 
@@ -101,7 +103,7 @@ pub(crate) struct Adopted {
 pub(crate) enum NotAdopted {
     /// The table contradicts itself.
     Diverged(Diverged),
-    /// Nothing but their pids identifies these holders: key and command of each.
+    /// Only their pids identify these holders: the key and command of each.
     Nameless(Vec<String>),
 }
 
@@ -162,7 +164,7 @@ mod tests {
     }
 
     /// A process that ends when its input is closed, and its identity as another namespace would
-    /// know it.
+    /// record it.
     fn process() -> (Child, ProcessId) {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = process_of(&Pidfd::open(child.id()).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Identifies the client and the future owner by what the kernel says about them.
+//! Identifies the client and the future owner by kernel data.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use crate::sys::peer;
 use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::process::{Origin, uid_of};
 
-/// The user id that the kernel shows for every user without an id in a user namespace.
+/// The user id that the kernel shows in a user namespace for all users without an id there.
 pub(crate) const NOBODY: u32 = 65534;
 
 /// The owner of a future hold.
@@ -49,7 +49,7 @@ pub(crate) fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
     process_of(pidfd).ok_or_else(owner_gone)
 }
 
-/// The process that a client named by its pidfd.
+/// The process that a client passed by its pidfd.
 pub(crate) fn other_owner(
     peer: peer::Credentials,
     fd: OwnedFd,
@@ -81,16 +81,16 @@ pub(crate) fn other_owner(
     Ok(OwnerFound { owner: Owner::Process(process), uid, pidfd: Some(pidfd) })
 }
 
-/// Whether the process that has pid 1 here may own a lock.
+/// Checks whether the process with pid 1 here may own a lock.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason why it may not.
 fn process_1_may_own(over_engine: bool) -> Result<(), String> {
     let origin = Origin::read().map_err(|error| format!("process 1 is not known: {error}"))?;
     if origin.is_init_of_machine(1) {
         return Err("process 1 never ends, and neither would its lock".to_owned());
     }
-    // The kernel keeps SIGKILL of its own namespace from the first process of a namespace.
+    // The first process of a namespace is immune to SIGKILL from its own namespace.
     if over_engine {
         let why = "process 1 of a container cannot be ended from within, as a lock over an engine \
                    requires";

@@ -1,9 +1,9 @@
 //! Watches the processes that own frames, and the descendants that keep holds alive. One epoll
 //! instance reports their ends, through pidfds and FIFOs.
 //!
-//! Invariant: a frame whose owner is watched is ended in the turn in which the kernel reports the
-//! end, before anything is granted in that turn. The same is true of a hold whose last descendant
-//! has ended.
+//! Invariant: when the kernel reports the end of a watched owner, the daemon ends its frame in the
+//! same turn, before it grants anything. The same is true of a hold whose last descendant has
+//! ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -17,8 +17,8 @@ use crate::daemon::poller::Poller;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Found, Identity, identity};
 
-/// For how many processes that own nothing any more the pidfd is kept for a while: a client that
-/// releases a lock often acquires again soon.
+/// The number of processes that no longer own anything but whose pidfds are kept for a while. A
+/// client that releases a lock often acquires one again soon.
 const RESTING_MAX: usize = 128;
 
 new_key_type! {
@@ -26,7 +26,7 @@ new_key_type! {
     pub(crate) struct WatchId;
 }
 
-/// How many events are taken from the kernel at once.
+/// The most events taken from the kernel at once.
 const ENDS_AT_ONCE: usize = 64;
 
 /// The ends that the kernel reported.
@@ -36,7 +36,7 @@ pub(crate) struct Ended {
     pub(crate) frames: Vec<FrameId>,
     /// The holds whose FIFO has lost its last writer.
     pub(crate) fifos: Vec<Token>,
-    /// The processes of the frames, where they are kept.
+    /// The pidfds of these processes, if `keeps_ended` is set.
     pub(crate) pidfds: Vec<(FrameId, Pidfd)>,
 }
 
@@ -47,17 +47,17 @@ pub(crate) struct Owners {
     /// The key is the number in the epoll events.
     watched: SlotMap<WatchId, Watched>,
     frames: BTreeMap<FrameId, WatchId>,
-    /// The processes that own nothing. The process that rests longest comes first.
+    /// The processes that own nothing. The process that has rested longest comes first.
     resting: VecDeque<WatchId>,
-    /// Frames for which the daemon could not find out after a restart whether their process still
-    /// lives.
+    /// Frames whose process may or may not live: the daemon could not determine this after a
+    /// restart.
     pub(crate) unverified: BTreeSet<FrameId>,
-    /// Whether the pidfds of processes that have ended are reported: the history looks how they
+    /// Whether to report the pidfds of ended processes, so that the history can find out how they
     /// ended.
     pub(crate) keeps_ended: bool,
 }
 
-/// What an epoll event reports the end of.
+/// The subject of an epoll event.
 #[derive(Debug)]
 enum Watched {
     Process(Process),
@@ -87,7 +87,7 @@ impl Owners {
         })
     }
 
-    /// Watches the owner of a frame from now on. A frame that is watched already stays unchanged.
+    /// Watches the owner of a frame from now on. A frame that is already watched stays unchanged.
     pub(crate) fn watch(
         &mut self,
         frame: FrameId,
@@ -111,13 +111,13 @@ impl Owners {
         Ok(())
     }
 
-    /// Watches the owner of a frame without a system call, if the owner's pidfd rests since it
-    /// owned another frame. Returns whether this was so.
+    /// Watches the owner of a frame without a system call, if its pidfd has been resting since the
+    /// owner had another frame. Returns whether this was so.
     pub(crate) fn watch_again(&mut self, frame: FrameId, process: ProcessId) -> bool {
         let is_it = |id: &WatchId| {
             self.process(*id).is_some_and(|watched| watched.process == Some(process))
         };
-        // The process that released last is the likeliest to ask again.
+        // The process that released last is the most likely to ask again.
         let Some(at) = self.resting.iter().rposition(is_it) else { return false };
         let Some(id) = self.resting.remove(at) else { return false };
         let Some(watched) = self.process_mut(id) else { return false };
@@ -261,7 +261,7 @@ impl Owners {
         let id = WatchId::from(KeyData::from_ffi(number));
         match self.watched.get(id) {
             Some(Watched::Writers(token)) => ended.fifos.push(*token),
-            // An event alone is no proof: see `Pidfd::has_ended`.
+            // An event alone is not proof: see `Pidfd::has_ended`.
             Some(Watched::Process(process)) if process.pidfd.has_ended() => match process.frame {
                 Some(frame) => {
                     self.frames.remove(&frame);

@@ -1,6 +1,6 @@
-//! Why a process may be removed from the record of this host.
+//! Proof that a process may be removed from the record of this host.
 //!
-//! Invariant: there is a [`Proof`] only for a process that was seen dead, that holds nothing
+//! Invariant: a [`Proof`] exists only for a process that was seen dead, that holds nothing
 //! according to the log, or that may outlive its lock because its client chose so.
 
 use crate::core::{OnLost, Owner, Table, Token};
@@ -9,23 +9,23 @@ use crate::host::Known;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::Found;
 
-/// Proves that a process need not be ended any more.
+/// Proves that a process no longer has to be ended.
 #[derive(Debug)]
 pub(crate) struct Proof(());
 
 impl Proof {
-    /// The kernel says that the process has ended.
+    /// The kernel reports that the process has ended.
     pub(crate) fn of_end(pidfd: &Pidfd) -> Option<Self> {
         pidfd.has_ended().then_some(Self(()))
     }
 
-    /// The process was looked for and is certainly gone. An unknown state is no proof.
+    /// The lookup shows that the process no longer exists. An unknown state is not proof.
     pub(crate) fn of_absence(found: &Found) -> Option<Self> {
         matches!(found, Found::Gone).then_some(Self(()))
     }
 
-    /// The log had the grant, and no longer has it. `table` is the table that this host follows as
-    /// a member, in the history in which it told the grant.
+    /// The log contained the grant, and no longer does. `table` is the table that this host follows
+    /// as a member, in the history in which it sent the grant.
     pub(crate) fn of_release(table: &Table, token: Token) -> Option<Self> {
         table.hold(token).is_none().then_some(Self(()))
     }
@@ -42,25 +42,24 @@ impl Proof {
     }
 }
 
-/// What the log that this host follows now says about a process in its record.
+/// The state of a recorded process according to the log that this host now follows.
 #[derive(Debug)]
 pub(crate) enum Claim {
-    /// It holds what it was told.
+    /// It still has its hold.
     Holds,
     /// It released the hold, or an operator took the hold away.
     Over(Proof),
-    /// The log does not know of it, because its history was rewritten, or this cannot be
+    /// The log does not contain it because its history was rewritten, or its state cannot be
     /// determined.
     Unknown,
 }
 
 impl Claim {
-    /// `known` says whether the history in which the grant was told is part of the history of
-    /// `table`.
+    /// `known` states whether the history of the grant is part of the history of `table`.
     pub(crate) fn of(table: &Table, known: Known, token: Token, told: &Holder) -> Self {
         match table.hold(token) {
             Some(hold) if hold.asked.owner == Owner::Process(told.process) => Self::Holds,
-            // Each history gives out tokens in order, but two histories can give the same token to
+            // Each history assigns tokens in order, but two histories can assign the same token to
             // different grants.
             None if known == Known::Same => {
                 Proof::of_release(table, token).map_or(Self::Unknown, Self::Over)
