@@ -1,7 +1,7 @@
 //! Permissions at a daemon that several users share: `[[permission]]` of the configuration.
 //!
-//! Invariant: root and the user that runs the daemon may do everything. For all other users, the
-//! kernel's peer credentials and the configuration decide, never a message.
+//! Invariant: root and the user that runs the daemon may do everything. For all other users, only
+//! the kernel's peer credentials and the configuration decide; messages never do.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ use crate::daemon::processes::owner_identity::NOBODY;
 pub(crate) enum Action {
     /// Ask for a lock.
     Hold,
-    /// Store a view.
+    /// Store a size.
     Resize,
     /// Release a hold of another user.
     Force,
@@ -52,17 +52,17 @@ pub(crate) struct Permissions {
     pub(crate) file: PathBuf,
 }
 
-/// The users that may do something, besides root and the user that runs the daemon.
+/// The users who may do something, in addition to root and the user that runs the daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Who<'a> {
     Everybody,
-    /// The members of these groups. If the list is empty, no other user.
+    /// The members of these groups. An empty list means no other user.
     Members(Vec<&'a Group>),
 }
 
 impl Permissions {
-    /// The users that may do this to a key. Among the entries that cover the key and contain the
-    /// action, the entries with the longest key decide.
+    /// The users who may do this to a key. Among the entries that cover the key and contain the
+    /// action, those with the longest key decide.
     pub(crate) fn who(&self, action: Action, key: &Key) -> Who<'_> {
         let concerned = || {
             let entries = self.entries.iter().filter(|entry| entry.may.contains(&action));
@@ -78,7 +78,7 @@ impl Permissions {
         Who::Members(deciding.flat_map(|entry| &entry.groups).collect())
     }
 
-    /// The keys below this key that have entries of their own for `Action::Hold`.
+    /// The keys below this key with separate entries for `Action::Hold`.
     pub(crate) fn held_apart<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Key> {
         let entries = self.entries.iter().filter(|entry| entry.may.contains(&Action::Hold));
         let keys = entries.filter_map(|entry| entry.keys.as_ref());
@@ -105,7 +105,7 @@ impl Who<'_> {
         }
     }
 
-    /// `only the groups ops and 1001`, for a message to users that are not included.
+    /// `only the groups ops and 1001`, for a message to users who are not included.
     pub(crate) fn only(&self, owner: u32) -> String {
         let of = if let Self::Members(of) = self { of.as_slice() } else { &[] };
         let called = |groups: &[&Group]| {
@@ -122,7 +122,7 @@ impl Who<'_> {
     }
 }
 
-/// An entry as it is written in the file.
+/// An entry as the file contains it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Section {
@@ -131,7 +131,7 @@ pub(crate) struct Section {
     may: Spanned<Vec<Action>>,
 }
 
-/// A group as it is written in the file.
+/// A group as the file contains it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a group is a name or a number")]
 pub(crate) enum GroupNamed {
@@ -152,10 +152,10 @@ impl Section {
         self.groups.iter().any(|group| group.get_ref().is_name())
     }
 
-    /// Converts the entry. Group names are looked up.
+    /// Converts the entry, and looks up the names of groups.
     ///
     /// # Errors
-    /// What is wrong with the entry, and where in the file.
+    /// The offset of the mistake, and its description.
     pub(crate) fn permission(&self) -> Result<Permission, (usize, String)> {
         let key = |name: &Spanned<String>| {
             Key::new(name.get_ref())
@@ -176,10 +176,10 @@ impl Section {
     }
 }
 
-/// Looks up a group. The system may ask a directory service, and wait for it.
+/// Looks up a group. The lookup may wait for a directory service.
 ///
 /// # Errors
-/// What is wrong with it, as text for people.
+/// The mistake, as text for people.
 pub(crate) fn find(named: &GroupNamed) -> Result<Group, String> {
     if named.is_name() && group_names_hang() {
         std::thread::sleep(std::time::Duration::from_secs(3600));
