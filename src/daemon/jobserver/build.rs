@@ -1,7 +1,7 @@
-//! The tokens of one build, counted.
+//! Counts the job tokens of one build.
 //!
-//! Invariant: `out` is at least the number of bytes that the processes of the build can have, as
-//! far as they did not make bytes themselves. Bytes beyond `out` are thrown away.
+//! Invariant: `out` is at least the number of bytes that the processes of the build can have, apart
+//! from bytes that they wrote themselves. Bytes beyond `out` are discarded.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::core::{Key, Token};
 use crate::daemon::jobserver::pipes::Pipes;
 use crate::daemon::jobserver::share::{PATIENCE, Standing};
 
-/// The longest time for which a build that left its offer untaken is passed over.
+/// The longest time for which the daemon skips a build that did not take its offer.
 const PASSED_OVER_MAX: Duration = Duration::from_secs(60);
 
 /// A build with a jobserver.
@@ -19,22 +19,22 @@ pub(crate) struct Build {
     /// The hold of the build itself.
     pub(crate) token: Token,
     pub(crate) key: Key,
-    /// `None` if the FIFOs were removed while no daemon ran. Nothing is offered then, and all tokens
-    /// count as taken.
+    /// `None` if the FIFOs were removed while no daemon ran. The build then gets no offers, and all
+    /// its tokens count as taken.
     pub(super) pipes: Option<Pipes>,
-    /// How many bytes the daemon wrote, or is about to write, and did not read back.
+    /// The number of bytes that the daemon wrote, or is about to write, and has not read back.
     out: usize,
-    /// Whether one of them is to be written when what was decided is recorded.
+    /// Whether one of these bytes must be written once the decision is recorded.
     pending: bool,
-    /// Since when an offer may lie untaken.
+    /// When the daemon made an offer that may still be untaken.
     offered: Option<Instant>,
-    /// For how long the build is passed over when it leaves the next offer untaken.
+    /// How long the daemon skips the build if it does not take the next offer.
     patience: Duration,
-    /// Until when it is passed over.
+    /// The time until which the daemon skips the build.
     passed_over_until: Option<Instant>,
     /// The number of its latest offer among those of all builds.
     latest: u64,
-    /// Whether it is refused a slot in this round.
+    /// Whether the table refuses it a slot in this round.
     pub(crate) barred: bool,
 }
 
@@ -55,12 +55,13 @@ impl Build {
         }
     }
 
-    /// Takes in what was taken and returned. `held` is the number of its tokens in the table.
+    /// Counts the tokens that were taken and returned. `held` is the number of its tokens in the
+    /// table.
     pub(crate) fn count(&mut self, held: usize) {
         self.barred = false;
         let Some(pipes) = &self.pipes else { return };
         let returned = pipes.take_returned();
-        // Counted after the read: what was returned had been taken before.
+        // Counted after the read, because each returned token had been taken before.
         let untaken = pipes.untaken();
         let surplus = untaken.saturating_sub(self.out);
         let untaken = untaken - pipes.withdraw(surplus).min(untaken);
@@ -72,10 +73,10 @@ impl Build {
             (self.offered, self.passed_over_until) = (None, None);
             self.patience = PATIENCE;
         } else if untaken > 0 && self.offered.is_none() {
-            // An earlier daemon offered it.
+            // An earlier daemon made the offer.
             self.offered = Some(crate::sys::clock::now());
         }
-        // A hold that somebody released by force has no slot any more.
+        // A hold that was released by force no longer has a slot.
         self.withdraw(self.out.saturating_sub(held));
     }
 
@@ -88,7 +89,7 @@ impl Build {
         }
     }
 
-    /// Takes back at most `most` tokens that nobody has taken. Returns whether there was one.
+    /// Withdraws at most `most` untaken tokens. Returns whether there was one.
     pub(in crate::daemon) fn withdraw(&mut self, most: usize) -> bool {
         let Some(pipes) = &self.pipes else { return false };
         let count = pipes.withdraw(most);
@@ -102,8 +103,8 @@ impl Build {
         true
     }
 
-    /// Takes back an offer for another build. This build is passed over for a while, longer each
-    /// time.
+    /// Withdraws an offer in favour of another build. The daemon then skips this build for a while,
+    /// longer each time.
     pub(crate) fn lose_offer(&mut self, now: Instant) -> bool {
         let lost = self.withdraw(1);
         if lost {
@@ -112,7 +113,7 @@ impl Build {
         lost
     }
 
-    /// Passes the build over for a while, longer each time.
+    /// Skips the build for a while, longer each time.
     pub(crate) fn pass_over(&mut self, now: Instant) {
         self.passed_over_until = Some(now + self.patience);
         self.patience = (self.patience * 2).min(PASSED_OVER_MAX);
@@ -126,14 +127,14 @@ impl Build {
         self.latest = number;
     }
 
-    /// Writes the offer that was noted. What was decided has to be recorded before.
+    /// Writes the offer that was noted. The decision must be recorded first.
     pub(crate) fn deliver(&mut self) {
         if !std::mem::take(&mut self.pending) {
             return;
         }
         let Some(pipes) = &self.pipes else { return };
-        // In this order: if the daemon is killed between both, the slot stays held until the build
-        // ends. In the other order a slot could be held twice.
+        // In this order, if the daemon is killed between the two calls, the slot stays held until
+        // the build ends. In the other order, a slot could be held twice.
         let written = pipes.record_out(self.out).and_then(|()| pipes.offer());
         if let Err(error) = written {
             tracing::warn!(%error, "a token cannot be offered");
@@ -147,7 +148,8 @@ impl Build {
         held.saturating_sub(self.out)
     }
 
-    /// How it stands among the builds of its key. `None` if nothing can be offered to it.
+    /// The state of the build for comparison with others of its key. `None` if the build cannot get
+    /// an offer.
     pub(crate) fn standing(&self, held: usize, now: Instant) -> Option<Standing> {
         let pipes = self.pipes.as_ref()?;
         let untaken = pipes.untaken() + usize::from(self.pending);

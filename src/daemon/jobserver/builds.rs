@@ -13,10 +13,10 @@ use crate::daemon::jobserver::build::Build;
 use crate::daemon::jobserver::pipes::{self, BuildEnds, Pipes};
 use crate::daemon::poller::Poller;
 
-/// How many events are taken at once. They only say that something happened.
+/// The most events that are read at once. They only signal that something has happened.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// How many descriptors the daemon has open for a build.
+/// The number of descriptors that the daemon opens for a build.
 const DESCRIPTORS_EACH: usize = 3;
 
 /// The builds with a jobserver.
@@ -25,21 +25,21 @@ pub(crate) struct Jobservers {
     dir: PathBuf,
     poller: Poller,
     builds: BTreeMap<Tag, Build>,
-    /// Builds whose hold has ended, and whose tokens have to end.
+    /// Builds whose hold has ended, so that their tokens must end.
     ended: Vec<Tag>,
-    /// The revision of the table after which slots were shared out last.
+    /// The revision of the table after which slots were last shared out.
     pub(crate) seen: Option<Revision>,
-    /// When an offer that nobody takes can go to another build.
+    /// When an untaken offer can move to another build.
     pub(crate) due: Option<Instant>,
-    /// How many offers there were.
+    /// The number of offers so far.
     offers: u64,
 }
 
-/// The folder in the daemon's directory.
+/// The name of the directory in the daemon's directory.
 const NAME: &str = "jobservers";
 
 impl Jobservers {
-    /// The FIFOs in `jobservers/` of the daemon's directory.
+    /// Creates the jobservers, with their FIFOs in `jobservers/` of the daemon's directory.
     pub(crate) fn new(dir: &Path) -> io::Result<Self> {
         Ok(Self {
             dir: dir.join(NAME),
@@ -61,7 +61,7 @@ impl Jobservers {
         self.builds.is_empty() && self.ended.is_empty()
     }
 
-    /// Begins to serve a build, or goes on. Returns the ends of the FIFOs for it.
+    /// Begins or continues to serve a build. Returns the build's ends of the FIFOs.
     pub(crate) fn serve(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<BuildEnds> {
         if !self.builds.contains_key(&tag) {
             let pipes = Pipes::make(&self.dir, tag)?;
@@ -70,7 +70,7 @@ impl Jobservers {
         self.builds.get(&tag).map_or_else(|| Err(io::ErrorKind::NotFound.into()), Build::ends)
     }
 
-    /// Goes on with a build of an earlier daemon.
+    /// Continues a build of an earlier daemon.
     pub(crate) fn take_over(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<()> {
         let opened = Pipes::take_over(&self.dir, tag);
         let failed = opened.as_ref().err().map(ToString::to_string);
@@ -85,7 +85,7 @@ impl Jobservers {
         watched
     }
 
-    /// The builds of which an earlier daemon left files.
+    /// The builds for which an earlier daemon left files.
     pub(crate) fn found(&self) -> Vec<Tag> {
         pipes::found(&self.dir)
     }
@@ -94,7 +94,7 @@ impl Jobservers {
         pipes::remove(&self.dir, tag);
     }
 
-    /// Handles the end of a hold. If it was that of a build, its tokens have to end, too.
+    /// Handles the end of a hold. If it was the hold of a build, its tokens must end, too.
     pub(crate) fn hold_ended(&mut self, token: Token) {
         let found = self.builds.iter().find(|(_, build)| build.token == token);
         let Some(tag) = found.map(|(tag, _)| *tag) else { return };
@@ -105,7 +105,7 @@ impl Jobservers {
         self.ended.push(tag);
     }
 
-    /// The builds whose tokens have to end.
+    /// The builds whose tokens must end.
     pub(crate) fn take_ended(&mut self) -> Vec<Tag> {
         std::mem::take(&mut self.ended)
     }
@@ -134,7 +134,7 @@ impl Jobservers {
         of_key.map(|(tag, _)| *tag).collect()
     }
 
-    /// The builds of a key, of those above it and of those below it.
+    /// The builds of a key, of the keys above it and of the keys below it.
     pub(crate) fn around(&self, key: &Key) -> Vec<Tag> {
         let is_around = |build: &Build| build.key.covers(key) || key.covers(&build.key);
         let around = self.builds.iter().filter(|(_, build)| is_around(build));
@@ -157,7 +157,7 @@ impl Jobservers {
         }
     }
 
-    /// Writes the offers that were noted. What was decided has to be recorded before.
+    /// Writes the offers that were noted. The decisions must be recorded first.
     pub(crate) fn deliver(&mut self) {
         self.builds.values_mut().for_each(Build::deliver);
     }

@@ -1,7 +1,7 @@
 //! The two FIFOs of a build, and the file that counts the bytes that are out.
 //!
-//! Both ends of both FIFOs are opened for reading and writing. Without a daemon, a build that reads
-//! waits, and one that writes is not killed by SIGPIPE.
+//! Both ends of both FIFOs are open for reading and writing. So without a daemon, a build that
+//! reads waits, and a build that writes is not killed by SIGPIPE.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,14 +18,14 @@ use nix::unistd::{mkfifo, read, write};
 use crate::core::Tag;
 use crate::daemon::poller::Poller;
 
-/// The byte that stands for a token, as GNU make writes it.
+/// The byte that represents a token, as in GNU make.
 const TOKEN: &[u8] = b"+";
 
-/// How many bytes are read at once. More are read in the next turn.
+/// The most bytes that are read at once. The next turn reads the rest.
 const BYTES_AT_ONCE: usize = 4096;
 
 /// The capacity of the FIFO of offers: one page. Linux then reports it writable only while it is
-/// empty, so that the daemon is woken when a byte was taken.
+/// empty, and so wakes the daemon when a job takes a byte.
 const OFFERS_BYTES: i32 = 4096;
 
 /// The endings of the names of the files.
@@ -36,15 +36,16 @@ const ENDINGS: [&str; 3] = ["offers", "returns", "out"];
 pub(crate) struct Pipes {
     dir: PathBuf,
     tag: Tag,
-    /// The daemon writes tokens, jobs take them.
+    /// The daemon writes tokens; jobs take them.
     offers: OwnedFd,
     /// Jobs write tokens back.
     returns: OwnedFd,
-    /// How many bytes are out: written by the daemon, and not read back. It outlives the daemon.
+    /// The number of bytes that are out: written by the daemon and not read back. It outlives the
+    /// daemon.
     count: File,
 }
 
-/// What a build gets: where it reads tokens, and where it writes them back.
+/// The ends for a build: one to read tokens, and one to write them back.
 #[derive(Debug)]
 pub(crate) struct BuildEnds {
     pub(crate) offers: OwnedFd,
@@ -60,7 +61,7 @@ fn open_fifo(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     Ok(open(path, flags, Mode::empty())?)
 }
 
-/// The builds of which there are files.
+/// The builds that have files.
 pub(crate) fn found(dir: &Path) -> Vec<Tag> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -99,7 +100,7 @@ impl Pipes {
         Self::open(dir, tag, true)
     }
 
-    /// Opens the files that an earlier daemon made.
+    /// Opens the files that an earlier daemon created.
     pub(crate) fn take_over(dir: &Path, tag: Tag) -> io::Result<Self> {
         Self::open(dir, tag, false)
     }
@@ -114,14 +115,14 @@ impl Pipes {
         Ok(Self { dir: dir.to_owned(), tag, offers, returns, count })
     }
 
-    /// Opens the ends for the build, with file descriptions of their own: what the build sets on
-    /// them (`O_NONBLOCK`) is not set on those of the daemon.
+    /// Opens the ends for the build with separate file descriptions, so that a flag that the build
+    /// sets (`O_NONBLOCK`) does not affect the daemon's ends.
     pub(crate) fn ends(&self) -> io::Result<BuildEnds> {
         let open = |ending| open_fifo(&path(&self.dir, self.tag, ending), OFlag::empty());
         Ok(BuildEnds { offers: open(ENDINGS[0])?, returns: open(ENDINGS[1])? })
     }
 
-    /// Reports that the offers are empty, and that something was returned, each once.
+    /// Makes the poller report, once each, that the offers are empty and that a token was returned.
     pub(crate) fn watch(&self, poller: &Poller) -> io::Result<()> {
         poller.add(&self.offers, 0, EpollFlags::EPOLLOUT | EpollFlags::EPOLLET)?;
         poller.add(&self.returns, 0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
@@ -132,7 +133,7 @@ impl Pipes {
         poller.remove(&self.returns);
     }
 
-    /// The number of bytes that are out, by the file. 0 if nothing was written yet.
+    /// The number of bytes that are out, from the file. 0 if it is empty.
     pub(crate) fn recorded_out(&self) -> usize {
         let mut bytes = [0; 8];
         match self.count.read_exact_at(&mut bytes, 0) {
@@ -141,7 +142,8 @@ impl Pipes {
         }
     }
 
-    /// Records how many bytes are out. It survives the end of the daemon, not that of the machine.
+    /// Records how many bytes are out. The file survives the end of the daemon, but not a crash of
+    /// the machine.
     pub(crate) fn record_out(&self, out: usize) -> io::Result<()> {
         self.count.write_all_at(&(out as u64).to_le_bytes(), 0)
     }
@@ -152,24 +154,24 @@ impl Pipes {
         Ok(())
     }
 
-    /// How many tokens nobody has taken yet.
+    /// The number of untaken tokens.
     pub(crate) fn untaken(&self) -> usize {
         let unread = rustix::io::ioctl_fionread(&self.offers).unwrap_or(0);
         usize::try_from(unread).unwrap_or(usize::MAX)
     }
 
-    /// Takes back at most `most` tokens that nobody has taken. Returns how many were there.
+    /// Withdraws at most `most` untaken tokens. Returns how many there were.
     pub(crate) fn withdraw(&self, most: usize) -> usize {
         take(&self.offers, most)
     }
 
-    /// Takes what was returned.
+    /// Takes the returned tokens. Returns how many there were.
     pub(crate) fn take_returned(&self) -> usize {
         take(&self.returns, BYTES_AT_ONCE)
     }
 }
 
-/// Reads and throws away at most `most` bytes. Returns how many there were.
+/// Reads and discards at most `most` bytes. Returns how many there were.
 fn take(fifo: &OwnedFd, most: usize) -> usize {
     let mut buffer = [0; BYTES_AT_ONCE];
     let most = most.min(BYTES_AT_ONCE);

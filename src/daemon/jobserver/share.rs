@@ -1,28 +1,28 @@
-//! Which build of a key gets a slot next.
+//! Decides which build of a key gets a slot next.
 //!
-//! Nobody can see whether a build waits for a token. A build whose offer was taken may want another
-//! one, and a build that leaves its offer untaken does not. So each build has one offer at most, and
-//! an offer that was not taken for a while goes to a build that may want it.
+//! The daemon cannot see whether a build waits for a token. A build that takes its offer may want
+//! another one; a build that does not take it wants none. So each build has one offer at most, and
+//! an offer that stays untaken for a while moves to a build that may want it.
 
 use std::time::Duration;
 
-/// How long an offer stays with a build, however much others want it.
+/// How long an offer stays with a build even if others want it.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How a build stands among those of its key.
+/// The state of a build, for comparison with others of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
     /// How many of its tokens are taken.
     pub(crate) in_use: usize,
-    /// How many of its tokens came back and are offered to nobody.
+    /// How many of its tokens were returned and are not offered to a build.
     pub(crate) spare: usize,
-    /// For how long an offer lies untaken; `None` if none does.
+    /// How long its offer has been untaken; `None` if it has no offer.
     pub(crate) untaken_for: Option<Duration>,
-    /// For how long it is passed over: it left its last offer untaken.
+    /// How long the daemon still skips it, because it did not take its last offer.
     pub(crate) ready_in: Duration,
     /// The number of its latest offer among those of all builds.
     pub(crate) latest: u64,
-    /// The table gives it no slot now.
+    /// The table refuses it a slot at present.
     pub(crate) barred: bool,
 }
 
@@ -32,10 +32,10 @@ impl Standing {
     }
 }
 
-/// Where the slot of an offer comes from.
+/// The source of the slot for an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotFrom {
-    /// A token that this build returned. It may be the build that gets it.
+    /// A token that this build returned. The same build may get it.
     Spare(usize),
     /// An offer that this build did not take.
     Untaken(usize),
@@ -43,8 +43,8 @@ pub(crate) enum SlotFrom {
     Free,
 }
 
-/// The next offer: to which build, and where its slot comes from. `None` if there is nothing to
-/// offer. `is_free` says whether the table would grant a slot to a build.
+/// The next offer: the build that gets it, and the source of its slot. `None` if there is nothing
+/// to offer. `is_free` checks whether the table would grant a slot to a build.
 pub(crate) fn next(
     builds: &[Standing],
     is_free: impl Fn(usize) -> bool,
@@ -73,8 +73,8 @@ pub(crate) fn next(
     wanting.into_iter().find_map(|to| Some((to, from(to)?)))
 }
 
-/// After what time an offer that nobody takes can go to another build. `None` if that depends on
-/// what happens.
+/// How long until an untaken offer can move to another build. `None` if that depends on other
+/// events.
 pub(crate) fn next_look(builds: &[Standing]) -> Option<Duration> {
     let ages = builds.iter().filter_map(|build| build.untaken_for);
     let oldest = ages.max()?;
