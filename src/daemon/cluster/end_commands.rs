@@ -1,4 +1,5 @@
-//! Which commands are to end, and when: before other hosts can be granted what the commands hold.
+//! Decides which commands to end, and when, so that they end before other hosts can be granted the
+//! same locks.
 
 use crate::core::{OnLost, Owner, ProcessId, Table, Token};
 use crate::daemon::cluster::Cluster;
@@ -13,7 +14,7 @@ use crate::sys::deadline::Why;
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::Found;
 
-/// The processes whose pidfds are open already.
+/// The processes whose pidfds are already open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched<'a> {
     pub(crate) table: &'a Table,
@@ -21,7 +22,7 @@ pub(crate) struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    /// The pidfd of the process of a token, if the table says that this process is the owner.
+    /// The pidfd of the process of a token, if the table names this process as the owner.
     fn find(self, token: Token, process: ProcessId) -> Option<&'a Pidfd> {
         let hold = self.table.hold(token)?;
         let is_it = hold.asked.owner == Owner::Process(process);
@@ -46,7 +47,7 @@ impl Cluster {
         }
     }
 
-    /// When the next command must be signalled, in milliseconds of CLOCK_BOOTTIME.
+    /// When the next command is due for a signal, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_stop(&self, is_member: bool) -> Option<u64> {
         let (deadlines, now) = (self.driver.deadlines(), clock::boottime_ms());
         let times = match is_member {
@@ -93,7 +94,7 @@ impl Cluster {
     }
 
     /// Kills the processes that run under the holds whose owners are about to be killed. Processes
-    /// that are started meanwhile are killed when this host has given up the holds.
+    /// started in the meantime are killed once this host has released the holds.
     fn kill_descendants(&self) {
         let is_due = |token, told: &Holder| {
             let done = self.terminator.signalled.get(&told.process) >= Some(&Stage::Killed);
@@ -105,9 +106,9 @@ impl Cluster {
         descendants::kill(&traces.iter().collect::<Vec<_>>());
     }
 
-    /// Schedules the end of all commands that held something in the incarnation that is lost.
+    /// Schedules the end of all commands that held something in the membership that is lost.
     pub(crate) fn lose_holds(&mut self, why: &LostWhy, watched: Watched<'_>, now: u64) {
-        // While no other host can have declared us gone, no other host has our holds.
+        // While no other host can have declared this one gone, no other host has our holds.
         let kill_at = match why {
             LostWhy::NotRenewed { .. } => self.driver.deadlines().kill_at,
             _ => now,
@@ -149,8 +150,8 @@ impl Cluster {
         self.terminator.lost_processes.add((token, told), (pidfd, trace), done, kill_at);
     }
 
-    /// Ends the commands that are due. Returns whether this host waited for their death and need
-    /// not wait any more.
+    /// Ends the commands that are due. Returns whether this host was waiting for their end and now
+    /// need not wait any longer.
     pub(crate) fn end_lost(&mut self, now: u64) -> bool {
         if let Some((mut page, why, _)) =
             self.terminator.page.take_if(|(.., kill_at)| now >= *kill_at)
@@ -170,8 +171,8 @@ impl Cluster {
         was_awaited
     }
 
-    /// Handles a hold that has ended in the table, which this host follows as a member. A process
-    /// that lost the token with an earlier incarnation gave nothing back.
+    /// Handles a hold that has ended in the table, while this host is a member. A process that lost
+    /// the token in an earlier membership did not release anything.
     pub(crate) fn hold_ended(&mut self, table: &Table, token: Token) {
         if !self.terminator.is_lost(token)
             && let Some(proof) = Proof::of_release(table, token)

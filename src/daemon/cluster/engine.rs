@@ -40,21 +40,21 @@ pub(crate) struct Chosen {
     pub(crate) configured: bool,
 }
 
-/// What a look at an engine showed.
+/// The result of inspecting an engine.
 #[derive(Clone, Debug)]
 pub struct SeenEngine {
     /// The address, without a password.
     pub name: String,
-    /// The name that a daemon here would have among the hosts.
+    /// The name that a daemon of this place would have among the hosts.
     pub label: String,
-    /// What was seen.
+    /// The state of the engine.
     pub seen: Inspection,
     /// Another daemon that has this name.
     pub label_taken_by: Option<Identity>,
 }
 
-/// Looks at the engine with this address, or at the one that `CANAL_ENGINE` or the configuration
-/// names, and changes nothing there. `None` if none is named.
+/// Inspects the engine with this address, or the one that `CANAL_ENGINE` or the configuration
+/// names, without changing anything there. `None` if none is named.
 ///
 /// # Errors
 /// The address or the configuration cannot be used.
@@ -85,12 +85,12 @@ impl fmt::Debug for Chosen {
 }
 
 impl Chosen {
-    /// Selects the engine, if one is named. The command line comes before `CANAL_ENGINE`, and
-    /// `CANAL_ENGINE` before the configuration. A daemon that a client started reads the
+    /// Selects the engine, if one is named. The command line takes precedence over `CANAL_ENGINE`,
+    /// and `CANAL_ENGINE` over the configuration. A daemon that a client started reads the
     /// configuration only. Otherwise two clients with different environments could use two tables.
     ///
     /// # Errors
-    /// What is wrong with the settings, and how to repair them.
+    /// The settings are wrong. The error explains how to repair them.
     pub(crate) fn of(options: &Options, config: &Config) -> anyhow::Result<Option<Self>> {
         let configured = &config.engine;
         if options.without_engine {
@@ -169,10 +169,11 @@ impl Chosen {
         }
     }
 
-    /// Looks at the engine, and changes nothing there.
+    /// Inspects the engine without changing anything there.
     ///
     /// # Errors
-    /// The address is invalid, its engine is unknown or not built in, or there is no thread for it.
+    /// The address is invalid, its engine is unknown or not built in, or its thread cannot be
+    /// started.
     pub(crate) fn inspect(&self, place: &Place, origin: &Origin) -> anyhow::Result<SeenEngine> {
         let seen = engine::inspect(self.scheme(), &self.url, &self.label);
         let seen = seen.map_err(|error| self.not_opened(error))?;
@@ -186,7 +187,7 @@ impl Chosen {
     /// The check registers an incarnation and withdraws it again.
     ///
     /// # Errors
-    /// Why the engine does not admit this host, or which host has the label.
+    /// The engine does not admit this host, or another host has the label.
     pub(crate) fn probe(&self, options: &Options, origin: &Origin) -> anyhow::Result<()> {
         let mut engine = self.open(options)?;
         let identity = self.identity(&options.place, origin);
@@ -218,7 +219,7 @@ impl Chosen {
         }
     }
 
-    /// Waits for the engine's next answer. The caller is a daemon that does not run yet.
+    /// Waits for the engine's next answer. The calling daemon does not serve clients yet.
     fn answer(&self, engine: &mut dyn Engine) -> anyhow::Result<Answer> {
         let until = Instant::now() + PROBE_MAX;
         loop {
@@ -308,7 +309,7 @@ fn variable(options: &Options) -> Option<String> {
     variable.filter(|_| !options.on_demand)
 }
 
-/// The address that is configured, if any.
+/// The configured address, if any.
 fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> {
     let configured = &config.engine;
     match (&options.engine, variable(options), &configured.url, &configured.url_file) {

@@ -1,7 +1,7 @@
-//! The engine's log as the ledger of one host sees it.
+//! The engine's log, in the form that the ledger of one host needs.
 //!
-//! Invariant: events are returned one at a time, in the order in which the member produces them, so
-//! that the daemon carries out each event on the table that the previous event left.
+//! Invariant: events are returned one at a time, in the order in which the member produces them.
+//! The daemon carries out each event on the table that the previous event left.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -75,7 +75,7 @@ impl EngineDriver {
         self.member.propose(change, now().unix)
     }
 
-    /// Ends our membership in an orderly way. Returns whether the withdrawal is under way.
+    /// Ends this host's membership in an orderly way. Returns whether the withdrawal is under way.
     pub(crate) fn leave(&mut self) -> bool {
         self.member.leave(now())
     }
@@ -109,17 +109,17 @@ impl EngineDriver {
         self.member.remember_boots(boots);
     }
 
-    /// The host that has our name, if that keeps us from joining.
+    /// The host that has our name, if that prevents this host from joining.
     pub(crate) fn label_taken_by(&self) -> Option<HostId> {
         self.member.label_taken_by()
     }
 
-    /// Identifies the history of the log, once it is known.
+    /// The identity of the log's history, once it is known.
     pub(crate) fn epoch(&self) -> Option<u128> {
         self.member.memory().epoch
     }
 
-    /// Notes that a client here is told this token.
+    /// Notes that a client of this host receives this token.
     pub(crate) fn tell(&mut self, token: Token) {
         self.member.tell(token);
     }

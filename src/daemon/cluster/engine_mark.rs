@@ -1,4 +1,5 @@
-//! The mark that this place shares its locks with other hosts: a file in the state directory.
+//! Marks this place as one that shares its locks with other hosts, in a file in the state
+//! directory.
 //!
 //! Invariant: a place that was a member of an engine's table runs without that engine only after an
 //! operator has allowed it. Otherwise this host and another host could silently grant the same
@@ -31,13 +32,12 @@ struct Noted {
     /// Whether the address came from the configuration. If so, a daemon that a client starts later
     /// accepts the engine that the configuration then names.
     configured: bool,
-    /// The boots of this machine in which daemons of this place have been members, the last one
-    /// last.
+    /// The boots of this machine in which daemons of this place have been members, oldest first.
     #[serde(default)]
     boots: Vec<String>,
 }
 
-/// How many boots are remembered.
+/// How many boots the file remembers.
 const BOOTS_MAX: usize = 8;
 
 /// The file, written and ready to be renamed.
@@ -49,9 +49,9 @@ pub(crate) struct EngineMark {
 }
 
 impl EngineMark {
-    /// Writes the file under another name, so that only a rename is left to do when this host
-    /// becomes a member in this boot. Returns the earlier boots in which daemons of this place were
-    /// members, too.
+    /// Writes the file under another name, so that only a rename remains when this host becomes a
+    /// member in this boot. Also returns the earlier boots in which daemons of this place were
+    /// members.
     ///
     /// # Errors
     /// The state directory cannot be written, and for a user's own daemon the socket's directory
@@ -149,14 +149,14 @@ fn another(noted: &Noted, chosen: &Chosen, place: &Place, config: &Config) -> an
     Unusable { what, hint: hint.into() }.into()
 }
 
-/// The configuration file that was read, or else the file in which the user should name the engine.
+/// The configuration file in use, or else the file in which the user should name the engine.
 fn configuration(place: &Place, config: &Config) -> PathBuf {
     let last = || place.stores().config.last().cloned();
     config.path.clone().or_else(last).unwrap_or_default()
 }
 
-/// The directories in which the file may be: the state directory, and the socket's directory if the
-/// state directory cannot be used.
+/// The directories that may contain the file: the state directory, and the socket's directory if
+/// the state directory cannot be used.
 fn directories(place: &Place) -> [PathBuf; 2] {
     [place.stores().state_dir.clone(), place.dir.clone()]
 }

@@ -1,4 +1,4 @@
-//! What the daemon knows about the engine besides its log.
+//! The daemon's knowledge about the engine, except for its log.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use crate::sys::clock;
 pub(crate) struct OngoingOutage {
     pub(crate) why: String,
     pub(crate) hint: Option<String>,
-    /// Whether a person has to act before this can end.
+    /// Whether this lasts until a person acts.
     pub(crate) refused: bool,
     pub(crate) since: UnixMillis,
-    /// The same in milliseconds of CLOCK_BOOTTIME.
+    /// As `since`, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) since_boot_ms: u64,
 }
 
 impl OngoingOutage {
-    /// If an outage is already going on, keeps its start time: the first problem may hide the next
-    /// problem.
+    /// Creates the record of an outage. During an outage it keeps the start time, because the first
+    /// problem may hide the next one.
     pub(crate) fn new(outage: Outage, before: Option<&Self>) -> Self {
         let since = before.map_or_else(|| UnixMillis(clock::unix_ms()), |before| before.since);
         let since_boot_ms = before.map_or_else(clock::boottime_ms, |before| before.since_boot_ms);
@@ -33,7 +33,7 @@ impl OngoingOutage {
     }
 }
 
-/// What the daemon knows about the engine besides its log.
+/// The daemon's knowledge about the engine, except for its log.
 #[derive(Debug, Default)]
 pub(crate) struct EngineStatus {
     /// The name of the engine in messages. It contains no password.
@@ -51,13 +51,13 @@ pub(crate) struct EngineStatus {
     pub(crate) let_in: bool,
     /// Why the engine cannot be used now.
     pub(crate) away: Option<OngoingOutage>,
-    /// For how long the engine could not be used before, in milliseconds.
+    /// How long earlier outages of the engine lasted together, in milliseconds.
     pub(crate) away_ms: u64,
     /// How long changes of this host took to come back from the log.
     pub(crate) appends: Histogram,
     /// Why this host cannot take part now although the engine answers.
     pub(crate) unable: Option<OngoingOutage>,
-    /// Why the engine takes nothing in now although it answers.
+    /// Why the engine stores nothing now although it answers.
     pub(crate) full: Option<OngoingOutage>,
     /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) began_ms: u64,
@@ -84,13 +84,13 @@ impl EngineStatus {
         }
     }
 
-    /// Counts a change that came back from the log after this time.
+    /// Records how long a change took to come back from the log.
     pub(crate) fn count_append(&mut self, took: Duration) {
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.appends.add(&APPENDS, took_us);
     }
 
-    /// Why this host takes no part, if a person has to act before that can end.
+    /// Why this host cannot take part, if that lasts until a person acts.
     pub(crate) fn refusal(&self) -> Option<&OngoingOutage> {
         self.away.as_ref().or(self.unable.as_ref()).filter(|away| away.refused)
     }

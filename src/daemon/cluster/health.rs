@@ -11,13 +11,13 @@ use crate::protocol::{EngineInfo, HostInfo};
 use crate::sys::clock;
 
 impl Cluster {
-    /// Whether the table may be out of date: this host does not hear from the engine what other hosts
-    /// do.
+    /// Whether the table may be out of date, because this host receives no changes of other hosts
+    /// from the engine.
     pub(crate) fn is_stale(&self) -> bool {
         self.status.away.is_some() || self.status.unable.is_some()
     }
 
-    /// What is counted and measured of the engine.
+    /// The counters and measurements of the engine.
     pub(crate) fn figures(&self, is_member: bool) -> EngineFigures {
         let ongoing = self.status.away.as_ref().map(|away| away.since_boot_ms);
         let ongoing_ms = ongoing.map_or(0, |since| clock::boottime_ms().saturating_sub(since));
@@ -29,7 +29,7 @@ impl Cluster {
         }
     }
 
-    /// The engine, and this host at it.
+    /// The engine and this host's membership, for clients.
     pub(crate) fn shown(&self, ledger: &Ledger) -> EngineInfo {
         let (link, health, member) = (&self.status, self.driver.health(), ledger.is_member());
         let trouble = link.away.as_ref().or(link.unable.as_ref());
@@ -61,7 +61,7 @@ impl Cluster {
         }
     }
 
-    /// What this host waits for before it joins.
+    /// The event that this host waits for before it joins.
     fn what_for(&self, standing: &Standing) -> Option<String> {
         let what = match standing {
             Standing::Registering => "asks for a membership".to_owned(),
@@ -96,8 +96,7 @@ impl Cluster {
     }
 }
 
-/// Converts milliseconds of CLOCK_BOOTTIME to a wall clock time, by the machine's clock as it is
-/// now.
+/// Converts milliseconds of CLOCK_BOOTTIME to a wall clock time, by the machine's current clock.
 fn at(boot_ms: u64) -> String {
     let (now, boot_now) = (clock::unix_ms(), clock::boottime_ms());
     time(UnixMillis(now.saturating_add(boot_ms).saturating_sub(boot_now)))

@@ -1,4 +1,4 @@
-//! The cluster's part in joining the table that many hosts share, and in leaving it.
+//! The cluster's part in joining the table that hosts share, and in leaving it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -31,10 +31,10 @@ const NO_BOOT: &str = "other hosts must be able to tell this boot of the machine
 
 const NO_BOOT_HINT: &str = "mount /proc here, as a whole: `mount -t proc proc /proc`";
 
-/// Starts to take part in the table that an engine keeps.
+/// Begins to take part in the table of an engine.
 ///
 /// # Errors
-/// Why this is impossible. The error is an [`Unusable`] if the user can do something about it.
+/// This is impossible. The error is an [`Unusable`] if the user can do something about it.
 pub(crate) fn begin(
     options: &Options,
     chosen: &Chosen,
@@ -68,10 +68,10 @@ pub(crate) fn begin(
     Ok((recovered, EngineDriver::new(member, engine)))
 }
 
-/// Refuses to start while a live process here holds a lock by a journal.
+/// Refuses to start while a live process of this place holds a lock that is in a journal.
 ///
 /// # Errors
-/// Such processes live.
+/// Such processes exist.
 pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()> {
     let left = previous_journal::living(place, origin);
     if left == 0 {
@@ -87,10 +87,10 @@ pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()
 }
 
 impl Cluster {
-    /// Begins a membership: makes its deadline page, and a mark for later daemons.
+    /// Begins a membership: creates its deadline page, and a mark for later daemons.
     ///
     /// # Errors
-    /// There is no page, so that this host must not hold anything.
+    /// The page cannot be created. Without one, this host must not hold anything.
     pub(crate) fn begin_membership(&mut self, host: HostId) -> io::Result<()> {
         self.status.lives_on = true;
         self.status.let_in = true;
@@ -104,8 +104,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Records the processes of the holds that this incarnation takes over, in case the record of
-    /// earlier daemons was lost. A process that is not in that record was probably not told.
+    /// Records the processes of the holds that this membership takes over, in case the record of
+    /// earlier daemons was lost. A process that is not in that record probably did not receive its
+    /// grant.
     pub(crate) fn take_over(&mut self, own: &[HoldState]) {
         let mark = self.driver.mark();
         for hold in own {
@@ -118,8 +119,8 @@ impl Cluster {
         }
     }
 
-    /// Schedules the kill of the processes that were told of a grant that the log does not know,
-    /// and forgets those whose grant is over.
+    /// Schedules the kill of processes that received a grant that the log does not contain. Forgets
+    /// the processes whose grant has ended.
     pub(crate) fn schedule_unknown(&mut self, watched: Watched<'_>, now: u64) {
         for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
             match Claim::of(watched.table, self.driver.knows(told.mark), token, &told) {

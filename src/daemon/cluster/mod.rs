@@ -1,8 +1,8 @@
-//! What only a daemon with an engine needs: this host is a member of a table that many hosts share.
+//! Everything that only a daemon with an engine needs: this host is a member of a table that hosts
+//! share.
 //!
-//! [`Cluster`] owns all of it. A daemon with the embedded journal has none, and that is the only way
-//! in which the rest of the daemon asks whether there is an engine. `server/engine` says what the
-//! daemon does with it.
+//! [`Cluster`] owns all of it. A daemon with the embedded journal has none; the rest of the daemon
+//! checks only this to learn whether there is an engine. `server/engine` uses it.
 //!
 //! Invariant: no command outlives the time at which another host may be granted what the command
 //! holds.
@@ -50,19 +50,19 @@ use crate::sys::clock;
 use crate::sys::deadline::{Deadline, Why, Writer};
 use crate::sys::process::Origin;
 
-/// This host's part in a table that many hosts share.
+/// This host's part in a table that hosts share.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     driver: EngineDriver,
     status: EngineStatus,
     /// Changes of this host that are not in the log yet.
     pub(crate) in_flight: InFlight,
-    /// The processes of this host that were told of a grant.
+    /// The processes of this host that received a grant.
     holder_record: HolderRecord,
-    /// Which tokens were told to clients of this host.
+    /// The tokens that clients of this host received.
     tokens: ToldTokens,
     terminator: Terminator,
-    /// The page that says until when holds are safe. `None` while this host is not a member.
+    /// The page with the time until which holds are safe. `None` while this host is not a member.
     page: Option<Writer>,
     /// The deadlines on the page.
     published: Deadlines,
@@ -73,10 +73,10 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Reads what earlier daemons of this place left, and prepares what this daemon will leave.
+    /// Reads the files of earlier daemons of this place, and prepares those of this daemon.
     ///
     /// # Errors
-    /// A file cannot be read or written; the record names processes of another namespace.
+    /// A file cannot be read or written, or the record names processes of another namespace.
     pub(crate) fn open(
         options: &Options,
         config: &Config,
@@ -123,12 +123,12 @@ impl Cluster {
         }
     }
 
-    /// Whether the engine has answered. If not, `context` is woken when it answers.
+    /// Whether the engine has answered. If not, `context` is woken when it does.
     pub(crate) fn has_answers(&mut self, context: &mut TaskContext<'_>) -> bool {
         self.driver.poll(context).is_ready()
     }
 
-    /// Begins a turn: takes what the engine has answered.
+    /// Begins a turn: takes the engine's answers.
     pub(crate) fn begin_turn(&mut self) {
         self.driver.begin_turn();
     }
@@ -143,22 +143,23 @@ impl Cluster {
         self.driver.end_turn();
     }
 
-    /// Brings a change into the log.
+    /// Proposes a change for the log.
     pub(crate) fn propose(&mut self, change: Change) -> Ticket {
         self.driver.propose(change)
     }
 
-    /// Offers the table as it is after the entries that were carried out, for new hosts.
+    /// Offers a snapshot of the table, as it is after the entries carried out so far, for new
+    /// hosts.
     pub(crate) fn store(&mut self, snapshot: &Snapshot) {
         self.driver.store(snapshot);
     }
 
-    /// Notes how far the table has recovered.
+    /// Reports how far the table has recovered.
     pub(crate) fn recovers(&mut self, table: &Table) {
         self.driver.recovers(table);
     }
 
-    /// Notes that the engine cannot be reached, or refuses this host.
+    /// Notes that the engine is unreachable, or refuses this host.
     pub(crate) fn note_away(&mut self, outage: Outage) {
         let before = self.status.away.as_ref();
         self.status.away = Some(OngoingOutage::new(outage, before));
@@ -169,7 +170,7 @@ impl Cluster {
         self.status.note_back();
     }
 
-    /// Notes that the engine takes nothing in although it answers, or does again.
+    /// Notes that the engine stores nothing although it answers, or stores changes again.
     pub(crate) fn note_full(&mut self, full: Option<Outage>) {
         let before = self.status.full.take();
         self.status.full = full.map(|outage| OngoingOutage::new(outage, before.as_ref()));
@@ -186,12 +187,12 @@ impl Cluster {
         self.status.unable = None;
     }
 
-    /// Counts a change that came back from the engine after this time.
+    /// Records how long a change took to come back from the engine.
     pub(crate) fn count_append(&mut self, took: Duration) {
         self.status.count_append(took);
     }
 
-    /// The tokens in the record of the processes that were told of a grant.
+    /// The tokens in the record of processes that received a grant.
     pub(crate) fn recorded_tokens(&self) -> Vec<Token> {
         self.holder_record.tokens()
     }
@@ -201,8 +202,8 @@ impl Cluster {
         self.status.bypass_max
     }
 
-    /// Whether this host must not ask for anything now: the table recovers, or a process that lost
-    /// its hold may still run.
+    /// Whether this host must not make requests now: the table recovers, or a process that lost its
+    /// hold may still run.
     pub(crate) fn must_not_ask(&self, table: &Table) -> bool {
         table.recovery().is_some() || self.terminator.are_awaited()
     }
@@ -217,7 +218,7 @@ impl Cluster {
     /// Adds the deadline page to the descriptors of a grant, if there is one.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// The process has no descriptor left.
     pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
         let Some(writer) = &self.page else { return Ok(None) };
         let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
@@ -247,11 +248,11 @@ impl Cluster {
         }
     }
 
-    /// Records a grant before its client is told: the token, so that a later daemon knows it even
-    /// after a reboot, and the process, which is ended if this host loses the hold.
+    /// Records a grant before its client receives it. A later daemon then knows the token even
+    /// after a reboot, and can end the process if this host loses the hold.
     ///
     /// # Errors
-    /// It is not recorded, so that the client must not be told.
+    /// The grant is not recorded, so the client must not receive it.
     pub(crate) fn record_grant(&mut self, hold: &HoldState) -> io::Result<()> {
         let token = hold.token;
         self.tokens.tell(token, self.driver.epoch())?;
@@ -261,14 +262,14 @@ impl Cluster {
         self.holder_record.tell(token, told)
     }
 
-    /// Notes that this daemon tells no more tokens.
+    /// Notes that this daemon sends no further tokens.
     pub(crate) fn close_tokens(&mut self) {
         if let Err(error) = self.tokens.close() {
             tracing::warn!(%error, "the next daemon does not know exactly which tokens were told");
         }
     }
 
-    /// The settings of the engine that are in force, without a password.
+    /// The engine's settings in force, without a password.
     pub(crate) fn settings(&self) -> [(&'static str, String); 3] {
         let EngineStatus { name, label, ttl_ms, .. } = &self.status;
         [
@@ -278,7 +279,7 @@ impl Cluster {
         ]
     }
 
-    /// Notes how often a waiter may be overtaken, by a configuration that was read again.
+    /// Sets how often a waiter may be overtaken, when the configuration has been read again.
     pub(crate) fn set_bypass_max(&mut self, bypass_max: Option<u32>) {
         self.status.bypass_max = bypass_max;
     }
@@ -288,8 +289,8 @@ impl Cluster {
         self.terminator.why_lost(token)
     }
 
-    /// Whether the client of a hold was told of it for certain: a daemon of this host recorded that
-    /// before it did so.
+    /// Whether the client of a hold certainly received its grant: a daemon of this host records
+    /// that before it sends the grant.
     pub(crate) fn was_told(&self, token: Token) -> bool {
         self.holder_record.get(token).is_some_and(|holder| !holder.taken_over)
     }
@@ -300,7 +301,7 @@ impl Cluster {
         self.driver.mark()
     }
 
-    /// Tells the watcher that the daemon ends because it was told to.
+    /// Tells the watcher that the daemon ends on purpose.
     pub(crate) fn say_farewell(&self) {
         self.watcher.say_farewell();
     }
@@ -313,13 +314,14 @@ impl Cluster {
         self.holder_record.restore()
     }
 
-    /// When another watcher is to be started.
+    /// When to start another watcher.
     pub(crate) fn watcher_due(&self) -> Option<Instant> {
         self.watcher.due()
     }
 
-    /// Whether a grant may be told now: the client has time left to start a command, no process of
-    /// this host that lost its lock still runs, and no history can have been lost since the grant.
+    /// Whether the daemon may send a grant now: the client has time left to start a command, no
+    /// process of this host that lost its lock still runs, and no history can have been lost since
+    /// the grant.
     pub(crate) fn may_grant(&self, table: &Table) -> bool {
         let in_time = clock::boottime_ms() < self.driver.deadlines().term_at;
         #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a client is told while this host cannot serve it, and whether a person has to act.
+//! The failures for clients while this host cannot serve them, and whether a person has to act.
 
 use crate::core::Table;
 use crate::daemon::cluster::Cluster;
@@ -12,7 +12,7 @@ use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;
 
 impl Cluster {
-    /// Adds since when the host that has our name is a member, if that is the reason.
+    /// Adds how long the host with our name has been a member, if that is the reason.
     pub(crate) fn dated(&self, outage: Outage, table: &Table) -> Outage {
         let by = self.driver.label_taken_by().and_then(|id| table.host(id));
         let Some(by) = by else { return outage };
@@ -67,8 +67,8 @@ impl Cluster {
         if has_earlier_incarnation(ledger) { not_before_it_ends() } else { not_now() }
     }
 
-    /// Whether the engine refuses this host and a person has to act, so that no call can be served.
-    /// Once this host has been a member, requests that may wait keep waiting.
+    /// Whether the engine refuses this host and a person has to act, so that the daemon can serve
+    /// no call. Once this host has been a member, requests that may wait keep waiting.
     pub(crate) fn is_refused(&self) -> bool {
         !self.status.let_in && self.status.refusal().is_some()
     }
@@ -80,13 +80,13 @@ pub(crate) fn not_yet() -> Failure {
     Failure::new(ErrorName::EngineAway, message).hint(SHOWN)
 }
 
-/// Whether the table still has an earlier incarnation of this host.
+/// Whether the table still contains an earlier incarnation of this host.
 fn has_earlier_incarnation(ledger: &Ledger) -> bool {
     let own = ledger.table.host(ledger.host).map(|it| it.label.as_str());
     ledger.table.hosts().any(|it| it.id != ledger.host && Some(it.label.as_str()) == own)
 }
 
-/// The failure for a client whose request an earlier incarnation of this host still has in the table.
+/// The failure for a client whose request still belongs to an earlier incarnation of this host.
 fn not_before_it_ends() -> Failure {
     let message = "the daemon lost its place at the engine and has a new one: what was asked for \
                    before waits until the old place has expired";

@@ -1,4 +1,4 @@
-//! How the recovery of a table that many hosts share is described.
+//! Describes the recovery of a table that hosts share.
 
 use crate::core::Table;
 use crate::daemon::cluster::Cluster;
@@ -7,7 +7,7 @@ use crate::protocol::RecoveryInfo;
 use crate::sys::clock;
 
 impl Cluster {
-    /// A message that the table recovers and what it waits for, if a recovery is under way.
+    /// A message about the recovery and the hosts that it waits for, if a recovery is under way.
     pub(crate) fn recovery_words(&self, table: &Table) -> Option<String> {
         let RecoveryInfo { hosts, left_ms, .. } = self.recovery_shown(table)?;
         let hosts = match hosts.len() {

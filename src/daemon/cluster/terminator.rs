@@ -13,7 +13,7 @@ pub(crate) struct Terminator {
     pub(crate) signalled: BTreeMap<ProcessId, Stage>,
     /// The processes for which that signal failed. The failure was logged.
     pub(crate) unsignalled: BTreeSet<ProcessId>,
-    /// The processes whose holds are lost, until they need not be ended any more.
+    /// The processes whose holds are lost, until they no longer have to be ended.
     pub(crate) lost_processes: LostProcesses,
     /// Whether the member waits until none of these processes is left.
     pub(crate) awaited: bool,
@@ -42,7 +42,7 @@ impl Terminator {
         }
     }
 
-    /// Forgets the loss of a token, because the token is told anew.
+    /// Forgets the loss of a token, because a client receives the token again.
     pub(crate) fn forget_lost(&mut self, token: Token) {
         self.lost.remove(&token);
     }
@@ -57,13 +57,13 @@ impl Terminator {
             .min()
     }
 
-    /// Whether a process that lost its hold may still run, so that this host must not ask for
-    /// anything.
+    /// Whether a process that lost its hold may still run, so that this host must not make
+    /// requests.
     pub(crate) fn are_awaited(&self) -> bool {
         self.lost_processes.are_awaited()
     }
 
-    /// A message about the processes that must end before this host asks for anything.
+    /// A message about the processes that must end before this host makes requests.
     pub(crate) fn awaited_words(&self) -> Option<String> {
         let pids: Vec<String> = self.lost_processes.awaited().iter().map(u32::to_string).collect();
         let words =

@@ -1,11 +1,11 @@
-//! Records which tokens clients of this host were told over an engine: a file in the state
+//! Records the tokens that clients of this host received over an engine: a file in the state
 //! directory, so that it survives a reboot.
 //!
-//! After the engine has lost history, this host writes into the log how far its tokens went, so
-//! that no token is given out twice.
+//! After the engine has lost history, this host writes into the log how far its tokens reached, so
+//! that no token is used twice.
 //!
-//! Invariant: a token is told only after a bound above it is on disk. Bounds are reserved in
-//! blocks, so that this costs one sync per block.
+//! Invariant: a client receives a token only after a bound above it is on disk. Bounds are reserved
+//! in blocks, so that this costs one sync per block.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
@@ -32,15 +32,15 @@ const RESERVED: u64 = 1_000;
 struct Noted {
     /// The engine's address, without user, password and parameters.
     engine: String,
-    /// The history of the engine's log, in hexadecimal.
+    /// The identity of the history of the engine's log, in hexadecimal.
     epoch: Option<String>,
-    /// The largest token told when this was written.
+    /// The largest token that a client had received when this was written.
     told: Token,
-    /// Only smaller tokens may have been told.
+    /// Only smaller tokens may have reached a client.
     told_below: Token,
 }
 
-/// The file, and the largest token told so far.
+/// The file, and the largest token sent so far.
 #[derive(Debug)]
 pub(crate) struct ToldTokens {
     dir: PathBuf,
@@ -50,7 +50,7 @@ pub(crate) struct ToldTokens {
 
 impl ToldTokens {
     /// Reads the file for this engine. If the file is for another engine, its tokens only give the
-    /// lower bound for new tokens: they say nothing about this log.
+    /// lower bound for new tokens: they are not part of this log.
     ///
     /// # Errors
     /// The file cannot be read, or its content is invalid.
@@ -75,7 +75,7 @@ impl ToldTokens {
         Ok(Self { dir, told: found.told, noted: found })
     }
 
-    /// What the member needs to know of the tokens told before.
+    /// The facts about earlier tokens that the member needs.
     pub(crate) fn memory(&self) -> Memory {
         let epoch = self.noted.epoch.as_deref();
         Memory {
@@ -87,10 +87,10 @@ impl ToldTokens {
         }
     }
 
-    /// Records a token that a client is about to be told. `epoch` is the history of the log.
+    /// Records a token before a client receives it. `epoch` is the history of the log.
     ///
     /// # Errors
-    /// The token is not recorded, so it must not be told.
+    /// The token is not recorded, so no client must receive it.
     pub(crate) fn tell(&mut self, token: Token, epoch: Option<u128>) -> io::Result<()> {
         let epoch = epoch.map(|epoch| format!("{epoch:032x}"));
         let told = self.told.max(token);
@@ -107,7 +107,7 @@ impl ToldTokens {
         Ok(())
     }
 
-    /// Records the exact bound, because this daemon tells no more tokens.
+    /// Records the exact bound, because this daemon sends no further tokens.
     ///
     /// # Errors
     /// The file cannot be written. The reserved block stays reserved.
@@ -139,13 +139,13 @@ impl ToldTokens {
     }
 }
 
-/// What the member needs to know of the grants that earlier daemons of this place told.
+/// The facts that the member needs about the grants that earlier daemons of this place sent.
 pub(super) fn memory_of(tokens: &ToldTokens, holder_record: &HolderRecord) -> Memory {
     let memory = tokens.memory();
     let marks = holder_record.iter().filter_map(|(_, told)| told.mark);
     let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
     let mark = marks.reduce(later);
-    // Tokens of another engine say nothing about this log, but they must not be given out again.
+    // Tokens of another engine are not part of this log, but they must not be used again.
     let recorded = holder_record.largest();
     let told = if memory.epoch.is_some() { memory.told.max(recorded) } else { Token(0) };
     let bound = memory.bound.max(recorded);

@@ -15,7 +15,7 @@ impl Cluster {
     pub(crate) fn begin_watch(&mut self, conns: &Conns) {
         #[cfg(test)]
         if crate::sys::kernel::simulated::current().is_some() {
-            // The simulator is the watcher of all daemons.
+            // In the simulation, the simulator is the watcher of all daemons.
             let _ = self.holder_record.hand_over_to(WatchId::default());
         }
         if self.watcher.program.is_none() {

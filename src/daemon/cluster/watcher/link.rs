@@ -26,13 +26,13 @@ pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct Watcher {
     /// How the watcher is started. `None` if this daemon has no watcher.
     pub(super) program: Option<Program>,
-    /// Which holds the watcher is responsible for at present.
+    /// The holds that the watcher is responsible for at present.
     pub(super) duty: WatchId,
     pub(super) running: Option<Running>,
     /// Watchers that were killed, until they are reaped.
     ended: Vec<Child>,
     pub(super) started: Option<Instant>,
-    /// When another watcher is to be started.
+    /// When to start another watcher.
     pub(super) due: Option<Instant>,
 }
 
@@ -54,8 +54,8 @@ impl Watcher {
         let Options { place, on_demand, verbose, .. } = options;
         let program = options.watcher.as_ref().map(|file| {
             let mut arguments: Vec<OsString> = vec!["daemon".into()];
-            // This option is the first argument, so that a process that serves other clients as
-            // well can be recognized by it.
+            // This option comes first, so that a process that also serves other clients can
+            // recognize the watcher by it.
             arguments.extend(on_demand.then(|| "--on-demand".into()));
             arguments.push("--watcher".into());
             if place.rule != Rule::Shared {
@@ -67,7 +67,7 @@ impl Watcher {
         Self { program, ..Self::default() }
     }
 
-    /// Tells the watcher that the daemon ends because it was told to.
+    /// Tells the watcher that the daemon ends on purpose.
     pub(crate) fn say_farewell(&self) {
         if let Some(running) = &self.running {
             let _ = fds::send(running.channel.as_fd(), &[TOLD_TO_END], &[], libc::MSG_DONTWAIT);
@@ -108,7 +108,7 @@ impl Watcher {
         self.ended.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
-    /// When another watcher is to be started.
+    /// When to start another watcher.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -1,9 +1,9 @@
 //! The watcher: a process that outlives a daemon with an engine.
 //!
-//! Only the daemon ends the owners of `canal acquire --pid` and the commands of a killed `canal
-//! run` in time. So a daemon that is a member keeps one watcher process, which sleeps until the
-//! daemon has ended. Then the watcher starts the next daemon, as a client would. If no daemon takes
-//! the holds over before the deadline, the watcher ends the processes of the record itself.
+//! Only the daemon ends the owners of `canal acquire --pid`, and the commands of a killed `canal
+//! run`, in time. So a member keeps one watcher process, which starts the next daemon when this one
+//! has ended. If no daemon takes the holds over before the deadline, the watcher ends the recorded
+//! processes itself.
 //!
 //! Invariant: while the record contains the id of a watcher
 //! ([`WatchId`](crate::daemon::processes::holder::WatchId)) and a process, this watcher runs,
@@ -28,5 +28,5 @@ const CHANNEL: RawFd = 0;
 /// follow.
 const PAGE: u8 = b'p';
 
-/// Message: the daemon was told to end, so the watcher must not start another daemon.
+/// Message: the daemon ends on purpose, so the watcher must not start another daemon.
 const TOLD_TO_END: u8 = b'e';

@@ -65,7 +65,7 @@ impl Duty {
 }
 
 /// Sleeps until the daemon with these options has ended. Then takes responsibility for the
-/// processes that the daemon had told of a grant. `start` starts a daemon unless one runs.
+/// processes that received a grant from the daemon. `start` starts a daemon unless one runs.
 ///
 /// # Errors
 /// The caller is not a child of a daemon, or the system has no resources left.
@@ -75,14 +75,14 @@ pub fn watch(options: &Options, start: &dyn Fn()) -> anyhow::Result<()> {
     logging::begin(options.verbose, None, log_file.as_deref())?;
     let (duty, told_to_end) = until_the_daemon_ends(&channel).context(STARTED_BY)?;
     let Some(duty) = duty else { return Ok(()) };
-    // A daemon in the foreground is started again by a service manager or a person.
+    // A service manager or a person restarts a daemon in the foreground.
     let is_to_start = options.on_demand && !told_to_end;
     let starter = is_to_start.then(|| Starter::new(start, &duty));
     Alone::new(&options.place.dir, Origin::read()?, duty).until_nothing_is_left(starter);
     Ok(())
 }
 
-/// Gives up everything inherited from the daemon, except for the channel to it and standard error.
+/// Drops everything inherited from the daemon, except for the channel to it and standard error.
 fn stand_alone() -> io::Result<OwnedFd> {
     let channel = fds::adopt(CHANNEL)?;
     fds::close_from(3);
@@ -99,7 +99,7 @@ fn stand_alone() -> io::Result<OwnedFd> {
 }
 
 /// Waits until the daemon ends. Returns the last duty that the daemon assigned, and whether the
-/// daemon was told to end.
+/// daemon ended on purpose.
 fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> {
     let (mut duty, mut told_to_end) = (None, false);
     loop {
@@ -117,7 +117,7 @@ fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> 
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The daemon ended before it read everything.
+            // The daemon ended before it had read everything.
             Err(error) if error.raw_os_error() == Some(Errno::ECONNRESET as i32) => {
                 return Ok((duty, told_to_end));
             }
@@ -128,14 +128,14 @@ fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> 
 
 /// A watcher whose daemon has ended.
 pub(crate) struct Alone {
-    /// Where the daemon's files are.
+    /// The directory of the daemon's files.
     dir: PathBuf,
     origin: Origin,
     duty: Duty,
     /// The processes that the watcher is responsible for.
     recorded: BTreeMap<Token, Holder>,
     lost_processes: LostProcesses,
-    /// The tokens whose processes need not be ended any more.
+    /// The tokens whose processes no longer have to be ended.
     over: BTreeSet<Token>,
 }
 
@@ -151,7 +151,7 @@ impl Alone {
         }
     }
 
-    /// Ends the processes that are due now. Returns whether nothing is left to do.
+    /// Ends the processes that are due now. Returns whether nothing remains to be done.
     pub(crate) fn look(&mut self) -> bool {
         self.read_record();
         self.end_those_due()
@@ -176,12 +176,13 @@ impl Alone {
         match Recorded::for_watcher(&self.dir, &self.origin, self.duty.id) {
             // If another daemon has taken the processes over, that daemon is responsible for them.
             Ok(recorded) => self.recorded = recorded.unwrap_or_default(),
-            // A service manager may have removed the file together with the folder of its service.
+            // A service manager may have removed the file together with the directory of its
+            // service.
             Err(error) => tracing::debug!(%error, "the record of owners cannot be read"),
         }
     }
 
-    /// Ends the processes that are due. Returns whether nothing is left to do.
+    /// Ends the processes that are due. Returns whether nothing remains to be done.
     fn end_those_due(&mut self) -> bool {
         let (now, state) = (clock::boottime_ms(), self.duty.page.state());
         if state.is_over(now) {
@@ -197,7 +198,7 @@ impl Alone {
         self.recorded.keys().all(|token| self.over.contains(token))
     }
 
-    /// Sleeps until there may be something to do. `start` is when a daemon is to be started.
+    /// Sleeps until there may be something to do. `start` is when to start a daemon.
     fn sleep(&self, start: Option<Instant>) {
         let (now, left) = (clock::boottime_ms(), self.duty.left());
         let look = self.lost_processes.next_look(now);
@@ -213,13 +214,12 @@ impl Alone {
     }
 }
 
-/// Starts daemons. Each start runs in a process of its own, because it may take long.
+/// Starts daemons. Each start runs in its own process, because it may take long.
 struct Starter<'a> {
     start: &'a dyn Fn(),
     next: Instant,
     pause: Duration,
-    /// The process that starts one at the moment, and the pipe whose end tells it that the watcher
-    /// has ended.
+    /// The process of the current start, and a pipe that closes when the watcher ends.
     process: Option<(Pid, OwnedFd)>,
 }
 
