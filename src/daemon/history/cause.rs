@@ -1,18 +1,18 @@
-//! What a change means for the requests that it ends.
+//! The effect of a change on the requests that it ends.
 
 use std::sync::Arc;
 
 use crate::core::{Change, FrameId, Release, Request, Withdrawal};
 use crate::daemon::calls::completion::Completion;
 
-/// What a change means for the requests that it ends.
+/// The effect of a change on the requests that it ends.
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
-    /// This request is asked for: it may be refused at once.
+    /// A client makes this request, which may be refused immediately.
     Request(Arc<Request>),
     /// The owner releases.
     Release,
-    /// Another client releases by force: its user and process, if it called this daemon.
+    /// Another client releases by force. Contains its user and process, if it called this daemon.
     Forced(Option<(u32, u32)>),
     /// The process of this frame has ended.
     End(FrameId),
@@ -24,7 +24,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// What a change means. `then` says which client asked for it.
+    /// The effect of a change. `then` identifies the client that asked for it.
     pub(crate) fn of(change: &Change, then: &Completion) -> Self {
         match change {
             Change::Request(request) => Self::Request(Arc::clone(request)),

@@ -1,4 +1,4 @@
-//! How much longer each request that waits for a key will usually wait.
+//! Estimates how much longer each request that waits for a key usually waits.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use crate::core::{HoldState, Key, Mode, RequestId, Table, WaiterState, WaiterSta
 use crate::history::{Holder, Sample, Summary, Waiter, estimates};
 use crate::protocol::EstimateInfo;
 
-/// Nothing is said of those that wait further back.
+/// Waiters behind this many others get no estimate.
 const WAITERS_MAX: usize = 100;
 
-/// Nothing is said of a key that more hold at once.
+/// A key with more holders than this gets no estimates.
 const HOLDERS_MAX: usize = 200;
 
-/// So many holders and waiters are looked at for one report. Each takes about 10 µs.
+/// The most holders and waiters examined for one report. Each takes about 10 µs.
 const LOOKED_AT_MAX: usize = 1_000;
 
-/// How much more estimates a report may contain.
+/// The number of holders and waiters that a report may still examine.
 #[derive(Debug)]
 pub(crate) struct EstimateBudget(usize);
 
@@ -25,8 +25,7 @@ impl Default for EstimateBudget {
     }
 }
 
-/// How much longer each request that waits for a key will usually wait, as far as there is something
-/// to say.
+/// How much longer each request that waits for a key usually waits, if the history is sufficient.
 pub(crate) fn of_key(
     table: &Table,
     key: &Key,
@@ -61,8 +60,8 @@ pub(crate) fn of_key(
 /// A waiter, and whether it waits for this key alone.
 type Queued = ((RequestId, bool), Waiter);
 
-/// The holders of a key, and its waiters in the order of service; `None` if nothing can be said of
-/// them.
+/// The holders of a key, and its waiters in the order of service; `None` if no estimate is
+/// possible.
 fn queue(
     table: &Table,
     key: &Key,
@@ -81,14 +80,14 @@ fn queue(
         holders.extend(holder(hold, key, now_ms, usual)?);
     }
     let served = table.served(key).into_iter().filter_map(|request| table.waiter(request));
-    // One that is stopped is in nobody's way.
+    // A suspended request blocks no one.
     let served = served.filter(|waiter| waiter.status != WaiterStatus::Suspended);
     let waiters = served.take(WAITERS_MAX).map(|it| waiter(table, it, key, usual));
     Some((holders, waiters.collect::<Option<_>>()?))
 }
 
-/// What a hold has of a key: `Some(None)` if it shares the slots of another one, `None` if it reads
-/// or writes the key.
+/// The part of a key that a hold has: `Some(None)` if it shares the slots of another hold, `None`
+/// if it reads or writes the key.
 fn holder(
     hold: &HoldState,
     key: &Key,
@@ -106,7 +105,7 @@ fn holder(
     }))
 }
 
-/// A request that waits for slots of a key; `None` if it wants to read or write it.
+/// A request that waits for slots of a key; `None` if it wants to read or write the key.
 fn waiter(table: &Table, waiter: &WaiterState, key: &Key, usual: &mut Usual<'_>) -> Option<Queued> {
     let asked = &waiter.request;
     let item = asked.items.iter().position(|item| item.key == *key)?;
@@ -117,7 +116,8 @@ fn waiter(table: &Table, waiter: &WaiterState, key: &Key, usual: &mut Usual<'_>)
     Some(((waiter.id, is_alone), waiter_of_key))
 }
 
-/// How long commands usually hold a key. Many in a queue run the same command.
+/// How long commands usually hold a key, cached because many requests in a queue run the same
+/// command.
 struct Usual<'a> {
     summary: &'a Summary,
     key: &'a str,

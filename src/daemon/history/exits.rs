@@ -1,8 +1,9 @@
-//! How processes ended: a process that is not the daemon's child leaves its exit status in its pidfd.
+//! How processes ended: a process that is not the daemon's child leaves its exit status in its
+//! pidfd.
 //!
-//! The kernel has the status there when the parent of the process has reaped it, which is shortly
-//! after the daemon learns of the end. So the pidfd is kept until the record is written. Until it is
-//! reaped, which some parents never do, /proc has the status.
+//! The kernel stores the status there when the parent has reaped the process, shortly after the
+//! daemon learns that it has ended. So the daemon keeps the pidfd until the record is written.
+//! Until the process is reaped, which some parents never do, /proc has the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +14,17 @@ use crate::history::Ending;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::zombie_status;
 
-/// One in this many descriptors may be a pidfd that is kept.
+/// The daemon keeps a pidfd for at most one in this many descriptors.
 const SHARE_OF_DESCRIPTORS: usize = 16;
 
-/// At most this many pidfds are kept.
+/// The most pidfds that the daemon keeps.
 const KEPT_MAX: usize = 256;
 
-/// The processes that have ended, of frames that are not recorded yet.
+/// The ended processes of frames that have no record yet.
 #[derive(Debug, Default)]
 pub(crate) struct Exits {
     of: BTreeMap<FrameId, Arc<Exit>>,
-    /// How many pidfds are kept, here and in records that are not written yet.
+    /// The number of pidfds kept, here and in records that are not written yet.
     kept: Arc<AtomicUsize>,
 }
 
@@ -58,7 +59,7 @@ impl Exits {
 }
 
 impl Exit {
-    /// How the process ended; `None` if the kernel does not tell it, or not yet.
+    /// How the process ended; `None` if the kernel does not report it, or not yet.
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.pidfd.wait_status().or_else(|| zombie_status(&self.pidfd)).map(ending)
     }
@@ -70,7 +71,7 @@ impl Drop for Exit {
     }
 }
 
-/// What a status of wait(2) says.
+/// Decodes a status of wait(2).
 fn ending(status: i32) -> Ending {
     match u8::try_from(status & 0x7f) {
         Ok(0) => Ending::Exited(u8::try_from(status >> 8 & 0xff).unwrap_or(u8::MAX)),
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(zombie_status(&pidfd), Some(0));
         child.wait().unwrap();
         assert_eq!(zombie_status(&pidfd), None);
-        // Only a kernel that tells the status of a process that was reaped says more.
+        // Only some kernels report the status of a process that has been reaped.
         assert!(matches!(pidfd.wait_status(), None | Some(0)));
     }
 }

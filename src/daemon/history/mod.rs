@@ -1,14 +1,13 @@
-//! What ended: makes a record of each request that has ended, and has it written.
+//! Records each request that has ended.
 //!
-//! `recorder` makes records of what the table decided, at the one place where its outcomes are taken
-//! in (`server/dispatch/propose.rs` and `server/engine/follow.rs`). `queue` hands them to a thread of their
-//! own (`writer`), which also searches. `open` is what has not ended, which is noted from time to time,
-//! so that the next daemon can record it if the machine goes down. `estimates`
-//! is what clients are told of how long they will wait. What they ask is answered in `server/queries`.
+//! `recorder` follows the table's decisions and makes the records. `queue` passes them to a thread
+//! (`writer`), which also searches. `open` notes the requests that have not ended, so that the next
+//! daemon can record them after a crash of the machine. `estimates` predicts waits.
+//! `server/queries` answers the queries of clients.
 //!
-//! Invariants: no answer waits for the history, and nothing is done for it before the answers of a
-//! turn are written, but to note in memory what ended. If the writer cannot keep up, records are
-//! dropped and counted.
+//! Invariants: no reply waits for the history. Before the replies of a turn are written, the daemon
+//! only notes in memory which requests ended. If the writer cannot keep up, records are dropped and
+//! counted.
 
 pub(super) mod cause;
 pub(super) mod estimates;

@@ -1,4 +1,4 @@
-//! Requests that wait or hold something, and those of them that ended while no daemon ran.
+//! Requests that wait or hold something, and those that ended while no daemon ran.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ pub(crate) struct Open {
     pub(crate) session: FrameId,
     pub(crate) asked_at: UnixMillis,
     pub(crate) granted: Option<(Token, UnixMillis)>,
-    /// The slots that it has.
+    /// The slots that it holds.
     pub(crate) slots: OwnSlots,
-    /// Whether the owner has ended, and only its descendants keep the hold.
+    /// Whether the owner has ended, so that only its descendants keep the hold.
     pub(crate) owner_ended: bool,
 }
 
@@ -50,12 +50,12 @@ impl Open {
         }
     }
 
-    /// For how long it had waited at this time.
+    /// How long the request had waited at this time.
     pub(crate) fn waited_ms(&self, until: UnixMillis) -> u64 {
         until.0.saturating_sub(self.asked_at.0)
     }
 
-    /// What is to be written of it, if it ended at this time.
+    /// The ended request, if it ended at this time.
     pub(crate) fn ended_at(&self, now_ms: u64, ending: Ending) -> Raw {
         let waited_until = self.granted.map_or(now_ms, |(_, since)| since.0);
         Raw {
@@ -73,25 +73,26 @@ impl Open {
         }
     }
 
-    /// The record of it, if no daemon saw its end, and it is known to have been open until this time.
+    /// The record of the request, if no daemon saw it end and it is known to have been open until
+    /// this time.
     fn unseen(&self, known_ms: u64, ending: Ending, host: Option<&Arc<str>>) -> Record {
-        // It was open when it was asked for, and when it was granted.
+        // It was open when the client made the request, and when it was granted.
         let begun_ms = self.granted.map_or(self.asked_at, |(_, since)| since).0;
         let raw = Raw { host: host.cloned(), ..self.ended_at(begun_ms, ending) };
         raw.fields().into_record().known_until(known_ms)
     }
 }
 
-/// What ended while no daemon ran.
+/// The requests that ended while no daemon ran.
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     ended: Vec<(RequestId, Open, Ending)>,
-    /// The last time at which the daemon of before is known to have run; 0 if that is not known.
+    /// The last time at which the previous daemon is known to have run; 0 if that is unknown.
     pub(crate) known_ms: u64,
 }
 
 impl Unseen {
-    /// Everything in this table, but for leases: they outlive processes and machines.
+    /// Everything in this table except leases, which outlive processes and machines.
     pub(crate) fn void(table: &Table, ending: &Ending, known_ms: u64) -> Self {
         let mut void = Self::of_table(table, known_ms);
         void.ended.retain(|(_, open, _)| {
@@ -101,12 +102,12 @@ impl Unseen {
         void
     }
 
-    /// Everything in this table, as what may have ended.
+    /// Everything in this table, all of which may have ended.
     pub(crate) fn of_table(table: &Table, known_ms: u64) -> Self {
         let holds = table.holds().map(|hold| {
             let open = Open::of_hold(table, hold);
             match is_collecting(hold) {
-                // Its client was never told that it has a lock.
+                // Its client never received the grant.
                 true => (hold.request, Open { granted: None, ..open }, Ending::Withdrawn),
                 false => (hold.request, open, Ending::Ended),
             }
@@ -116,13 +117,13 @@ impl Unseen {
         Self { ended: holds.chain(waiters).collect(), known_ms }
     }
 
-    /// Leaves out what is still in this table.
+    /// Removes the requests that are still in this table.
     pub(crate) fn leave_out(&mut self, table: &Table) {
         let is_open = |id| table.hold_of(id).is_some() || table.waiter(id).is_some();
         self.ended.retain(|(request, ..)| !is_open(*request));
     }
 
-    /// The records of what ended.
+    /// The records of the requests that ended.
     pub(crate) fn records(&self, known_ms: u64, host: Option<&Arc<str>>) -> Vec<Record> {
         let ended = self.ended.iter();
         ended.map(|(_, open, how)| open.unseen(known_ms, how.clone(), host)).collect()

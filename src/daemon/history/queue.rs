@@ -1,7 +1,7 @@
-//! What the daemon and the thread of its history say to each other.
+//! Connects the daemon to the thread of its history.
 //!
-//! Both hold the lock only to move what lies here. The daemon wakes the thread when something comes
-//! after a rest, and not for each record.
+//! Each side holds the mutex only to move data in or out. The daemon wakes the thread when the
+//! first record arrives after a pause, not for each record.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,21 +13,22 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::history::raw::Raw;
 use crate::history::{Batch, Counts, Found, Present, Query, Record, Summary};
 
-/// Records that are not written wait at most about this long: what a daemon that is killed loses.
+/// Records wait at most about this long before they are written. A killed daemon loses the records
+/// of this time.
 const BATCH_TIME: Duration = Duration::from_millis(400);
 
-/// When this many bytes of records wait, the thread writes them at once.
+/// When this many bytes of records wait, the thread writes them immediately.
 const BATCH_BYTES: usize = 64 * 1024;
 
-/// More bytes of records than this do not wait: the newest are dropped and counted.
+/// The most bytes of records that wait. Newer records are dropped and counted.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
-/// What is asked of the history.
+/// A query to the history.
 #[derive(Debug)]
 pub(crate) enum Question {
     Records(Query),
-    /// How long what fits waited and held its locks. `viewer` is the user whose commands are told
-    /// apart; `None` means all.
+    /// How long the matching requests waited and held their locks. `viewer` is the user whose
+    /// commands are counted separately; `None` means all users.
     Counts {
         query: Query,
         viewer: Option<u32>,
@@ -35,84 +36,84 @@ pub(crate) enum Question {
     },
 }
 
-/// What was found.
+/// The result of a query.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Records(Found),
     Counts(Box<Counts>),
 }
 
-/// What the daemon and the thread of its history say to each other.
+/// Connects the daemon to the thread of its history.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
     /// Whether `found` is not empty.
     has_found: AtomicBool,
-    /// How many bytes the files have; 0 while that is not known.
+    /// The total size of the files in bytes; 0 while it is unknown.
     bytes: AtomicU64,
 }
 
-/// What is open at a time.
+/// The open requests at a time.
 #[derive(Debug)]
 pub(crate) struct Noted {
     pub(crate) at_ms: u64,
-    /// `None` if it is what was noted before.
+    /// `None` if nothing has changed since the last note.
     pub(crate) open: Option<Vec<Raw>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     batch: Batch,
-    /// What ended with a process: the kernel may tell how. There are no more of them than `Exits` keeps
-    /// processes.
+    /// The requests that ended with a process, about which the kernel may have an exit status.
+    /// There are no more of them than `Exits` keeps processes.
     with_exit: Vec<Raw>,
-    /// What ended before this daemon began.
+    /// The requests that ended before this daemon started.
     recalled: Vec<Record>,
     noted: Option<Noted>,
     searches: VecDeque<(ConnId, Question)>,
     found: Vec<(ConnId, Answer)>,
-    /// Whether the thread waits until something comes.
+    /// Whether the thread sleeps until it is woken.
     rests: bool,
     closing: bool,
-    /// How many records were dropped.
+    /// The number of dropped records.
     dropped: u64,
-    /// What an operator should know.
+    /// Notes for operators.
     notes: [Option<String>; 2],
     /// Wakes the daemon.
     waker: Option<Waker>,
-    /// How long keys were held lately; `None` before the files are read.
+    /// How long keys were held recently; `None` before the files are read.
     summary: Option<Arc<Summary>>,
 }
 
-/// What a note is about. A later note about the same replaces it.
+/// The subject of a note. A later note on the same subject replaces it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum About {
     /// A file that was set aside.
     Aside,
-    /// Files that cannot be written now.
+    /// Files that cannot be written at present.
     Writing,
 }
 
-/// What the thread is to do.
+/// The work for the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) with_exit: Vec<Raw>,
     pub(crate) recalled: Vec<Record>,
     pub(crate) noted: Option<Noted>,
     pub(crate) searches: VecDeque<(ConnId, Question)>,
-    /// It is to end when this is done.
+    /// The thread ends after this work.
     pub(crate) closing: bool,
 }
 
 impl Queue {
-    /// The state. A thread that panicked left it whole: each change of it is a single move.
+    /// Locks the state. A thread that panicked left it consistent: each change is a single move.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands records over, and what ended with a process. Nothing is left of both; records for which
-    /// there is no room are dropped.
+    /// Hands over records, and the requests that ended with a process. Empties both. Drops the
+    /// records for which there is no room.
     pub(crate) fn hand_over(&self, batch: &mut Batch, with_exit: &mut Vec<Raw>) {
         let mut state = self.lock();
         let before = state.batch.bytes();
@@ -129,7 +130,8 @@ impl Queue {
         }
     }
 
-    /// Hands over what ended before this daemon began. It may be written already.
+    /// Hands over the records of requests that ended before this daemon started. They may already
+    /// be in the files.
     pub(crate) fn recall(&self, records: Vec<Record>) {
         let mut state = self.lock();
         state.recalled.extend(records);
@@ -137,7 +139,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Hands over what is open now.
+    /// Hands over the open requests.
     pub(crate) fn note_open(&self, noted: Noted) {
         let mut state = self.lock();
         let before = state.noted.take().and_then(|before| before.open);
@@ -146,7 +148,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Asks for something. The answer is for this connection.
+    /// Sends a query. The answer is for this connection.
     pub(crate) fn search(&self, id: ConnId, question: Question) {
         let mut state = self.lock();
         state.searches.push_back((id, question));
@@ -154,13 +156,13 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Has the thread end when everything is written.
+    /// Asks the thread to end when everything is written.
     pub(crate) fn close(&self) {
         self.lock().closing = true;
         self.wake.notify_one();
     }
 
-    /// What wakes the daemon when something was found.
+    /// Sets the waker that wakes the daemon when there is a result.
     pub(crate) fn wake_by(&self, waker: Waker) {
         self.lock().waker = Some(waker);
     }
@@ -175,17 +177,17 @@ impl Queue {
         std::mem::take(&mut state.found)
     }
 
-    /// How many records were dropped since the daemon started.
+    /// The number of records dropped since the daemon started.
     pub(crate) fn dropped(&self) -> u64 {
         self.lock().dropped
     }
 
-    /// How long keys were held lately; `None` before the files are read.
+    /// How long keys were held recently; `None` before the files are read.
     pub(crate) fn summary(&self) -> Option<Arc<Summary>> {
         self.lock().summary.clone()
     }
 
-    /// How many bytes the files have, if that is known.
+    /// The total size of the files in bytes, if it is known.
     pub(crate) fn bytes(&self) -> Option<u64> {
         Some(self.bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
@@ -195,11 +197,11 @@ impl Queue {
     }
 }
 
-/// The side of the thread.
+/// The thread's side.
 impl Queue {
-    /// Waits for something to do. `is_busy`: takes only what is there. `is_late`: records are left
-    /// that are to be written soon, even if nothing comes. `batch`, which is empty, becomes what is to
-    /// be written, and its memory is filled next.
+    /// Waits for work. With `is_busy`, takes only the work that is ready. With `is_late`, waits at
+    /// most for `BATCH_TIME`, because records remain to be written. The empty `batch` is swapped
+    /// for the records to write, so that its memory is reused.
     pub(crate) fn take(&self, is_busy: bool, is_late: bool, batch: &mut Batch) -> Taken {
         let mut state = self.lock();
         if !is_busy {
@@ -233,7 +235,7 @@ impl Queue {
         }
     }
 
-    /// Hands over what was found, and wakes the daemon.
+    /// Hands over a result, and wakes the daemon.
     pub(crate) fn answer(&self, id: ConnId, found: Answer) {
         let mut state = self.lock();
         state.found.push((id, found));
@@ -243,8 +245,8 @@ impl Queue {
         }
     }
 
-    /// Hands over how long keys were held lately. What was handed over before is freed when the
-    /// daemon has taken this.
+    /// Hands over how long keys were held recently. The previous summary is freed when the daemon
+    /// has taken this one.
     pub(crate) fn publish(&self, summary: &Summary) {
         let summary = Some(Arc::new(summary.clone()));
         let before = std::mem::replace(&mut self.lock().summary, summary);
@@ -305,7 +307,7 @@ mod tests {
         queue.take(true, false, &mut batch);
         assert!(batch.bytes() <= WAITING_BYTES_MAX);
         assert_eq!(batch.records() + dropped, 100, "each is taken or counted");
-        // There is room again.
+        // The batch was written, so there is room again.
         batch.clear();
         pushed(&mut batch, &command);
         queue.hand_over(&mut batch, &mut Vec::new());

@@ -1,4 +1,4 @@
-//! A request that has ended, before there is a record of it.
+//! A request that has ended, before it becomes a record.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::daemon::history::slots::OwnSlots;
 use crate::daemon::wording::text::pid_of;
 use crate::history::{Ending, Fields, ItemFields};
 
-/// A request that has ended. It shares the request with the log, so that making it costs little.
+/// A request that has ended. It shares the request with the log, so creating it is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Raw {
     pub(crate) asked: Arc<Request>,
@@ -18,18 +18,18 @@ pub(crate) struct Raw {
     pub(crate) waited_ms: u64,
     pub(crate) held_ms: Option<u64>,
     pub(crate) token: u64,
-    /// The slots that it had.
+    /// The slots that it held.
     pub(crate) slots: OwnSlots,
     pub(crate) host: Option<Arc<str>>,
     pub(crate) ending: Ending,
-    /// Whether no daemon saw the end.
+    /// Whether no daemon saw the end, so that the times are lower bounds.
     pub(crate) at_least: bool,
-    /// The process whose end ended it: the kernel may tell how.
+    /// The process whose end ended the request. The kernel may have its exit status.
     pub(crate) exit: Option<Arc<Exit>>,
 }
 
 impl Raw {
-    /// What its record says.
+    /// The fields of its record.
     pub(crate) fn fields(&self) -> Fields<'_, impl ExactSizeIterator<Item = ItemFields<'_>>> {
         let asked = &self.asked;
         let items = asked.items.iter().enumerate().map(|(number, item)| {

@@ -1,16 +1,16 @@
-//! The slots that a request was granted, as they are remembered until it has ended.
+//! The slots granted to a request, remembered until it has ended.
 
 use crate::core::{GrantedItem, HoldState, Key, Request, SlotRange, Slots, View};
 
-/// The slots of each item of a request. Slots that belong to another hold are none of its own.
+/// The slots of each item of a request, without slots that belong to another hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OwnSlots {
     #[default]
     None,
-    /// The only item has this slot of so many. That is the usual request, and it takes no memory of
-    /// its own.
+    /// The only item has this slot; the number is the size of the lock. This is the usual request,
+    /// and it needs no allocation.
     One([SlotRange; 1], u64),
-    /// Of each item its slots, and of how many, in the order of the items.
+    /// The slots of each item and the size of its lock, in the order of the items.
     Each(Box<[(Slots, u64)]>),
 }
 
@@ -32,7 +32,7 @@ impl OwnSlots {
         }
     }
 
-    /// The slots of a hold, of which some items may have been given back.
+    /// The slots of a hold, of which some items may have been released.
     pub(crate) fn of_hold(asked: &Request, hold: &HoldState) -> Self {
         let slots_of = |key: &Key| {
             let held = hold.items.iter().find(|item| item.key == *key && !item.shared);
@@ -50,8 +50,7 @@ impl OwnSlots {
         }
     }
 
-    /// How many slots there were in all when the item with this number was granted; `None` if that is
-    /// not known.
+    /// The size of the lock when the item with this number was granted; `None` if it is unknown.
     pub(crate) fn size(&self, item: usize) -> Option<u64> {
         let size = match self {
             Self::One(_, size) if item == 0 => *size,

@@ -1,7 +1,7 @@
 //! The thread of the history: writes records in batches, and searches.
 //!
-//! It is the only one that touches the files. It has the lowest priority, so that it takes no time
-//! from the daemon and its clients where there is none left.
+//! Only this thread touches the files. It has the lowest priority, so that it takes no processor
+//! time from a busy daemon and its clients.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,16 +17,17 @@ use crate::history::{
 };
 use crate::sys::clock;
 
-/// After a failure the files are tried again after this time. What ends meanwhile is dropped.
+/// How long to wait before using the files again after a failure. Records that arrive in between
+/// are dropped.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The nice value of the thread.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// The stack of the thread.
+/// The stack size of the thread.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Where the files lie, and how much they keep.
+/// The directory of the files, and their limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) dir: PathBuf,
@@ -39,21 +40,21 @@ pub(crate) struct Files {
 pub(crate) fn start(queue: Arc<Queue>, files: Files) -> io::Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("history".to_owned()).stack_size(STACK_BYTES);
     thread.spawn(move || {
-        // Of this thread alone.
+        // This applies to this thread only.
         let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
         let summary = Summary::default();
         Writer { queue, files, store: None, failed: None, late: Vec::new(), summary }.work();
     })
 }
 
-/// What is being looked for.
+/// The search in progress.
 enum UnderWay {
     Search(Search),
     Tally(Box<Tally>),
 }
 
 impl UnderWay {
-    /// Goes through the next file. Returns whether it is over.
+    /// Searches the next file. Returns whether the search is complete.
     fn step(&mut self, store: &Store) -> bool {
         match self {
             Self::Search(search) => search.step(store),
@@ -67,11 +68,11 @@ struct Writer {
     files: Files,
     /// `None` before it is first needed, and after a failure.
     store: Option<Store>,
-    /// When the files last failed.
+    /// When an operation on the files last failed.
     failed: Option<Instant>,
-    /// What waits for an exit status, once.
+    /// Requests that wait for an exit status, at most once.
     late: Vec<Raw>,
-    /// How long keys were held lately.
+    /// How long keys were held recently.
     summary: Summary,
 }
 
@@ -133,8 +134,8 @@ impl Writer {
         }
     }
 
-    /// Adds what ended with a process, but for that of which the kernel does not know the exit status
-    /// yet: it is written the next time, which comes soon. `now`: nothing is left for then.
+    /// Adds the requests that ended with a process. Those without an exit status from the kernel
+    /// are left for the next call, which comes soon. With `now`, none is left.
     fn add_exits(&mut self, with_exit: Vec<Raw>, now: bool, batch: &mut Batch) {
         let late = std::mem::take(&mut self.late).into_iter().map(|raw| (raw, true));
         for (raw, now) in late.chain(with_exit.into_iter().map(|raw| (raw, now))) {
@@ -146,7 +147,8 @@ impl Writer {
         }
     }
 
-    /// Writes those records of what ended before this daemon began that are not written yet.
+    /// Writes those records of requests that ended before this daemon started that are not in the
+    /// files yet.
     fn recall(&mut self, records: Vec<Record>) {
         if records.is_empty() {
             return;
@@ -158,7 +160,7 @@ impl Writer {
         }
     }
 
-    /// Notes what is open, or that it still is.
+    /// Notes the open requests, or that they are still open.
     fn note_open(&mut self, noted: Noted) {
         self.open();
         if self.store.is_none() {

@@ -1,4 +1,5 @@
-//! What an entry of the log means for the requests of this host: begun, granted, or ended, and how.
+//! Derives from an entry of the log which requests of this host began, were granted, or ended, and
+//! how.
 
 use std::sync::Arc;
 
@@ -106,10 +107,10 @@ impl Recorder {
         }
     }
 
-    /// How a waiting request ended; `None` if it is asked for again.
+    /// How a waiting request ended; `None` if it is requested again.
     fn withdrawn(&mut self, cause: &Cause, request: RequestId) -> Option<Ending> {
         let timed_out = self.timed_out.remove(&request);
-        // The process of its client may have ended since.
+        // The process of its client may have ended in the meantime.
         if self.abandoned.remove(&request) {
             return Some(Ending::Abandoned);
         }
@@ -117,7 +118,7 @@ impl Recorder {
             Cause::End(_) => Some(Ending::Ended),
             Cause::Withdraw(Withdrawal::Timeout) => Some(Ending::Timeout),
             _ if timed_out => Some(Ending::Timeout),
-            // The next incarnation of the host asks for it again.
+            // The next incarnation of the host requests it again.
             Cause::HostGone => None,
             _ => Some(Ending::Withdrawn),
         }
@@ -128,10 +129,10 @@ impl Recorder {
         let timed_out = self.timed_out.remove(&request);
         let abandoned = self.abandoned.remove(&request);
         match cause {
-            // A grant that its client was not told.
+            // Its client never received the grant.
             Cause::End(_) | Cause::Withdraw(_) if abandoned => Ending::Abandoned,
             Cause::Forced(by) => Ending::Forced { by: *by },
-            // The daemon releases what descendants kept when the last one has ended.
+            // The daemon releases a hold that descendants kept when the last of them has ended.
             Cause::Release if open.owner_ended => Ending::Ended,
             Cause::Release => Ending::Released,
             Cause::End(_) => Ending::Ended,
@@ -139,12 +140,12 @@ impl Recorder {
             Cause::HostGone => Ending::Lost,
             Cause::Withdraw(_) if timed_out => Ending::Timeout,
             Cause::Withdraw(Withdrawal::Timeout) => Ending::Timeout,
-            // A grant that was taken back before its client was told.
+            // The grant was revoked before its client received it.
             Cause::Withdraw(_) | Cause::Request(_) | Cause::Other => Ending::Withdrawn,
         }
     }
 
-    /// Makes a record of what ended now.
+    /// Adds the request, which has just ended.
     fn add(&mut self, open: Open, ending: Ending) {
         let is_untold = matches!(ending, Ending::Withdrawn | Ending::Abandoned | Ending::Timeout);
         let mut open = open;
@@ -170,7 +171,8 @@ impl Recorder {
         self.ended.push(raw);
     }
 
-    /// Notes for the holds that are kept for descendants that their owner has ended.
+    /// Marks the holds of a frame that are kept for descendants as those of an owner that has
+    /// ended.
     pub(super) fn note_end(&mut self, frame: FrameId, table: &Table) {
         for hold in table.holds_in(frame) {
             if let Some(open) = self.open.get_mut(&hold.request) {
@@ -179,7 +181,7 @@ impl Recorder {
         }
     }
 
-    /// Follows a lease to this host, or from it to another one.
+    /// Follows a lease to this host, or from this host to another one.
     fn follow_lease(&mut self, frame: FrameId, table: &Table, here: HostId) {
         let is_ours = is_of(table, frame, here);
         for hold in table.holds_in(frame) {
@@ -191,8 +193,8 @@ impl Recorder {
         }
     }
 
-    /// All holds of processes of this host are lost. Requests that wait are asked for again, and
-    /// leases go to another host.
+    /// Records that all holds of processes of this host are lost. Waiting requests are made again,
+    /// and leases move to another host.
     pub(super) fn lose(&mut self) {
         let is_lost =
             |open: &Open| open.granted.is_some() && matches!(open.asked.owner, Owner::Process(_));
@@ -210,7 +212,7 @@ impl Recorder {
         let lives = |id: &RequestId| table.waiter(*id).is_some() || table.hold_of(*id).is_some();
         let gone: Vec<RequestId> = self.open.keys().filter(|id| !lives(id)).copied().collect();
         for request in gone {
-            // A request that waited is asked for again.
+            // A request that waited is made again.
             if let Some(open) = self.open.remove(&request).filter(|open| open.granted.is_some()) {
                 self.add(open, Ending::Lost);
             }
@@ -228,14 +230,14 @@ impl Recorder {
     }
 }
 
-/// Whether this host looks after a frame.
+/// Whether this host is responsible for a frame.
 pub(crate) fn is_of(table: &Table, frame: FrameId, here: HostId) -> bool {
-    // The tokens of a build are no requests of anybody: the build has a record of its own.
+    // The job tokens of a build are not requests of a client. The build has its own record.
     let is_token = |owner: &Owner| matches!(owner, Owner::Jobserver(_));
     table.frame(frame).is_some_and(|frame| frame.host == here && !is_token(&frame.owner))
 }
 
-/// A request that was refused when it was asked for. It may have a frame by an earlier one.
+/// A request that was refused immediately. It may have a frame from an earlier request.
 fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
     let frame = table.frame_of(here, &asked.owner).or(asked.parent);
     Open {
@@ -249,7 +251,7 @@ fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
     }
 }
 
-/// How a refusal is recorded; `None` if the request made no sense, or is asked for again.
+/// The record of a refusal; `None` if the request was invalid, or is made again.
 fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
     let mut ring = Vec::new();
     let reason = match why {
@@ -259,7 +261,7 @@ fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
         Refusal::OwnDeadlock { .. } => Reason::Deadlock,
         Refusal::Deadlock { cycle } => {
             ring.extend(cycle.iter().map(|step| ring_step(table, step)));
-            // Its frame may be gone with it.
+            // Its frame may have ended with it.
             if let Some(first) = ring.first_mut() {
                 first.session = open.session.0;
                 (first.uid, first.pid) = (open.asked.uid, pid_of(&open.asked.owner));

@@ -1,7 +1,7 @@
-//! Follows what the table decides, and makes a record of each request of this host that has ended.
+//! Follows the decisions of the table, and records each request of this host that has ended.
 //!
-//! `follow` says what an entry of the log means for these requests. Here is what the daemon calls, and what
-//! is handed over to the thread that writes.
+//! `follow` interprets the entries of the log. This file has the interface for the daemon, and
+//! hands records over to the thread that writes them.
 
 mod follow;
 
@@ -27,16 +27,16 @@ use crate::sys::pidfd::Pidfd;
 
 pub(crate) use follow::is_of;
 
-/// A change of what is open is noted within this time.
+/// A change of the open requests is noted within this time.
 const NOTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// That the daemon still runs is noted at least this often, while anything is open.
+/// While a request is open, the daemon notes at least this often that it still runs.
 const NOTED_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
 
-/// At most this many open requests are noted, holds before waiters.
+/// The most open requests that are noted, holds before waiters.
 const NOTED_MAX: usize = 10_000;
 
-/// The history of this daemon, what it counts, and what hooks are told of; nothing before it is set up.
+/// The history of this daemon, its counters, and the events for hooks; `None` before it is set up.
 #[derive(Debug, Default)]
 pub(crate) struct History(Option<Box<Recorder>>);
 
@@ -44,58 +44,58 @@ pub(crate) struct History(Option<Box<Recorder>>);
 struct Recorder {
     /// The requests of this host that wait or hold something.
     open: BTreeMap<RequestId, Open>,
-    /// What ended in this turn.
+    /// The requests that ended in this turn.
     ended: Vec<Raw>,
-    /// What is on its way to the thread: records, and what ended with a process.
+    /// The data on its way to the thread: records, and requests that ended with a process.
     batch: Batch,
     with_exit: Vec<Raw>,
     exits: Exits,
-    /// Frames whose process ended while no daemon ran, with the last time at which it is known to have
-    /// lived.
+    /// Frames whose process ended while no daemon ran, with the last time at which the process is
+    /// known to have lived.
     unseen: BTreeMap<FrameId, u64>,
-    /// Waiters whose time is over. Over an engine their withdrawal does not say so.
+    /// Waiters whose time has expired. With an engine, their withdrawal does not carry this reason.
     timed_out: BTreeSet<RequestId>,
-    /// Waiters whose clients have said that nobody reads what they print.
+    /// Waiters whose clients have reported that their output has no reader.
     abandoned: BTreeSet<RequestId>,
     /// Connections that wait for an answer.
     asking: BTreeSet<ConnId>,
-    /// What was granted and what ended, for `canal metrics`.
+    /// The counts of grants and ends, for `canal metrics`.
     counters: Counters,
     queue: Arc<Queue>,
-    /// `None` if what ended is only counted.
+    /// `None` if requests that end are only counted.
     files: Option<Files>,
-    /// How long keys were held lately, as far as it was asked for.
+    /// How long keys were held recently, as of the last update.
     summary: Option<Arc<Summary>>,
-    /// What hooks are told of, until they are; `None` if none is told of what ends.
+    /// The ended requests that the hooks have not received yet; `None` if no hook needs them.
     notable: Option<Vec<Raw>>,
-    /// The name of this host, if others share the table.
+    /// The name of this host, if other hosts share the table.
     host: Option<Arc<str>>,
-    /// `None` until there is something to do.
+    /// `None` until the thread has work.
     thread: Option<JoinHandle<()>>,
-    /// When what is open is noted.
+    /// When to note the open requests.
     note_due: Option<Instant>,
     /// The time between the last two notes.
     note_pause: Duration,
-    /// Whether what is open is not what was noted last.
+    /// Whether the open requests have changed since the last note.
     is_changed: bool,
-    /// Whether anything is noted as open.
+    /// Whether the last note contains an open request.
     is_noted: bool,
-    /// What the daemon of before left over an engine, until this host is a member.
+    /// The requests that the previous daemon left with an engine, until this host is a member.
     left: Option<Left>,
 }
 
-/// What the daemon of before left over an engine.
+/// The requests that the previous daemon left with an engine.
 #[derive(Debug)]
 struct Left {
-    /// What was open.
+    /// The open requests.
     records: Vec<Record>,
-    /// Until when it is known to have run.
+    /// The last time at which it is known to have run.
     known_ms: u64,
 }
 
 impl History {
-    /// A history in these files, which are opened when they are first needed. Without files, what ended
-    /// is only counted. `host` is the name of this host, if others share the table.
+    /// A history in these files, which are opened when they are first needed. Without files, ended
+    /// requests are only counted. `host` is the name of this host, if other hosts share the table.
     pub(crate) fn new(files: Option<Files>, host: Option<&str>) -> Self {
         Self(Some(Box::new(Recorder {
             open: BTreeMap::new(),
@@ -122,18 +122,18 @@ impl History {
         })))
     }
 
-    /// Whether what ends is kept.
+    /// Whether records are kept.
     pub(crate) fn is_on(&self) -> bool {
         self.0.as_ref().is_some_and(|recorder| recorder.files.is_some())
     }
 
-    /// Whether what ends is followed.
+    /// Whether the history follows the table.
     pub(crate) fn follows(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Notes whether hooks `are_told` of what ends. `table` and `here` are what is followed then, if
-    /// nothing is yet.
+    /// Sets whether hooks `are_told` of ended requests. If the history does not follow a table yet,
+    /// it then follows `table` for the host `here`.
     pub(crate) fn tell_hooks(
         &mut self,
         are_told: bool,
@@ -151,19 +151,19 @@ impl History {
         }
     }
 
-    /// What hooks are told of, since the last call.
+    /// Takes the ended requests for hooks since the last call.
     pub(crate) fn take_notable(&mut self) -> Vec<Raw> {
         let notable = self.0.as_mut().and_then(|recorder| recorder.notable.as_mut());
         notable.map_or_else(Vec::new, std::mem::take)
     }
 
-    /// What was counted so far, with this turn; `None` before the history is set up.
+    /// The counters, including this turn; `None` before the history is set up.
     pub(crate) fn counters(&mut self) -> Option<&mut Counters> {
         self.hand_over();
         self.0.as_mut().map(|recorder| &mut recorder.counters)
     }
 
-    /// Takes in what an entry of the log decided. `cause` is what the entry says.
+    /// Takes in the decisions of an entry of the log. `cause` is the meaning of the entry.
     pub(crate) fn take_in(
         &mut self,
         cause: &Cause,
@@ -183,28 +183,29 @@ impl History {
         }
     }
 
-    /// Notes that all holds of processes of this host are lost, as of now.
+    /// Notes that all holds of processes of this host are now lost.
     pub(crate) fn lose(&mut self) {
         if let Some(recorder) = &mut self.0 {
             recorder.lose();
         }
     }
 
-    /// Takes over a table that replaces another one, or another part of it. What is not in it has
-    /// ended unseen.
+    /// Takes over a table that replaces the previous one, or another part of the same table.
+    /// Requests that are no longer in it ended unseen.
     pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
         if let Some(recorder) = &mut self.0 {
             recorder.follow(table, here);
         }
     }
 
-    /// Has recorded what ended while no daemon ran: what the journal tells, and what was noted as open
-    /// before the machine went down. `shares`: an engine tells later what is still held.
+    /// Records the requests that ended while no daemon ran: those from the journal, and those noted
+    /// as open before the machine went down. `shares`: an engine will later show which of them are
+    /// still held.
     pub(crate) fn take_in_unseen(&mut self, unseen: &Unseen, shares: bool) {
         let Some(recorder) = &mut self.0 else { return };
         let Some(files) = &recorder.files else { return };
         let left = Checkpoint::read(&files.dir).unwrap_or_default();
-        // Without a boot id it may be any boot.
+        // A record without a boot id may be from any boot.
         let is_of_this_boot =
             left.boot_id == files.boot_id || left.boot_id.is_empty() || files.boot_id.is_empty();
         recorder.is_noted = !left.records.is_empty();
@@ -218,12 +219,12 @@ impl History {
             recorder.left = Some(Left { records: left.records, known_ms });
         }
         recorder.recall(records);
-        // The file must not name any longer what was recorded.
+        // The file must no longer name the requests that are recorded now.
         recorder.is_changed = recorder.is_noted;
     }
 
-    /// Has recorded what the daemon of before held over an engine and the table no longer has. Called
-    /// when this host has become a member. `ending` is how that ended.
+    /// Records the holds of the previous daemon with an engine that are no longer in the table.
+    /// Called when this host has become a member. `ending` is how those holds ended.
     pub(crate) fn take_in_left(&mut self, table: &Table, ending: &Ending) {
         if let Some(recorder) = &mut self.0
             && let Some(mut left) = recorder.left.take()
@@ -237,7 +238,7 @@ impl History {
         }
     }
 
-    /// Notes that the process of a frame ended, perhaps while no daemon ran.
+    /// Notes that the process of a frame has ended, perhaps while no daemon ran.
     pub(crate) fn ends_unseen(&mut self, frame: FrameId) {
         if let Some(recorder) = &mut self.0
             && let Some(left) = &recorder.left
@@ -246,12 +247,12 @@ impl History {
         }
     }
 
-    /// When what is open is to be noted.
+    /// When to note the open requests.
     pub(crate) fn note_due(&self) -> Option<Instant> {
         self.0.as_ref()?.note_due
     }
 
-    /// Has what is open noted, if that is due. Called after the answers are written.
+    /// Notes the open requests if that is due. Called after the replies are written.
     pub(crate) fn note_open(&mut self, now: Instant) {
         let Some(recorder) = &mut self.0 else { return };
         if recorder.files.is_none() || recorder.left.is_some() {
@@ -260,8 +261,8 @@ impl History {
         if recorder.note_due.take_if(|due| *due <= now).is_some() {
             recorder.note_open();
             if !recorder.open.is_empty() {
-                // A daemon in which nothing happens is to sleep. What is held for long may be known for
-                // half of that time only.
+                // An idle daemon should sleep, so the pause doubles. After a crash of the machine,
+                // a long hold may therefore be known for only half of its time.
                 recorder.note_pause = (recorder.note_pause * 2).min(NOTED_AT_LEAST_EVERY);
                 recorder.note_due = Some(now + recorder.note_pause);
             }
@@ -275,21 +276,21 @@ impl History {
         }
     }
 
-    /// Notes that the time of a waiter is over.
+    /// Notes that the time of a waiter has expired.
     pub(crate) fn times_out(&mut self, request: RequestId) {
         if let Some(recorder) = &mut self.0 {
             recorder.timed_out.insert(request);
         }
     }
 
-    /// Notes that the client of a waiter gives it up, because nobody reads what it prints.
+    /// Notes that the client of a waiter abandons it, because the client's output has no reader.
     pub(crate) fn abandons(&mut self, request: RequestId) {
         if let Some(recorder) = &mut self.0 {
             recorder.abandoned.insert(request);
         }
     }
 
-    /// Forgets the refusal of a request that is asked again.
+    /// Forgets the refusal of a request that is made again.
     pub(crate) fn take_back(&mut self, tag: Tag) {
         if let Some(recorder) = &mut self.0
             && let Some(at) = recorder.ended.iter().rposition(|raw| raw.asked.tag == tag)
@@ -301,8 +302,8 @@ impl History {
         }
     }
 
-    /// Keeps the process of a frame that has ended, if there is room among `descriptors`: the kernel
-    /// may tell how it ended.
+    /// Keeps the ended process of a frame, if there is room among `descriptors`. The kernel may
+    /// have its exit status.
     pub(crate) fn keep_exit(&mut self, frame: FrameId, pidfd: Pidfd, descriptors: usize) {
         if let Some(recorder) = &mut self.0
             && recorder.files.is_some()
@@ -311,8 +312,8 @@ impl History {
         }
     }
 
-    /// Counts what ended, and hands it to the thread that writes it. Called after the answers are
-    /// written.
+    /// Counts the ended requests, and hands them to the thread that writes them. Called after the
+    /// replies are written.
     pub(crate) fn hand_over(&mut self) {
         if let Some(recorder) = &mut self.0
             && !recorder.ended.is_empty()
@@ -321,11 +322,11 @@ impl History {
         }
     }
 
-    /// Looks something up for a connection. Returns whether it is looked for; it is not where the
-    /// history is off or has no thread.
+    /// Starts a search for a connection. Returns whether it was started: it is not if the history
+    /// is off or has no thread.
     pub(crate) fn search(&mut self, id: ConnId, question: Question) -> bool {
         let Some(recorder) = self.0.as_mut() else { return false };
-        // What ended in this turn is found, too.
+        // The search also finds the requests that ended in this turn.
         if !recorder.starts() {
             return false;
         }
@@ -335,12 +336,12 @@ impl History {
         true
     }
 
-    /// Whether this connection waits for an answer.
+    /// Whether this connection waits for a result.
     pub(crate) fn is_asked_by(&self, id: ConnId) -> bool {
         self.0.as_ref().is_some_and(|recorder| recorder.asking.contains(&id))
     }
 
-    /// What was found since the last call.
+    /// Takes the results since the last call.
     pub(crate) fn take_found(&mut self) -> Vec<(ConnId, Answer)> {
         let Some(recorder) = &mut self.0 else { return Vec::new() };
         if !recorder.queue.has_found() {
@@ -353,15 +354,15 @@ impl History {
         found
     }
 
-    /// What wakes the daemon when something was found.
+    /// Sets the waker that wakes the daemon when there is a result.
     pub(crate) fn wake_by(&self, waker: Waker) {
         if let Some(recorder) = &self.0 {
             recorder.queue.wake_by(waker);
         }
     }
 
-    /// Finds out how long keys were held lately. Nothing is known at first: the files are read by
-    /// their thread.
+    /// Updates how long keys were held recently. At first this is unknown, because the thread reads
+    /// the files.
     pub(crate) fn learn(&mut self) {
         if let Some(recorder) = &mut self.0
             && recorder.starts()
@@ -370,27 +371,27 @@ impl History {
         }
     }
 
-    /// How long keys were held lately, as of the last [`Self::learn`].
+    /// How long keys were held recently, as of the last [`Self::learn`].
     pub(crate) fn summary(&self) -> Option<&Summary> {
         self.0.as_ref()?.summary.as_deref()
     }
 
-    /// How many records were dropped since the daemon started.
+    /// The number of records dropped since the daemon started.
     pub(crate) fn dropped(&self) -> u64 {
         self.0.as_ref().map_or(0, |recorder| recorder.queue.dropped())
     }
 
-    /// How many bytes the files have, if that is known.
+    /// The total size of the files in bytes, if it is known.
     pub(crate) fn bytes(&self) -> Option<u64> {
         self.0.as_ref().and_then(|recorder| recorder.queue.bytes())
     }
 
-    /// What an operator should know.
+    /// Notes for operators.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.0.as_ref().map_or_else(Vec::new, |recorder| recorder.queue.notes())
     }
 
-    /// Writes what is left. Called when the daemon ends.
+    /// Writes the remaining records. Called when the daemon ends.
     pub(crate) fn close(&mut self) {
         self.hand_over();
         if let Some(recorder) = &mut self.0
@@ -411,14 +412,14 @@ impl History {
 }
 
 impl Recorder {
-    /// Has these records written, but for those that are written already.
+    /// Hands these records to the thread, which writes those that are not in the files yet.
     fn recall(&mut self, records: Vec<Record>) {
         if !records.is_empty() && self.starts() {
             self.queue.recall(records);
         }
     }
 
-    /// Has noted what is open, if anything is or was.
+    /// Notes the open requests, if there are any now or there were at the last note.
     fn note_open(&mut self) {
         if !self.is_noted && self.open.is_empty() || !self.starts() {
             self.is_changed = false;
@@ -441,7 +442,7 @@ impl Recorder {
     }
 
     fn hand_over(&mut self) {
-        // What no daemon saw end was begun before this one counted.
+        // Requests that no daemon saw end began before this daemon started to count.
         for raw in self.ended.iter().filter(|raw| !raw.at_least) {
             let Raw { asked, ending, ended_ms: at_ms, held_ms, .. } = raw;
             self.counters.ended(Ended { asked, ending, at_ms: *at_ms, held_ms: *held_ms });
@@ -449,7 +450,8 @@ impl Recorder {
         if self.files.is_none() {
             self.ended.clear();
         } else if self.starts() {
-            // Here the requests are in the processor's cache, and are freed by the thread that made them.
+            // At this point the requests are in the processor's cache, and the thread that created
+            // them frees them.
             for raw in self.ended.drain(..) {
                 match raw.exit {
                     None => self.batch.push(raw.fields()),

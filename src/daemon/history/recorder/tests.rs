@@ -7,7 +7,7 @@ use crate::daemon::config::hooks_section::On;
 use crate::daemon::wording::text::pid_of;
 use crate::history::{Limits, Reason};
 
-/// A table and what is recorded of it. Each entry is a second after the one before it.
+/// A table and its recorder. Each entry comes one second after the previous one.
 struct Scene {
     table: Table,
     history: History,
@@ -41,7 +41,7 @@ impl Scene {
         applied
     }
 
-    /// A process asks for a key.
+    /// A process requests a key.
     fn ask(&mut self, pid: u32, key: &str, waits: bool) -> RequestId {
         let wait = if waits { r#"{"yes":{}}"# } else { r#""no""# };
         let text = format!(
@@ -59,7 +59,7 @@ impl Scene {
         self.table.frames().find(|frame| is_it(&frame.owner)).unwrap().id
     }
 
-    /// Process, ending, whether it held something, of each record.
+    /// The process and ending of each record, and whether it held something.
     fn ended(&self) -> Vec<(u32, Ending, bool)> {
         let ended = self.history.0.iter().flat_map(|recorder| &recorder.ended);
         let told = |raw: &Raw| (pid_of(&raw.asked.owner), raw.ending.clone(), raw.held_ms);
@@ -84,7 +84,7 @@ fn what_waits_and_holds_is_followed_to_its_end() {
     let token = scene.table.holds().next().unwrap().token;
     scene.apply(Change::Release(Release::Hold { token, forced: true }));
     assert_eq!(scene.ended()[1], (2, Ending::Forced { by: None }, true));
-    // Over an engine a withdrawal does not say that the time was over.
+    // With an engine, a withdrawal does not show that the time had expired.
     let fourth = scene.ask(4, "a", true);
     scene.history.times_out(fourth);
     scene.apply(Change::Withdraw { request: fourth, why: Withdrawal::Cancelled });
@@ -163,7 +163,7 @@ fn what_is_not_in_the_table_that_comes_next_was_lost() {
     let mut other = Scene::new();
     other.ask(3, "b", true);
     scene.history.follow(&other.table, HERE);
-    // The waiter is asked for again, and 3 is another request there, which has number 1.
+    // The waiter is requested again, and 3 is another request there, which has number 1.
     assert_eq!(scene.ended(), [(3, Ending::Lost, true)]);
     assert_eq!(scene.open(), 1);
     scene.history.follow(&Table::default(), HERE);
@@ -194,7 +194,7 @@ fn a_daemon_in_which_nothing_happens_notes_what_is_open_less_and_less_often() {
     for which in [1, 2] {
         scene.apply(Change::End { frame: scene.frame(which) });
     }
-    // That nothing is open any more is noted, too.
+    // The recorder also notes that nothing is open any longer.
     now += NOTED_WITHIN;
     scene.history.note_open(now);
     scene.history.note_open(now);
@@ -211,7 +211,7 @@ fn what_was_left_over_an_engine_is_lost_if_the_table_has_it_no_longer() {
     scene.ask(3, "b", true);
     scene.history.close();
     let table = scene.table.clone();
-    // Of the next daemon of this boot.
+    // The next daemon of this boot follows.
     let mut next = Scene::in_dir(dir.path());
     next.history.take_in_unseen(&Unseen::default(), true);
     next.history.note_open(Instant::now());
