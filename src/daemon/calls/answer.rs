@@ -1,4 +1,4 @@
-//! The final reply to a call, in the form in which it is sent.
+//! The final reply to a call, ready to send.
 
 use std::os::fd::OwnedFd;
 
@@ -8,25 +8,24 @@ use crate::protocol::Failure;
 use crate::protocol::frame;
 use crate::protocol::service::ServiceError;
 
-/// Most replies need no more bytes.
+/// Most replies fit into this many bytes.
 const USUAL_BYTES: usize = 512;
 
-/// The final reply to a call. What it says may be borrowed from the daemon's state: it is written
-/// when the answer is made, so that no copy of the state is needed.
+/// The final reply to a call. Its content may borrow from the daemon's state: the daemon serializes
+/// it at once, so it needs no copy of that state.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// The message; `None` if it has no JSON form.
     pub(crate) message: Option<Vec<u8>>,
     pub(crate) fds: Vec<OwnedFd>,
-    /// Whether the message says that more follow. Only the first report for a client that watches
-    /// the status, and has closed its writing half since, says so.
+    /// Whether the message announces more replies. This is true only for the first report to a
+    /// client that watches the status and has since closed its writing half.
     pub(crate) continues: bool,
-    /// Whether the connection is closed as soon as the message is written.
+    /// Whether the daemon closes the connection as soon as it has written the message.
     pub(crate) closes: bool,
 }
 
 impl Answer {
-    /// A reply.
     pub(crate) fn reply<T: Serialize>(parameters: &T) -> Self {
         Self::with_fds(parameters, Vec::new())
     }
@@ -36,7 +35,7 @@ impl Answer {
         Self { message: written(parameters, false), fds, continues: false, closes: false }
     }
 
-    /// A report, if it is the only one or others `continues`.
+    /// A report. `continues` announces more reports.
     pub(crate) fn report(message: Option<Vec<u8>>, continues: bool) -> Self {
         Self { message, fds: Vec::new(), continues, closes: false }
     }
@@ -57,7 +56,7 @@ impl Answer {
     }
 }
 
-/// A reply as it is sent; `continues` if more follow. `None` if it has no JSON form.
+/// Serializes a reply. `continues` announces more replies. `None` if the reply has no JSON form.
 pub(crate) fn written<T: Serialize>(parameters: &T, continues: bool) -> Option<Vec<u8>> {
     bytes_of(&Reply { parameters, continues, error: None })
 }

@@ -19,21 +19,21 @@ use crate::protocol::{
 };
 use crate::sys::clock;
 
-/// A call whose form has been read.
+/// A parsed call.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// What the client asks for.
+    /// The call's method and parameters.
     pub(crate) asked: Asked,
     /// Whether the client takes several replies.
     pub(crate) more: bool,
-    /// Whether the client wants no reply.
+    /// Whether the client expects no reply.
     pub(crate) oneway: bool,
     /// The descriptors that came with the call.
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// A [`protocol::Call`](crate::protocol::Call) that borrows from its message. The parameters are
-/// read when the method is known.
+/// A [`protocol::Call`](crate::protocol::Call) that borrows from its message. The daemon parses the
+/// parameters once it knows the method.
 #[derive(Deserialize)]
 struct Incoming<'a> {
     #[serde(borrow)]
@@ -46,7 +46,7 @@ struct Incoming<'a> {
     oneway: bool,
 }
 
-/// What a client asks for.
+/// A method and its parameters.
 #[derive(Debug)]
 pub(crate) enum Asked {
     Abandon(Abandon),
@@ -79,21 +79,22 @@ pub(crate) enum Asked {
     WouldAcquire(WouldAcquire),
     WouldKill(WouldKill),
     WouldRelease(Release),
-    /// A call that the daemon does not know or cannot read; the error says why.
+    /// A call that the daemon does not know or cannot read. The error gives the reason.
     Wrong(Box<ServiceError>),
-    /// Not a call at all: the connection is closed after this error.
+    /// The message is not a call. The daemon closes the connection after this error.
     Junk(Box<Failure>),
 }
 
 impl Call {
-    /// Stands for a message that is not a call.
+    /// Represents a message that is not a call.
     pub(crate) fn last_words(failure: Failure) -> Self {
         Self { asked: Asked::Junk(Box::new(failure)), more: false, oneway: false, fds: Vec::new() }
     }
 }
 
 impl Call {
-    /// For a request that may wait: what its client is told while the shared log delays it.
+    /// For a request that may wait: the state from which the daemon reports to its client while the
+    /// shared log delays the request.
     pub(crate) fn patience(&self) -> Option<Patience> {
         let Asked::Acquire(acquire) = &self.asked else { return None };
         let until = match acquire.wait_ms {
@@ -106,7 +107,8 @@ impl Call {
 }
 
 impl Asked {
-    /// Whether the call cannot be served without the log, or while the log is read anew.
+    /// Whether the daemon needs the log to serve the call, and cannot serve it while it reads the
+    /// log again.
     pub(crate) fn needs_log(&self) -> bool {
         match self {
             Self::Acquire(_)
@@ -119,7 +121,7 @@ impl Asked {
             | Self::WouldAcquire(_)
             | Self::WouldKill(_)
             | Self::WouldRelease(_) => true,
-            // A daemon over an engine refuses them.
+            // A daemon with an engine refuses them.
             Self::Collect(_) | Self::ConfirmAt(_) | Self::Report(_) => false,
             Self::Abandon(_)
             | Self::Configuration
@@ -143,7 +145,7 @@ impl Asked {
         }
     }
 
-    /// Whether the reply may be a long one, about the whole table or the history.
+    /// Whether the reply may be long because it covers the whole table or the history.
     pub(crate) fn is_report(&self) -> bool {
         matches!(
             self,
@@ -156,17 +158,17 @@ impl Asked {
         )
     }
 
-    /// Whether it is served before other calls: it releases something, or keeps a lease from
-    /// ending.
+    /// Whether the daemon serves the call before others, because it releases something or keeps a
+    /// lease alive.
     pub(crate) fn goes_first(&self) -> bool {
         matches!(self, Self::Release(_) | Self::Renew(_) | Self::Confirm(_))
     }
 }
 
-/// Reads a message.
+/// Parses a message.
 ///
 /// # Errors
-/// The message is not a call. Then nothing after it can be trusted.
+/// The message is not a call. The daemon cannot trust anything that follows it.
 pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
     let mut call = match serde_json::from_slice(message) {
         Ok(OnePass(call)) => call,
@@ -177,16 +179,16 @@ pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
         Asked::Release(release) | Asked::WouldRelease(release) => release.owner_fd,
         _ => None,
     };
-    // Descriptors may come before the message that they belong to, never after it.
+    // Descriptors may arrive before the message that they belong to, but never after it.
     if owner_fd.is_some() {
         call.fds = std::mem::take(fds);
     }
     Ok(call)
 }
 
-/// An `Acquire` or a `Release` whose method stands before its parameters: both are read in a single
-/// pass. Everything else is an error here, even wrong parameters. [`read_any`] then reads the
-/// message or says what is wrong with it.
+/// An `Acquire` or a `Release` whose method precedes its parameters; both are parsed in a single
+/// pass. Everything else is an error here, even wrong parameters. [`read_any`] then parses the
+/// message or explains what is wrong with it.
 struct OnePass(Call);
 
 impl<'a> Deserialize<'a> for OnePass {
@@ -295,7 +297,7 @@ fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> Se
     }
 }
 
-/// The descriptor that a call names by its index among those that came with the call.
+/// The descriptor that a call refers to by its index among the descriptors of the call.
 pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     fds.into_iter().nth(index).ok_or_else(|| {
@@ -348,7 +350,7 @@ mod tests {
         serde_json::from_slice(call).ok().map(|OnePass(call)| call)
     }
 
-    /// A call that cannot be read in one pass is read in two.
+    /// `read_any` parses in two passes the calls that `OnePass` cannot parse in one.
     #[test]
     fn the_fast_and_the_full_reader_read_a_call_alike() {
         let parameters = [

@@ -1,26 +1,26 @@
-//! What the daemon does for a call when its change is in the log.
+//! The daemon's work for a call once its change is in the log.
 
 use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, RequestId, Revision, Table};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::sys::peer::Credentials;
 
-/// What to do when a change of this host has been applied.
+/// The work to do when a change of this host has been applied.
 #[derive(Debug)]
 pub(crate) enum Completion {
-    /// Nothing but what is done for the changes of other hosts, too.
+    /// Only the work that changes of other hosts need, too.
     Nothing,
     /// A client asked for a lock.
     Ask(PendingAcquire),
-    /// A client asked what it would be granted. The change itself is void.
+    /// A client asked what it would be granted. The change itself does nothing.
     Question(Box<PendingAcquire>),
     /// A client released something.
     Release(PendingRelease),
     /// A client renewed a lease.
     Renew(Box<PendingRenewal>),
-    /// A client stored a view, or paused or resumed a key.
+    /// A client stored a size, or paused or resumed a key.
     Resize(Box<PendingResize>),
-    /// A client confirmed that it told the owner of the grant.
+    /// A client confirmed that it reported the grant to the owner.
     Confirm {
         /// The connection that gets the reply.
         id: ConnId,
@@ -31,7 +31,7 @@ pub(crate) enum Completion {
     ConfirmAt {
         /// The connection that gets the reply.
         id: ConnId,
-        /// That part.
+        /// The confirmed part.
         request: RequestId,
     },
     /// The process of a frame has ended.
@@ -42,7 +42,7 @@ pub(crate) enum Completion {
 }
 
 impl Completion {
-    /// The connection that waits for it.
+    /// The connection that waits for the completion.
     pub(crate) fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Nothing | Self::End { .. } => None,
@@ -59,9 +59,9 @@ impl Completion {
 /// A change that was applied.
 #[derive(Debug)]
 pub(crate) struct Applied {
-    /// Its place in the log.
+    /// Its position in the log.
     pub(crate) revision: Revision,
-    /// What it decided.
+    /// Its results.
     pub(crate) outcomes: Vec<Outcome>,
 }
 
@@ -79,16 +79,17 @@ pub(crate) struct PendingRenewal {
     pub(crate) id: ConnId,
     pub(crate) peer: Credentials,
     pub(crate) lease: LeaseId,
-    /// Whether the lease is released afterwards: it is renewed only to find it in the log.
+    /// Whether the daemon releases the lease afterwards. It renews the lease only to find it in the
+    /// log.
     pub(crate) give_back: bool,
-    /// Whether its TTL is to be durable before the answer.
+    /// Whether the new TTL must be durable before the reply.
     pub(crate) keeps_ttl: bool,
 }
 
 impl PendingRenewal {
-    /// The outcome of the renewal, found in the table of some later time. A lease that lives now
-    /// has lived ever since its renewal was asked for, so that it was renewed. A lease that does
-    /// not live now is lost anyway.
+    /// The outcome of a renewal that this host did not see, derived from a later table. A lease
+    /// that lives now has lived ever since the client asked for the renewal, so the renewal
+    /// succeeded. A lease that does not live now is lost in any case.
     pub(crate) fn unseen(&self, table: &Table) -> Vec<Outcome> {
         let frame = table.lease(self.lease).and_then(|frame| table.frame(frame));
         let holding = frame.filter(|frame| table.holds_in(frame.id).next().is_some());

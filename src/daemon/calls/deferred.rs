@@ -1,4 +1,4 @@
-//! A request that may not wait, and is decided later because a holder in its way is about to end.
+//! A request that may not wait, deferred because a holder that blocks it is about to end.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::daemon::calls::pending_acquire::PendingAcquire;
 #[derive(Debug)]
 pub(crate) struct DeferredRequest {
     pub(crate) newcomer: PendingAcquire,
-    /// When it is asked again at the latest, and answered.
+    /// The latest time at which the daemon decides the request again and replies.
     pub(crate) until: Instant,
 }
 

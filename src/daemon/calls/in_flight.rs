@@ -1,7 +1,7 @@
 //! Changes of this host that are not in the shared log yet, and the calls that wait for them.
 //!
-//! Invariant: if the client left or was told of failure, its request is never granted to it. Such a
-//! request is abandoned, and given back as soon as it comes out of the log.
+//! Invariant: if the client has left or has received a failure, canal never grants it the request.
+//! Such a request is abandoned, and released as soon as it comes out of the log.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,10 +22,9 @@ pub(crate) struct InFlight {
     tags: BTreeMap<Tag, Ticket>,
     /// How many of these requests may wait, by user.
     users: BTreeMap<u32, usize>,
-    /// Requests that are being withdrawn. Their clients are told nothing more.
+    /// Requests that are being withdrawn. Their clients receive no further message.
     leaving: BTreeSet<RequestId>,
-    /// Requests that are being suspended. A grant that lies before the suspension in the log is taken
-    /// back by it.
+    /// Requests that are being suspended. A suspension revokes a grant that precedes it in the log.
     suspending: BTreeMap<Ticket, RequestId>,
     /// The connections whose call waits for the log.
     pending: BTreeMap<ConnId, LogWait>,
@@ -37,7 +36,7 @@ pub(crate) struct InFlight {
 #[derive(Debug)]
 pub(crate) struct Proposed {
     pub(crate) then: Completion,
-    /// Whether the client left, or was told of failure.
+    /// Whether the client left, or received a failure.
     pub(crate) abandoned: bool,
     /// When it was proposed.
     pub(crate) since: Instant,
@@ -49,20 +48,20 @@ pub(crate) struct LogWait {
     pub(crate) what: Awaiting,
     /// Since when, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) since: u64,
-    /// What the client of a request that may wait is told.
+    /// The reports for the client of a request that may wait.
     pub(crate) patience: Option<Patience>,
 }
 
-/// What a call waits for.
+/// The event that a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaiting {
     /// The membership of this host. The call is still the first in the queue of its connection.
     Membership,
-    /// The membership of this host, for a request that was taken from the queue already.
+    /// The membership of this host, for a request that has already left the queue.
     MembershipOf(Tag),
-    /// Its request, until that comes out of the log.
+    /// The call's request, until it comes out of the log.
     Request(Ticket),
-    /// Another change, until that comes out of the log.
+    /// Another change, until it comes out of the log.
     Change(Ticket),
 }
 
@@ -120,7 +119,7 @@ impl InFlight {
         self.each.len()
     }
 
-    /// Whether this change only brings an answer: it changes nothing.
+    /// Whether this change only produces an answer and leaves the table as it is.
     pub(crate) fn is_question(&self, what: Awaiting) -> bool {
         let proposed = what.ticket().and_then(|ticket| self.each.get(&ticket));
         proposed.is_some_and(|it| matches!(it.then, Completion::Question(_)))
@@ -151,7 +150,7 @@ impl InFlight {
         self.suspending.values().any(|other| *other == request)
     }
 
-    /// Forgets the withdrawals: the incarnation that they belong to is lost.
+    /// Forgets the withdrawals, because the membership that they belong to is lost.
     pub(crate) fn forget_withdrawals(&mut self) {
         self.leaving.clear();
     }
@@ -161,17 +160,17 @@ impl InFlight {
         self.pending.insert(id, wait);
     }
 
-    /// Notes that the call of a connection waits no longer. Returns what it waited for.
+    /// Notes that the call of a connection no longer waits. Returns what it waited for.
     pub(crate) fn end_wait(&mut self, id: ConnId) -> Option<LogWait> {
         self.pending.remove(&id)
     }
 
-    /// What the call of a connection waits for, if it waits.
+    /// The event that the call of a connection waits for, if it waits.
     pub(crate) fn wait_of(&self, id: ConnId) -> Option<&LogWait> {
         self.pending.get(&id)
     }
 
-    /// As [`Self::wait_of`], to note what the client was told.
+    /// As [`Self::wait_of`], but mutable, to record what the client has received.
     pub(crate) fn wait_of_mut(&mut self, id: ConnId) -> Option<&mut LogWait> {
         self.pending.get_mut(&id)
     }
@@ -181,12 +180,12 @@ impl InFlight {
         self.pending.iter().map(|(id, wait)| (*id, wait))
     }
 
-    /// Lets a request wait until this host is a member.
+    /// Makes a request wait until this host is a member.
     pub(crate) fn await_membership(&mut self, newcomer: PendingAcquire) {
         self.awaiting_membership.push(newcomer);
     }
 
-    /// The requests that waited until this host is a member.
+    /// Takes the requests that waited for this host to become a member.
     pub(crate) fn take_awaiting_membership(&mut self) -> Vec<PendingAcquire> {
         let newcomers = std::mem::take(&mut self.awaiting_membership);
         for newcomer in &newcomers {
@@ -195,7 +194,7 @@ impl InFlight {
         newcomers
     }
 
-    /// The connections whose next call waited until this host is a member.
+    /// Takes the connections whose next call waited for this host to become a member.
     pub(crate) fn take_put_off(&mut self) -> Vec<ConnId> {
         let put_off = |pending: &LogWait| pending.what == Awaiting::Membership;
         let ids = self.pending.iter().filter(|(_, it)| put_off(it)).map(|(id, _)| *id).collect();
@@ -203,7 +202,7 @@ impl InFlight {
         ids
     }
 
-    /// Notes that no client waits for this any more.
+    /// Notes that no client waits for this any longer.
     pub(crate) fn abandon(&mut self, what: Awaiting) {
         match what {
             Awaiting::Membership => {}
@@ -227,7 +226,7 @@ impl InFlight {
         }
     }
 
-    /// The request with this tag that is not in the log yet.
+    /// The request with this tag, if it is not in the log yet.
     pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(Awaiting, &mut PendingAcquire)> {
         if let Some(ticket) = self.tags.get(&tag) {
             let Completion::Ask(newcomer) = &mut self.each.get_mut(ticket)?.then else {
@@ -284,7 +283,7 @@ mod tests {
             in_flight.add(Ticket(ticket as u64), newcomer(ticket as u128, uid, wait));
         }
         assert_eq!([7, 8, 9].map(|uid| in_flight.of_user(uid)), [2, 1, 0]);
-        // A request whose client left still comes out of the log.
+        // A request whose client has left still comes out of the log.
         in_flight.abandon(Awaiting::Request(Ticket(0)));
         assert_eq!(in_flight.of_user(7), 2);
         for ticket in 0..4 {

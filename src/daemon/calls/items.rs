@@ -1,4 +1,4 @@
-//! Translates what a client asks for into the table's terms.
+//! Translates the parameters of calls into the table's terms.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::safe_text::{is_unsafe, one_line, sanitize};
 /// The items of a request.
 ///
 /// # Errors
-/// What is wrong with them, whatever other clients hold or wait for.
+/// The items are invalid, regardless of what other clients hold or wait for.
 pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     if wire.is_empty() {
         return Err(bad("a request names at least one key"));
@@ -20,7 +20,7 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
         let asked = wire.len();
         return Err(bad(format!("a request names at most {ITEMS_MAX} keys, this one {asked}")));
     }
-    // Most requests have one item, and may be kept for hours: no spare room is allocated.
+    // Most requests have one item and may live for hours, so the vector gets no spare capacity.
     let mut items = Vec::with_capacity(wire.len());
     for wire in wire {
         items.push(item(wire)?);
@@ -52,7 +52,7 @@ fn item(wire: &WireItem) -> Result<Item, Failure> {
     Ok(Item { key, ask })
 }
 
-/// What is asked of a key that is read or written as a whole.
+/// The ask for a key that is read or written as a whole.
 fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
     if [wire.count, wire.per, wire.buckets, wire.slots].iter().any(Option::is_some) {
         let message = format!(
@@ -67,18 +67,18 @@ fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
 /// A key.
 ///
 /// # Errors
-/// The rule that the text breaks.
+/// The rule that the text violates.
 pub(crate) fn key(text: &str) -> Result<Key, Failure> {
     Key::new(text).map_err(|error| bad(error.to_string()))
 }
 
-/// The same for a text that came with a call.
+/// As [`key`], for a text that came with a call.
 pub(crate) fn shared_key(text: &Arc<str>) -> Result<Key, Failure> {
     Key::shared(Arc::clone(text)).map_err(|error| bad(error.to_string()))
 }
 
-/// What can be wrong with a count and a view whatever others store. Whether the count fits is the
-/// table's to say: a stored size, or slots that can be shared, may make it fit.
+/// Checks a count and a size as far as this is possible without the stored sizes. Only the table
+/// knows whether the count fits: a stored size, or slots that can be shared, may make it fit.
 fn check_numbers(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure> {
     if count == 0 {
         return Err(bad(format!("0 slots of `{key}` cannot be taken; ask for 1 or more")));
@@ -96,7 +96,7 @@ fn check_numbers(key: &Key, count: u64, view: Option<View>) -> Result<(), Failur
     }
 }
 
-/// The view that a message states for a key, if it states one.
+/// The size that a message gives for a key, if any.
 fn view(
     key: &Key,
     per: Option<u64>,
@@ -120,19 +120,19 @@ fn view(
     Ok(Some(view))
 }
 
-/// What a resize is to store.
+/// The change that a resize asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
-    /// A view; `None` forgets the stored one.
+    /// Store this size; `None` forgets the stored size.
     View(Option<View>),
-    /// Whether the key is paused.
+    /// Pause the key, or resume it.
     Pause(bool),
 }
 
-/// What a resize is to store.
+/// The change that a resize asks for.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The resize is invalid.
 pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     let key = key(&resize.key)?;
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
@@ -156,10 +156,11 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     Ok((key, setting))
 }
 
-/// A command as it is shown: not too long, and without characters that could steer a terminal.
+/// A command in the form that canal shows: shortened, and without characters that could control a
+/// terminal.
 pub(crate) fn command(mut text: String) -> Command {
     let is_visible = |byte: u8| matches!(byte, b' '..=b'~');
-    // Nearly all commands are visible ASCII, and bytes are checked faster than characters.
+    // Nearly all commands are visible ASCII, and checking bytes is faster than checking characters.
     let is_clean = text.bytes().all(is_visible) || !text.chars().any(is_unsafe);
     if text.len() <= COMMAND_BYTES_MAX && is_clean {
         text.shrink_to_fit();
@@ -177,19 +178,19 @@ pub(crate) fn command(mut text: String) -> Command {
     Command(shown)
 }
 
-/// The note of a request, on one line and without characters that could steer a terminal. A blank
-/// one is none.
+/// The note of a request, on one line and without characters that could control a terminal. A blank
+/// note counts as none.
 ///
 /// # Errors
-/// It is too long.
+/// The note is too long.
 pub(crate) fn note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> {
     Ok(new_note(text)?.filter(|note| !note.is_empty()))
 }
 
-/// The note that a lease is to have from now on, empty for none; `None` if it keeps its own.
+/// The new note of a lease; an empty one removes the note. `None` if the lease keeps its note.
 ///
 /// # Errors
-/// It is too long.
+/// The note is too long.
 pub(crate) fn new_note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> {
     let Some(text) = text else { return Ok(None) };
     if text.len() > NOTE_BYTES_MAX {
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn the_largest_request_is_far_smaller_than_a_batch_of_an_engine() {
         // JSON writes each byte of these keys as two bytes. `command` replaces control characters
-        // by `?`.
+        // with `?`.
         let key = |n: usize| wire(&format!("{n:02}{}", "\"".repeat(KEY_BYTES_MAX - 2)));
         let large = |n| WireItem { per: Some(NUMBER_MAX), buckets: Some(1), ..key(n) };
         let request = Request {
@@ -264,7 +265,7 @@ mod tests {
         let failure = note(Some(&"x".repeat(NOTE_BYTES_MAX + 1))).unwrap_err();
         assert_eq!(failure.name, ErrorName::BadRequest);
         assert_eq!(failure.message, "a note has at most 512 bytes, this one has 513");
-        // Nothing that replaces a character is longer than it.
+        // No replacement is longer than the character that it replaces.
         let odd = "\u{1b}".repeat(NOTE_BYTES_MAX);
         assert_eq!(noted(&odd).map(|note| note.len()), Some(NOTE_BYTES_MAX));
     }
@@ -340,7 +341,7 @@ mod tests {
         assert!(refused(canal(1, SLOTS_MAX + 1)).contains("at most 65536 slots at once"));
         let two = [canal(1, SLOTS_MAX), WireItem { key: "b".into(), ..canal(1, 1) }];
         assert!(items(&two).unwrap_err().message.contains("not 65537"));
-        // The product of `per` and `buckets` may be as large as a view can be, and no larger.
+        // The product of `per` and `buckets` may be as large as a size can be, and no larger.
         assert!(refused(canal(2, 1)).contains("is more than"));
     }
 

@@ -1,6 +1,7 @@
 //! The calls of each connection, and what they wait for.
 //!
-//! Invariant: a call that was taken from its connection is answered once. Only `server/dispatch` answers.
+//! Invariant: a call that left the queue of its connection gets exactly one answer, from
+//! `server/dispatch`.
 
 pub(super) mod answer;
 pub(super) mod call;

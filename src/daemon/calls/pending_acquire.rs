@@ -13,21 +13,21 @@ use crate::sys::pidfd::Pidfd;
 pub(crate) struct PendingAcquire {
     pub(crate) conn: ConnId,
     pub(crate) request: Arc<Request>,
-    /// The pidfd of the owner, if it was opened already.
+    /// The pidfd of the owner, if it is already open.
     pub(crate) pidfd: Option<Pidfd>,
     pub(crate) more: bool,
-    /// Until when the request is deferred rather than refused, once it was deferred.
+    /// The end of the deferral, if the daemon deferred the request instead of refusing it.
     pub(crate) deferred_until: Option<Instant>,
-    /// The limit on waiting requests, if as many requests of the user wait: this request is granted
-    /// at once or not at all.
+    /// The limit on waiting requests, if the user has reached it. The daemon then grants this
+    /// request immediately or refuses it.
     pub(crate) crowd: Option<usize>,
-    /// Whether the client only asks what it would get.
+    /// Whether the client only asks what it would be granted.
     pub(crate) is_question: bool,
 }
 
 impl PendingAcquire {
-    /// A request that waited already, for the next incarnation of this host. However many wait by
-    /// now, it is not refused for that.
+    /// A request that already waited, for the next membership of this host. The limit on waiting
+    /// requests does not apply to it.
     pub(crate) fn again(
         conn: ConnId,
         mut request: Arc<Request>,
@@ -41,7 +41,8 @@ impl PendingAcquire {
         Self { conn, request, pidfd, more, deferred_until, crowd, is_question: false }
     }
 
-    /// What the client is told while the shared log delays the request, if the request may wait.
+    /// The state for reports to the client while the shared log delays the request, if the request
+    /// may wait.
     pub(crate) fn patience(&self) -> Option<Patience> {
         let Wait::Yes { until } = self.request.wait else { return None };
         let key =
@@ -49,18 +50,18 @@ impl PendingAcquire {
         Some(Patience { until, untold: self.more, key })
     }
 
-    /// Whether the request is of this owner.
+    /// Whether the request belongs to this owner.
     pub(crate) fn is_of(&self, owner: &OwnerFound) -> bool {
         self.request.owner == owner.owner && self.request.uid == owner.uid
     }
 }
 
-/// What is known of a request that may wait, while the shared log delays it.
+/// The facts about a request that may wait, while the shared log delays it.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
-    /// When its wait is over, in milliseconds of CLOCK_BOOTTIME.
+    /// When its wait expires, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) until: Option<u64>,
-    /// Whether the client takes progress messages, and got none yet.
+    /// Whether the client accepts progress messages and has received none yet.
     pub(crate) untold: bool,
     /// The first key that it asks for.
     pub(crate) key: Arc<str>,
