@@ -9,7 +9,6 @@ pub(crate) enum ClaimError {
     /// Another daemon has the place.
     #[error("a daemon runs already at {socket}{}", .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
     Running {
-        /// Its socket.
         socket: PathBuf,
         /// Its pid, if known.
         pid: Option<u32>,
@@ -20,27 +19,25 @@ pub(crate) enum ClaimError {
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     OtherSocket {
-        /// The directory.
         dir: PathBuf,
-        /// The socket of the daemon that runs.
+        /// The socket of the running daemon.
         theirs: PathBuf,
         /// Its pid, if known.
         pid: Option<u32>,
     },
-    /// The socket cannot be given the group or the mode that the configuration names.
+    /// The socket cannot have the group or the mode that the configuration names.
     #[error("{socket} cannot be given {what}: {error}")]
     Access {
-        /// The socket.
         socket: PathBuf,
         /// The group or the mode.
         what: String,
         /// The error of the call.
         error: io::Error,
     },
-    /// The file system, or a filter of system calls, gives no lock.
+    /// The file system, or a system call filter, does not support the lock.
     #[error("{path}: flock(2): {error}")]
     Lock {
-        /// The file or directory that was to be locked.
+        /// The file or directory to lock.
         path: PathBuf,
         /// The error of the call.
         error: io::Error,

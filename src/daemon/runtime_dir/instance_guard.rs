@@ -1,5 +1,5 @@
-//! An abstract socket that keeps a second daemon out, even when all files of the first daemon are
-//! gone.
+//! An abstract socket that keeps a second daemon out, even when all files of the first daemon were
+//! removed.
 //!
 //! Invariant: the socket is bound and never listens. Any process can connect to an abstract socket
 //! that listens: other users could fill its queue of connections, and the daemon would have to
@@ -55,7 +55,7 @@ impl InstanceGuard {
                     return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
                 }
                 Ok(Some(_)) => break,
-                // The other process has just given the name back.
+                // The other process has just released the name.
                 Ok(None) => std::thread::sleep(LOOK_AGAIN_AFTER),
                 Err(error) => {
                     tracing::warn!(%error, name, "it is not known whose this abstract socket is");

@@ -1,4 +1,4 @@
-//! The daemon's files. Makes sure that one daemon owns them, and that they stay in place.
+//! The daemon's files. Ensures that one daemon owns them, and that they stay in place.
 //!
 //! Invariant: while this daemon runs, no other daemon gets past [`Claim::new`] for the same place,
 //! whatever happens to the files.
@@ -35,7 +35,7 @@ use crate::sys::dir::{IfMissing, make_private, open_private};
 pub(crate) struct Claim {
     place: Place,
     uid: u32,
-    /// The directory, with a shared lock on it that tells clean-up programs to leave it alone.
+    /// The directory, with a shared lock that makes clean-up programs leave it alone.
     dir: File,
     /// The instance lock.
     lock: File,
@@ -51,7 +51,7 @@ pub(crate) struct RuntimeDir {
     /// The identity of the socket's file. `None` if the service manager created it.
     socket: Option<FileId>,
     watch: Option<Inotify>,
-    /// Whether files were removed and could not be made again yet.
+    /// Whether files were removed and could not be created again yet.
     pub(crate) restore_failed: bool,
 }
 
@@ -61,8 +61,8 @@ struct FileId {
     inode: u64,
 }
 
-/// Marks that the daemon of a place is being replaced. Meanwhile no daemon that a client starts
-/// takes the place.
+/// Marks that the daemon of a place is being replaced. In the meantime, a daemon that a client
+/// starts does not take the place.
 #[derive(Clone, Debug)]
 pub struct Replacing(Arc<File>);
 
@@ -84,8 +84,8 @@ impl Replacing {
         fs2::FileExt::try_lock_shared(&file).is_err_and(|error| error.kind() == held)
     }
 
-    /// Whether no daemon has the place any more. A daemon that a client starts does not take it
-    /// then.
+    /// Whether the place is without a daemon. Even then, a daemon that a client starts does not
+    /// take it.
     #[must_use]
     pub fn is_free(&self, place: &Place) -> bool {
         take_lock(place).is_ok()
@@ -163,8 +163,8 @@ impl Claim {
         Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok(), restore_failed: false })
     }
 
-    /// Binds our socket. If no file can be created any more (a disk can run out of inodes, too),
-    /// the socket of a dead daemon is removed to make room.
+    /// Binds our socket. If no further file can be created (a disk can run out of inodes, too),
+    /// removes the socket of a dead daemon to make room.
     fn bind(&self) -> Result<(UnixListener, FileId), ClaimError> {
         match self.bind_beside() {
             Err(ClaimError::Io { error, .. })
@@ -194,7 +194,7 @@ impl Claim {
         let fd = self.bind_at(&made).map_err(failed)?;
         self.permit(&made)?;
         // The queue of connections is as long as the kernel allows (net.core.somaxconn). The
-        // constant of musl is 128, the constant of glibc is 4096.
+        // constant is 128 in musl, and 4096 in glibc.
         listen(&fd, Backlog::MAXALLOWABLE).map_err(|error| failed(error.into()))?;
         let id = FileId::of(&made).map_err(failed)?;
         std::fs::rename(&made, &self.place.socket).map_err(failed)?;
@@ -247,17 +247,17 @@ impl RuntimeDir {
         &self.claim.place
     }
 
-    /// What an operator should know.
+    /// A note for operators.
     pub(crate) fn note(&self) -> Option<String> {
         let InstanceGuard { name, socket } = &self.claim.guard;
         let note = || format!("another user has the abstract socket `{name}`, which is ours");
         socket.is_none().then(note)
     }
 
-    /// Whether something of ours is gone, except for the journal.
+    /// Whether one of our files is missing, except for the journal.
     pub(crate) fn is_damaged(&self) -> bool {
         if let Some(watch) = &self.watch {
-            // Which events occurred does not matter.
+            // The kind of event does not matter.
             while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
         }
         let Claim { place, lock, .. } = &self.claim;
@@ -265,8 +265,8 @@ impl RuntimeDir {
         socket || FileId::of_file(lock).ok() != FileId::of(&lock_path(place)).ok()
     }
 
-    /// Restores what is gone, except for the socket: clients must not connect before the journal
-    /// exists.
+    /// Restores the missing files, except for the socket: clients must not connect before the
+    /// journal exists.
     pub(crate) fn restore(&mut self) -> Result<(), ClaimError> {
         let Claim { place, uid, .. } = &self.claim;
         let (place, uid) = (place.clone(), *uid);
@@ -312,8 +312,8 @@ impl RuntimeDir {
     }
 }
 
-/// Opens the directory of a place, and makes it if it is missing. The user's own one, which canal
-/// made, is made private if it is not.
+/// Opens the directory of a place, and creates it if it is missing. If it is the user's own
+/// directory, which canal created, makes it private.
 fn open_dir(place: &Place, uid: u32) -> Result<File, ClaimError> {
     if place.is_users_own() {
         make_private(&place.dir, uid)?;
@@ -366,14 +366,14 @@ fn take_lock(place: &Place) -> Result<File, ClaimError> {
     }
 }
 
-/// The error for a place whose daemon wrote this into the instance lock: its pid, and the name of its
-/// socket.
+/// The error for a place whose daemon wrote this text into the instance lock: its pid, and the name
+/// of its socket.
 fn running(place: &Place, signed: &[u8]) -> ClaimError {
     let mut lines = signed.split(|byte| *byte == b'\n');
     let pid = lines.next().and_then(|pid| std::str::from_utf8(pid).ok()?.trim().parse().ok());
     let name = lines.next().filter(|name| !name.is_empty());
     let name = name.map_or(OsStr::new(USUAL_SOCKET), OsStr::from_bytes);
-    // A daemon that has not signed yet may have any name.
+    // The socket of a daemon that has not signed yet may have any name.
     if pid.is_some() && place.socket.file_name() != Some(name) {
         let theirs = place.dir.join(name);
         return ClaimError::OtherSocket { dir: place.dir.clone(), theirs, pid };
@@ -414,8 +414,8 @@ mod tests {
     use crate::daemon::config::socket_access::SocketGroup;
     use crate::sys::rerun::wait_until;
 
-    /// Claims a place whose claim was dropped: a process that another test starts has a copy of it until it
-    /// executes its program.
+    /// Claims a place whose claim was dropped. A process that another test starts has a copy of the
+    /// claim until it executes its program.
     #[track_caller]
     fn claim_again(place: &Place, claim: fn(&Place, u32) -> Result<Claim, ClaimError>) -> Claim {
         let mut claimed = claim(place, uid());

@@ -1,5 +1,5 @@
-//! What can keep the locks of one machine apart, so that commands that should exclude each other do
-//! not: daemons of other users, and a /tmp or a pid namespace that others do not share.
+//! Finds what separates the locks of one machine, so that commands that should exclude each other
+//! do not: daemons of other users, and a /tmp or a pid namespace that others do not share.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,29 +11,29 @@ use crate::protocol::place::Place;
 use crate::sys::abstract_name;
 use crate::sys::process::{FIRST_PID_NAMESPACE, Origin};
 
-/// Why commands on this machine may not meet at the user's own daemon.
+/// Why commands on this machine may not share the user's own daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Separation {
-    /// These users have daemons of their own.
+    /// These users have their own daemons.
     OtherUsers(BTreeSet<u32>),
-    /// /tmp is one that systemd made for a service (`PrivateTmp=`).
+    /// `/tmp` was created by systemd for a service (`PrivateTmp=`).
     PrivateTmp,
-    /// /tmp is another directory than for process 1.
+    /// `/tmp` is another directory than for process 1.
     AnotherTmp,
     /// The same user has a daemon in another /tmp.
     DaemonInAnotherTmp,
-    /// Processes have numbers of their own here, as in a container.
+    /// Processes have different pids here, as in a container.
     PidNamespace,
 }
 
-/// How the note of a daemon about other users' daemons begins.
+/// The beginning of a daemon's note about other users' daemons.
 const OTHER_USERS: &str = "other users have daemons of their own: uid ";
 const PRIVATE_TMP: &str = "its /tmp is private to a service: others of this user do not meet it";
 const ANOTHER_TMP: &str = "its /tmp is not that of process 1: others of this user may not meet it";
 const DAEMON_IN_ANOTHER_TMP: &str = "this user has another daemon, in another /tmp";
 
 impl Separation {
-    /// What an operator should know of this, if no other note of the daemon says it.
+    /// The note for operators, if no other note of the daemon covers it.
     pub(crate) fn note(&self) -> Option<String> {
         let note = match self {
             Self::OtherUsers(uids) => {
@@ -56,8 +56,8 @@ impl Separation {
     }
 }
 
-/// What keeps the locks of a user's own daemon apart from others, as far as it can be seen. Empty for
-/// any other place: a user who chooses one knows that it is separate.
+/// The visible reasons why the locks of a user's own daemon are separate from others. Empty for any
+/// other place: a user who chooses one knows that it is separate.
 #[must_use]
 pub fn separations(place: &Place) -> Vec<Separation> {
     if !place.is_users_own() {
@@ -88,38 +88,37 @@ pub fn separations(place: &Place) -> Vec<Separation> {
     separations
 }
 
-/// The users whose own daemons run in this /tmp, as far as that can be seen.
+/// The users whose own daemons run in this /tmp, as far as this process can see.
 #[must_use]
 pub fn users_with_daemons() -> BTreeSet<u32> {
     let found = daemons_of_users(Path::new("/tmp")).unwrap_or_default();
     found.into_iter().filter(|it| it.is_here).map(|it| it.uid).collect()
 }
 
-/// A user's own daemon that runs.
+/// A running daemon of a single user.
 #[derive(Debug, PartialEq, Eq)]
 struct UsersDaemon {
     uid: u32,
-    /// Whether its directory lies in our /tmp.
+    /// Whether its directory is in our /tmp.
     is_here: bool,
 }
 
-/// The daemons of users that run, in all mount namespaces that share our network namespace. They
-/// are known by the abstract socket that each has
-/// ([`InstanceGuard`](super::instance_guard::InstanceGuard)).
+/// The running daemons of users, in all mount namespaces that share our network namespace. They are
+/// identified by their abstract sockets ([`InstanceGuard`](super::instance_guard::InstanceGuard)).
 fn daemons_of_users(above: &Path) -> io::Result<Vec<UsersDaemon>> {
     let above = fs::metadata(above)?;
     let names = abstract_name::all_with_prefix("canal-")?;
     let of_daemon = |(name, owner): (String, u32)| {
         let (uid, device, inode) = parts(&name)?;
-        // Any user can take any name, but not as another user.
+        // Any user can take any name, but the kernel reports the real user of the socket.
         let is_here = (device, inode) == (above.dev(), above.ino());
         (uid == owner).then_some(UsersDaemon { uid, is_here })
     };
     Ok(names.into_iter().filter_map(of_daemon).collect())
 }
 
-/// The user, and the device and inode of the directory above, in the name of the guard of a user's
-/// own daemon.
+/// The user, and the device and inode of the parent directory, from the name of the guard of a
+/// user's own daemon.
 fn parts(name: &str) -> Option<(u32, u64, u64)> {
     let mut parts = name.strip_prefix("canal-")?.split('-');
     let mut next = || parts.next();
@@ -131,7 +130,7 @@ fn parts(name: &str) -> Option<(u32, u64, u64)> {
     (is_users_own && next().is_none()).then_some((uid, device, inode))
 }
 
-/// Whether /tmp is one that systemd made for a service (`PrivateTmp=`).
+/// Whether /tmp was created by systemd for a service (`PrivateTmp=`).
 fn is_private_tmp() -> bool {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts.lines().any(|line| {
@@ -141,7 +140,7 @@ fn is_private_tmp() -> bool {
     })
 }
 
-/// Whether /tmp is another directory than for process 1, as far as this process may see that.
+/// Whether /tmp is another directory than for process 1, as far as this process can see.
 fn is_another_tmp() -> bool {
     let identity = |path: &str| fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
     let of_first = identity("/proc/1/root/tmp");
