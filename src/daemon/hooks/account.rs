@@ -14,20 +14,20 @@ pub(crate) struct Account {
     pub(crate) uid: u32,
     pub(crate) name: String,
     pub(crate) home: PathBuf,
-    /// The ids to change to; `None` if this process has them already.
+    /// The ids to change to; `None` if this process already has them.
     pub(crate) ids: Option<UserIds>,
 }
 
 impl Account {
-    /// Looks up a user by name or number; without one, the user of this process. The system may ask a
-    /// directory service, and wait for it.
+    /// Looks up a user by name or number; without one, the user of this process. The lookup may
+    /// wait for a directory service.
     ///
     /// # Errors
-    /// Why nothing can be run as that user, as text for people.
+    /// Nothing can run as that user. The reason is text for people.
     pub(crate) fn find(user: Option<&str>) -> Result<Self, String> {
         let own = geteuid();
         let Some(wanted) = user else {
-            // A container may run it under a number that no password database knows.
+            // A container may run the daemon under a number that no password database contains.
             let known = User::from_uid(own).ok().flatten();
             let (name, home) = known.map_or_else(
                 || (own.to_string(), PathBuf::from("/")),

@@ -1,23 +1,23 @@
 //! The events that wait for a hook.
 //!
-//! Invariants: a bounded number of events waits, for each user and in all. Users take turns, so that
-//! none waits for the many events of another one. Each user's events are taken at a bounded rate. What
-//! is dropped is counted.
+//! Invariants: the number of waiting events is bounded, for each user and in total. Users take
+//! turns, so that one user's flood of events does not delay another's. Each user's events are taken
+//! at a bounded rate. Dropped events are counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-/// More events of one user than this do not wait.
+/// The most waiting events of one user.
 pub(crate) const USER_MAX: usize = 32;
 
-/// More events than this do not wait.
+/// The most waiting events in total.
 pub(crate) const ALL_MAX: usize = 512;
 
-/// So many events of a user are taken one right after the other, if none was taken for a while.
+/// The number of a user's events that are taken without a pause, if none was taken for a while.
 const BURST: u32 = 10;
 
-/// After a burst, an event of a user is taken this long after the one before it.
+/// After a burst, the time between two events of a user.
 const PERIOD: Duration = Duration::from_secs(6);
 
 /// The events that wait for a hook.
@@ -33,18 +33,18 @@ pub(crate) struct Backlog<E> {
 #[derive(Debug)]
 struct OfUser<E> {
     waiting: VecDeque<E>,
-    /// When the user would have used up all that was taken, at one event for each period.
+    /// The time at which the user's taken events would be used up, at one event per period.
     used_until: Option<Instant>,
 }
 
-/// What can be done now.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<E> {
-    /// This event, and how many were dropped since the one that was taken before it.
+    /// Handle this event. The number counts the events dropped since the previous one.
     Event(E, u64),
-    /// Nothing before this time.
+    /// Do nothing before this time.
     At(Instant),
-    /// Nothing waits.
+    /// No event waits.
     Nothing,
 }
 
@@ -55,7 +55,7 @@ impl<E> Default for Backlog<E> {
 }
 
 impl<E> OfUser<E> {
-    /// When the next event of the user may be taken; `None` if at once.
+    /// When the next event of the user may be taken; `None` if it may be taken now.
     fn may_at(&self) -> Option<Instant> {
         self.used_until.and_then(|until| until.checked_sub(PERIOD * (BURST - 1)))
     }
@@ -66,7 +66,7 @@ impl<E> OfUser<E> {
 }
 
 impl<E> Backlog<E> {
-    /// Whether another event of this user would wait. If not, it is counted as dropped.
+    /// Whether there is room for another event of this user. If not, counts it as dropped.
     pub(crate) fn has_room(&mut self, uid: u32) -> bool {
         let of_user = self.users.get(&uid).map_or(0, |it| it.waiting.len());
         let most = || self.users.values().map(|it| it.waiting.len()).max().unwrap_or(0);
@@ -75,8 +75,8 @@ impl<E> Backlog<E> {
         has_room
     }
 
-    /// Adds an event of a user. If too many wait, one is dropped: this one, or the latest of the user
-    /// with the most.
+    /// Adds an event of a user. If too many wait, drops one: this one, or the latest event of the
+    /// user with the most events.
     pub(crate) fn push(&mut self, uid: u32, event: E) {
         if !self.has_room(uid) {
             return;
@@ -128,7 +128,7 @@ impl<E> Backlog<E> {
 mod tests {
     use super::*;
 
-    /// All that can be taken at a time, and what comes then.
+    /// All events that can be taken at a time, and the next step after them.
     fn taken(backlog: &mut Backlog<u32>, now: Instant) -> (Vec<(u32, u64)>, Next<u32>) {
         let mut events = Vec::new();
         loop {

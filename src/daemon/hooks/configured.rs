@@ -1,4 +1,4 @@
-//! The hooks of the configuration in force, and what they were told of.
+//! The hooks of the configuration in force, and the events sent to them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,37 +14,37 @@ use crate::daemon::hooks::event::{About, Event};
 use crate::daemon::hooks::runner::Runner;
 use crate::sys::clock;
 
-/// The table is not looked through more often than this for waits and holds that became long.
+/// The minimum time between two searches of the table for long waits and holds.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// A look is this much later than it could be, so that it comes after the millisecond in which a wait
+/// An additional delay of each search, so that it comes after the millisecond in which a wait
 /// becomes long.
 const MARGIN: Duration = Duration::from_millis(5);
 
-/// When the daemon ends, it waits this long for the guards, which end the programs.
+/// How long an ending daemon waits for the guards, which end the programs.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The file whose time says until when hooks were told of what became long.
+/// The file whose modification time is the time up to which hooks know of long waits and holds.
 const TOLD_UNTIL: &str = "hooks";
 
 /// The hooks of a daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Hooks {
-    /// `None`: this daemon runs no hooks.
+    /// `None` if this daemon runs no hooks.
     by: Option<By>,
     each: Vec<Hook>,
-    /// Those that a reload removed, until their threads have ended.
+    /// The hooks that a reload removed, until their threads have ended.
     retired: Vec<Runner>,
-    /// When the table is looked through.
+    /// When to search the table.
     pub(crate) due: Option<Instant>,
-    /// Whether something changed since the next look was scheduled.
+    /// Whether anything has changed since the next search was scheduled.
     pub(crate) stirred: bool,
 }
 
-/// What runs the programs.
+/// The means to run the programs.
 #[derive(Debug)]
 struct By {
-    /// The program of the guards, which is canal.
+    /// The program of the guards: canal.
     program: PathBuf,
     about: Arc<About>,
     told_until: PathBuf,
@@ -54,9 +54,10 @@ struct By {
 struct Hook {
     settings: Arc<HookSettings>,
     runner: Runner,
-    /// The requests whose long wait or hold it was told of.
+    /// The requests whose long wait or hold this hook already knows.
     told: BTreeSet<(On, Tag)>,
-    /// What became long up to this time, a previous daemon told; in milliseconds since 1970 UTC.
+    /// A previous daemon reported all waits and holds that became long up to this time, in
+    /// milliseconds since 1970 UTC.
     told_before_ms: u64,
 }
 
@@ -65,20 +66,20 @@ struct Hook {
 pub(crate) struct Lasting<'a> {
     pub(crate) on: On,
     pub(crate) asked: &'a Request,
-    /// Since when it waits or holds.
+    /// When the wait or the hold began.
     pub(crate) since: UnixMillis,
 }
 
 impl Hooks {
-    /// Hooks whose programs are guarded by `program`, which is canal, of a daemon whose files are in
-    /// `dir`. None is there before [`Self::follow`].
+    /// The hooks of a daemon with its files in `dir`. `program` is canal, which guards their
+    /// programs. There are none before [`Self::follow`].
     pub(crate) fn new(program: PathBuf, dir: &Path, about: About) -> Self {
         let by = By { program, about: Arc::new(about), told_until: dir.join(TOLD_UNTIL) };
         Self { by: Some(by), ..Self::default() }
     }
 
-    /// Takes over the hooks of a configuration. Those that it had before go on. `is_start`: a previous
-    /// daemon told of what became long.
+    /// Takes over the hooks of a configuration. Unchanged hooks continue. With `is_start`, a
+    /// previous daemon has already reported earlier long waits and holds.
     pub(crate) fn follow(&mut self, wanted: &[HookSettings], is_start: bool) {
         let Some(by) = &self.by else { return };
         let told_before_ms = if is_start { by.told_until_ms() } else { 0 };
@@ -98,34 +99,33 @@ impl Hooks {
             self.retired.push(hook.runner);
         }
         self.retired.retain(|runner| !runner.has_ended());
-        // A new hook is told at once of what is long already.
+        // A new hook immediately receives the waits and holds that are already long.
         self.due = None;
         self.look_soon();
     }
 
-    /// Schedules a look: the table is another one.
+    /// Schedules a search, because the table was replaced.
     pub(crate) fn look_soon(&mut self) {
         if self.least_after().is_some() {
             self.due = Some(clock::now());
         }
     }
 
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.each.is_empty()
     }
 
-    /// Whether one is told of requests that have ended.
+    /// Whether the end of a request can start one of the hooks.
     pub(crate) fn are_told_of_ends(&self) -> bool {
         self.each.iter().any(|hook| hook.settings.is_told_of_ends())
     }
 
-    /// The name of this host, if others share the table.
+    /// The name of this host, if other hosts share the table.
     pub(crate) fn host(&self) -> Option<&str> {
         self.by.as_ref()?.about.host.as_deref()
     }
 
-    /// Tells of the end of a request.
+    /// Reports the end of a request.
     pub(crate) fn tell_end(&self, raw: &Raw) {
         let Some(on) = On::of(&raw.ending) else { return };
         let mut event = None;
@@ -137,7 +137,7 @@ impl Hooks {
         }
     }
 
-    /// Tells of the waits and holds that have become long by `now_ms`, each once. `write_out` makes
+    /// Reports the waits and holds that have become long by `now_ms`, each once. `write_out` makes
     /// the event. Returns when the next one becomes long.
     pub(crate) fn tell_lasting<'a>(
         &mut self,
@@ -182,14 +182,14 @@ impl Hooks {
         next
     }
 
-    /// Schedules the next look, which is to come when something becomes long at `next_ms`.
+    /// Schedules the next search for the time when something becomes long, `next_ms`.
     pub(crate) fn look_at(&mut self, next_ms: u64, now_ms: u64, now: Instant) {
         let left = Duration::from_millis(next_ms.saturating_sub(now_ms)) + MARGIN;
         self.due = Some(now + left.max(LOOK_PAUSE));
     }
 
-    /// Schedules a look if something changed and none is scheduled: nothing that begins now becomes
-    /// long earlier.
+    /// Schedules a search if something has changed and none is scheduled. Nothing that begins now
+    /// can become long earlier than that.
     pub(crate) fn look_ahead(&mut self, lasts: bool, now: Instant) {
         if std::mem::take(&mut self.stirred)
             && self.due.is_none()
@@ -209,7 +209,7 @@ impl Hooks {
         self.each.iter().map(|hook| &hook.runner).chain(&self.retired).any(Runner::is_busy)
     }
 
-    /// What an operator should know.
+    /// Notes for operators.
     pub(crate) fn notes(&self) -> Vec<String> {
         let each = self.each.iter().enumerate();
         let notes = each.filter_map(|(number, hook)| {
@@ -219,7 +219,7 @@ impl Hooks {
         notes.collect()
     }
 
-    /// Ends the programs that run. Called when the daemon ends.
+    /// Ends the running programs. Called when the daemon ends.
     pub(crate) fn close(&mut self) {
         let runners = self.each.drain(..).map(|hook| hook.runner);
         let mut runners: Vec<Runner> = runners.chain(self.retired.drain(..)).collect();
@@ -232,7 +232,7 @@ impl Hooks {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        // A guard that is slow ends the program all the same.
+        // A slow guard still ends its program.
     }
 }
 
@@ -244,7 +244,7 @@ impl Hook {
 }
 
 impl By {
-    /// Until when the previous daemon told of what became long. 0 if nothing says so.
+    /// The time up to which the previous daemon reported long waits and holds. 0 if it is unknown.
     fn told_until_ms(&self) -> u64 {
         let time = std::fs::metadata(&self.told_until).and_then(|found| found.modified()).ok();
         let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -285,7 +285,7 @@ mod tests {
 
     const HERE: HostId = HostId(0);
 
-    /// A table in which requests for one key came at these times: the first holds it.
+    /// A table with requests for one key that came at these times. The first one holds it.
     fn table(times: &[u64]) -> Table {
         let mut table = Table::default();
         for (number, at) in times.iter().enumerate() {
@@ -306,7 +306,7 @@ mod tests {
 
     /// The hooks of a daemon that has just started.
     fn started(dir: &Path) -> Hooks {
-        // It is no guard, and nothing here is to be run.
+        // This program is not a guard, but the test runs no hook.
         let mut hooks = Hooks::new("/bin/false".into(), dir, About::default());
         hooks.follow(&wanted("10s"), true);
         hooks
@@ -317,7 +317,7 @@ mod tests {
         hooks(&format!("[[hooks]]\n{on}\nafter = \"{after}\"\n")).unwrap()
     }
 
-    /// What is told at a time, with since when it lasts; and when more is to be told.
+    /// The reports at a time, each with its start, and when the next report is due.
     fn told(hooks: &mut Hooks, table: &Table, now_ms: u64) -> (Vec<(On, u64)>, Option<u64>) {
         let told = RefCell::new(Vec::new());
         let next = hooks.tell_lasting(table, &lasting(table, HERE), now_ms, |one| {
@@ -348,7 +348,7 @@ mod tests {
         hooks.close();
         let mut hooks = started(dir.path());
         assert_eq!(told(&mut hooks, &table, 99_000), (vec![(On::LongWait, 5_000)], None));
-        // A hook that is new to a daemon that runs was told nothing by anybody.
+        // When a daemon already runs, no earlier daemon has reported anything to a new hook.
         hooks.follow(&wanted("11s"), false);
         assert_eq!(told(&mut hooks, &table, 99_000).0.len(), 2);
         hooks.close();

@@ -1,4 +1,4 @@
-//! What a hook is told of: noted by the daemon, and written out by the thread of the hook.
+//! The event for a hook: the daemon notes it, and the thread of the hook serializes it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::daemon::wording::text::{pid_of, time};
 use crate::history::{Ending, Reason};
 use crate::protocol::{HistoryClient, HistoryItem, HistoryStep};
 
-/// What happened. It shares the request with the log, so that making it costs little.
+/// An event. It shares the request with the log, so creating it is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) on: On,
@@ -21,18 +21,18 @@ pub(crate) struct Event {
     pub(crate) asked_ms: u64,
     pub(crate) waited_ms: u64,
     pub(crate) held_ms: Option<u64>,
-    /// 0 if nothing was granted.
+    /// 0 if the request was not granted.
     pub(crate) token: u64,
     /// How the request ended, if it has.
     pub(crate) ending: Option<Ending>,
-    /// Why it waits, if it does.
+    /// Why the request waits, if it does.
     pub(crate) reason: Option<String>,
-    /// Who holds what it waits for.
+    /// The holders of the locks that it waits for.
     pub(crate) holders: Vec<HolderFacts>,
 }
 
 impl On {
-    /// What the end of a request is to a hook; `None` if nothing.
+    /// The event for a hook at the end of a request; `None` if there is none.
     pub(crate) fn of(ending: &Ending) -> Option<Self> {
         match ending {
             Ending::Expired | Ending::Lost => Some(Self::LostLease),
@@ -70,8 +70,8 @@ impl Event {
         }
     }
 
-    /// The user whose events are few or many: of a release by force the one who did it, where that is
-    /// known, else the owner of the request.
+    /// The user to whom the event counts. For a forced release this is the user who forced it, if
+    /// known, and otherwise the owner of the request.
     pub(crate) fn by_uid(&self) -> u32 {
         match &self.ending {
             Some(Ending::Forced { by: Some((uid, _)) }) => *uid,
@@ -79,7 +79,7 @@ impl Event {
         }
     }
 
-    /// What the program of the hook gets.
+    /// The input for the program of the hook.
     pub(crate) fn facts(&self, about: &About, dropped: u64) -> Facts {
         let asked = &self.asked;
         let items = asked.items.iter().map(|item| HistoryItem {
@@ -131,11 +131,11 @@ impl Event {
     }
 }
 
-/// What a program is told of the daemon.
+/// The facts about the daemon that a program receives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About {
     pub(crate) socket: String,
-    /// The name of this host, if others share the table.
+    /// The name of this host, if other hosts share the table.
     pub(crate) host: Option<String>,
 }
 

@@ -1,71 +1,69 @@
-//! What the program of a hook gets on its standard input: one JSON object on one line.
+//! The input for the program of a hook on standard input: one JSON object on one line.
 
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::config::hooks_section::On;
 use crate::protocol::{HistoryClient, HistoryItem, HistoryStep};
 
-/// What happened. A field about which there is nothing to say is null or empty.
+/// The facts about an event. A field that does not apply is null or empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) event: On,
     /// When it happened, RFC 3339 UTC.
     pub(crate) at: String,
-    /// When the request was asked for, RFC 3339 UTC.
+    /// When the client made the request, RFC 3339 UTC.
     pub(crate) asked: String,
-    /// For how many milliseconds it waited.
+    /// How long it waited, in milliseconds.
     pub(crate) waited_ms: u64,
-    /// For how many milliseconds it has held, or had held, its keys; null if it was not granted.
+    /// How long it has held, or had held, its keys, in milliseconds; null if it was not granted.
     pub(crate) held_ms: Option<u64>,
-    /// What it asked for.
+    /// The keys that it asked for.
     pub(crate) items: Vec<HistoryItem>,
     /// The fencing token; null if it was not granted.
     pub(crate) token: Option<u64>,
     pub(crate) session: Option<String>,
-    /// The user.
     pub(crate) uid: u32,
     /// The process; 0 for a lease.
     pub(crate) pid: u32,
-    /// What it runs; null if that is not the hook's user's to see.
+    /// The command; null if the hook's user may not see it.
     pub(crate) command: Option<String>,
-    /// What the client wants people to know.
+    /// The note of the client.
     pub(crate) note: Option<String>,
-    /// Of a long wait: why it waits, in one clause.
+    /// For a long wait: why it waits, in one clause.
     pub(crate) reason: Option<String>,
-    /// Of a long wait: the first of those who hold what it waits for.
+    /// For a long wait: the first holders of the locks that it waits for.
     pub(crate) holders: Vec<HolderFacts>,
-    /// Of a forced release: who did it, if that client called the daemon of this host.
+    /// For a forced release: the client that forced it, if it called the daemon of this host.
     pub(crate) by: Option<HistoryClient>,
-    /// Of a deadlock of several sessions: the ring, the refused request first.
+    /// For a deadlock of several sessions: the ring, beginning with the refused request.
     pub(crate) cycle: Vec<HistoryStep>,
-    /// Of a lost lease: `expired`, or `lost` where this host lost its membership.
+    /// For a lost lease: `expired`, or `lost` if this host lost its membership.
     pub(crate) how: Option<String>,
-    /// The name of this host, if several share the table.
+    /// The name of this host, if several hosts share the table.
     pub(crate) host: Option<String>,
     /// The socket of the daemon.
     pub(crate) socket: String,
-    /// How many events were dropped since the one before.
+    /// The number of events dropped since the previous one.
     pub(crate) dropped: u64,
 }
 
-/// Who holds what a request waits for.
+/// A holder of a lock that a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HolderFacts {
-    /// The user.
     pub(crate) uid: u32,
     /// The process; 0 for a lease.
     pub(crate) pid: u32,
-    /// What it runs; null if that is not the hook's user's to see.
+    /// The command; null if the hook's user may not see it.
     pub(crate) command: Option<String>,
-    /// Since when, RFC 3339 UTC.
+    /// When the hold began, RFC 3339 UTC.
     pub(crate) since: String,
     /// The fencing token.
     pub(crate) token: u64,
 }
 
 impl Facts {
-    /// Leaves out what a user may not see: the commands of others, unless it is root. `canal status`
-    /// has the same rule.
+    /// Removes the data that a user may not see: the commands of others, unless the user is root.
+    /// `canal status` has the same rule.
     pub(crate) fn for_viewer(mut self, viewer: u32) -> Self {
         let sees = |uid: u32| viewer == 0 || viewer == uid;
         self.command = self.command.filter(|_| sees(self.uid));
@@ -77,7 +75,7 @@ impl Facts {
 
     /// One line of JSON.
     pub(crate) fn line(&self) -> Vec<u8> {
-        // Maps with other keys than texts are the only thing that JSON has no words for.
+        // Serialization fails only for maps with keys that are not strings, and there are none.
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
         line

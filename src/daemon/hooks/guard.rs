@@ -1,9 +1,9 @@
 //! The guard of a hook: a process between the daemon and the program of the hook.
 //!
-//! It starts the program for one event, and ends it with all that it has started: when the program
-//! itself has ended, at its time-out, and as soon as the daemon is gone, however that ended. Where the
-//! program runs as another user than the daemon, the guard stays root, so that the program can
-//! neither end nor stop it.
+//! It starts the program for one event. It ends the program and everything that it started when the
+//! program exits, at its timeout, or when the daemon has ended in any way. If the program runs as
+//! another user than the daemon, the guard stays root, so that the program can neither end nor stop
+//! it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -44,27 +44,27 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// The LANG of the program.
 const LANG: &str = "C.UTF-8";
 
-/// How many descriptors the program may have: the daemon may have more, and a program that closes all
-/// of them one by one would take long.
+/// The limit on the program's descriptors. The daemon's limit may be higher, and a program that
+/// closes all descriptors one by one would take long.
 const DESCRIPTORS: u64 = 1024;
 
-/// For how long the guard waits for the end of what it has killed. A process that waits for a disk
-/// ends later.
+/// How long the guard waits for the end of the processes that it has killed. A process that waits
+/// for a disk ends later.
 const END_MAX: Duration = Duration::from_secs(5);
 
 const STARTED_BY: &str = "only a daemon can start the guard of a hook";
 
-/// What a guard is to run.
+/// The job of a guard.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// Program and arguments.
+    /// The program and its arguments.
     pub(crate) run: Vec<String>,
     pub(crate) user: Option<String>,
     pub(crate) timeout_ms: u64,
     pub(crate) facts: Facts,
 }
 
-/// What became of it.
+/// The result of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
@@ -72,17 +72,18 @@ pub(crate) enum Outcome {
     Exited(i32),
     /// A signal killed the program.
     Killed(i32),
-    /// It was killed because it ran too long.
+    /// The program was killed because it ran too long.
     TimedOut,
-    /// It ran too long, and something that it has started cannot be killed. Why, as text for people.
+    /// The program ran too long, and a process that it started cannot be killed. The reason is text
+    /// for people.
     NotEnded(String),
-    /// It was killed because the daemon ended.
+    /// The program was killed because the daemon ended.
     DaemonEnded,
-    /// It was not started. Why, as text for people.
+    /// The program was not started. The reason is text for people.
     NotStarted(String),
 }
 
-/// Does the job that the daemon sends, and says what became of it.
+/// Does the job that the daemon sends, and reports the result.
 ///
 /// # Errors
 /// The caller is not a child of a daemon.
@@ -93,12 +94,12 @@ pub fn guard() -> anyhow::Result<()> {
     let job: Job = serde_json::from_slice(&job).context(STARTED_BY)?;
     let outcome = job.carry_out(&channel);
     let outcome = serde_json::to_vec(&outcome)?;
-    // A daemon that has ended does not listen any more.
+    // The daemon may have ended.
     let _ = fds::send(channel.as_fd(), &outcome, &[], 0);
     Ok(())
 }
 
-/// Gives up what was inherited from the daemon, except for the channel to it.
+/// Drops everything inherited from the daemon, except for the channel to it.
 fn stand_alone() -> io::Result<UnixStream> {
     let channel = fds::adopt(CHANNEL)?;
     fds::close_from(3);
@@ -106,7 +107,7 @@ fn stand_alone() -> io::Result<UnixStream> {
     setsid()?;
     std::env::set_current_dir("/")?;
     umask(Mode::from_bits_truncate(0o022));
-    // The daemon ignores it.
+    // The daemon ignores SIGXFSZ.
     signals::set_default(Signal::SIGXFSZ)?;
     signals::set_default(Signal::SIGCHLD)?;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -126,8 +127,8 @@ impl Job {
         }
     }
 
-    /// Starts the program. It gets the facts on its standard input, as a file, so that nothing depends
-    /// on whether it reads them.
+    /// Starts the program. Its standard input is a file with the facts, so that it does not matter
+    /// whether the program reads them.
     fn start(self) -> Result<Child, String> {
         let account = Account::find(self.user.as_deref())?;
         let (file, arguments) = self.run.split_first().ok_or("it names no program")?;
@@ -149,7 +150,7 @@ impl Job {
     }
 }
 
-/// A file in memory with this content, to be read from its beginning.
+/// A file in memory with this content, positioned at its beginning.
 fn file_of(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("canal-hook", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(content)?;
@@ -157,10 +158,10 @@ fn file_of(content: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Waits until the program has ended or has to end, and ends all that it has started.
+/// Waits until the program has ended or must end, and ends everything that it started.
 fn watch(mut child: Child, channel: &UnixStream, until: Instant) -> Outcome {
     let Ok(pidfd) = Pidfd::open(child.id()) else {
-        // No descriptor is left.
+        // The process has no descriptor left.
         let (status, refused) = end_all(&mut child, None);
         return outcome(status, Some(timed_out(refused)));
     };
@@ -172,12 +173,12 @@ fn watch(mut child: Child, channel: &UnixStream, until: Instant) -> Outcome {
     )
 }
 
-/// Waits until the program ends by itself. Otherwise returns why it has to end.
+/// Waits until the program ends by itself. Otherwise returns why it must end.
 fn wait(pidfd: &Pidfd, channel: &UnixStream, until: Instant) -> Option<Outcome> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        // The end of the other side is reported whatever is asked for.
+        // poll(2) always reports that the other side has closed.
         let mut found = [
             PollFd::new(pidfd.as_fd(), PollFlags::POLLIN),
             PollFd::new(channel.as_fd(), PollFlags::empty()),
@@ -215,14 +216,14 @@ fn outcome(status: Option<ExitStatus>, cut_short: Option<Outcome>) -> Outcome {
     }
 }
 
-/// Kills the process group of the program, then what has left the group, which are children of this
-/// process by then. Returns how the program ended, if it has, and a process that cannot be killed, if
-/// there is one.
+/// Kills the process group of the program, then the processes that have left the group, which by
+/// then are children of this process. Returns how the program ended, if it has, and a process that
+/// cannot be killed, if there is one.
 fn end_all(
     child: &mut Child,
     pidfd: Option<&Pidfd>,
 ) -> (Option<ExitStatus>, Option<SignalRefused>) {
-    // It is not reaped yet, so its group cannot be another one.
+    // The program is not reaped yet, so its group id cannot belong to another group.
     let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
     let until = Instant::now() + END_MAX;
     if let Some(pidfd) = pidfd {
@@ -277,7 +278,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let pidfd = Pidfd::open(child.id()).unwrap();
         let soon = || Instant::now() + Duration::from_millis(20);
-        // The daemon has sent all: that is no end.
+        // The daemon has only finished sending, so the program must not end.
         ours.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(wait(&pidfd, &its, soon()), Some(Outcome::TimedOut));
         drop(ours);

@@ -1,4 +1,4 @@
-//! Whether the hooks of a configuration could run, for `canal doctor`.
+//! Checks whether the hooks of a configuration could run, for `canal doctor`.
 
 use std::path::Path;
 
@@ -18,10 +18,10 @@ pub struct SeenHook {
     pub problem: Option<String>,
 }
 
-/// Looks at the hooks that a daemon of this user would have at a place. Runs none of them.
+/// Checks the hooks that a daemon of this user would have at a place, without running them.
 ///
 /// # Errors
-/// The configuration cannot be used, with file and line.
+/// The configuration cannot be used. The error names the file and the line.
 pub(crate) fn look_at(place: &Place, daemon: u32) -> Result<Vec<SeenHook>, ConfigError> {
     let config = Config::read(&place.stores().config)?;
     let seen = config.hooks.iter().enumerate().map(|(number, hook)| {

@@ -1,14 +1,12 @@
-//! Hooks: programs that the configuration names, and that are told what happened (`[[hooks]]`).
+//! Hooks: programs from the configuration (`[[hooks]]`) that receive events.
 //!
-//! `server/hooks.rs` finds out what is to be told, after the answers of a turn are written: what ended comes
-//! from the history's recorder, what waits or holds for long from a look at the table. A `runner`
-//! is the thread of one hook: it takes events out of a `backlog`, which is bounded and fair to users,
-//! and runs the program for one event at a time. Between it and the program stands a `guard`, a
-//! process that ends the program at its time-out and when the daemon is gone.
+//! `server/hooks.rs` finds the events after the replies of a turn are written. A `runner` is the
+//! thread of one hook: it takes events from a `backlog`, which is bounded and fair to users, and
+//! runs the program for one event at a time, under a `guard` process that ends it.
 //!
-//! Invariants: no answer waits for a hook, and nothing is done for hooks before the answers of a turn
-//! are written. What a user wrote (keys, commands, notes) reaches the program on its standard input
-//! only. No program of a hook outlives the daemon or its time-out.
+//! Invariants: no reply waits for a hook, and the daemon does nothing for hooks before the replies
+//! of a turn are written. Text from users (keys, commands, notes) reaches the program only on its
+//! standard input. No program of a hook outlives the daemon or its timeout.
 
 pub(super) mod account;
 pub(super) mod backlog;

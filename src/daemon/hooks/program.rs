@@ -1,7 +1,7 @@
-//! Whether the program of a hook may be run: nobody else can have written it.
+//! Checks that no other user can have written the program of a hook.
 //!
-//! A program that another user can write would let that user act as the user of the hook. As with the
-//! configuration, the directories above the file are not looked at.
+//! A user who could write the program could act as the user of the hook. As with the configuration,
+//! canal does not check the directories above the file.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use crate::daemon::config::file::{OTHERS_WRITE, is_root};
 use crate::shell_word;
 use crate::sys::process::user;
 
-/// Checks the program of a hook that a daemon of the user `daemon` runs as `user`. Links are followed:
-/// what they lead to is checked.
+/// Checks the program of a hook that a daemon of the user `daemon` runs as `user`. Links are
+/// followed; the checks apply to their target.
 ///
 /// # Errors
-/// Why it may not or cannot be run, as text for people.
+/// It must not or cannot be run. The reason is text for people.
 pub(crate) fn check(path: &Path, daemon: u32, user: u32) -> Result<(), String> {
     let found = std::fs::metadata(path).map_err(|error| format!("it cannot be read: {error}"))?;
     if !found.is_file() {

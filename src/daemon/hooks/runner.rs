@@ -20,13 +20,13 @@ use crate::daemon::wording::text::time;
 use crate::duration::stated;
 use crate::sys::{clock, fds};
 
-/// How long after the time-out of the program its guard is killed, if it says nothing.
+/// How long after the timeout of the program its guard is killed, if the guard does not answer.
 const GUARD_LATE: Duration = Duration::from_secs(15);
 
-/// The most that is read of what a guard says.
+/// The most bytes that are read from a guard.
 const SAID_MAX: u64 = 4096;
 
-/// The stack of the thread.
+/// The stack size of the thread.
 const STACK_BYTES: usize = 256 * 1024;
 
 /// The option that makes canal the guard of a hook.
@@ -36,7 +36,7 @@ const GUARD_OPTION: &str = "--hook-guard";
 #[derive(Debug)]
 pub(crate) struct Runner {
     shared: Arc<Shared>,
-    /// `None` if the system had none.
+    /// `None` if the system could not start one.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -51,11 +51,11 @@ struct State {
     backlog: Backlog<Event>,
     /// The channel to the guard, while one runs.
     running: Option<UnixStream>,
-    /// Whether an event was taken that is not dealt with yet.
+    /// Whether an event is being handled.
     busy: bool,
-    /// Nothing more is run.
+    /// Whether no further program may start.
     closing: bool,
-    /// What an operator should know.
+    /// A note for operators.
     note: Option<String>,
 }
 
@@ -73,12 +73,11 @@ impl Runner {
         Self { shared, thread: thread.ok() }
     }
 
-    /// Whether another event of this user would wait. If not, it is counted as dropped.
+    /// Whether there is room for another event of this user. If not, counts it as dropped.
     pub(crate) fn has_room(&self, uid: u32) -> bool {
         self.thread.is_some() && self.shared.lock().backlog.has_room(uid)
     }
 
-    /// Adds an event.
     pub(crate) fn push(&self, event: Event) {
         self.shared.lock().backlog.push(event.by_uid(), event);
         self.shared.wake.notify_one();
@@ -90,12 +89,12 @@ impl Runner {
         state.busy || !state.backlog.is_empty()
     }
 
-    /// What an operator should know.
+    /// The note for operators.
     pub(crate) fn note(&self) -> Option<String> {
         self.shared.lock().note.clone()
     }
 
-    /// Has the thread end after the program that runs now. What waits is dropped.
+    /// Asks the thread to end after the running program. Waiting events are dropped.
     pub(crate) fn retire(&self) {
         let mut state = self.shared.lock();
         (state.closing, state.backlog) = (true, Backlog::default());
@@ -103,7 +102,7 @@ impl Runner {
         self.shared.wake.notify_one();
     }
 
-    /// Ends the program that runs now, and the thread.
+    /// Ends the running program and the thread.
     pub(crate) fn end(&self) {
         self.retire();
         if let Some(channel) = &self.shared.lock().running {
@@ -118,7 +117,7 @@ impl Runner {
 }
 
 impl Shared {
-    /// The state. A thread that panicked left it whole: each change of it is a single move.
+    /// Locks the state. A thread that panicked left it consistent: each change is a single move.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// Waits for an event that may be dealt with now. `None` ends the thread.
+    /// Waits for an event that may be handled now. `None` ends the thread.
     fn next(&self) -> Option<(Event, u64)> {
         let mut state = self.lock();
         loop {
@@ -158,10 +157,10 @@ impl Shared {
         }
     }
 
-    /// Has a guard do a job, and waits until it has.
+    /// Runs a job in a guard, and waits for its result.
     ///
     /// # Errors
-    /// The guard cannot be started, or has said nothing.
+    /// The guard cannot be started, or did not answer.
     fn run(&self, program: &Path, job: &Job, patience: Duration) -> io::Result<Outcome> {
         let (mut ours, its) = UnixStream::pair()?;
         ours.set_read_timeout(Some(patience))?;
@@ -176,12 +175,13 @@ impl Shared {
             let mut command = Command::new(program);
             command.arg0("canal").args(["daemon", GUARD_OPTION]).env_clear();
             command.stdin(OwnedFd::from(its)).stdout(Stdio::null()).stderr(Stdio::null());
-            // The command has the guard's end of the channel, which only the guard is to have.
+            // `command` owns the guard's end of the channel, which only the guard may keep open, so
+            // it is dropped here.
             command.spawn()?
         };
         let said = say(&ours, job).and_then(|()| hear(&mut ours));
         if said.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            // It is stopped. The kernel kills the program with it.
+            // The guard is stopped. The kernel kills the program together with it.
             let _ = child.kill();
         }
         let _ = child.wait();
@@ -190,7 +190,7 @@ impl Shared {
             .map_err(|_| io::Error::other("its guard has ended and said nothing"))
     }
 
-    /// Notes what became of an event.
+    /// Updates the note with the result of an event.
     fn heed(&self, settings: &HookSettings, outcome: io::Result<Outcome>) {
         let note = match outcome {
             Ok(Outcome::Exited(0) | Outcome::DaemonEnded) => None,
@@ -209,7 +209,7 @@ impl Shared {
         (state.running, state.busy) = (None, false);
         let before = state.note.take();
         let is_new = match (&note, &before) {
-            // A time follows.
+            // The earlier note ends with a time.
             (Some(now), Some(before)) => !before.starts_with(now),
             (now, before) => now.is_some() != before.is_some(),
         };
@@ -236,7 +236,7 @@ fn say(channel: &UnixStream, job: &Job) -> io::Result<()> {
     channel.shutdown(Shutdown::Write)
 }
 
-/// What a guard says until its end.
+/// Reads the answer of a guard until the channel closes.
 fn hear(channel: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut said = Vec::new();
     channel.take(SAID_MAX).read_to_end(&mut said)?;
