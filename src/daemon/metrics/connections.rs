@@ -1,7 +1,7 @@
 //! The connections of collectors, served by one thread.
 //!
-//! Invariants: there are at most [`CONNECTIONS_MAX`], none is open for longer than [`CONNECTION_TIME`],
-//! and no peer keeps the thread waiting: it does only what can be done at once.
+//! Invariants: there are at most [`CONNECTIONS_MAX`], none stays open for longer than
+//! [`CONNECTION_TIME`], and no peer blocks the thread, which never waits for a single connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -15,24 +15,24 @@ use crate::daemon::limits::ACCEPT_AGAIN_AFTER;
 use crate::daemon::metrics::listener::{Listener, Stream};
 use crate::daemon::metrics::request::{self, HEAD_BYTES_MAX, Status, Via};
 
-/// How many collectors may be connected at once. One more takes the place of the one that has been
-/// sending its request for longest.
+/// The most collectors connected at once. A further one replaces the one that has been sending its
+/// request for longest.
 pub(crate) const CONNECTIONS_MAX: usize = 8;
 
-/// How long a connection may be open, whatever it does.
+/// The longest time for which a connection may be open.
 pub(crate) const CONNECTION_TIME: Duration = Duration::from_secs(10);
 
-/// A collector is told that the daemon is busy if there are no figures after this time.
+/// If there are no figures after this time, collectors receive the answer that the daemon is busy.
 const FIGURES_TIME: Duration = Duration::from_secs(2);
 
-/// So many bytes are read and thrown away of a peer that sends more than its request. If it were closed
-/// at once, the kernel would throw away the answer.
+/// The most bytes that are read and discarded from a peer that sends more than its request. If the
+/// thread closed the connection immediately, the kernel would discard the answer.
 const LEFT_BYTES_MAX: usize = 256 * 1024;
 
-/// The descriptors that [`Connections::wait`] waits for before those of connections.
+/// The number of descriptors that [`Connections::wait`] polls before those of connections.
 const OTHER_FDS: usize = 2;
 
-/// So many connections are accepted before those that are open are looked at.
+/// The most connections accepted before the open ones are served.
 const ACCEPTS_AT_ONCE: usize = 16;
 
 /// A connection of a collector.
@@ -46,16 +46,16 @@ struct Connection {
 
 #[derive(Debug)]
 enum State {
-    /// It sends its request, of which this has come.
+    /// The collector sends its request; this much has arrived.
     Reading(Vec<u8>),
-    /// It waits for figures, until this time.
+    /// The collector waits for figures, until this time.
     Waiting(Instant),
     Writing {
         head: String,
         body: Arc<str>,
         sent: usize,
     },
-    /// It has its answer. The number counts the bytes that it has sent since.
+    /// The answer is sent. The number counts the bytes received since.
     Ending(usize),
     Closed,
 }
@@ -64,9 +64,9 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Connections {
     listener: Listener,
-    /// The oldest first.
+    /// Oldest first.
     each: Vec<Connection>,
-    /// Nobody is accepted before this time.
+    /// The thread accepts no connection before this time.
     rests_until: Option<Instant>,
 }
 
@@ -80,10 +80,10 @@ impl Connections {
         self.each.iter().any(|it| matches!(it.state, State::Waiting(_)))
     }
 
-    /// Sleeps until something happens, but not longer than until `latest`.
+    /// Sleeps until something happens, but not beyond `latest`.
     ///
     /// # Errors
-    /// Those of poll(2).
+    /// As for poll(2).
     pub(super) fn wait(&mut self, bell: &impl AsFd, latest: Option<Instant>) -> io::Result<()> {
         let accepts =
             if self.rests_until.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };
@@ -104,7 +104,7 @@ impl Connections {
         let gone: Vec<bool> = fds.iter().skip(OTHER_FDS).map(is_gone).collect();
         drop(fds);
         for (connection, is_gone) in self.each.iter_mut().zip(gone) {
-            // All others notice it when they read or write.
+            // Other connections notice it when they read or write.
             if is_gone && matches!(connection.state, State::Waiting(_)) {
                 connection.state = State::Closed;
             }
@@ -112,7 +112,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Accepts who comes, and goes on with each connection as far as that can be done at once.
+    /// Accepts new connections, and serves each connection as far as possible without waiting.
     pub(super) fn go_on(&mut self, now: Instant) {
         self.each.iter_mut().for_each(|connection| connection.go_on(now));
         self.each.retain(|connection| !matches!(connection.state, State::Closed));
@@ -137,7 +137,7 @@ impl Connections {
         let state = State::Reading(Vec::new());
         let until = now + CONNECTION_TIME;
         let mut connection = Connection { stream, via: self.listener.via(), state, until };
-        // Most requests are there already.
+        // Most requests have already arrived.
         connection.go_on(now);
         if matches!(connection.state, State::Closed) {
             return;
@@ -151,7 +151,7 @@ impl Connections {
         self.each.push(connection);
     }
 
-    /// Answers all who wait for figures.
+    /// Answers all collectors that wait for figures.
     pub(super) fn answer(&mut self, body: &Arc<str>, now: Instant) {
         for connection in &mut self.each {
             if matches!(connection.state, State::Waiting(_)) {
@@ -163,10 +163,10 @@ impl Connections {
     }
 }
 
-/// The time until a moment as poll(2) takes it.
+/// The time until an instant, in the form that poll(2) takes.
 fn timeout(until: Option<Instant>) -> PollTimeout {
     let Some(until) = until else { return PollTimeout::NONE };
-    // Rounded up, so that the moment is over then.
+    // Rounded up, so that the instant has passed when poll(2) returns.
     let left = until.saturating_duration_since(Instant::now()).as_millis() + 1;
     PollTimeout::from(u16::try_from(left).unwrap_or(u16::MAX))
 }
@@ -220,10 +220,10 @@ impl Connection {
         let State::Reading(bytes) = &mut self.state else { return };
         let mut piece = [0; 1024];
         let mut is_over = false;
-        // A request that is too long is known as such before there is more of it.
+        // A request that is too long is detected before the rest of it arrives.
         while bytes.len() <= HEAD_BYTES_MAX && !is_over {
             match self.stream.read(&mut piece) {
-                // The peer may still take an answer.
+                // The peer may still read an answer.
                 Ok(0) => is_over = true,
                 Ok(length) => bytes.extend(&piece[..length]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -294,7 +294,7 @@ mod tests {
         (Connections::new(listener), address)
     }
 
-    /// Goes on until a condition holds.
+    /// Serves the connections until a condition holds.
     #[track_caller]
     fn until(connections: &mut Connections, holds: impl Fn(&Connections) -> bool) {
         let begun = Instant::now();
@@ -365,7 +365,7 @@ mod tests {
             until(&mut connections, |it| count_waiting(it) == count);
             assert!(connections.each.len() <= CONNECTIONS_MAX);
         }
-        // Those who wait for their answer are not driven away.
+        // A new collector does not replace one that waits for its answer.
         let mut late = TcpStream::connect(address).unwrap();
         late.write_all(REQUEST).unwrap();
         connections.go_on(Instant::now());
@@ -407,7 +407,7 @@ mod tests {
         peer.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         let mut writer = peer.try_clone().unwrap();
         let sends = std::thread::spawn(move || {
-            // It may be closed before all is sent.
+            // The peer may close the connection before everything is sent.
             let _ = writer.write_all(&vec![b'x'; 100 * 1024]);
             let _ = writer.shutdown(std::net::Shutdown::Write);
         });

@@ -1,27 +1,27 @@
-//! What the daemon counts since it started.
+//! The daemon's counters since it started.
 //!
-//! Invariant: to count takes no memory, but for the first use of a key, and there are at most
-//! [`KEYS_MAX`] of these.
+//! Invariant: counting allocates memory only for the first use of a key, and for at most
+//! [`KEYS_MAX`] keys.
 
 use std::collections::BTreeMap;
 
 use crate::core::{Key, Request};
 use crate::history::{Ending, Reason};
 
-/// So many keys have figures of their own. The figures of the others are counted together.
+/// The most keys with separate figures. The figures of the others are added up.
 pub(crate) const KEYS_MAX: usize = 100;
 
-/// The key of the figures of all other keys. A key of this name is one of them.
+/// The key of the figures of all other keys. A key with this name is one of them.
 pub(crate) const OTHER: &str = "other";
 
-/// A key that was not used for this time makes way for another one. So a monitor that keeps every key it
-/// has ever seen learns of at most [`KEYS_MAX`] new ones a day.
+/// A key that was not used for this long may be replaced by another one. So a monitoring system
+/// that keeps every key it has ever seen learns at most [`KEYS_MAX`] new ones a day.
 const UNUSED_MS: u64 = 24 * 3600 * 1000;
 
-/// How many limits a histogram has.
+/// The number of limits of a histogram.
 pub(crate) const BUCKETS: usize = 13;
 
-/// The limits of waits and holds, in microseconds: 10 ms to a day.
+/// The limits for waits and holds, in microseconds: 10 ms to a day.
 pub(crate) const LENGTHS: [u64; BUCKETS] = [
     10_000,
     100_000,
@@ -38,60 +38,61 @@ pub(crate) const LENGTHS: [u64; BUCKETS] = [
     86_400_000_000,
 ];
 
-/// How often each length of time occurred, by limits that the caller knows.
+/// How often each duration occurred, by limits that the caller knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Histogram {
-    /// By the least limit that a length does not exceed; the last one is that of longer ones.
+    /// Indexed by the smallest limit that the duration does not exceed; the last count is for
+    /// longer ones.
     pub(crate) counts: [u64; BUCKETS + 1],
-    /// All lengths together, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub(crate) sum_us: u64,
 }
 
 impl Histogram {
-    /// Counts a length, in microseconds.
+    /// Counts a duration, in microseconds.
     pub(crate) fn add(&mut self, limits: &[u64; BUCKETS], length_us: u64) {
         self.counts[limits.partition_point(|limit| *limit < length_us)] += 1;
         self.sum_us = self.sum_us.saturating_add(length_us);
     }
 }
 
-/// Why a request ended without a grant.
+/// The reasons why requests end without a grant.
 pub(crate) const REFUSALS: [&str; 8] =
     ["full", "paused", "max-waiting", "deadlock", "too-large", "mismatch", "timeout", "withdrawn"];
 
-/// The place of deadlocks among the [`REFUSALS`].
+/// The index of deadlocks in [`REFUSALS`].
 const DEADLOCK: usize = 3;
 
-/// How a hold ended that its owner had not given back.
+/// How a hold ended that its owner had not released.
 pub(crate) const LOSSES: [&str; 3] = ["expired", "lost", "forced"];
 
-/// What is counted of one key, or of all that have no figures of their own.
+/// The counters of one key, or of all keys without separate figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Series {
     pub(crate) grants: u64,
-    /// In the order of [`REFUSALS`].
+    /// Indexed as [`REFUSALS`].
     pub(crate) refusals: [u64; REFUSALS.len()],
-    /// How long requests waited that were granted.
+    /// How long granted requests waited.
     pub(crate) waits: Histogram,
-    /// How long holds lasted that have ended.
+    /// How long ended holds lasted.
     pub(crate) holds: Histogram,
-    /// When it was used last, in milliseconds since 1970 UTC.
+    /// When the key was last used, in milliseconds since 1970 UTC.
     used_ms: u64,
 }
 
-/// What the daemon counts since it started.
+/// The daemon's counters since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Since when it is counted, in milliseconds since 1970 UTC.
+    /// When counting began, in milliseconds since 1970 UTC.
     pub(crate) since_ms: u64,
     pub(crate) keys: BTreeMap<Key, Series>,
-    /// Of all other keys.
+    /// The counters of all other keys.
     pub(crate) other: Series,
-    /// Deadlocks that were found, each of which ended by a refusal.
+    /// The number of deadlocks, each of which ended with a refusal.
     pub(crate) deadlocks: u64,
-    /// In the order of [`LOSSES`].
+    /// Indexed as [`LOSSES`].
     pub(crate) losses: [u64; LOSSES.len()],
-    /// Before this time every key is in use.
+    /// Before this time every key is in use, so none can be replaced.
     full_until_ms: u64,
 }
 
@@ -100,14 +101,14 @@ pub(crate) struct Counters {
 pub(crate) struct Ended<'a> {
     pub(crate) asked: &'a Request,
     pub(crate) ending: &'a Ending,
-    /// When, in milliseconds since 1970 UTC.
+    /// When it ended, in milliseconds since 1970 UTC.
     pub(crate) at_ms: u64,
-    /// For how long it held its locks; `None` if it was never granted.
+    /// How long it held its locks, in milliseconds; `None` if it was never granted.
     pub(crate) held_ms: Option<u64>,
 }
 
 impl Counters {
-    /// Counts from this time on, in milliseconds since 1970 UTC.
+    /// Counters that begin at this time, in milliseconds since 1970 UTC.
     pub(crate) fn since(since_ms: u64) -> Self {
         Self { since_ms, ..Self::default() }
     }
@@ -139,7 +140,7 @@ impl Counters {
         }
     }
 
-    /// Whether a key that is used at this time has figures of its own.
+    /// Whether a key that is used at this time has separate figures.
     pub(crate) fn knows(&mut self, key: &Key, at_ms: u64) -> bool {
         if key.as_str() == OTHER || !(self.keys.contains_key(key) || self.has_room(at_ms)) {
             return false;
@@ -157,7 +158,7 @@ impl Counters {
         }
     }
 
-    /// Whether there is room for one more key, after removing one that was not used for long.
+    /// Whether there is room for another key, after removing one that was not used for long.
     fn has_room(&mut self, now_ms: u64) -> bool {
         if self.keys.len() < KEYS_MAX {
             return true;
@@ -179,7 +180,7 @@ impl Counters {
     }
 }
 
-/// Why a request ended that was never granted, as a place among the [`REFUSALS`].
+/// Why a request ended without a grant, as an index in [`REFUSALS`].
 fn refusal(ending: &Ending) -> usize {
     match ending {
         Ending::Refused { reason, .. } => match reason {
@@ -191,7 +192,7 @@ fn refusal(ending: &Ending) -> usize {
             Reason::Mismatch => 5,
         },
         Ending::Timeout => 6,
-        // Its client or its process is gone, or its host.
+        // Its client, its process or its host has ended.
         Ending::Withdrawn
         | Ending::Abandoned
         | Ending::Released
@@ -205,7 +206,7 @@ fn refusal(ending: &Ending) -> usize {
     }
 }
 
-/// How a hold ended that its owner had not given back, as a place among the [`LOSSES`].
+/// How a hold ended that its owner had not released, as an index in [`LOSSES`].
 fn loss(ending: &Ending) -> Option<usize> {
     match ending {
         Ending::Expired => Some(0),
@@ -301,7 +302,7 @@ pub(super) mod tests {
             assert_eq!(loss(&ending).map(|it| LOSSES[it]), Some(name));
         }
         let mut counters = Counters::default();
-        // A deadlock over two keys is one.
+        // A deadlock over two keys counts once.
         end(&mut counters, &["a", "b"], &refused(Reason::Deadlock), None);
         assert_eq!(counters.deadlocks, 1);
     }

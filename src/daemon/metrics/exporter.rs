@@ -1,8 +1,7 @@
-//! Offers metrics on a socket: the thread that serves collectors, and what it and the daemon say to each
-//! other.
+//! Serves metrics on a socket: the thread for collectors, and its exchange with the daemon.
 //!
-//! Both hold the lock only to move what lies here. The thread asks for figures when a collector does, at
-//! most once a second, and the daemon takes them in its next turn.
+//! Each side holds the mutex only to move data in or out. The thread asks for figures when a
+//! collector does, at most once a second, and the daemon supplies them in its next turn.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,17 +20,17 @@ use crate::daemon::metrics::listener::Listener;
 use crate::daemon::metrics::open_metrics::text;
 use crate::daemon::metrics::snapshot::Snapshot;
 
-/// The descriptors that offering metrics takes: of collectors, the socket, the bell, and one more
-/// collector until it is known whether there is room for it.
+/// The descriptors that serving metrics needs: for the collectors, the socket, the bell, and one
+/// further collector until the thread knows whether there is room for it.
 pub(crate) const DESCRIPTORS: u64 = CONNECTIONS_MAX as u64 + 3;
 
-/// Figures are given to all who ask within this time.
+/// All collectors that ask within this time receive the same figures.
 const FRESH_TIME: Duration = Duration::from_secs(1);
 
-/// An address that is in use is tried again after this time, in milliseconds.
+/// How long to wait before trying an address in use again, in milliseconds.
 const RETRY_MS: u16 = 5_000;
 
-/// The stack of the thread.
+/// The stack size of the thread.
 const STACK_BYTES: usize = 256 * 1024;
 
 /// The nice value of the thread.
@@ -44,7 +43,7 @@ pub(crate) struct Exporter {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and the daemon say to each other.
+/// The state shared by the thread and the daemon.
 #[derive(Debug)]
 struct Shared {
     /// Whether the thread wants figures.
@@ -58,17 +57,17 @@ struct Shared {
 struct State {
     figures: Option<Box<Snapshot>>,
     closing: bool,
-    /// What an operator should know.
+    /// A note for operators.
     note: Option<String>,
     /// Wakes the daemon.
     waker: Option<Waker>,
 }
 
 impl Exporter {
-    /// Begins to offer metrics. If the address is in use, the thread tries again from time to time.
+    /// Begins to serve metrics. If the address is in use, the thread tries again from time to time.
     ///
     /// # Errors
-    /// There is no descriptor or no thread left.
+    /// The system has no descriptor or no thread left.
     pub(crate) fn start(listen: Listen) -> io::Result<Self> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let bell = EventFd::from_value_and_flags(0, flags)?;
@@ -77,14 +76,14 @@ impl Exporter {
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("metrics".to_owned());
         let thread = thread.stack_size(STACK_BYTES).spawn(move || {
-            // Of this thread alone.
+            // This applies to this thread only.
             let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
             of_thread.work(&listen);
         })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// What wakes the daemon when figures are wanted.
+    /// Sets the waker that wakes the daemon when the thread wants figures.
     pub(crate) fn wake_by(&self, waker: Waker) {
         let mut state = self.shared.lock();
         if self.is_asked() {
@@ -93,7 +92,7 @@ impl Exporter {
         state.waker = Some(waker);
     }
 
-    /// Whether figures are wanted.
+    /// Whether the thread wants figures.
     pub(crate) fn is_asked(&self) -> bool {
         self.shared.asked.load(Ordering::Acquire)
     }
@@ -105,7 +104,7 @@ impl Exporter {
         self.shared.ring();
     }
 
-    /// What an operator should know.
+    /// The note for operators.
     pub(crate) fn note(&self) -> Option<String> {
         self.shared.lock().note.clone()
     }
@@ -130,7 +129,7 @@ impl Drop for Exporter {
 }
 
 impl Shared {
-    /// The state. A thread that panicked left it whole: each change of it is a single move.
+    /// Locks the state. A thread that panicked left it consistent: each change is a single move.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +139,7 @@ impl Shared {
     }
 }
 
-/// The side of the thread.
+/// The thread's side.
 impl Shared {
     fn work(&self, listen: &Listen) {
         let mut failed = false;
@@ -174,7 +173,7 @@ impl Shared {
         let mut fresh: Option<(Instant, Arc<str>)> = None;
         loop {
             connections.wait(self, fresh.as_ref().map(|(until, _)| *until))?;
-            // What woke the thread is looked at after this.
+            // The thread checks all state that a wake-up can concern after this read.
             let _ = self.bell.read();
             let figures = {
                 let mut state = self.lock();
@@ -197,7 +196,7 @@ impl Shared {
         }
     }
 
-    /// Asks the daemon for figures, unless it was asked already.
+    /// Asks the daemon for figures, unless this is already done.
     fn ask(&self) {
         let state = self.lock();
         if !self.asked.swap(true, Ordering::AcqRel)
@@ -256,7 +255,8 @@ mod tests {
         exporter.give(Snapshot { connections: 77, ..Snapshot::default() });
         let text = read_all(first);
         assert!(text.contains("canal_connections 77\n") && text.ends_with("# EOF\n"), "{text}");
-        // Either it is answered from what is there, or a second has passed and the daemon is asked.
+        // Either the thread answers from the figures that it has, or a second has passed and it
+        // asks the daemon.
         let second = get(&path);
         wait_until("an answer or a question", || exporter.is_asked() || peek(&second));
         exporter.give(Snapshot { connections: 77, ..Snapshot::default() });
@@ -265,7 +265,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Whether something can be read.
+    /// Whether the stream is readable.
     fn peek(stream: &UnixStream) -> bool {
         let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).unwrap() > 0

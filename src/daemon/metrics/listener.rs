@@ -1,7 +1,7 @@
-//! The socket on which metrics are offered.
+//! The socket that serves metrics.
 //!
-//! Invariant: a socket in the file system is removed only if nobody listens on it, and never anything
-//! else that lies at its path.
+//! Invariant: canal removes a socket in the file system only if no process listens on it, and never
+//! removes anything else at its path.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,10 +17,11 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use crate::daemon::config::metrics_section::Listen;
 use crate::daemon::metrics::request::Via;
 
-/// Who can read a port of the machine can read the socket; the directory it lies in says who that is.
+/// All users can read a loopback port, so all may read this socket. Its directory can restrict
+/// that.
 const MODE: u32 = 0o666;
 
-/// The socket on which metrics are offered.
+/// The socket that serves metrics.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -31,7 +32,7 @@ impl Listener {
     /// Begins to listen.
     ///
     /// # Errors
-    /// The address is in use, or not this daemon's to take.
+    /// The address is in use, or this daemon may not use it.
     pub(crate) fn bind(listen: &Listen) -> io::Result<Self> {
         match listen {
             Listen::Tcp(address) => {
@@ -57,7 +58,7 @@ impl Listener {
     /// The next connection; `None` if there is none now.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// The process has no descriptor left.
     pub(crate) fn accept(&self) -> io::Result<Option<Stream>> {
         let accepted = match self {
             Self::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
@@ -105,12 +106,12 @@ impl AsFd for Listener {
     }
 }
 
-/// Whether a socket lies at a path on which nobody listens any more.
+/// Whether there is a socket at a path on which no process listens any longer.
 fn is_left(path: &Path) -> io::Result<bool> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Ok(false);
     }
-    // A full backlog must not keep the thread waiting.
+    // A full backlog must not block the thread.
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let probe = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     Ok(connect(probe.as_raw_fd(), &UnixAddr::new(path)?) == Err(Errno::ECONNREFUSED))
@@ -124,7 +125,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Tells the peer that nothing more comes.
+    /// Signals to the peer that nothing follows.
     pub(crate) fn end(&self) {
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
@@ -172,9 +173,10 @@ mod tests {
     fn a_socket_that_was_left_is_taken_and_one_in_use_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.sock");
-        // A daemon that was killed leaves its socket.
+        // A killed daemon leaves its socket behind.
         drop(UnixListener::bind(&path).unwrap());
-        // A process that another test starts has a copy of it until it executes its program.
+        // A process that another test starts has a copy of the socket until it executes its
+        // program.
         crate::sys::rerun::wait_until("nobody listens", || UnixStream::connect(&path).is_err());
         let listen = Listen::Unix(path.clone());
         let first = Listener::bind(&listen).unwrap();

@@ -1,14 +1,12 @@
-//! Figures for monitoring: what the daemon counts, and how a collector reads it.
+//! Figures for monitoring: the daemon's counters, and the endpoint for collectors.
 //!
-//! `counters` is what is counted; the recorder of the history owns it, because that is where each grant
-//! and each end is known. `snapshot` is all figures of one moment, which
-//! `server/queries/metrics.rs` takes, and
-//! `open_metrics` writes as text. `exporter` offers the text on a loopback port or a Unix socket: it has
-//! a thread of its own, which `connections` and `request` belong to.
+//! `counters` belongs to the recorder of the history, which knows each grant and each end.
+//! `snapshot` holds all figures at one time, taken by `server/queries/metrics.rs`; `open_metrics`
+//! formats them. `exporter` serves the text from its own thread, with `connections` and `request`.
 //!
-//! Invariants: the number of keys that are told apart is bounded. Nothing but names of keys and figures
-//! is told, because every user of the machine can read a loopback port. The daemon's loop never reads
-//! from or writes to a collector.
+//! Invariants: the number of keys with separate figures is bounded. The text contains only names of
+//! keys and figures, because every user of the machine can read a loopback port. The daemon's loop
+//! never reads from or writes to a collector.
 
 pub(super) mod connections;
 pub(super) mod counters;

@@ -1,4 +1,4 @@
-//! The text of a snapshot, as OpenMetrics 1.0 has it.
+//! Formats a snapshot as OpenMetrics 1.0.
 
 use std::fmt::{Display, Write};
 
@@ -8,7 +8,7 @@ use crate::daemon::metrics::counters::{
 };
 use crate::daemon::metrics::snapshot::{APPENDS, EngineFigures, KeyFigures, Snapshot};
 
-/// What the text is, for a header of HTTP.
+/// The content type of the text, for an HTTP header.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The text of a snapshot.
@@ -56,7 +56,7 @@ impl Text {
         self.sample("canal_history_dropped_records_total", &[], dropped);
     }
 
-    /// The state of each key.
+    /// Writes the state of each key.
     fn about_keys(&mut self, snapshot: &Snapshot) {
         let gauge =
             |of: fn(&KeyFigures) -> u64| move |figures: &KeyFigures| Some(of(figures).to_string());
@@ -94,7 +94,7 @@ impl Text {
         }
     }
 
-    /// What was counted since the daemon started.
+    /// Writes the counters since the daemon started.
     fn counted(&mut self, snapshot: &Snapshot) {
         let counters = &snapshot.counters;
         let keys = counters.keys.iter().map(|(key, series): (&Key, _)| (key.as_str(), series));
@@ -149,14 +149,14 @@ impl Text {
 }
 
 impl Text {
-    /// A gauge without labels.
+    /// Writes a gauge without labels.
     fn one(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, "gauge", help);
         self.sample(name, &[], value);
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing into memory does not fail, here and below.
+        // Writing to memory does not fail, here and below.
         let _ = writeln!(self.0, "# TYPE {name} {kind}");
         if let Some(unit) = ["seconds", "bytes"].iter().find(|unit| name.ends_with(**unit)) {
             let _ = writeln!(self.0, "# UNIT {name} {unit}");
@@ -288,7 +288,7 @@ mod tests {
         assert!(!text.contains("canal_key_capacity_slots{key=\"other\"}"));
     }
 
-    /// What the specification asks of the whole text.
+    /// The specification's requirements on the whole text.
     #[test]
     fn families_are_in_one_piece_and_the_end_is_marked() {
         let text = text(&snapshot());

@@ -1,13 +1,13 @@
-//! One request of HTTP, and what it is answered with. Only `GET /metrics` is served.
+//! One HTTP request, and its answer. Only `GET /metrics` is served.
 
 use std::net::IpAddr;
 
 use crate::daemon::metrics::open_metrics::CONTENT_TYPE;
 
-/// The most bytes of a request: its first line and its headers.
+/// The maximum length of a request in bytes: its first line and its headers.
 pub(crate) const HEAD_BYTES_MAX: usize = 8 * 1024;
 
-/// What a request is answered with.
+/// The status of the answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ok,
@@ -34,7 +34,7 @@ impl Status {
         }
     }
 
-    /// What a person reads who asked wrongly.
+    /// The explanation for a person who sent a wrong request.
     pub(crate) fn explanation(self) -> &'static str {
         match self {
             Self::Ok => "",
@@ -49,16 +49,16 @@ impl Status {
     }
 }
 
-/// How a request came.
+/// The kind of socket on which a request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
-    /// A page in a browser can make it connect to a loopback port under a name of its own, so the name
-    /// is checked.
+    /// A page in a browser can make the browser connect to a loopback port under a name that the
+    /// page controls, so the name is checked.
     Tcp,
     Unix,
 }
 
-/// Reads what came so far of a request; `None` if more has to come.
+/// Parses the part of a request that has arrived; `None` if more has to arrive.
 pub(crate) fn read(bytes: &[u8], via: Via) -> Option<Status> {
     let end = head_end(bytes);
     if end.unwrap_or(bytes.len()) > HEAD_BYTES_MAX {
@@ -71,7 +71,7 @@ pub(crate) fn read(bytes: &[u8], via: Via) -> Option<Status> {
     Some(first_line(first).and_then(|()| headers(lines, via)).err().unwrap_or(Status::Ok))
 }
 
-/// The length of the first line and the headers, without the empty line that ends them.
+/// The length of the first line and the headers, without the empty line after them.
 fn head_end(bytes: &[u8]) -> Option<usize> {
     let mut begin = 0;
     for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
@@ -117,7 +117,7 @@ fn headers<'a>(lines: impl Iterator<Item = &'a str>, via: Via) -> Result<(), Sta
     }
 }
 
-/// Whether a `Host` is this machine, with any port: a tunnel may have another one.
+/// Whether a `Host` names this machine, with any port: a tunnel may have another port.
 fn is_loopback(host: &str) -> bool {
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((name, rest)) => (name, rest),
@@ -130,7 +130,7 @@ fn is_loopback(host: &str) -> bool {
     has_port && is_local
 }
 
-/// What stands before the body of an answer.
+/// The part of an answer before its body.
 pub(crate) fn answer_head(status: Status, body_bytes: usize) -> String {
     let kind = match status {
         Status::Ok => CONTENT_TYPE,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes is answered once it ends, and however it was cut.
+        /// Any complete input gets an answer, however it was split.
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let whole = [&bytes[..], b"\r\n\r\n"].concat();

@@ -1,42 +1,42 @@
-//! All figures of one moment.
+//! All figures at one time.
 
 use std::collections::BTreeMap;
 
 use crate::core::{Key, Table};
 use crate::daemon::metrics::counters::{BUCKETS, Counters, Histogram};
 
-/// So many keys of a table are looked at. The rest of a larger table is missing among the figures of
-/// the other keys.
+/// The most keys of a table that are examined. The others are missing from the figures of the other
+/// keys.
 const KEYS_LOOKED_AT_MAX: usize = 10_000;
 
-/// So many waiting requests are looked at for the oldest one of each key. They are looked at in the
-/// order in which they came.
+/// The most waiting requests examined to find the oldest one of each key, in the order in which
+/// they came.
 const WAITERS_LOOKED_AT_MAX: usize = 20_000;
 
-/// The limits of appends to the log of an engine, in microseconds: 0.5 ms to 10 s.
+/// The limits for appends to the log of an engine, in microseconds: 0.5 ms to 10 s.
 pub(crate) const APPENDS: [u64; BUCKETS] = [
     500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
     2_000_000, 10_000_000,
 ];
 
-/// All figures of one moment.
+/// All figures at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) counters: Counters,
-    /// Of the keys that have figures of their own.
+    /// The figures of the keys that have separate figures.
     pub(crate) keys: BTreeMap<Key, KeyFigures>,
-    /// Of all other keys that were looked at.
+    /// The figures of all other keys that were examined.
     pub(crate) other: KeyFigures,
     /// All holds of the table.
     pub(crate) holds: u64,
     /// All waiting requests of the table.
     pub(crate) waiting: u64,
     pub(crate) connections: u64,
-    /// How many bytes of the journal are in use; `None` over an engine.
+    /// How many bytes of the journal are in use; `None` with an engine.
     pub(crate) journal_bytes: Option<u64>,
-    /// How many bytes the history has; `None` if that is not known yet, or there is none.
+    /// The size of the history in bytes; `None` if it is not known yet, or if there is no history.
     pub(crate) history_bytes: Option<u64>,
-    /// How many records the history had to leave out.
+    /// The number of records that the history dropped.
     pub(crate) history_dropped: u64,
     pub(crate) engine: Option<EngineFigures>,
 }
@@ -48,28 +48,28 @@ pub(crate) struct KeyFigures {
     pub(crate) slots: u64,
     /// How many holds there are.
     pub(crate) holds: u64,
-    /// How many slots there are; `None` if that is not fixed.
+    /// The number of slots; `None` if it is not fixed.
     pub(crate) capacity: Option<u64>,
     pub(crate) waiting: u64,
-    /// For how long the oldest waiting request waits; 0 if none waits.
+    /// How long the oldest waiting request has waited, in milliseconds; 0 if none waits.
     pub(crate) oldest_ms: u64,
     pub(crate) paused: bool,
 }
 
-/// What is known of the engine.
+/// The figures of the engine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineFigures {
     pub(crate) is_away: bool,
     pub(crate) is_member: bool,
-    /// For how long it was away since the daemon started.
+    /// How long it was unreachable since the daemon started, in milliseconds.
     pub(crate) away_ms: u64,
     /// How long changes of this host took to come back from the log, by [`APPENDS`].
     pub(crate) appends: Histogram,
 }
 
 impl Snapshot {
-    /// The figures of a table at this time, in milliseconds since 1970 UTC, with what was counted. A
-    /// key that the table has gets figures of its own if there is room.
+    /// The figures of a table at this time, in milliseconds since 1970 UTC, with the counters. A
+    /// key in the table gets separate figures if there is room.
     pub(crate) fn of(table: &Table, counters: &mut Counters, now_ms: u64) -> Self {
         let (mut keys, mut other) = (BTreeMap::new(), KeyFigures::default());
         for key in table.keys(None).take(KEYS_LOOKED_AT_MAX) {
@@ -96,7 +96,7 @@ impl Snapshot {
                 figures.oldest_ms = figures.oldest_ms.max(waits_ms);
             }
         }
-        // What is not in the table any more is not held.
+        // Keys that are no longer in the table are not held.
         for key in counters.keys.keys() {
             keys.entry(key.clone()).or_default();
         }
@@ -119,7 +119,7 @@ mod tests {
     use crate::core::{Change, ENTRY_VERSION, Entry, Request, Revision, UnixMillis, View};
     use crate::daemon::metrics::counters::KEYS_MAX;
 
-    /// A table to which each change is applied a second after the one before it.
+    /// A table to which each change is applied one second after the previous one.
     fn table(changes: Vec<Change>) -> Table {
         let mut table = Table::default();
         for (number, change) in (1..).zip(changes) {
