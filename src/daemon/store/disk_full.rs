@@ -1,4 +1,4 @@
-//! What the daemon tells a client if the disk has no room for the record of its request.
+//! The failure for a client if the disk has no room for the record of its request.
 
 use crate::log::journal::NoRoom;
 use crate::protocol::{ErrorName, Failure};

@@ -1,6 +1,6 @@
 //! The embedded journal and the data that must survive a reboot, kept in step with the table.
 //!
-//! Invariant: nothing is told of a change before [`JournalStore::commit`] has returned.
+//! Invariant: the daemon reports a change only after [`JournalStore::commit`] has returned.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +17,8 @@ use crate::log::journal::{self, Batch, Journal, NoRoom};
 use crate::log::state::{Durable, StateFile};
 use crate::sys::process::Origin;
 
-/// How many tokens are reserved at once. A restart after a crash of the machine skips the rest of
-/// them.
+/// The number of tokens reserved at once. A restart after a crash of the machine skips the unused
+/// ones.
 const TOKENS_RESERVED_AT_ONCE: u64 = 1 << 16;
 
 /// With fewer reserved tokens left, new requests wait until more tokens are reserved.
@@ -132,19 +132,19 @@ impl JournalStore {
         }
     }
 
-    /// Makes sure that a new request and everything that follows from it can be recorded.
+    /// Ensures that a new request and all its consequences can be recorded.
     pub(crate) fn admit(&mut self, table: &Table, request: &Request) -> Result<(), NoRoom> {
         self.reserve_tokens(table, TOKENS_LEFT_MIN + table.waiting() as u64)
             .map_err(|error| NoRoom { dir: self.dir.clone(), error })?;
         self.admit_bytes(table, journal::room_for(request))
     }
 
-    /// Makes sure that a view or a pause of a key can be recorded.
+    /// Ensures that the size or the pause of a key can be recorded.
     pub(crate) fn admit_view(&mut self, table: &Table, key: &Key) -> Result<(), NoRoom> {
         self.admit_views(table, std::iter::once(key))
     }
 
-    /// Makes sure that views of several keys can be recorded.
+    /// Ensures that the sizes of several keys can be recorded.
     pub(crate) fn admit_views<'a>(
         &mut self,
         table: &Table,
@@ -156,7 +156,7 @@ impl JournalStore {
         if bytes == 0 { Ok(()) } else { self.admit_bytes(table, bytes) }
     }
 
-    /// Makes sure that a renewal of a lease, with this note, can be recorded.
+    /// Ensures that a renewal of a lease, with this note, can be recorded.
     pub(crate) fn admit_renewal(
         &mut self,
         table: &Table,
@@ -169,15 +169,15 @@ impl JournalStore {
 
     fn admit_bytes(&mut self, table: &Table, bytes: u64) -> Result<(), NoRoom> {
         let Err(first) = self.journal.admit(bytes, self.rooms.sum) else { return Ok(()) };
-        // A compacted file may still fit. What is not in the journal yet is committed first, so
-        // that compaction does not lose it.
+        // A compacted file may still have room. Changes that are not in the journal yet are
+        // committed first, so that compaction does not lose them.
         if self.commit(table).is_err() || self.compact(table).is_err() {
             return Err(first);
         }
         self.journal.admit(bytes, self.rooms.sum)
     }
 
-    /// Makes sure that at least `ahead` tokens can be given out without a write to the disk.
+    /// Ensures that at least `ahead` tokens can be assigned without a write to the disk.
     pub(super) fn reserve_tokens(&mut self, table: &Table, ahead: u64) -> io::Result<()> {
         let next = table.next_token().0;
         if next.saturating_add(ahead) <= self.durable.reserved_token.0 {
@@ -187,7 +187,7 @@ impl JournalStore {
         self.store(Durable { reserved_token: Token(reserved), ..self.durable.clone() })
     }
 
-    /// Stores what has to survive a reboot, though nothing of it changed.
+    /// Stores the data that must survive a reboot, although it has not changed.
     pub(super) fn store_as_it_is(&mut self) -> io::Result<()> {
         self.store(self.durable.clone())
     }
@@ -201,12 +201,12 @@ impl JournalStore {
     /// Records everything that was applied since the last commit, in one write.
     ///
     /// # Errors
-    /// Nothing of it may be told then: the daemon has to end.
+    /// The daemon must not report any of these changes, and must end.
     pub(crate) fn commit(&mut self, table: &Table) -> io::Result<()> {
         self.record(table)?;
-        // The end of a lease may be told before it is durable. At worst the lease comes back after
-        // a crash of the machine, if no lease was granted since: the append that makes a grant
-        // durable contains all earlier ends.
+        // The daemon may report the end of a lease before it is durable. At worst the lease comes
+        // back after a crash of the machine, if no lease was granted since: the append that makes a
+        // grant durable contains all earlier ends.
         if self.waits_for_disk()
             && let Err(error) = self.keep_leases(table)
         {
@@ -227,7 +227,8 @@ impl JournalStore {
         }
         if let Err(error) = self.journal.append(&self.turn) {
             tracing::warn!(%error, "the journal cannot be appended to, it is begun anew");
-            // Another file may work, and its snapshot contains what could not be appended.
+            // Another file may be writable, and its snapshot contains the changes that could not be
+            // appended.
             self.compact(table).map_err(|_| error)?;
         }
         self.turn.clear();
@@ -237,13 +238,12 @@ impl JournalStore {
     /// Makes the leases that hold something now durable, and no others.
     ///
     /// # Errors
-    /// Names the file that cannot be written. No lease that was granted since may be told then.
+    /// Names the file that cannot be written. The daemon must not report leases granted since.
     pub(crate) fn keep_leases(&mut self, table: &Table) -> io::Result<()> {
         self.leases.store(table)
     }
 
-    /// The name of this machine, for one that has none of its own. It is made when it is first asked
-    /// for.
+    /// The generated name of a machine that has no name. It is created on the first call.
     pub(crate) fn machine_name(&mut self) -> io::Result<String> {
         if let Some(machine) = &self.durable.node.machine {
             return Ok(machine.clone());
@@ -255,8 +255,8 @@ impl JournalStore {
         Ok(machine)
     }
 
-    /// Notes that all is known that this daemon granted over nodes. The file of the leases is there
-    /// from now on: if it is missing at a later start, leases were lost.
+    /// Notes that this daemon knows all its grants over nodes. From now on the file of the leases
+    /// exists: if it is missing at a later start, leases were lost.
     pub(crate) fn settle_node(&mut self, table: &Table) -> io::Result<()> {
         self.leases.write_anew(table)?;
         let mut durable = self.durable.clone();
@@ -269,7 +269,7 @@ impl JournalStore {
         self.leases.waits_for_disk()
     }
 
-    /// Compacts the journal if that is worth it. Called when nothing waits to be recorded.
+    /// Compacts the journal if that is worthwhile. Called when nothing waits to be recorded.
     pub(crate) fn tidy(&mut self, table: &Table) {
         if !self.journal.wants_compaction() {
             return;
@@ -296,7 +296,7 @@ impl JournalStore {
         self.store(self.durable.clone())
     }
 
-    /// Stores the view of a key, so that it survives reboots. `None` removes it.
+    /// Stores the size of a key, so that it survives reboots. `None` removes it.
     pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
         let mut durable = self.durable.clone();
         durable.views.retain(|stored| stored.key != *key);

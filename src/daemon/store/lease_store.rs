@@ -1,6 +1,6 @@
-//! The leases, which survive a reboot. Nothing else of a table does.
+//! The leases, the only part of a table that survives a reboot.
 //!
-//! Invariant: a lease that was told to a client is durable until it ends.
+//! Invariant: a lease that a client received is durable until it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,7 +12,7 @@ use crate::daemon::waiters::leases::is_collecting;
 use crate::log::leases::{Changes, HeldLease, LeaseLog};
 use crate::sys::clock;
 
-/// The leases of a table, and which of their changes are not durable yet.
+/// The leases of a table, and their changes that are not durable yet.
 #[derive(Debug)]
 pub(crate) struct LeaseStore {
     log: LeaseLog,
@@ -22,9 +22,10 @@ pub(crate) struct LeaseStore {
     granted: BTreeSet<Token>,
     /// The leases in the file that no longer hold anything.
     ended: BTreeSet<Token>,
-    /// The leases in the file whose note or TTL is another one now.
+    /// The leases in the file whose note or TTL has changed.
     changed: BTreeSet<Token>,
-    /// Set after a write failed: ends and notes of leases are not written again before this time.
+    /// Set after a failed write: the daemon does not write ends and notes of leases again before
+    /// this time.
     again_at: Option<Instant>,
 }
 
@@ -46,7 +47,8 @@ impl LeaseStore {
         self.granted.insert(token);
     }
 
-    /// Notes that the lease of a part of a request over nodes is confirmed, with another token perhaps.
+    /// Notes that the lease of a part of a request over nodes is confirmed, perhaps with another
+    /// token.
     pub(crate) fn confirm(&mut self, was: Token, token: Token) {
         if was == token && self.tokens.contains(&token) {
             return self.change(token);
@@ -55,7 +57,7 @@ impl LeaseStore {
         self.begin(token);
     }
 
-    /// Notes that a hold has ended. Does nothing unless a lease had it.
+    /// Notes that a hold has ended. Does nothing unless the hold belonged to a lease.
     pub(crate) fn end(&mut self, token: Token) {
         self.changed.remove(&token);
         if self.tokens.remove(&token) && !self.granted.remove(&token) {
@@ -63,7 +65,7 @@ impl LeaseStore {
         }
     }
 
-    /// Notes that the note or the TTL of a lease is another one now.
+    /// Notes that the note or the TTL of a lease has changed.
     pub(crate) fn change(&mut self, token: Token) {
         if self.tokens.contains(&token) && !self.granted.contains(&token) {
             self.changed.insert(token);
@@ -75,7 +77,7 @@ impl LeaseStore {
         self.granted.contains(&token)
     }
 
-    /// Whether a grant waits for the disk, or an end or a note whose retry is due.
+    /// Whether a grant waits for the disk, or an end or a note is due for a retry.
     pub(crate) fn waits_for_disk(&self) -> bool {
         let put_off = self.again_at.is_some_and(|at| at > clock::now());
         let others = !self.ended.is_empty() || !self.changed.is_empty();
@@ -85,7 +87,7 @@ impl LeaseStore {
     /// Makes all changes durable, in one append.
     ///
     /// # Errors
-    /// Names the file. New grants must not be told then.
+    /// Names the file. The daemon must not report new grants then.
     pub(crate) fn store(&mut self, table: &Table) -> io::Result<()> {
         if self.granted.is_empty() && self.ended.is_empty() && self.changed.is_empty() {
             return Ok(());
@@ -99,7 +101,7 @@ impl LeaseStore {
         self.note(stored)
     }
 
-    /// Writes the file anew with all leases.
+    /// Rewrites the file with all leases.
     ///
     /// # Errors
     /// Names the file.
@@ -123,12 +125,12 @@ impl LeaseStore {
     }
 }
 
-/// The stored form of the lease that has this token.
+/// The stored form of the lease with this token.
 fn keep(table: &Table, token: Token) -> Option<HeldLease> {
     let mut hold = table.hold(token)?.clone();
     let frame = table.frame(hold.frame)?.clone();
-    // After a reboot no client is left that could confirm the lease, and the daemon cannot know
-    // whether the client was told. So the lease is kept for its TTL.
+    // After a reboot no client remains that could confirm the lease, and the daemon cannot know
+    // whether the client received it. So it keeps the lease for its TTL.
     hold.provisional = false;
     Arc::make_mut(&mut hold.asked).provisional = false;
     Some(HeldLease { frame, hold })
@@ -139,7 +141,7 @@ fn keep(table: &Table, token: Token) -> Option<HeldLease> {
 pub(crate) struct Leases {
     /// Their frames, by id.
     pub(crate) frames: Vec<FrameState>,
-    /// What they hold, by token.
+    /// Their holds, by token.
     pub(crate) holds: Vec<HoldState>,
 }
 
@@ -156,7 +158,7 @@ pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
 
 /// Builds a table of leases only: the state after a reboot, or without a journal.
 pub(crate) fn table_of(leases: &Leases) -> anyhow::Result<Table> {
-    // The lease around another one may have ended before.
+    // The enclosing lease may have ended earlier.
     let there: BTreeSet<FrameId> = leases.frames.iter().map(|frame| frame.id).collect();
     let mut frames = leases.frames.clone();
     for frame in &mut frames {
@@ -253,7 +255,7 @@ mod tests {
         Owner::Lease(LeaseId(name))
     }
 
-    /// Ends a daemon as a reboot does: its records belong to an earlier boot.
+    /// Ends a daemon as a reboot would: its records belong to an earlier boot.
     fn reboot(mut recovered: Recovered) {
         recovered.ledger.commit().unwrap();
         recovered.ledger.kept().unwrap().1.origin.boot_id = "of-an-earlier-start".to_owned();
@@ -298,7 +300,7 @@ mod tests {
         let slots = &second.ledger.table.hold(next).unwrap().items[0].slots;
         assert_eq!(slots.iter().collect::<Vec<_>>(), [0]);
         assert!(second.ledger.table.hold(next).unwrap().request.0 > before.revision.0 - 1);
-        // A second reboot, with the lease that was added.
+        // A second reboot, with the added lease.
         reboot(second);
         let third = recovered(dir.path());
         assert_eq!(lease_tokens(&third.ledger.table), BTreeSet::from([one, two, next]));
@@ -325,7 +327,7 @@ mod tests {
         let ttl_ms = Some(7_200_000);
         let (name, host) = (LeaseId(1), HostId(0));
         first.ledger.apply(Change::Renew { lease: name, host, note: None, ttl_ms });
-        // As for an answer to the renewal. Nothing else is written before the power is cut.
+        // As for a reply to the renewal. Nothing else is written before the power is cut.
         first.ledger.keep_leases().unwrap();
         drop(first);
         for file in ["journal.0", "journal.1"] {
@@ -449,7 +451,7 @@ mod tests {
         first.ledger.keep_leases().unwrap();
         assert!(!is_untold(&first, two) && !is_untold(&first, three));
         assert_eq!(stored(dir.path()), [one, two, three]);
-        // A lease that was taken back before the client was told never comes into the file.
+        // A lease that was revoked before the client received it is never written to the file.
         let four = ask(&mut first, 4, lease(4), vec![slot("a", 9)]);
         let request = first.ledger.table.hold(four).unwrap().request;
         let why = crate::core::Withdrawal::Cancelled;

@@ -1,6 +1,6 @@
 //! The table and its log, kept in step.
 //!
-//! Invariant: nothing is told of an entry before [`Ledger::commit`] has returned, or before the
+//! Invariant: the daemon reports an entry only after [`Ledger::commit`] has returned, or after the
 //! engine has returned the entry.
 
 use std::io;
@@ -16,7 +16,7 @@ use crate::daemon::store::journal_store::JournalStore;
 use crate::log::journal::NoRoom;
 use crate::sys::clock;
 
-/// The table, and the embedded journal that keeps its log unless an engine does.
+/// The table, and the embedded journal, which keeps the table's log unless an engine does.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) table: Table,
@@ -25,8 +25,8 @@ pub(crate) struct Ledger {
     pub(crate) host: HostId,
     /// `None` if an engine keeps the log.
     journal: Option<Box<JournalStore>>,
-    /// The time of all changes that are applied before the next [`Self::commit`], once the clock
-    /// was read.
+    /// The time of all changes applied before the next [`Self::commit`], once the clock has been
+    /// read.
     now: Option<UnixMillis>,
 }
 
@@ -54,14 +54,14 @@ impl Ledger {
         self.journal.is_some() || self.host != NO_HOST
     }
 
-    /// The next entry of the embedded journal, and its place there.
+    /// The next entry of the embedded journal, and its position there.
     pub(crate) fn next_entry(&mut self, change: Change) -> (Revision, Entry) {
         let at = *self.now.get_or_insert_with(|| UnixMillis(clock::unix_ms()));
         let entry = Entry { version: ENTRY_VERSION, at, change };
         (Revision(self.table.revision().0 + 1), entry)
     }
 
-    /// Applies the next entry of the log. Nothing of it may be told before [`Self::commit`].
+    /// Applies the next entry of the log. The daemon must not report it before [`Self::commit`].
     pub(crate) fn apply_entry(&mut self, revision: Revision, entry: &Entry) -> Applied {
         // A release is one outcome, and the end of its frame is another.
         let mut outcomes = Vec::with_capacity(2);
@@ -78,17 +78,17 @@ impl Ledger {
         self.apply_entry(revision, &entry)
     }
 
-    /// Makes sure that a new request and everything that follows from it can be recorded.
+    /// Ensures that a new request and all its consequences can be recorded.
     pub(crate) fn admit(&mut self, request: &Request) -> Result<(), NoRoom> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit(table, request))
     }
 
-    /// Makes sure that a view or a pause of a key can be recorded.
+    /// Ensures that the size or the pause of a key can be recorded.
     pub(crate) fn admit_view(&mut self, key: &Key) -> Result<(), NoRoom> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_view(table, key))
     }
 
-    /// Makes sure that views of several keys can be recorded.
+    /// Ensures that the sizes of several keys can be recorded.
     pub(crate) fn admit_views<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a Key>,
@@ -96,8 +96,8 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_views(table, keys))
     }
 
-    /// The stored views that differ from those of a configuration and of the state file, and what
-    /// they have to be. A view that a user stored by hand overrides the configuration.
+    /// The stored sizes that differ from the configuration and the state file, each with its
+    /// required value. A size that a user stored by hand overrides the configuration.
     pub(crate) fn views_to_follow(&self, config: &Config) -> Vec<(Key, Option<View>)> {
         let mut wanted = config.views.clone();
         if let Some(kept) = &self.journal {
@@ -112,13 +112,13 @@ impl Ledger {
         forgotten.chain(changed).collect()
     }
 
-    /// Whether a user stored the view of a key, other than in the configuration.
+    /// Whether a user stored the size of a key, other than in the configuration.
     pub(crate) fn is_stored_by_hand(&self, key: &Key) -> bool {
         let durable = self.journal.as_ref().map(|kept| &kept.durable);
         durable.is_some_and(|durable| durable.views.iter().any(|stored| stored.key == *key))
     }
 
-    /// Makes sure that a renewal of a lease, with this note, can be recorded.
+    /// Ensures that a renewal of a lease, with this note, can be recorded.
     pub(crate) fn admit_renewal(&mut self, note: Option<&str>) -> Result<(), NoRoom> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table, note))
     }
@@ -126,7 +126,7 @@ impl Ledger {
     /// Records everything that was applied since the last commit, in one write.
     ///
     /// # Errors
-    /// Nothing of this turn may be told then: the daemon has to end.
+    /// The daemon must not report anything of this turn, and must end.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
         self.now = None;
         self.kept().map_or(Ok(()), |(table, kept)| kept.commit(table))
@@ -151,7 +151,7 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.keep_leases(table))
     }
 
-    /// Compacts the journal if that is worth it. Called when nothing waits to be recorded.
+    /// Compacts the journal if that is worthwhile. Called when nothing waits to be recorded.
     pub(crate) fn tidy(&mut self) {
         if let Some((table, kept)) = self.kept() {
             kept.tidy(table);
@@ -163,7 +163,7 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.compact(table))
     }
 
-    /// The directory of what survives a reboot; `None` if an engine keeps the log.
+    /// The directory of the data that survives a reboot; `None` if an engine keeps the log.
     pub(crate) fn state_dir(&self) -> Option<&Path> {
         self.journal.as_ref().map(|journal| journal.state.dir())
     }
@@ -183,20 +183,20 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.recreate(table))
     }
 
-    /// Stores the view of a key, so that it survives reboots. `None` removes it.
+    /// Stores the size of a key, so that it survives reboots. `None` removes it.
     pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(_, kept)| kept.store_view(key, view))
     }
 
-    /// The name of this machine, for one that has none of its own.
+    /// The generated name of a machine that has no name.
     ///
     /// # Errors
-    /// It is made now, and cannot be stored.
+    /// The name was created now and cannot be stored.
     pub(crate) fn machine_name(&mut self) -> io::Result<String> {
         self.kept().map_or(Ok(String::new()), |(_, kept)| kept.machine_name())
     }
 
-    /// Notes durably that all is known that this daemon granted over nodes.
+    /// Notes durably that this daemon knows all its grants over nodes.
     pub(crate) fn settle_node(&mut self) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.settle_node(table))
     }
@@ -207,7 +207,7 @@ impl Ledger {
     }
 }
 
-/// The views that a table stores.
+/// The stored sizes of a table.
 pub(crate) fn stored_views(table: &Table) -> Vec<StoredView> {
     let views = table.keys(None).filter_map(|key| {
         let view = table.stored(key)?;

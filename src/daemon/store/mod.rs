@@ -1,6 +1,6 @@
 //! The table, its journal, and the data that survives a reboot.
 //!
-//! Invariant: a change is recorded before a client is told of it.
+//! Invariant: the daemon records a change before it reports it to a client.
 
 pub(super) mod disk_full;
 pub(super) mod journal_store;

@@ -1,7 +1,7 @@
-//! Which node a daemon is, and from when on it grants over nodes.
+//! The identity of a daemon as a node, and the time from which it grants over nodes.
 //!
-//! Invariant: a daemon that had to make its state anew does not know what it granted before. It grants
-//! nothing over nodes until every lease has ended that it may have granted.
+//! Invariant: a daemon that had to create new state does not know its earlier grants. It grants
+//! nothing over nodes until every lease that it may have granted has ended.
 
 use std::fs;
 use std::path::Path;
@@ -14,37 +14,37 @@ use sha2::{Digest, Sha256};
 use crate::core::NodeId;
 use crate::sys::clock;
 
-/// A file system in memory that `libc` does not name.
+/// An in-memory file system that `libc` does not name.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
-/// Where a machine has a name of its own, the first that exists counts.
+/// The files with the id of a machine. The first one that exists counts.
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
-/// What a daemon knows of itself as a node.
+/// The facts that a daemon knows about itself as a node.
 #[derive(Debug)]
 pub(crate) struct Node {
     /// Whether its state outlives a reboot.
     pub(crate) is_lasting: bool,
-    /// From when on it grants over nodes; `None` if it does.
+    /// The time from which it grants over nodes; `None` if it already does.
     pub(crate) grants_from: Option<Instant>,
 }
 
 impl Node {
-    /// A node whose state lies in a directory. `is_anew`: it had to make the state anew, and the
-    /// longest TTL of a lease over nodes is this.
+    /// A node with its state in a directory. `is_anew`: the daemon had to create new state.
+    /// `longest_ttl` is the longest TTL of a lease over nodes.
     pub(crate) fn new(state_dir: &Path, is_anew: bool, longest_ttl: Duration) -> Self {
         let grants_from = is_anew.then(|| clock::now() + longest_ttl);
         Self { is_lasting: is_lasting(state_dir), grants_from }
     }
 
-    /// For how long it grants nothing over nodes.
+    /// How much longer it grants nothing over nodes.
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = self.grants_from?.saturating_duration_since(clock::now());
         Some(left).filter(|left| !left.is_zero())
     }
 }
 
-/// Whether what lies in a directory outlives a reboot, as far as its file system says.
+/// Whether the files in a directory outlive a reboot, judging by its file system.
 fn is_lasting(dir: &Path) -> bool {
     let of_memory = [TMPFS_MAGIC, RAMFS_MAGIC];
     statfs(dir).is_ok_and(|it| !of_memory.contains(&it.filesystem_type()))
@@ -55,7 +55,7 @@ pub(crate) fn host_name() -> String {
     gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The name that this machine has, if it has one.
+/// The id of this machine, if it has one.
 pub(crate) fn machine_name() -> Option<String> {
     let names = MACHINE_IDS.iter().filter_map(|path| fs::read_to_string(path).ok());
     names
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_lies_in_memory_does_not_last() {
-        // Where there is none, there is nothing to see.
+        // Without a tmpfs there is nothing to check.
         if statfs("/dev/shm").is_ok_and(|it| it.filesystem_type() == TMPFS_MAGIC) {
             assert!(!is_lasting(Path::new("/dev/shm")));
         }

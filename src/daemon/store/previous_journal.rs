@@ -18,7 +18,7 @@ use crate::sys::process::{Found, Origin};
 const DISCARD_HINT: &str = "`canal daemon --discard-journal` leaves it out and names the processes \
                             that lose their locks by that";
 
-/// What an earlier daemon left in its journal.
+/// The content of the journal that an earlier daemon left.
 pub(crate) struct PreviousJournal {
     pub(crate) journal: Journal,
     pub(crate) table: Table,
@@ -26,11 +26,12 @@ pub(crate) struct PreviousJournal {
     pub(crate) next_token: Token,
     /// Whether the daemon continues with the journal's table.
     pub(crate) goes_on: bool,
-    /// Whether the journal has to be written anew before records are appended.
+    /// Whether the journal must be rewritten before records are appended.
     pub(crate) begins_anew: bool,
-    /// What the operator should know.
+    /// Notes for operators.
     pub(crate) notes: Vec<String>,
-    /// What ended with it. Of a journal that the daemon continues: all that may have ended.
+    /// The requests that ended with it. If the daemon continues the journal, all requests that may
+    /// have ended.
     pub(crate) unseen: Unseen,
 }
 
@@ -38,8 +39,8 @@ impl PreviousJournal {
     /// Reads the journal of the daemon in `dir`.
     ///
     /// # Errors
-    /// Processes of another namespace may hold something by it that nothing identifies here, or it contains
-    /// other outcomes than its rules decide.
+    /// Processes of another namespace may hold something through it and cannot be identified here,
+    /// or its outcomes differ from the decisions of its rules.
     pub(crate) fn read(opened: Opened, dir: &Path, origin: &Origin) -> anyhow::Result<Self> {
         let Opened { journal, origin: written_by, rules, snapshot, records, .. } = opened;
         let fresh = Table::default();
@@ -72,7 +73,7 @@ impl PreviousJournal {
         }
         let same_rules = rules == RULES_VERSION;
         let table = replay(&snapshot, &records, same_rules)?;
-        // By the pids that the processes had.
+        // With the original pids of the processes.
         let unseen = Unseen::of_table(&table, known_ms);
         let mut notes = Vec::new();
         let table = match written_by.shares_numbers(origin) {
@@ -88,7 +89,7 @@ impl PreviousJournal {
     }
 }
 
-/// The table of another pid or time namespace, with the processes as they are known here.
+/// The table of another pid or time namespace, with its processes translated to this one.
 fn adopted(
     table: &Table,
     dir: &Path,
@@ -147,7 +148,8 @@ fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::
     Ok(table)
 }
 
-/// What ended because the machine went down, as far as what is left of the journal tells.
+/// The requests that ended because the machine went down, as far as the remaining journal contains
+/// them.
 fn rebooted(snapshot: &Snapshot, records: &[Record], known_ms: u64) -> Unseen {
     let Ok(mut table) = Table::restore(snapshot) else {
         return Unseen::default();
@@ -160,7 +162,7 @@ fn rebooted(snapshot: &Snapshot, records: &[Record], known_ms: u64) -> Unseen {
     Unseen::void(&table, &Ending::Reboot, known_ms)
 }
 
-/// The token after the last token that was given out.
+/// The token after the last one that was assigned.
 fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
     let outcomes = records.iter().flat_map(|record| &record.outcomes);
     let granted = outcomes.filter_map(|outcome| match outcome {
@@ -175,7 +177,7 @@ fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
     granted.chain(floors).chain([snapshot.next_token]).max().unwrap_or_default()
 }
 
-/// Opens the journal. Leaves it out if it is void anyway, or if `discard` is set.
+/// Opens the journal. Discards it if it is void anyway, or if `discard` is set.
 ///
 /// # Errors
 /// The journal cannot be used, and `discard` is not set.
@@ -209,8 +211,8 @@ fn discarded(place: &Place) -> anyhow::Result<Opened> {
     Ok(Journal::open(&place.dir)?)
 }
 
-/// The table of a journal, as far as it can be read, and who of its processes has certainly ended. `None` if
-/// there is no journal of this boot.
+/// The table of a journal, as far as it is readable, and a test whether one of its processes has
+/// certainly ended. `None` if there is no journal of this boot.
 fn salvaged(place: &Place, origin: &Origin) -> Option<(Table, impl Fn(ProcessId) -> bool)> {
     let salvaged = salvage(&place.dir).filter(|salvaged| salvaged.origin.may_share_boot(origin))?;
     let foreign = !salvaged.origin.shares_numbers(origin);
@@ -228,8 +230,8 @@ fn salvaged(place: &Place, origin: &Origin) -> Option<(Table, impl Fn(ProcessId)
     Some((table, has_ended))
 }
 
-/// How many frames hold something by a journal, except for frames whose process is certainly gone.
-/// Frames of leases count, and so do frames that have ended and whose descendants keep a hold.
+/// The number of frames that hold something through a journal, except for frames whose process has
+/// certainly ended. Frames of leases count, and so do ended frames whose descendants keep a hold.
 /// Changes nothing.
 pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
     let Some((table, has_ended)) = salvaged(place, origin) else { return 0 };
@@ -243,7 +245,7 @@ pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
     holding.filter(|frame| frame.ended || lives(&frame.owner)).count()
 }
 
-/// Logs which processes lose their locks and may still run when the journal is left out.
+/// Logs the processes that lose their locks and may still run when the journal is discarded.
 fn name_the_losers(place: &Place, origin: &Origin) {
     let Some((table, has_ended)) = salvaged(place, origin) else { return };
     for hold in table.holds() {

@@ -1,7 +1,7 @@
-//! Recovers what the previous daemon left.
+//! Recovers the state that the previous daemon left.
 //!
-//! Invariant: no decision that was visible is made again. A hold ends only if its process is
-//! certainly gone.
+//! Invariant: the daemon never repeats a decision that was visible. A hold ends only if its process
+//! has certainly ended.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -43,20 +43,20 @@ pub(crate) struct Recovered {
     pub(crate) found: Vec<(FrameId, Pidfd)>,
     /// Frames whose process may or may not live.
     pub(crate) unverified: BTreeSet<FrameId>,
-    /// What the operator should know.
+    /// Notes for operators.
     pub(crate) notes: Vec<String>,
-    /// What ended while no daemon ran.
+    /// The requests that ended while no daemon ran.
     pub(crate) unseen: Unseen,
-    /// Where the state lies; `None` if an engine keeps the table.
+    /// The directory of the state; `None` if an engine keeps the table.
     pub(crate) state_dir: Option<PathBuf>,
-    /// Whether leases over nodes may live of which the state does not know.
+    /// Whether leases over nodes may exist that the state does not contain.
     pub(crate) is_anew: bool,
 }
 
 /// Recovers the state from the journal, the state file and the lease file.
 ///
 /// # Errors
-/// This is not possible without a loss. The error says what would help.
+/// This is impossible without a loss. The error suggests a remedy.
 pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::Result<Recovered> {
     let origin = Origin::read()?;
     let mut notes = Vec::new();
@@ -74,7 +74,7 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     notes.append(&mut old.notes);
     let goes_on = old.goes_on;
     let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
-    // The journal of this boot has all leases, and after a reboot the file of the leases has them.
+    // The journal of this boot contains all leases; after a reboot, the file of the leases does.
     let is_anew = was_anew || !old.goes_on && (durable.is_none() || !has_leases);
     let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
     let mut durable = durable.unwrap_or_else(|| Durable {
@@ -89,8 +89,8 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
             .with_context(|| format!("the leases in {}", state.dir().display()))?;
     }
     if let Some(token) = floor {
-        // Before the journal is begun: the next daemon goes on with what the journal has, even if
-        // this one is killed right after it began it.
+        // This comes before the journal is begun, because the next daemon continues with its
+        // content even if this daemon is killed right after it began the journal.
         let revision = Revision(old.table.revision().0 + 1);
         let at = UnixMillis(clock::unix_ms());
         let entry = Entry { version: ENTRY_VERSION, at, change: Change::Floor { token } };
@@ -144,18 +144,18 @@ fn journal_of(place: &Place) -> String {
     format!("the journal in {}", place.dir.display())
 }
 
-/// The next token if the tokens given out before are not known for certain.
+/// The next token if the tokens assigned before are not known for certain.
 fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
     let reserved = durable.map_or(Token(0), |durable| durable.reserved_token);
     reserved.max(next_token).max(token_by_clock())
 }
 
-/// A token greater than all tokens that were ever given out before, by the wall clock.
+/// A token greater than all tokens ever assigned before, by the wall clock.
 pub(crate) fn token_by_clock() -> Token {
     Token::by_clock(UnixMillis(clock::unix_ms()))
 }
 
-/// The views that a lost state file must have contained.
+/// The stored sizes that a lost state file must have contained.
 fn views_but_configured(table: &Table, config: &Config) -> Vec<StoredView> {
     let stored = stored_views(table);
     stored
@@ -168,7 +168,7 @@ fn paused_keys(table: &Table) -> Vec<Key> {
     table.keys(None).filter(|key| table.is_paused(key)).cloned().collect()
 }
 
-/// Reads the leases that survived a reboot; `None` if there is no file of them.
+/// Reads the leases that survived a reboot; `None` if there is no lease file.
 fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
     let opened = LeaseLog::open(dir).map_err(|error| match &error {
         OpenError::Damaged { path, .. } | OpenError::Newer { path, .. } => {
@@ -192,8 +192,8 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
     Ok((opened.log, opened.leases.map(parts_of)))
 }
 
-/// Opens the state file. If the usual directory cannot be used, a user's own daemon keeps it beside
-/// the socket.
+/// Opens the state file. If the usual directory cannot be used, a user's own daemon keeps it next
+/// to the socket.
 fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::Opened> {
     let error = match StateFile::open(&place.stores().state_dir) {
         Ok(opened) => return Ok(opened),
@@ -218,7 +218,7 @@ fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::O
 }
 
 impl Recovered {
-    /// Looks for the recorded processes.
+    /// Searches for the recorded processes.
     fn take_up(&mut self) {
         let ledger = &mut self.ledger;
         if ledger.table.held() + ledger.table.waiting() == 0 {
@@ -252,7 +252,7 @@ impl Recovered {
     fn look_for(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
         match find(process) {
             Found::Same(pidfd) if !pidfd.has_ended() => {
-                // A process that only waits is recognized by its connection when it reconnects.
+                // A process that only waits is identified by its connection when it reconnects.
                 if encloses || self.ledger.table.holds_in(frame).next().is_some() {
                     self.found.push((frame, pidfd));
                 }
@@ -268,8 +268,8 @@ impl Recovered {
         }
     }
 
-    /// Opens the FIFOs of the holds that are kept for descendants, and ends the holds without any
-    /// descendants left.
+    /// Opens the FIFOs of the holds that are kept for descendants, and ends the holds without
+    /// remaining descendants.
     fn take_up_children(&mut self) {
         let holds = self.ledger.table.holds().filter(|hold| hold.asked.children);
         let holds: Vec<_> = holds.map(|hold| (hold.token, hold.asked.tag, hold.orphaned)).collect();
@@ -287,8 +287,8 @@ impl Recovered {
         self.children.sweep();
     }
 
-    /// Changes stored views, pauses and policy to those of the state file and the configuration. A
-    /// view that a user stored by hand overrides the configuration.
+    /// Changes stored sizes, pauses and policy to those of the state file and the configuration. A
+    /// size that a user stored by hand overrides the configuration.
     fn follow(&mut self, config: &Config) {
         self.follow_pauses();
         let ledger = &mut self.ledger;
@@ -373,7 +373,7 @@ mod tests {
         let second = recovered(&place, "[keys.b]\nslots = 3\n[keys.c]\nper = 2\nbuckets = 2\n");
         assert_eq!(views(&second), ["b=7", "c=2x2"], "a is gone, b was set by hand");
         drop(second);
-        // Like after a boot that emptied /tmp.
+        // As after a boot that emptied /tmp.
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert_eq!(views(&recovered(&place, "")), ["b=7"]);
@@ -394,7 +394,7 @@ mod tests {
         let paused = || paused_keys(&recovered(&place, "").ledger.table);
         let names = ["a", "c"].map(|name| Key::new(name).unwrap());
         assert_eq!(paused(), names);
-        // Like after a boot that emptied /tmp.
+        // As after a boot that emptied /tmp.
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert_eq!(paused(), names);
