@@ -1,6 +1,6 @@
-//! How far connections were accepted since a lease was over.
+//! Tracks how many connections were accepted since a lease expired.
 
-/// How far the queue of the listener was accepted since a lease was over.
+/// Tracks how far the listener's queue was accepted since a lease expired.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptBacklog {
     /// When that began, in milliseconds of CLOCK_BOOTTIME.
@@ -9,9 +9,9 @@ pub(crate) struct AcceptBacklog {
 }
 
 impl AcceptBacklog {
-    /// The time up to which every renewal that was sent has been read, if that is known. While
-    /// clients connect faster than they are accepted, only the connections that were queued at the
-    /// beginning are waited for.
+    /// The time up to which the daemon has read every renewal that was sent, if it is known. While
+    /// clients connect faster than the daemon accepts them, it waits only for the connections that
+    /// were queued at the beginning.
     pub(crate) fn caught_up(&mut self, begun: u64, accepted: Accepted) -> Option<u64> {
         let since = *self.since.get_or_insert(begun);
         self.accepted += accepted.count;
@@ -23,14 +23,13 @@ impl AcceptBacklog {
     }
 }
 
-/// No listener queues more connections than this. The default of `net.core.somaxconn` is a
-/// sixteenth of it.
+/// The longest queue of a listener. This is sixteen times the default of `net.core.somaxconn`.
 pub(crate) const QUEUED_CONNECTIONS_MAX: usize = 65_536;
 
-/// What [`Server::accept`](crate::daemon::server::Server::accept) did.
+/// The result of [`Server::accept`](crate::daemon::server::Server::accept).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Accepted {
-    /// How many connections it took from the queue.
+    /// The number of connections taken from the queue.
     pub(crate) count: usize,
     /// Whether there may be more in the queue.
     pub(crate) more: bool,

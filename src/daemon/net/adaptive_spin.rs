@@ -1,12 +1,10 @@
-//! Spinning for a moment before the daemon sleeps: a wake-up takes longer than most clients take to
-//! send their next call.
+//! Spins briefly before the daemon sleeps, because a wake-up takes longer than most clients need to
+//! send their next call. The kernel does the same for virtual processors
+//! (Documentation/virt/kvm/halt-polling.rst). Unlike the kernel, this loop yields the processor
+//! between two checks, because the client may be waiting for that processor.
 //!
 //! Invariant: the daemon does not spin for clients that stay silent. Each fruitless spin doubles
 //! how many opportunities to spin are skipped, up to 1,024.
-//!
-//! The kernel does the same for virtual processors (Documentation/virt/kvm/halt-polling.rst). The
-//! difference: this loop yields the processor between two looks, because the client may be waiting
-//! for that processor.
 
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
@@ -20,12 +18,12 @@ const PASSED_MAX: u32 = 1024;
 /// A sleep shorter than `MOMENT` counts as this many skipped opportunities: a spin would have paid.
 const MISSED_WEIGHT: u32 = 16;
 
-/// Decides whether a spin is worth while.
+/// Decides whether a spin is worthwhile.
 #[derive(Debug)]
 pub(crate) struct AdaptiveSpin {
-    /// How many opportunities are skipped before the next spin; `None`: all of them.
+    /// The number of opportunities skipped before the next spin; `None` means all of them.
     left: Option<u32>,
-    /// How many opportunities are skipped after the last spin in all.
+    /// The number of opportunities skipped after the last spin in total.
     passed: u32,
 }
 
@@ -36,7 +34,7 @@ impl AdaptiveSpin {
         Self { left: several.then_some(0), passed: 0 }
     }
 
-    /// Calls `look` until it finds something, for a moment at most, or not at all if recent spins
+    /// Calls `look` until it finds something, for `MOMENT` at most, or not at all if recent spins
     /// found nothing. Returns whether it found something.
     pub(crate) fn look(&mut self, mut look: impl FnMut() -> bool) -> bool {
         if self.left != Some(0) {
@@ -48,7 +46,7 @@ impl AdaptiveSpin {
             let found = look();
             let elapsed = begun.elapsed();
             if found || elapsed > MOMENT {
-                // If other threads had the processor for longer than that, a wake-up would have
+                // If other threads had the processor for longer than this, a wake-up would have
                 // been faster.
                 self.learn(found && elapsed <= 2 * MOMENT);
                 return found;
@@ -57,8 +55,8 @@ impl AdaptiveSpin {
         }
     }
 
-    /// Notes that the daemon slept for `time` until something came, after a skipped or a fruitless
-    /// spin.
+    /// Notes that the daemon slept for `time` until something happened, after a skipped or
+    /// fruitless spin.
     pub(crate) fn slept(&mut self, time: Duration) {
         if time < MOMENT {
             self.pass_over(MISSED_WEIGHT);
@@ -83,7 +81,7 @@ mod tests {
         AdaptiveSpin { left: Some(0), passed: 0 }
     }
 
-    /// How many of `chances` opportunities are used for a spin, if no spin finds anything.
+    /// How many of `chances` opportunities are used for a spin if no spin finds anything.
     fn taken(spin: &mut AdaptiveSpin, chances: u32, slept: Duration) -> usize {
         let takes_one = |_: &u32| {
             let mut looked = false;

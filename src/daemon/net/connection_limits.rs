@@ -1,17 +1,17 @@
-//! How many connections each user may have.
+//! Limits how many connections each user may have.
 //!
-//! Invariant: root and the user that runs the daemon are accepted as long as there is any room.
-//! Whatever other users do, every user gets some of the rest.
+//! Invariant: root and the user that runs the daemon are accepted while there is any room. Whatever
+//! other users do, every user gets a part of the rest.
 
 use crate::daemon::limits::{KEPT_FOR_GRANTS, SHARE_OF_WHAT_IS_LEFT};
 use crate::protocol::{ErrorName, Failure};
 
-/// How many connections there may be.
+/// The limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
-    /// Of all users.
+    /// The limit for all users together.
     pub(crate) all: usize,
-    /// Of each user, if the configuration sets that.
+    /// The limit for each user, if the configuration sets one.
     pub(crate) each: Option<usize>,
     /// The user that runs the daemon.
     pub(crate) own: u32,
@@ -20,9 +20,9 @@ pub(crate) struct ConnectionLimits {
 /// Why a connection is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TurnedAway {
-    /// There are as many connections as there may be.
+    /// The limit on all connections is reached.
     Full,
-    /// The user has its share already.
+    /// The user already has its share.
     Share { uid: u32, has: usize },
 }
 
@@ -38,7 +38,7 @@ impl ConnectionLimits {
         if left == 0 {
             return Some(TurnedAway::Full);
         }
-        // A share of what is left and not of the whole: a few users together cannot take
+        // A share of the remaining room, not of the whole, so that a few users together cannot take
         // everything.
         let most = self.each.unwrap_or(left.saturating_mul(SHARE_OF_WHAT_IS_LEFT));
         (has >= most).then_some(TurnedAway::Share { uid, has })
@@ -46,7 +46,7 @@ impl ConnectionLimits {
 }
 
 impl TurnedAway {
-    /// The error that the client gets.
+    /// The error for the client.
     pub(crate) fn failure(self) -> Failure {
         let (message, hint) = match self {
             Self::Full => (

@@ -1,4 +1,4 @@
-//! All connections, and what to do for each of them in this turn.
+//! All connections, and the work for each of them in this turn.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,14 +21,14 @@ use crate::protocol::WaitsNear;
 use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
-/// How many bytes are read at once.
+/// The most bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
 
-/// A connection of which nothing more is expected.
+/// A connection from which the daemon expects nothing further.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disconnected {
     pub(crate) id: ConnId,
-    /// Whether it is certain that the peer did not read all that was sent.
+    /// Whether the peer certainly did not read everything that was sent.
     pub(crate) unread: bool,
 }
 
@@ -36,34 +36,36 @@ pub(crate) struct Disconnected {
 #[derive(Debug)]
 pub(crate) struct Conns {
     open: SlotMap<ConnId, Box<Connection>>,
-    /// How many connections each user has. A user that had some before may have 0.
+    /// The number of connections of each user. A user without connections may still have an entry
+    /// of 0.
     of_users: BTreeMap<u32, usize>,
-    /// How many of them are only told that there are too many.
+    /// How many of them only receive the error that there are too many.
     turned_away: usize,
-    /// When idle connections were searched for last.
+    /// When idle connections were last searched for.
     idle_looked_for: Option<Instant>,
     poller: Poller,
     /// Connections that were accepted in this turn and not read yet.
     newcomers: Vec<ConnId>,
-    /// Connections that have more to be read than the last turn allowed.
+    /// Connections with more data than the last turn allowed to read.
     unheard: Vec<ConnId>,
-    /// Connections with calls that may be served, in the order in which the calls came.
+    /// Connections with calls that may be served, in the order in which the calls arrived.
     active: Vec<ConnId>,
-    /// An empty list to be used as the next `active`.
+    /// An empty list for the next `active`.
     spare: Vec<ConnId>,
     /// Connections with something to write or to close.
     touched: Vec<ConnId>,
-    /// Connections whose peer is gone, or that the daemon is closing.
+    /// Connections whose peer has closed its end, or that the daemon is closing.
     disconnected: Vec<Disconnected>,
-    /// Connections that still write their last reply, and when they are closed at the latest.
+    /// Connections that still write their last reply, with the latest time at which they are
+    /// closed.
     closing: Vec<(Instant, ConnId)>,
     /// Connections whose call was taken or ended in this turn.
     pub(crate) to_answer: Vec<ConnId>,
     pub(crate) accept_backlog: AcceptBacklog,
-    /// What was reported of other sources.
+    /// The other sources that the kernel reported.
     pub(crate) reported: Reported,
     events: Vec<EpollEvent>,
-    /// How many of these events were taken from the kernel and not handled yet.
+    /// The number of events taken from the kernel and not handled yet.
     taken: usize,
     buffer: Vec<u8>,
 }
@@ -96,7 +98,7 @@ impl Conns {
         self.open.len()
     }
 
-    /// How many connections are accepted for good, and how many are only told why they are not.
+    /// How many connections are accepted for good, and how many are only turned away.
     pub(crate) fn taken_in(&self) -> (usize, usize) {
         (self.open.len() - self.turned_away, self.turned_away)
     }
@@ -106,8 +108,8 @@ impl Conns {
         self.of_users.get(&uid).copied().unwrap_or(0)
     }
 
-    /// Closes the connections that were idle for `time`, unless it searched for them just before.
-    /// Returns whether it closed some.
+    /// Closes the connections that were idle for `time`, unless it searched for them recently.
+    /// Returns whether it closed any.
     pub(crate) fn close_idle(&mut self, now: Instant, time: Duration) -> bool {
         let next = self.idle_looked_for.map(|at| at + IDLE_LOOKED_FOR_EVERY);
         if next.is_some_and(|next| now < next) {
@@ -123,8 +125,8 @@ impl Conns {
         !idle.is_empty()
     }
 
-    /// Adds a new connection. It is watched from the end of the turn on: many connections are
-    /// served and closed by then.
+    /// Adds a new connection. The daemon polls it from the end of the turn on, because many
+    /// connections are served and closed by then.
     pub(crate) fn open(
         &mut self,
         socket: OwnedFd,
@@ -145,7 +147,7 @@ impl Conns {
         self.open.get(id).map(Box::as_ref)
     }
 
-    /// A connection to be changed. What is queued for it is written at the end of the turn.
+    /// A connection to change. Its queued output is written at the end of the turn.
     pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
         let conn = self.open.get_mut(id)?;
         if !conn.touched {
@@ -155,15 +157,15 @@ impl Conns {
         Some(conn)
     }
 
-    /// Whether there is something to do without waiting for the kernel.
+    /// Whether there is work that does not depend on the kernel.
     pub(crate) fn has_work(&self) -> bool {
         let to_hear = self.reported.has(Source::Listener) || !self.unheard.is_empty();
         to_hear || !self.disconnected.is_empty() || !self.active.is_empty()
     }
 
-    /// Waits until the kernel reports something, also of sources that are not connections, or until
-    /// `time` is over; for ever without a time. Returns whether something was reported.
-    /// [`Self::read`] finds out what.
+    /// Waits until the kernel reports an event, also from sources that are not connections, or
+    /// until `time` has passed; forever without a time. Returns whether there was an event.
+    /// [`Self::read`] handles it.
     pub(crate) fn wait(&mut self, time: Option<Duration>) -> bool {
         if self.taken == 0 {
             self.taken = self.poller.wait(&mut self.events, time);
@@ -176,8 +178,8 @@ impl Conns {
         for id in std::mem::take(&mut self.unheard) {
             self.read_one(reading, id, false);
         }
-        // Enough rounds if each connection has one event. Clients that send without a pause would
-        // cause more and more events.
+        // These rounds suffice if each connection has one event. Clients that send without a pause
+        // would cause ever more events.
         let mut rounds_left = self.open.len() / EVENTS_AT_ONCE + 2;
         while self.taken > 0 && rounds_left > 0 {
             rounds_left -= 1;
@@ -198,7 +200,7 @@ impl Conns {
         }
     }
 
-    /// Reads what the clients that were accepted in this turn have sent already.
+    /// Reads the data that newly accepted clients have already sent.
     pub(crate) fn read_newcomers(&mut self, reading: &impl MayRead) {
         for id in std::mem::take(&mut self.newcomers) {
             self.read_one(reading, id, false);
@@ -238,7 +240,7 @@ impl Conns {
         self.unheard.push(id);
     }
 
-    /// Notes that nothing more is expected of a connection.
+    /// Notes that the daemon expects nothing further from a connection.
     pub(crate) fn disconnect(&mut self, id: ConnId, unread: bool) {
         self.disconnected.push(Disconnected { id, unread });
     }
@@ -254,7 +256,7 @@ impl Conns {
         std::mem::replace(&mut self.active, std::mem::take(&mut self.spare))
     }
 
-    /// Takes a list of [`Self::take_active`] back, so that the next one needs no allocation.
+    /// Takes back a list from [`Self::take_active`], so that the next one needs no allocation.
     pub(crate) fn reuse(&mut self, mut list: Vec<ConnId>) {
         list.clear();
         self.spare = list;
@@ -268,19 +270,19 @@ impl Conns {
         std::mem::take(&mut self.disconnected)
     }
 
-    /// Reports a source from now on, whenever it becomes readable.
+    /// Makes [`Self::wait`] report a source whenever it becomes readable.
     pub(crate) fn await_source(&self, source: Source, fd: impl AsFd) -> io::Result<()> {
         self.poller.add(fd, Of::Source(source).number(), BECOMES_READABLE)
     }
 
-    /// Wakes the daemon from now on, whenever this becomes readable.
+    /// Makes [`Self::wait`] wake the daemon whenever this becomes readable.
     pub(crate) fn wake_for(&self, fd: impl AsFd) -> io::Result<()> {
         self.poller.add(fd, Of::Wakes.number(), BECOMES_READABLE)
     }
 
-    /// Writes what was queued, as far as the clients take it, and closes finished connections.
+    /// Writes the queued output, as far as the clients read it, and closes finished connections.
     pub(crate) fn flush(&mut self) {
-        // By index: the allocation of the list is used again in the next turn.
+        // By index, so that the next turn reuses the allocation of the list.
         for at in 0..self.touched.len() {
             let id = self.touched[at];
             let Some(conn) = self.open.get_mut(id) else { continue };
@@ -316,7 +318,7 @@ impl Conns {
         }
     }
 
-    /// Watches a connection for these events from now on. Pending events are reported, too.
+    /// Polls a connection for these events from now on. Pending events are reported, too.
     fn watch(&mut self, id: ConnId, flags: EpollFlags) -> io::Result<()> {
         let Some(conn) = self.open.get_mut(id) else { return Ok(()) };
         let number = Of::Connection(id).number();
@@ -332,8 +334,8 @@ impl Conns {
         Ok(())
     }
 
-    /// Closes a connection. If something in the table depends on it, that is withdrawn first, in
-    /// the next turn.
+    /// Closes a connection. If something in the table depends on it, the daemon first withdraws
+    /// that, in the next turn.
     fn part(&mut self, id: ConnId) {
         let Some(conn) = self.open.get_mut(id) else { return };
         conn.closing = true;
@@ -365,7 +367,7 @@ impl Conns {
         None
     }
 
-    /// Whether everything that was queued is written.
+    /// Whether all queued output is written.
     pub(crate) fn is_flushed(&self) -> bool {
         self.open.iter().all(|(_, conn)| conn.is_flushed())
     }
@@ -384,7 +386,7 @@ impl Conns {
         }
     }
 
-    /// Notes that no grant depends on a connection any more.
+    /// Notes that grants no longer depend on any connection.
     pub(crate) fn disown_all(&mut self) {
         for (_, conn) in &mut self.open {
             conn.provisional.clear();
@@ -398,7 +400,7 @@ impl Conns {
         watching.map(|(id, _)| id).collect()
     }
 
-    /// What the other connections asked for last over several nodes.
+    /// The last requests of the other connections over several nodes.
     pub(crate) fn over_nodes(&self, but: ConnId) -> impl Iterator<Item = &Request> {
         let others = self.open.iter().filter(move |(id, _)| *id != but);
         others.filter_map(|(_, conn)| conn.over_nodes.as_deref())

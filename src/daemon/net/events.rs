@@ -4,20 +4,20 @@ use slotmap::{Key, KeyData};
 
 use crate::daemon::calls::conn_id::ConnId;
 
-/// Numbers from here on are those of connections. The upper half counts how often the connection's
-/// slot was used, from 1 on.
+/// The smallest number of a connection. The upper half counts how often the connection's slot was
+/// used, from 1 on.
 const CONNECTIONS: u64 = 1 << 32;
 
-/// A source that exists once. It is handled only when it is reported.
+/// A source that exists once. The daemon handles it only when the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A client wants to connect.
     Listener,
     /// Something in the daemon's directory was removed.
     RuntimeDir,
-    /// A signal came.
+    /// A signal arrived.
     Signals,
-    /// The boottime timer went off.
+    /// The boottime timer expired.
     BoottimeTimer,
     /// The watcher has ended.
     Watcher,
@@ -26,10 +26,10 @@ pub(crate) enum Source {
 const SOURCES: [Source; 5] =
     [Source::Listener, Source::RuntimeDir, Source::Signals, Source::BoottimeTimer, Source::Watcher];
 
-/// The number of sources that only wake the daemon: it looks at them in each turn, reported or not.
+/// The number of the sources that only wake the daemon, which checks them in each turn anyway.
 const WAKES: u64 = SOURCES.len() as u64;
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Connection(ConnId),
@@ -47,7 +47,7 @@ impl Of {
         }
     }
 
-    /// What has this number; `None` if nothing has it.
+    /// The subject with this number; `None` if there is none.
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         match number {
             CONNECTIONS.. => Some(Self::Connection(KeyData::from_ffi(number).into())),

@@ -1,8 +1,8 @@
-//! Accepting connections.
+//! Accepts connections.
 //!
-//! Invariant: when descriptors run out, new clients are refused and no open connection ends. If not
-//! even a refusal is possible, new clients wait in the queue, and the daemon tries again after a
-//! moment.
+//! Invariant: when descriptors run out, the daemon refuses new clients and closes no open
+//! connection. If it cannot even refuse, new clients wait in the queue, and the daemon tries again
+//! soon.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -27,11 +27,12 @@ use crate::sys::peer;
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: UnixListener,
-    /// Closed for a moment to accept and refuse a client when there is no other descriptor.
+    /// Closed briefly to accept and refuse a client when there is no other descriptor.
     spare: Option<File>,
-    /// Whether the log says already that there are too many clients.
+    /// Whether the daemon has already logged that there are too many clients.
     said: bool,
-    /// Until when no client is accepted, because there was no descriptor to refuse a client with.
+    /// The time until which the daemon accepts no client, because it had no descriptor to refuse
+    /// one with.
     pauses_until: Option<Instant>,
 }
 
@@ -42,7 +43,7 @@ impl Listener {
     }
 
     /// Accepts queued connections, up to the limit of a turn. If there is no room, it first closes
-    /// connections that were idle for `idle`.
+    /// connections that have been idle for `idle`.
     pub(crate) fn accept(
         &mut self,
         conns: &mut Conns,
@@ -55,7 +56,7 @@ impl Listener {
             match self.socket.accept() {
                 Ok((stream, _)) => self.take_in(stream, conns, room, idle, &mut budget),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // The listener becomes readable when the next client comes.
+                    // The listener becomes readable when the next client connects.
                     conns.reported.take(Source::Listener);
                     return Accepted { count, more: false };
                 }
@@ -66,14 +67,15 @@ impl Listener {
                         return Accepted { count, more: false };
                     }
                 }
-                // The client went away before it was accepted, or a signal came.
+                // The client left before it was accepted, or a signal arrived.
                 Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
             }
         }
         Accepted { count: ACCEPTS_PER_TURN, more: true }
     }
 
-    /// Until when no client is accepted for want of descriptors, if that is so.
+    /// The time until which the daemon accepts no client for lack of descriptors, if this is the
+    /// case.
     pub(crate) fn pauses_until(&self) -> Option<Instant> {
         self.pauses_until
     }
@@ -110,7 +112,7 @@ impl Listener {
         conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), turned_away);
     }
 
-    /// Accepts a client with the spare descriptor and turns it away. Returns whether that worked.
+    /// Accepts a client with the spare descriptor and turns it away. Returns whether this worked.
     fn refuse_one(&mut self, error: &io::Error, budget: &mut usize) -> bool {
         if !std::mem::replace(&mut self.said, true) {
             tracing::warn!(%error, "out of descriptors, newcomers are turned away");
@@ -144,7 +146,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     )
 }
 
-/// Tells a client why, as far as it takes that at once, and closes the connection.
+/// Sends the failure to a client, as far as possible without waiting, and closes the connection.
 fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
     let mut bytes = Vec::new();
     let error = Some(failure.name.qualified());
@@ -153,8 +155,8 @@ fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
     if told.is_err() || stream.set_nonblocking(true).is_err() {
         return;
     }
-    // What the client sent is read first: closing a socket with unread data sends a reset. A client
-    // that goes on sending gets that reset.
+    // Reads first what the client sent, because closing a socket with unread data sends a reset. A
+    // client that continues to send gets the reset.
     let mut buffer = [0; 4096];
     while *budget > 0 {
         let read = stream.read(&mut buffer).unwrap_or(0);
@@ -186,7 +188,7 @@ mod tests {
                 let again = ours.try_clone().unwrap();
                 refuse(again, &TurnedAway::Full.failure(), &mut budget);
             }
-            // With no budget left, nothing is read.
+            // With no budget left, the daemon reads nothing.
             refuse(ours, &TurnedAway::Full.failure(), &mut budget);
             assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
         });

@@ -1,5 +1,4 @@
-//! Connections: accepting them, reading calls, writing replies, and what the kernel reports of
-//! them.
+//! Connections: accepting them, reading calls, writing replies, and handling kernel events.
 //!
 //! Invariant: a reply is written whole, or its connection is closed.
 

@@ -1,4 +1,4 @@
-//! Output that is still to be written to a client, and the descriptors that go with it.
+//! Output that remains to be written to a client, and the descriptors that accompany it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,24 +7,24 @@ use libc::MSG_DONTWAIT;
 
 use crate::sys::fds;
 
-/// How many bytes of room are kept for the next reply. Most replies need no more.
+/// The capacity kept for the next reply, in bytes. Most replies fit into it.
 const ROOM_KEPT: usize = 512;
 
-/// Bytes for a client, and the descriptors that go with them.
+/// Bytes for a client, and the descriptors that accompany them.
 ///
 /// Invariant: no position of descriptors is behind the last byte, or before the first unsent byte.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
     sent: usize,
-    /// Descriptors and the position of the byte that they go with, ascending.
+    /// Descriptors and the position of the byte that they accompany, ascending.
     fds: Vec<(usize, Vec<OwnedFd>)>,
-    /// Output was dropped before it was written: the client must get nothing more.
+    /// Output was dropped before it was written, so the client must receive nothing further.
     pub(crate) stuck: bool,
 }
 
 impl Output {
-    /// Appends a message, and descriptors, which go with its first byte.
+    /// Appends a message, and descriptors, which accompany its first byte.
     pub(crate) fn put(&mut self, message: Vec<u8>, fds: Vec<OwnedFd>) {
         let at = self.bytes.len();
         if !message.is_empty() && !fds.is_empty() {
@@ -37,26 +37,26 @@ impl Output {
         }
     }
 
-    /// How many bytes the client has not taken yet.
+    /// The number of bytes that the client has not accepted yet.
     pub(crate) fn unsent(&self) -> usize {
         self.bytes.len().saturating_sub(self.sent)
     }
 
-    /// Drops what was not written: the client must get nothing more.
+    /// Drops the output that was not written. The client must receive nothing further.
     pub(crate) fn drop_all(&mut self) {
         *self = Self { stuck: true, ..Self::default() };
     }
 
-    /// Frees the room that is kept for the next reply.
+    /// Frees the capacity that is kept for the next reply.
     pub(crate) fn save_memory(&mut self) {
         self.bytes.shrink_to_fit();
         self.fds.shrink_to_fit();
     }
 
-    /// Writes what the client takes now.
+    /// Writes as much as the client accepts now.
     ///
     /// # Errors
-    /// The connection cannot be used any more.
+    /// The connection is no longer usable.
     pub(crate) fn write(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         if self.stuck {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -68,7 +68,8 @@ impl Output {
             let end = self.fds.get(skip).map_or(self.bytes.len(), |(at, _)| *at);
             let Some(piece) = self.bytes.get(self.sent..end).filter(|piece| !piece.is_empty())
             else {
-                // A client must not be told less than was decided: the connection ends instead.
+                // A client must not receive less than was decided, so the connection is closed
+                // instead.
                 tracing::error!("a descriptor has no byte to go with");
                 return Err(io::ErrorKind::InvalidData.into());
             };

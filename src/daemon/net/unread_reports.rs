@@ -11,12 +11,12 @@ use crate::sys::clock;
 /// Connections that wait for a report, and connections that have not read theirs.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
-    /// The connections that are to get a report: of each user, in the order of their calls.
+    /// The connections that wait for a report: for each user, in the order of their calls.
     pub(crate) queues: BTreeMap<u32, VecDeque<ConnId>>,
-    /// The user that got the last report.
+    /// The user that received the last report.
     pub(crate) last: u32,
     pub(crate) unread: Vec<Unread>,
-    /// The last reports took long: no report is built before this time.
+    /// The daemon builds no report before this time, because the last ones took long.
     pub(crate) rests_until: Option<Instant>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Reports {
 pub(crate) struct Unread {
     pub(crate) id: ConnId,
     pub(crate) uid: u32,
-    /// How many bytes were left at the last look.
+    /// How many bytes were unread at the last check.
     pub(crate) left: usize,
     /// When the client was last seen to have read something.
     pub(crate) since: Instant,
@@ -39,8 +39,8 @@ impl Reports {
         }
     }
 
-    /// Forgets connections that are closed or have read everything, and notes which clients read
-    /// on.
+    /// Forgets connections that are closed or have read everything, and notes which clients have
+    /// read on.
     pub(crate) fn look(&mut self, conns: &Conns, now: Instant) {
         for queue in self.queues.values_mut() {
             queue.retain(|id| conns.peek(*id).is_some_and(|conn| conn.awaits_report));
@@ -59,16 +59,16 @@ impl Reports {
         self.unread.iter().filter(|unread| of(unread.uid)).map(|unread| unread.left).sum()
     }
 
-    /// Takes out the next connection to get a report.
+    /// Removes the next connection that gets a report.
     pub(crate) fn next(&mut self, conns: &Conns, may_all: impl Fn(u32) -> bool) -> Option<ConnId> {
         let (uid, at) = self.find_next(conns, may_all)?;
         self.last = uid;
         self.queues.get_mut(&uid)?.remove(at)
     }
 
-    /// The user of the next connection to get a report, and its place in the user's queue: users
-    /// take turns. `may_all` says whether a user is exempt from the limit on what all users
-    /// together have not read.
+    /// The user of the next connection that gets a report, and its position in the user's queue.
+    /// Users take turns. `may_all` checks whether a user is exempt from the limit on the unread
+    /// bytes of all users.
     pub(crate) fn find_next(
         &self,
         conns: &Conns,
@@ -86,7 +86,7 @@ impl Reports {
             })
     }
 
-    /// Connections that have not read their report while others wait for the room that it takes.
+    /// Connections whose unread reports take room that other connections wait for.
     pub(crate) fn in_the_way(&self) -> impl Iterator<Item = &Unread> {
         let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
         self.unread.iter().filter(move |unread| {
@@ -98,7 +98,7 @@ impl Reports {
         })
     }
 
-    /// The connections in the way that read nothing for too long.
+    /// Those of [`Self::in_the_way`] that read nothing for too long.
     pub(crate) fn stuck(&self, now: Instant) -> Vec<ConnId> {
         let stuck = self.in_the_way().filter(|unread| unread.since + UNREAD_TIME <= now);
         stuck.map(|unread| unread.id).collect()
@@ -197,17 +197,18 @@ mod tests {
         assert_eq!(reports.stuck(begun + UNREAD_TIME), [ids[0]]);
         assert_eq!(reports.next_stuck(), Some(begun + UNREAD_TIME));
         assert!(reports.stuck(begun + UNREAD_TIME / 2).is_empty());
-        // Its own next report does not count, however long it waits.
+        // The connection's own next report does not count, however long it waits.
         reports.queues.clear();
         reports.add(ids[0], 7, left);
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
         assert_eq!(reports.next_stuck(), None);
-        // A connection that has read a part since is not stuck.
+        // A connection that has since read a part is not stuck.
         reports.add(ids[1], 7, 0);
         reports.unread[0].left += 1;
         reports.look(&conns, begun + UNREAD_TIME);
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
-        // Nor is a connection with little unread, as long as all together have not much.
+        // Nor is a connection with few unread bytes, while all connections together do not have
+        // many.
         reports.unread[0] =
             Unread { left: UNREAD_BYTES_PER_USER - 1, since: begun, ..reports.unread[0] };
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());

@@ -1,5 +1,5 @@
-//! A client's connection: calls that were not served yet, and output that the client has not taken
-//! yet.
+//! A client's connection: calls that have not been served yet, and output that the client has not
+//! read yet.
 //!
 //! Invariant: a reply is written whole, or the connection is closed. Nothing is ever written
 //! between the parts of a reply.
@@ -32,24 +32,24 @@ use crate::sys::peer::Credentials;
 
 pub(crate) use crate::daemon::net::connection::read::ReadStatus;
 
-/// What the next call in the queue of a connection waits for.
+/// The event that the next call in the queue of a connection waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallState {
     /// Nothing: the next call can be served.
     Nothing,
-    /// This request, which waits.
+    /// A grant of this request.
     Waits(RequestId),
     /// The shared log: see [`crate::daemon::calls::in_flight`].
     InFlight,
     /// A request that may not wait, deferred until a holder whose process is exiting has ended.
     Deferred,
-    /// The lease of this request, which is granted and not durable yet.
+    /// The disk: the lease of this request is granted but not durable yet.
     Stores(RequestId),
     /// The configuration, which a thread reads: see [`crate::daemon::config::reading`].
     Configuration,
-    /// Its turn to get a report: see `server/queries/serve.rs`.
+    /// Its turn to receive a report: see `server/queries/serve.rs`.
     Report,
-    /// What it asked of the history: see `server/queries/history.rs`.
+    /// The result of its query to the history: see `server/queries/history.rs`.
     History,
     /// The connection watches this part of the status.
     Watches(Box<Selection>),
@@ -62,57 +62,58 @@ pub(crate) enum CallState {
 pub(crate) struct Connection {
     socket: OwnedFd,
     pub(crate) peer: Credentials,
-    /// When it was accepted, in clock ticks since boot.
+    /// When the daemon accepted it, in clock ticks since boot.
     pub(crate) accepted_ticks: u64,
-    /// The process of the peer, identified beyond the reuse of its pid; set when it is first
-    /// needed.
+    /// The process of the peer, with an identity that survives the reuse of its pid; set when it is
+    /// first needed.
     pub(crate) process: Option<ProcessId>,
     decoder: Decoder,
     fds: Vec<OwnedFd>,
     pub(crate) calls: VecDeque<Call>,
     doing: CallState,
-    /// A grant that was sent and not followed by another call: the client may not have read it.
+    /// A grant that was sent with no call after it: the client may not have read it.
     pub(crate) untold: Option<RequestId>,
     /// Provisional grants that wait for a confirmation.
     pub(crate) provisional: Vec<RequestId>,
     output: Output,
-    /// Nothing more is served. The connection is closed as soon as the output is written.
+    /// The daemon serves nothing further on it, and closes it as soon as the output is written.
     pub(crate) closing: bool,
-    /// Something came that is not a call: what comes after it is thrown away.
+    /// The client sent something that is not a call. The daemon discards everything after it.
     broke_off: bool,
-    /// The client sends nothing more. What it sent before is still served.
+    /// The client sends nothing further. The daemon still serves what it sent before.
     pub(crate) heard_end: bool,
-    /// The client wants no reply to the current call.
+    /// The client expects no reply to the current call.
     oneway: bool,
-    /// The current call was taken and has no final answer yet.
+    /// The current call has left the queue and has no final answer yet.
     pub(crate) unanswered: bool,
-    /// Set if there were too many connections: the first call is answered with that error.
+    /// Set if there were too many connections. The daemon then answers the first call with this
+    /// error.
     pub(crate) turned_away: Option<TurnedAway>,
-    /// When something last came from the client.
+    /// When the client last sent something.
     pub(crate) heard_at: Instant,
     /// Whether the connection is queued for a report.
     pub(crate) awaits_report: bool,
-    /// Whether the connection is in the list of those to be flushed.
+    /// Whether the connection is in the list of connections to flush.
     pub(crate) touched: bool,
-    /// The events that the connection is watched for; none before the end of its first turn.
+    /// The events that the daemon polls for; none before the end of the connection's first turn.
     pub(crate) watched_for: EpollFlags,
     /// The process of the client becomes the command when its request is granted. It then makes no
-    /// more calls, and its end, which is all that matters then, is reported without a connection.
+    /// further calls, and the daemon learns of its end without a connection.
     pub(crate) closes_on_grant: bool,
-    /// The request wants a jobserver, whose FIFOs go with the grant.
+    /// The request wants a jobserver, whose FIFOs accompany the grant.
     pub(crate) wants_jobserver: bool,
-    /// How the keys of the request were read, for its reply.
+    /// How canal parsed the keys of the request, for its reply.
     pub(crate) key_notes: Vec<SizeNote>,
-    /// The connection is closed soon, whether the client reads or not.
+    /// The daemon closes the connection soon, whether or not the client reads.
     pub(crate) counts_down: bool,
-    /// What it may still do, if it was restricted.
+    /// The actions still allowed, if the connection was restricted.
     pub(crate) restriction: Option<Box<Restriction>>,
-    /// What it asked for last over several nodes. It is known here while the connection is open, also if
-    /// it was refused.
+    /// The last request over several nodes. It stays here while the connection is open, even if it
+    /// was refused.
     pub(crate) over_nodes: Option<Arc<Request>>,
-    /// What its client last looked near for deadlocks.
+    /// The last search of the client for deadlocks near its requests.
     pub(crate) looks_near: Option<Box<WaitsNear>>,
-    /// Since when the client has waited for a message because of the shared log, in milliseconds of
+    /// When the client began to wait for a message because of the shared log, in milliseconds of
     /// CLOCK_BOOTTIME.
     pub(crate) wordless_since: Option<u64>,
 }
@@ -152,25 +153,25 @@ impl Connection {
         }
     }
 
-    /// What the next call waits for.
+    /// The event that the next call waits for.
     pub(crate) fn doing(&self) -> &CallState {
         &self.doing
     }
 
-    /// Notes what the next call waits for. Returns what it waited for before.
+    /// Sets the event that the next call waits for. Returns the previous one.
     pub(crate) fn set_doing(&mut self, _: &impl MayDispatch, doing: CallState) -> CallState {
         std::mem::replace(&mut self.doing, doing)
     }
 
-    /// Notes that a call was taken from the queue. `oneway`: its client wants no reply.
+    /// Notes that a call was taken from the queue. With `oneway`, its client expects no reply.
     pub(crate) fn begin_call(&mut self, _: &impl MayDispatch, oneway: bool) {
         self.oneway = oneway;
         self.unanswered = true;
-        // A client that calls again has read the earlier reply, or does not care about it.
+        // A client that calls again has read the earlier reply, or does not need it.
         self.untold = None;
     }
 
-    /// Whether the client wants no reply to the current call.
+    /// Whether the client expects no reply to the current call.
     pub(crate) fn is_oneway(&self) -> bool {
         self.oneway
     }
@@ -194,7 +195,7 @@ impl Connection {
         self.doing == CallState::Nothing && !self.calls.is_empty() && !self.closing
     }
 
-    /// Whether it neither calls nor waits for anything, and nothing came from it for `time`.
+    /// Whether it neither calls nor waits for anything, and has sent nothing for `time`.
     pub(crate) fn is_idle(&self, now: Instant, time: Duration) -> bool {
         let idle = self.doing == CallState::Nothing && self.holds_nothing();
         let silent = now.saturating_duration_since(self.heard_at) >= time;

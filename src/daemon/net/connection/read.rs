@@ -1,4 +1,4 @@
-//! Reading a connection, and decoding the calls that come.
+//! Reads a connection, and decodes its calls.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,21 +17,21 @@ use crate::sys;
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStatus {
-    /// Everything that is there for now was read.
+    /// Everything available was read.
     All,
-    /// There may be more; it has to wait for the next turn.
+    /// There may be more data, which has to wait for the next turn.
     NotAll,
-    /// There may be more; it has to wait until an earlier call is served.
+    /// There may be more data, which has to wait until an earlier call is served.
     Full,
     /// The client closed the connection, or its writing half, which counts the same.
     Closed,
-    /// The client closed the connection and had not read everything that was sent.
+    /// The client closed the connection without having read everything that was sent.
     ClosedUnread,
 }
 
 impl Connection {
-    /// Reads what is there and queues the calls in it. `hung_up`: the kernel reported that the
-    /// client closed its end, so that a short read does not mean that nothing follows.
+    /// Reads the available data and queues the calls in it. `hung_up`: the kernel reported that the
+    /// client closed its end, so a short read does not mean that nothing follows.
     pub(crate) fn read(
         &mut self,
         _: &impl MayRead,
@@ -77,7 +77,7 @@ impl Connection {
         if self.doing == CallState::Report { ReadStatus::Full } else { ReadStatus::NotAll }
     }
 
-    /// Queues the calls that are complete; false if there are more than may be queued now.
+    /// Queues the complete calls. Returns false if there are more than may be queued now.
     fn understand(&mut self) -> bool {
         while !self.is_deaf() {
             let full = self.calls.len() >= CALLS_AHEAD_MAX;
@@ -108,7 +108,7 @@ impl Connection {
         true
     }
 
-    /// Nothing that comes after this can be decoded. What came before is still answered.
+    /// Nothing after this can be decoded. The daemon still answers the earlier calls.
     fn break_off(&mut self, error: &FrameError) {
         let name = match error {
             FrameError::TooLarge(_) => ErrorName::TooMuch,
@@ -118,7 +118,8 @@ impl Connection {
         self.broke_off = true;
     }
 
-    /// Whether incoming data is thrown away. It is read only to see the end of the connection.
+    /// Whether incoming data is discarded. The daemon reads it only to notice the end of the
+    /// connection.
     fn is_deaf(&self) -> bool {
         self.closing || self.broke_off
     }

@@ -1,4 +1,4 @@
-//! Writing a connection: replies and errors, as far as the client takes them.
+//! Writes replies and errors to a connection, as far as the client reads them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,14 +11,14 @@ use crate::daemon::net::connection::{CallState, Connection};
 use crate::daemon::net::permits::MayDispatch;
 
 impl Connection {
-    /// Queues a message to which the final reply still follows.
+    /// Queues a message that precedes the final reply.
     pub(crate) fn progress<T: Serialize>(&mut self, parameters: &T) {
         if self.takes_words() {
             self.put_message(written(parameters, true), Vec::new());
         }
     }
 
-    /// Queues a report to which others follow. It was written elsewhere.
+    /// Queues a serialized report that others follow.
     pub(crate) fn progress_written(&mut self, report: Option<Vec<u8>>) {
         if self.takes_words() {
             self.put_message(report, Vec::new());
@@ -49,14 +49,15 @@ impl Connection {
     fn takes_words(&mut self) -> bool {
         self.wordless_since = None;
         if self.output.unsent() > OUTPUT_BYTES_MAX {
-            // The client does not read. What it did not take is dropped.
+            // The client does not read, so the unread output is dropped.
             self.discard_output();
             return false;
         }
         !(self.output.stuck || self.closing || self.oneway)
     }
 
-    /// Drops what was not written: the client must not learn of it. The connection is closed.
+    /// Drops the output that was not written, so that the client never receives it, and closes the
+    /// connection.
     pub(crate) fn discard_output(&mut self) {
         self.output.drop_all();
         self.closing = true;
@@ -72,14 +73,14 @@ impl Connection {
         self.output.unsent() == 0
     }
 
-    /// Writes what the client takes now.
+    /// Writes as much as the client accepts now.
     ///
     /// # Errors
-    /// The connection cannot be used any more.
+    /// The connection is no longer usable.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let written = self.output.write(self.socket.as_fd());
         if matches!(self.doing, CallState::Waits(_)) {
-            // The next reply may be hours away, and thousands of clients wait.
+            // The next reply may be hours away, and thousands of clients may wait.
             self.output.save_memory();
         }
         written

@@ -1,6 +1,6 @@
-//! What a connection may still do.
+//! The actions that a restricted connection may still take.
 //!
-//! Invariant: a connection that was restricted once never gets back what was taken away.
+//! Invariant: a connection never regains what a restriction removed.
 
 use crate::core::Key;
 use crate::protocol::WireItem;
@@ -8,14 +8,16 @@ use crate::protocol::WireItem;
 /// How often a connection may be restricted.
 const RESTRICTIONS_MAX: usize = 16;
 
-/// The keys under which a connection may ask for leases over nodes. Several `Restrict`s all count.
+/// The keys under which a connection may ask for leases over nodes. If there are several `Restrict`
+/// calls, all of them apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Restriction {
     each: Vec<Vec<Key>>,
 }
 
 impl Restriction {
-    /// Whether each of these keys is, or lies below, a key of each restriction.
+    /// Whether each of these keys equals, or is below, a key of each restriction. A restriction
+    /// without keys allows every key.
     pub(crate) fn allows(&self, items: &[WireItem]) -> bool {
         self.each.iter().all(|keys| {
             let covers = |item: &WireItem| {
@@ -25,12 +27,13 @@ impl Restriction {
         })
     }
 
-    /// Whether a key is, or lies below, a key of each restriction.
+    /// Whether a key equals, or is below, a key of each restriction.
     pub(crate) fn allows_key(&self, key: &Key) -> bool {
         self.each.iter().all(|keys| keys.is_empty() || keys.iter().any(|it| it.covers(key)))
     }
 
-    /// Adds a restriction to these keys; to none if there are none. Returns whether there is room for it.
+    /// Adds a restriction to these keys. An empty list allows every key. Returns whether there is
+    /// room for it.
     pub(crate) fn add(&mut self, keys: Vec<Key>) -> bool {
         let has_room = self.each.len() < RESTRICTIONS_MAX;
         if has_room {
@@ -39,7 +42,7 @@ impl Restriction {
         has_room
     }
 
-    /// For people.
+    /// The keys, as text for people.
     pub(crate) fn words(&self) -> String {
         let keys = self.each.iter().flatten().map(|key| format!("`{key}`"));
         let keys = keys.collect::<Vec<_>>().join(", ");
