@@ -1,8 +1,8 @@
-//! Why a request waits: clauses that a sentence about a wait ends with.
+//! Clauses for the end of a sentence that explain why a request waits.
 
 use crate::core::{Item, Key, Mode, Owner, Reason, View};
 
-/// A hold that blocks a request, and how many more there are, in one clause.
+/// A hold that blocks a request, and the number of further ones, in one clause.
 pub(crate) fn conflict(
     asked: &Key,
     held: (&Key, Mode),
@@ -37,7 +37,7 @@ pub(crate) fn conflict(
     }
 }
 
-/// That a key is paused, in one clause.
+/// The clause for a paused key.
 pub(crate) fn paused_clause(key: &Key) -> String {
     format!("paused; `canal resize {key} --resume` resumes it")
 }
@@ -76,12 +76,12 @@ pub(super) fn slots(count: u64) -> String {
     if count == 1 { "1 slot".to_owned() } else { format!("{count} slots") }
 }
 
-/// How many slots an item wants.
+/// The number of slots that an item asks for.
 pub(crate) fn count(item: &Item) -> u64 {
     item.ask.counted().map_or(0, |(count, _)| count)
 }
 
-/// The view that an item states.
+/// The size that an item passes, if any.
 pub(crate) fn stated_view(item: &Item) -> Option<View> {
     item.ask.stated()
 }

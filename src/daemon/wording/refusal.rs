@@ -1,23 +1,23 @@
-//! Why a request was refused, or ended without a grant: the failures that clients are told.
+//! The failures for clients whose request was refused, or ended without a grant.
 
 use crate::core::{Item, Key, Kind, Mode, NodeId, Refusal, Request, View};
 use crate::daemon::wording::reason::{count, held, slots, stated_view};
 use crate::protocol::{ErrorName, Failure, NodesRefusal, OWNER_GONE};
 
-/// How full the lock is that a request did not get.
+/// The use of the lock that a request did not get.
 #[derive(Debug)]
 pub(crate) struct Use {
     /// Slots held by all holders.
     pub(crate) held: u64,
-    /// The view that counts for the item; none of a read or write item.
+    /// The size that applies to the item; `None` for a read or write item.
     pub(crate) view: Option<View>,
-    /// The stored view.
+    /// The stored size.
     pub(crate) stored: Option<View>,
-    /// What blocks the request other than slots, in one clause.
+    /// The conflict that blocks the request, apart from slots, in one clause.
     pub(crate) conflict: Option<String>,
 }
 
-/// The failure for a refusal of the table. The caller adds holders and the cycle.
+/// The failure for a refusal by the table. The caller adds the holders and the ring of a deadlock.
 pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) -> Failure {
     let item = item_of(why).and_then(|index| request.items.get(index));
     let Some(item) = item else {
@@ -57,7 +57,7 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
 }
 
 /// The failure for a request that is refused after it waited. `item` is the item at fault, and
-/// `stored` the stored view of its key.
+/// `stored` the stored size of its key.
 pub(crate) fn late_refusal(why: &Refusal, item: Option<&Item>, stored: Option<View>) -> Failure {
     if let (Refusal::TooLarge { capacity, .. }, Some(item)) = (why, item) {
         return too_large(item, *capacity, stored);
@@ -70,7 +70,8 @@ pub(crate) fn late_refusal(why: &Refusal, item: Option<&Item>, stored: Option<Vi
     }
 }
 
-/// The failure for an item from which more than half of the nodes would not exclude others.
+/// The failure for an item for which more than half of the nodes would not be enough to exclude
+/// others.
 fn require_too_large(item: &Item) -> Failure {
     let key = &item.key;
     let message = match item.ask.mode() {
@@ -85,7 +86,8 @@ fn require_too_large(item: &Item) -> Failure {
     Failure::new(ErrorName::RequireTooLarge, message).hint("ask all nodes: `--require all`")
 }
 
-/// The failure for a request over another list of nodes than that of a request that holds or waits.
+/// The failure for a request over a list of nodes that differs from that of a request that holds or
+/// waits.
 fn other_nodes(item: &Item, theirs: &[NodeId], request: &Request) -> Failure {
     let yours = request.over_nodes.as_deref().map_or(&[][..], |over| &over.nodes);
     let key = &item.key;
@@ -102,7 +104,7 @@ fn other_nodes(item: &Item, theirs: &[NodeId], request: &Request) -> Failure {
     failure
 }
 
-/// The beginnings of the ids of some nodes, as people compare them.
+/// The beginnings of the ids of some nodes, for people to compare.
 fn list_of(nodes: &[NodeId]) -> String {
     let ids: Vec<String> = nodes.iter().map(|node| node.to_string()[..8].to_owned()).collect();
     format!("({})", ids.join(", "))
@@ -154,7 +156,7 @@ pub(crate) fn timeout_of(key: &str, reason: &str) -> Failure {
     refused("timeout", format!("the wait for `{key}` is over: {reason}"))
 }
 
-/// The failure for a request whose time is over while one of its keys is paused.
+/// The failure for a request whose wait has timed out while one of its keys is paused.
 pub(crate) fn timeout_while_paused(key: &Key) -> Failure {
     paused(key, format!("the wait for `{key}` is over: it is paused"))
 }
@@ -163,7 +165,7 @@ fn paused(key: &Key, message: String) -> Failure {
     refused("paused", message).hint(format!("`canal resize {key} --resume` resumes it"))
 }
 
-/// More slots at once than the view that counts has.
+/// The failure for a request for more slots than the lock has.
 fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
     let (key, wanted) = (&item.key, count(item));
     let view = stored.or(stated_view(item));
@@ -190,7 +192,7 @@ fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
     Failure::new(ErrorName::BadRequest, message).hint(hint)
 }
 
-/// For a count that came out of the text of `--key`: `host:5432` is rarely meant as 5432 slots.
+/// The hint about a count in the text of `--key`: `host:5432` rarely means 5432 slots.
 pub(crate) fn count_in_text(text: &str) -> String {
     format!(
         "`:` starts a count: --key-literal takes `{text}` as the key; for that many slots at once, \
@@ -216,7 +218,7 @@ fn full(item: &Item, use_of: Option<&Use>) -> String {
     }
 }
 
-/// That a key is in use as the other kind of lock, as the rest of a sentence.
+/// The end of a sentence about a key that is in use as the other kind of lock.
 pub(crate) fn used_as(in_use: Kind) -> &'static str {
     match in_use {
         Kind::Buckets => "is in use as a lock with `per` and `buckets`, not with `slots`",
@@ -234,7 +236,7 @@ fn wrong_kind(item: &Item, in_use: Kind) -> Failure {
     Failure::new(ErrorName::Mismatch, message).hint(hint)
 }
 
-/// The failure for a call whose request was asked for on another connection.
+/// The failure for a call whose request was made again on another connection.
 pub(crate) fn superseded(name: ErrorName) -> Failure {
     Failure::new(name, "the same request was asked on another connection")
 }

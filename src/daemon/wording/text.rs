@@ -1,4 +1,4 @@
-//! Texts of replies, formatted while they are written.
+//! Texts in replies, formatted while they are written.
 
 use std::fmt;
 
