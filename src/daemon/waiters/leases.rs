@@ -1,8 +1,9 @@
-//! When leases end that are not renewed, and what their clients report of them.
+//! The deadlines of leases that are not renewed, and the reports of their clients.
 //!
-//! Invariant: each lease of this host that holds something has one deadline, never earlier than its
-//! TTL after the grant, its last confirmation or renewal, or the start of this daemon. A part of a request over nodes
-//! that is not confirmed ends with its connection, too, and its deadline moves on with each word of its client.
+//! Invariant: each lease of this host that holds something has one deadline, at least one TTL after
+//! the grant, its last confirmation or renewal, or the start of this daemon. An unconfirmed part of
+//! a request over nodes also ends with its connection, and each message of its client extends its
+//! deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,44 +14,45 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::protocol::Handle;
 use crate::sys::clock;
 
-/// When leases end, in milliseconds of CLOCK_BOOTTIME: time in suspend counts.
+/// The deadlines of leases, in milliseconds of CLOCK_BOOTTIME, which counts time in suspend.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     of: BTreeMap<FrameId, u64>,
     ends: BTreeSet<(u64, FrameId)>,
-    /// Of parts of requests over nodes: what their clients reported last.
+    /// The last reports of the clients of parts of requests over nodes.
     reported: BTreeMap<FrameId, Reported>,
-    /// Which lists of nodes a request named last that need not meet those of another one, and until when
-    /// people are told.
+    /// Why two requests over nodes need not share a node, as text, and until when operators see
+    /// this note.
     apart: Option<(u64, String)>,
 }
 
-/// For how long people are told of lists that need not meet, in milliseconds.
+/// How long operators see the note about lists that need not share a node, in milliseconds.
 const APART_MS: u64 = 3_600_000;
 
-/// How far a request over nodes is, as the client of one of its parts reported it.
+/// The progress of a request over nodes, as the client of one of its parts reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reported {
-    /// How many nodes have granted it.
+    /// The number of nodes that have granted it.
     pub(crate) held: u64,
     /// The names of the nodes that it waits for.
     pub(crate) waits_for: Vec<String>,
 }
 
 impl Leases {
-    /// A request asked for a spare over a list that need not meet that of another request.
+    /// Notes that a request asked for a spare over a list that need not share a node with the list
+    /// of another request.
     pub(crate) fn are_apart(&mut self, why: &str) {
         self.apart = Some((clock::boottime_ms() + APART_MS, why.to_owned()));
     }
 
-    /// What people are to know of requests over nodes.
+    /// The note for operators about requests over nodes.
     pub(crate) fn note(&self) -> Option<String> {
         let (_, why) = self.apart.as_ref().filter(|(until, _)| clock::boottime_ms() < *until)?;
         Some(format!("commands over different nodes may not exclude each other: {why}"))
     }
 
-    /// Every lease of a table that holds something, with a full TTL from now: no client could renew
-    /// a lease while no daemon ran.
+    /// The leases of a table that hold something, with a full TTL from now, because no client could
+    /// renew a lease while no daemon ran.
     pub(crate) fn of_table(table: &Table, here: HostId) -> Self {
         let mut leases = Self::default();
         table.frames().for_each(|frame| leases.begin(table, here, frame.id));
@@ -58,7 +60,7 @@ impl Leases {
     }
 
     /// Follows a table that replaces another one. Keeps the deadlines of leases that are in it, and
-    /// begins those of new leases.
+    /// starts those of new leases.
     pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
         let gone: Vec<FrameId> =
             self.of.keys().copied().filter(|id| table.frame(*id).is_none()).collect();
@@ -70,8 +72,8 @@ impl Leases {
         }
     }
 
-    /// The TTL of a lease begins to run now. A frame gets no deadline if it is no lease, if it
-    /// holds nothing, or if the daemon of another host than `here` looks after it.
+    /// Starts the TTL of a lease now. A frame gets no deadline if it is not a lease, if it holds
+    /// nothing, or if the daemon of another host than `here` is responsible for it.
     pub(crate) fn begin(&mut self, table: &Table, here: HostId, frame: FrameId) {
         let Some(state) = table.frame(frame) else { return };
         let Some(lease) = state.lease else { return };
@@ -87,15 +89,15 @@ impl Leases {
         }
     }
 
-    /// A lease without a deadline ends in so many milliseconds.
+    /// Sets the deadline of a lease without one, in `left_ms` milliseconds.
     pub(crate) fn begin_for(&mut self, frame: FrameId, left_ms: u64) {
         let end = clock::boottime_ms_after(left_ms);
         self.of.insert(frame, end);
         self.ends.insert((end, frame));
     }
 
-    /// The TTL of a lease runs from now on, if it has a deadline. The lease of which the table does not
-    /// know the end yet has none.
+    /// Restarts the TTL of a lease now, if it has a deadline. A lease that has expired but has not
+    /// yet ended in the table has none.
     pub(crate) fn begin_anew(&mut self, table: &Table, here: HostId, frame: FrameId) {
         if self.of.contains_key(&frame) {
             self.begin(table, here, frame);
@@ -108,57 +110,58 @@ impl Leases {
         }
     }
 
-    /// Notes what the client of a part of a request over nodes reports. Returns whether that is new.
+    /// Records a report from the client of a part of a request over nodes. Returns whether it is
+    /// new.
     pub(crate) fn report(&mut self, frame: FrameId, reported: Reported) -> bool {
         self.reported.insert(frame, reported.clone()).is_none_or(|before| before != reported)
     }
 
-    /// What the client of a part of a request over nodes reported last.
+    /// The last report from the client of a part of a request over nodes.
     pub(crate) fn reported(&self, frame: FrameId) -> Option<&Reported> {
         self.reported.get(&frame)
     }
 
-    /// Forgets what was reported of a frame that is gone.
+    /// Forgets the report about a frame that has ended.
     pub(crate) fn forget_report(&mut self, frame: FrameId) {
         self.reported.remove(&frame);
     }
 
-    /// Lets every TTL run out.
+    /// Makes every TTL expire.
     #[cfg(test)]
     pub(crate) fn all_over(&mut self) {
         self.of.values_mut().for_each(|end| *end = 0);
         self.ends = self.of.keys().map(|frame| (0, *frame)).collect();
     }
 
-    /// How many milliseconds are left to a lease that holds something.
+    /// The remaining time of a lease that holds something, in milliseconds.
     pub(crate) fn left_ms(&self, frame: FrameId) -> Option<u64> {
         self.of.get(&frame).map(|end| end.saturating_sub(clock::boottime_ms()))
     }
 
-    /// When the next lease ends.
+    /// When the next lease expires.
     pub(crate) fn next_end(&self) -> Option<u64> {
         self.ends.first().map(|(end, _)| *end)
     }
 
-    /// A lease whose time is over at `now`.
+    /// A lease that has expired at `now`.
     pub(crate) fn over(&self, now: u64) -> Option<FrameId> {
         self.ends.first().filter(|(end, _)| *end <= now).map(|(_, frame)| *frame)
     }
 }
 
-/// The name of the lease of a handle: the table, the journal and other hosts know only the name.
+/// The name of the lease of a handle. The table, the journal and other hosts know only the name.
 pub(crate) fn name_of(handle: Handle) -> LeaseId {
     let hash = Sha256::digest(handle.bits().to_be_bytes());
     let half = hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte));
     LeaseId(half)
 }
 
-/// Whether a hold is a part of a request over nodes that is not confirmed yet.
+/// Whether a hold is an unconfirmed part of a request over nodes.
 pub(crate) fn is_collecting(hold: &HoldState) -> bool {
     hold.provisional && hold.asked.over_nodes.is_some()
 }
 
-/// The grant or the confirmation of a lease that is not sent yet.
+/// The grant or the confirmation of a lease that has not been sent yet.
 #[derive(Debug)]
 pub(crate) struct UnsyncedLease {
     pub(crate) conn: ConnId,
@@ -166,12 +169,12 @@ pub(crate) struct UnsyncedLease {
     pub(crate) news: LeaseNews,
 }
 
-/// What a client is told once its lease is durable.
+/// The message for a client once its lease is durable.
 #[derive(Debug)]
 pub(crate) enum LeaseNews {
-    /// The grant as it was decided; `None` sends what is held by it now.
+    /// The grant as decided; with `None`, the client receives the current state of the hold.
     Granted(Option<Granted>),
-    /// The token with which its part of a request over nodes is confirmed.
+    /// The token that confirms its part of a request over nodes.
     Confirmed(Token),
 }
 

@@ -1,14 +1,14 @@
-//! The check of waiters that stand before others: a waiter whose process is stopped bars no other.
+//! Checks the waiters ahead of others: a waiter whose process is stopped must not block them.
 
 use std::time::Instant;
 
 use crate::core::RequestId;
 use crate::sys::process::{RunState, run_state};
 
-/// The check of waiters that stand behind others. If many wait, it goes on over several turns.
+/// The check of waiters that are behind others. If many wait, it takes several turns.
 #[derive(Debug, Default)]
 pub(crate) struct LookAhead {
-    /// When it goes on.
+    /// When it continues.
     pub(crate) due: Option<Instant>,
     /// The last waiter that was checked.
     pub(crate) last: Option<RequestId>,

@@ -1,6 +1,6 @@
 //! Requests that wait, and grants until they are sent.
 //!
-//! Invariant: a waiter keeps its place until it is granted, withdrawn or gone.
+//! Invariant: a waiter keeps its position until it is granted, is withdrawn or ends.
 
 pub(super) mod leases;
 pub(super) mod look_ahead;

@@ -1,8 +1,8 @@
-//! A grant that was decided earlier, as it would be sent now.
+//! A grant that was decided earlier, in its current form.
 
 use crate::core::{Granted, GrantedItem, HoldState, Table};
 
-/// A grant that was decided earlier, made again from its hold. `acquired` is what is held now.
+/// Recreates a grant that was decided earlier from its hold. `acquired` is the number held now.
 pub(crate) fn granted(table: &Table, hold: &HoldState) -> Granted {
     let items = hold.items.iter().map(|item| GrantedItem {
         acquired: table.held_of(&item.key),

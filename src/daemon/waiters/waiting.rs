@@ -1,6 +1,6 @@
-//! The requests that wait, and the grants that are still to be sent.
+//! The requests that wait, and the grants that remain to be sent.
 //!
-//! Invariant: each request of this host that waits, or whose grant is still to be sent, has one
+//! Invariant: each request of this host that waits, or whose grant remains to be sent, has one
 //! entry; no other request has one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,7 +16,7 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::waiters::leases::UnsyncedLease;
 
-/// The requests that wait, and what the daemon knows of them beyond the table.
+/// The requests that wait, and the daemon's knowledge of them beyond the table.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     requests: BTreeMap<RequestId, Box<Waiter>>,
@@ -24,18 +24,18 @@ pub(crate) struct Waiters {
     ends: BTreeSet<(u64, RequestId)>,
     /// How many requests of each user wait.
     users: BTreeMap<u32, usize>,
-    /// The connections of requests that were removed since this was taken last.
+    /// The connections of requests that were removed since the last [`Waiters::take_removed`].
     removed: Vec<ConnId>,
-    /// Grants to requests that waited, in the order in which they are to be sent.
+    /// Grants to requests that waited, in sending order.
     to_tell: VecDeque<Granted>,
     /// The suspended waiters, each with its stopped process.
     suspended: BTreeMap<RequestId, u32>,
-    /// Waiters of the previous daemon that were found stopped before they came back. For those that
-    /// run again: the time by which they have to be back.
+    /// Waiters of the previous daemon that were found stopped before they came back. Those that run
+    /// again have a time by which they must be back.
     absent: BTreeMap<RequestId, Option<Instant>>,
     /// Provisional grants of the previous daemon that no client has confirmed yet.
     unclaimed: BTreeSet<RequestId>,
-    /// Requests that began to wait in this turn and whose client takes progress messages.
+    /// Requests that began to wait in this turn and whose client accepts progress messages.
     newcomers: Vec<RequestId>,
     /// Requests that may not wait, deferred while a holder's process is exiting.
     deferred: Vec<DeferredRequest>,
@@ -46,18 +46,17 @@ pub(crate) struct Waiters {
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
-    /// What it asked for: the table forgets that with the request.
+    /// The content of the request, which the table forgets together with the request.
     pub(crate) asked: Asked,
-    /// The connection to be answered; `None` as long as the client has not come back after a
-    /// restart.
+    /// The connection for the reply; `None` while the client has not come back after a restart.
     pub(crate) conn: Option<ConnId>,
-    /// Whether the client takes progress messages.
+    /// Whether the client accepts progress messages.
     pub(crate) more: bool,
     /// The progress that was sent last.
     pub(crate) told: Option<LastProgress>,
 }
 
-/// What the daemon knows of a request beyond its end.
+/// The facts about a request that the daemon keeps beyond its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) request: Arc<Request>,
@@ -65,9 +64,9 @@ pub(crate) struct Asked {
     pub(crate) since: UnixMillis,
 }
 
-/// The progress that a waiter was sent last: a hash of its position, of why it waits, and of whether an
-/// estimate was sent: that one counts down by itself. Ten
-/// thousand of them are kept only so that no client is sent the same twice.
+/// The last progress message to a waiter: a hash of its position, the reason for its wait, and
+/// whether an estimate was sent, which counts down by itself. A hash suffices, because it is only
+/// kept to avoid sending the same message twice to one of ten thousand clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LastProgress(u64);
 
@@ -80,7 +79,7 @@ impl LastProgress {
 }
 
 impl Asked {
-    /// When its wait is over, in milliseconds of CLOCK_BOOTTIME.
+    /// When its wait expires, in milliseconds of CLOCK_BOOTTIME.
     fn until(&self) -> Option<u64> {
         match self.request.wait {
             Wait::Yes { until } => until,
@@ -90,14 +89,14 @@ impl Asked {
 }
 
 impl Waiters {
-    /// The waiters of a host by its table, without connections yet.
+    /// The waiters of a host according to its table, without connections yet.
     pub(crate) fn of_table(table: &Table, host: HostId) -> Self {
         let mut waiters = Self::default();
         waiters.follow_table(table, host);
         waiters
     }
 
-    /// Takes the waiters of a host from its table. They replace those that were known.
+    /// Takes the waiters of a host from its table. They replace the previous ones.
     pub(crate) fn follow_table(&mut self, table: &Table, host: HostId) {
         (self.requests, self.ends, self.users) = Default::default();
         let own = table.waiters().filter(|waiter| waiter.request.host == host);
@@ -141,7 +140,7 @@ impl Waiters {
         Some(*waiter)
     }
 
-    /// The connections of the requests that were removed since the last call.
+    /// Takes the connections of the requests that were removed since the last call.
     pub(crate) fn take_removed(&mut self) -> std::vec::Drain<'_, ConnId> {
         self.removed.drain(..)
     }
@@ -162,7 +161,7 @@ impl Waiters {
         self.requests.len()
     }
 
-    /// Attaches a request to the connection on which it waits. With `more`, the client takes
+    /// Attaches a request to the connection on which it waits. With `more`, the client accepts
     /// progress messages.
     pub(crate) fn attach(&mut self, request: RequestId, conn: ConnId, more: bool) {
         if let Some(waiter) = self.get_mut(request) {
@@ -175,40 +174,40 @@ impl Waiters {
         }
     }
 
-    /// The requests that began to wait since the last call and whose client takes progress
+    /// Takes the requests that began to wait since the last call and whose client accepts progress
     /// messages.
     pub(crate) fn take_newcomers(&mut self) -> Vec<RequestId> {
         std::mem::take(&mut self.newcomers)
     }
 
-    /// Queues a grant to be sent.
+    /// Queues a grant for sending.
     pub(crate) fn queue_grant(&mut self, granted: Granted) {
         self.to_tell.push_back(granted);
     }
 
-    /// As [`Self::queue_grant`], unless it is queued already.
+    /// As [`Self::queue_grant`], unless the grant is already queued.
     pub(crate) fn queue_grant_once(&mut self, granted: Granted) {
         if !self.to_tell.iter().any(|other| other.token == granted.token) {
             self.to_tell.push_back(granted);
         }
     }
 
-    /// The next grant to be sent.
+    /// Takes the next grant to send.
     pub(crate) fn next_grant(&mut self) -> Option<Granted> {
         self.to_tell.pop_front()
     }
 
-    /// Whether a grant is still to be sent.
+    /// Whether a grant remains to be sent.
     pub(crate) fn has_grants(&self) -> bool {
         !self.to_tell.is_empty()
     }
 
-    /// Forgets the grant of a request: it is sent in another way, or not at all.
+    /// Forgets the grant of a request, because it is sent in another way or not at all.
     pub(crate) fn drop_grant(&mut self, request: RequestId) {
         self.to_tell.retain(|granted| granted.request != request);
     }
 
-    /// Forgets a grant that was taken back before it was sent.
+    /// Forgets a grant that was revoked before it was sent.
     pub(crate) fn requeued(&mut self, token: Token) {
         self.to_tell.retain(|granted| granted.token != token);
     }
@@ -252,7 +251,7 @@ impl Waiters {
         self.unclaimed.remove(&request);
     }
 
-    /// The provisional grants that no client confirmed in time.
+    /// Takes the provisional grants that no client confirmed in time.
     pub(crate) fn take_unclaimed(&mut self) -> BTreeSet<RequestId> {
         std::mem::take(&mut self.unclaimed)
     }
@@ -262,7 +261,7 @@ impl Waiters {
         !self.requests.is_empty() || !self.unclaimed.is_empty()
     }
 
-    /// Notes that a waiter of the previous daemon is stopped, or by when it has to be back.
+    /// Notes that a waiter of the previous daemon is stopped, or by when it must be back.
     pub(crate) fn set_absent(&mut self, request: RequestId, back_until: Option<Instant>) {
         self.absent.insert(request, back_until);
     }
@@ -275,13 +274,13 @@ impl Waiters {
         !self.absent.is_empty()
     }
 
-    /// The absent waiters, to be checked: [`Self::set_absent`] puts back those that stay absent.
+    /// Takes the absent waiters for a check. [`Self::set_absent`] puts back those that stay absent.
     pub(crate) fn take_absent(&mut self) -> BTreeMap<RequestId, Option<Instant>> {
         std::mem::take(&mut self.absent)
     }
 
-    /// Forgets all requests that wait and all grants that are still to be sent. Returns the
-    /// requests. Requests that are deferred stay: the table does not know them.
+    /// Forgets all requests that wait and all grants that remain to be sent. Returns the requests.
+    /// Deferred requests stay, because they are not in the table.
     pub(crate) fn forget_all(&mut self) -> Vec<(RequestId, Waiter)> {
         let deferred = std::mem::take(&mut self.deferred);
         let forgotten = std::mem::replace(self, Self { deferred, ..Self::default() });
@@ -293,13 +292,13 @@ impl Waiters {
         self.deferred.push(request);
     }
 
-    /// The deferred requests that are to be asked again: all of them after a death, otherwise those
-    /// whose time is over.
+    /// Takes the deferred requests that are due: all of them after a death, and otherwise those
+    /// whose time has expired.
     pub(crate) fn take_deferred(&mut self, now: Instant, deaths: bool) -> Vec<DeferredRequest> {
         self.deferred.extract_if(.., |deferred| deaths || deferred.until <= now).collect()
     }
 
-    /// When the next deferred request is asked again at the latest.
+    /// The latest time at which the next deferred request is decided again.
     pub(crate) fn next_deferred(&self) -> Option<Instant> {
         self.deferred.iter().map(|deferred| deferred.until).min()
     }
@@ -319,7 +318,7 @@ impl Waiters {
         self.unsynced.push(lease);
     }
 
-    /// The grants that were kept until their leases are durable.
+    /// Takes the grants that were kept until their leases are durable.
     pub(crate) fn take_unsynced(&mut self) -> Vec<UnsyncedLease> {
         std::mem::take(&mut self.unsynced)
     }
@@ -339,12 +338,12 @@ impl Waiters {
         self.users.get(&uid).copied().unwrap_or(0)
     }
 
-    /// When the next wait is over.
+    /// When the next wait expires.
     pub(crate) fn next_end(&self) -> Option<u64> {
         self.ends.first().map(|(until, _)| *until)
     }
 
-    /// A request whose wait is over at `now`.
+    /// A request whose wait has expired at `now`.
     pub(crate) fn over(&self, now: u64) -> Option<RequestId> {
         self.ends.first().filter(|(until, _)| *until <= now).map(|(_, id)| *id)
     }
