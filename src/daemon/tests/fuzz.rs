@@ -1,7 +1,7 @@
-//! Random clients against the daemon's turns: whatever they send, in whichever pieces, with
-//! whichever descriptors, the daemon goes on, and all its replies are complete.
+//! Random clients against the daemon's turns: whatever bytes and descriptors they send, in whatever
+//! pieces, the daemon keeps running and all its replies are complete.
 //!
-//! `CANAL_FUZZ_CASES=100000` runs a campaign, `CANAL_FUZZ_SEED=…` runs one case again.
+//! `CANAL_FUZZ_CASES=100000` runs a campaign; `CANAL_FUZZ_SEED=…` repeats one case.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use crate::daemon::store::node::Node;
 use crate::daemon::tests::{Holder, Peer, World, granted, hex, try_mutex};
 use crate::sys::clock;
 
-/// How many cases a usual run has.
+/// The number of cases in an ordinary run.
 const CASES: u64 = 25;
 
-/// How many steps a case has.
+/// The number of steps in a case.
 const STEPS: usize = 120;
 
-/// How many connections there are at once.
+/// The number of simultaneous connections.
 const PEERS: usize = 5;
 
 #[test]
@@ -53,7 +53,7 @@ thread_local! {
 /// How often each kind of reply was seen, by the names of its fields or of its error.
 type Seen = BTreeMap<String, usize>;
 
-/// Prints the seed of a case that failed.
+/// Prints the seed of a failed case.
 struct Said(u64);
 
 impl Drop for Said {
@@ -101,7 +101,7 @@ fn case(mut rng: Rng, holders: &[Holder], seen: &mut Seen) {
     granted(&world.call(&mut last, "Acquire", &try_mutex(u128::MAX, "untouched")));
 }
 
-/// Checks that everything that came is a reply.
+/// Checks that everything received is a reply.
 fn check(peer: &mut Peer, seen: &mut Seen) {
     while let Some(reply) = peer.reply() {
         let fields = reply["parameters"].as_object().unwrap_or_else(|| panic!("{reply}"));
@@ -112,7 +112,7 @@ fn check(peer: &mut Peer, seen: &mut Seen) {
     peer.fds.clear();
 }
 
-/// Sends a few calls at once, each with descriptors or without, some of them broken.
+/// Sends a few calls at once, each with or without descriptors, some of them broken.
 fn send(rng: &mut Rng, peer: &mut Peer, holders: &[Holder], mortals: &[Holder]) {
     let null = std::fs::File::open("/dev/null").unwrap();
     for _ in 0..rng.usize(1..5) {
@@ -313,7 +313,7 @@ fn collect(rng: &mut Rng) -> Value {
     }
     asked["nodes"] = nodes.into();
     asked["run"] = tag(rng).into();
-    // As that of its tag, so that it can be confirmed.
+    // The same as its tag, so that it can be confirmed.
     asked["handle"] = asked["tag"].clone();
     asked["ttl_ms"] = (*pick(rng, &[0, 1000, 60_000, u64::MAX])).into();
     asked["require"] = (*pick(rng, &["all", "majority", "any", "none"])).into();

@@ -1,4 +1,4 @@
-//! The tokens of a build: how many slots it has, turn by turn.
+//! The job tokens of a build: how many slots it has, turn by turn.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,7 +12,7 @@ use crate::sys::rerun::wait_until;
 
 const SLOTS: u64 = 3;
 
-/// A build whose jobs are the test itself.
+/// A build whose jobs run in the test itself.
 struct Build {
     peer: Peer,
 }
@@ -30,12 +30,12 @@ impl Build {
         &self.peer.fds[1]
     }
 
-    /// How many tokens are offered.
+    /// The number of tokens offered.
     fn offered(&self) -> u64 {
         rustix::io::ioctl_fionread(self.offers()).unwrap()
     }
 
-    /// Takes the token that is offered.
+    /// Takes the offered token.
     #[track_caller]
     fn take(&self, world: &mut World) {
         assert_eq!(self.offered(), 1);
@@ -64,7 +64,7 @@ fn held(world: &World) -> u64 {
     world.server.ledger.table.held_of(&Key::new("cpu").unwrap())
 }
 
-/// Asks for a slot that must be free at once, and gives it back.
+/// Requests a slot that must be free, and releases it.
 #[track_caller]
 fn try_slot(world: &mut World, tag: u128) -> bool {
     let holder = Holder::start();
@@ -153,7 +153,7 @@ fn the_next_daemon_counts_the_tokens_that_are_out() {
     let build = Build::start(&mut world);
     build.take(&mut world);
     build.take(&mut world);
-    // One comes back while no daemon runs.
+    // One token returns while no daemon runs.
     let returned = write(&build.peer.fds[2], b"+");
     assert_eq!(returned, Ok(1));
     let mut world = world.again();

@@ -31,7 +31,7 @@ fn scene_a_client_asks_and_becomes_a_shell() {
     panic!("{}", shell.args(["-c", &script]).stdin(OwnedFd::from(stream)).exec());
 }
 
-/// A client that waits for `a`, and does what `script` says when the daemon is another one.
+/// A client that waits for `a`, and runs `script` when the daemon has been replaced.
 fn left_behind(world: World, script: &str, does: Activity) -> (World, Client) {
     let mut world = world;
     let mut command = rerun::command(SCENE, "");
@@ -49,7 +49,7 @@ fn left_behind(world: World, script: &str, does: Activity) -> (World, Client) {
     (world.again(), client)
 }
 
-/// A client's process, which ends with its test, also with one that fails.
+/// A client's process, which ends with its test even if the test fails.
 struct Client(Child);
 
 impl Drop for Client {
@@ -59,7 +59,8 @@ impl Drop for Client {
     }
 }
 
-/// Whether it still waits when those are given up that have not come back after `after`.
+/// Whether it still waits when the daemon gives up the waiters that have not come back after
+/// `after`.
 fn waits(world: &mut World, after: Duration) -> bool {
     world.server.give_up_the_lost(Instant::now() + after);
     world.turn();

@@ -1,4 +1,4 @@
-//! The daemon without a process of its own: a test says when it does its turns.
+//! The daemon without its own process: a test decides when it does its turns.
 
 pub(super) mod fuzz;
 pub(super) mod jobserver;
@@ -35,10 +35,10 @@ use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
 use crate::sys::rerun::wait_until;
 
-/// More turns than any test takes.
+/// More turns than any test needs.
 const TURNS_MAX: usize = 10_000;
 
-/// A daemon in a folder of its own.
+/// A daemon in a separate directory.
 struct World {
     server: Server,
     place: Place,
@@ -52,7 +52,7 @@ impl World {
         Self::within(folder)
     }
 
-    /// The next daemon of the folder.
+    /// The next daemon of the directory.
     fn again(self) -> Self {
         drop(self.server);
         Self::within(self._folder)
@@ -88,7 +88,7 @@ impl World {
         (id, Peer { stream, received: Vec::new(), fds: Vec::new() })
     }
 
-    /// Does turns until there is nothing to do.
+    /// Does turns until no work remains.
     fn turn(&mut self) {
         for _ in 0..TURNS_MAX {
             if !self.server.has_work() && !self.server.conns.wait(Some(Duration::ZERO)) {
@@ -99,7 +99,7 @@ impl World {
         panic!("there is always something to do");
     }
 
-    /// Sends a call, and takes the reply.
+    /// Sends a call, and reads the reply.
     #[track_caller]
     fn call(&mut self, peer: &mut Peer, method: &str, parameters: &Value) -> Value {
         peer.send(&call(method, parameters), &[]);
@@ -117,7 +117,7 @@ impl World {
         self.call(&mut peer, "Confirm", &json!({ "tag": hex(tag) }));
     }
 
-    /// Lets another process hold a key.
+    /// Makes another process hold a key.
     #[track_caller]
     fn hold(&mut self, tag: u128, key: &str) -> Holder {
         let holder = Holder::start();
@@ -152,7 +152,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Sends what the socket takes; `false` if the other side has closed it.
+    /// Sends as much as the socket accepts; `false` if the other side has closed it.
     fn send(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         let sent = fds::send(self.stream.as_fd(), bytes, fds, 0);
         match sent {
@@ -171,7 +171,7 @@ impl Peer {
         Some(reply)
     }
 
-    /// Reads what is there; `false` at the end of the connection.
+    /// Reads the available data; `false` at the end of the connection.
     fn read(&mut self) -> bool {
         let mut piece = vec![0; 64 * 1024];
         loop {
@@ -185,13 +185,13 @@ impl Peer {
 }
 
 impl Drop for Peer {
-    /// Ends the connection, also while the child of another test still has a copy of the socket.
+    /// Ends the connection, even while the child of another test still has a copy of the socket.
     fn drop(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// A process that ends when it is told.
+/// A process that the test can end.
 struct Holder(Child);
 
 impl Holder {
@@ -204,7 +204,7 @@ impl Holder {
         Pidfd::open(self.0.id()).unwrap()
     }
 
-    /// Stops the process, and waits until it stands still.
+    /// Stops the process, and waits until it has stopped.
     fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         wait_until("it is stopped", || run_state(self.0.id()) == RunState::Stopped);

@@ -1,15 +1,15 @@
-//! What another user may do at a shared daemon.
+//! Tests the permissions of another user at a shared daemon.
 
 use serde_json::{Value, json};
 
 use crate::daemon::permissions::{Permission, Section};
 use crate::daemon::tests::{Peer, World, granted, hex, mutex};
 
-/// A user, and a group of the same number.
+/// A user, and a group with the same number.
 const OTHER: u32 = 65_533;
 
 impl World {
-    /// Asks for a lease of these keys. Returns its token; nothing confirms it.
+    /// Requests a lease of these keys. Returns its token, without confirming it.
     fn lease_of(&mut self, peer: &mut Peer, tag: u128, keys: &[&str]) -> u64 {
         let mut parameters = mutex(tag, "");
         let item = |key| json!({ "key": key, "slots": 1 });
@@ -60,7 +60,7 @@ fn a_grant_is_confirmed_by_its_own_user_only() {
     world.lease_of(&mut owner, 1, &["k"]);
     let reply = world.call(&mut other, "Confirm", &json!({ "tag": hex(1) }));
     denied(&reply, "the grant belongs to another user");
-    // Nothing was confirmed: the client leaves, and the grant is taken back.
+    // Nothing was confirmed: the client leaves, and the grant is revoked.
     drop(owner);
     world.turn();
     assert_eq!(world.server.ledger.table.held(), 0);

@@ -1,4 +1,4 @@
-//! A daemon over an engine that begins another era.
+//! A daemon with an engine that begins a new era.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsFd;
@@ -38,7 +38,7 @@ use crate::sys::process::Origin;
 pub(super) struct Fake {
     server: Arc<Mutex<Server>>,
     answers: Arc<Mutex<VecDeque<Answer>>>,
-    /// Whether no answer reaches this host.
+    /// Whether answers no longer reach this host.
     is_silent: Arc<AtomicBool>,
 }
 
@@ -68,7 +68,7 @@ impl Fake {
         Self { server, answers: Arc::default(), is_silent: Arc::default() }
     }
 
-    /// Begins another life of the engine, in which something may be missing.
+    /// Begins a new life of the engine, in which data may be missing.
     fn live_anew(&self, life: u64) {
         self.server.lock().unwrap().live_anew(life, true);
         let away = Answer::Away(Outage::unreachable("another life"));
@@ -87,7 +87,7 @@ impl World {
         Self::over_as(engine, folder, 1)
     }
 
-    /// A daemon with this nonce. The one before it had another one.
+    /// A daemon with this nonce. The previous daemon had another one.
     fn over_as(engine: &Fake, folder: tempfile::TempDir, nonce: u128) -> Self {
         let dir = folder.path().join("run");
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
@@ -140,7 +140,7 @@ impl World {
         world
     }
 
-    /// Does enough turns for this host and the engine to finish what they have to say.
+    /// Does enough turns for this host and the engine to finish their exchange.
     pub(super) fn turns(&mut self) {
         for _ in 0..20 {
             self.server.turn().unwrap();
@@ -188,7 +188,7 @@ fn requests_wait_for_the_end_of_a_recovery_and_are_granted_then() {
     assert!(waits.reply().is_none() && no_wait.reply().is_none(), "neither is refused as busy");
     let words = world.server.not_a_member().message;
     assert!(words.contains("no lock is granted until"), "{words}");
-    // Another host says that the TTL has passed.
+    // Another host reports that the TTL has passed.
     let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), clock::boottime_ms());
     let from = other.table.recovery().unwrap().ttl_from.unwrap();
     other.propose(Change::TtlPassed { from });
@@ -233,7 +233,7 @@ fn the_next_daemon_notices_that_the_log_was_made_anew() {
     assert!(world.server.ledger.table.recovery().is_some());
 }
 
-/// The request of a mutex that waits, of this process.
+/// A request of this process for a mutex, which may wait.
 fn request(host: HostId, tag: u128, key: &str) -> Request {
     let own = process_of(&Pidfd::open(std::process::id()).unwrap()).unwrap();
     let ask = Ask::slots(1, Some(View::Slots { slots: 1 }));
@@ -278,7 +278,7 @@ fn requests_of_a_gone_incarnation_are_asked_anew_by_the_next() {
     granted(&peer.reply().expect("it is granted"));
 }
 
-/// A daemon over an engine, and another host that holds `a`.
+/// A daemon with an engine, and another host that holds `a`.
 fn beside_a_holder() -> (Fake, World, Direct) {
     let engine = Fake::new();
     let mut world = World::over(&engine, folder());
@@ -290,7 +290,7 @@ fn beside_a_holder() -> (Fake, World, Direct) {
     (engine, world, other)
 }
 
-/// Ends what this host holds.
+/// Ends the holds of this host.
 fn release(host: &mut Direct, engine: &Fake) {
     let own = host.id();
     let frame = host.table.holds().find(|hold| hold.asked.host == own).unwrap().frame;
@@ -298,7 +298,7 @@ fn release(host: &mut Direct, engine: &Fake) {
     host.settle(&mut engine.server.lock().unwrap(), clock::boottime_ms());
 }
 
-/// While a process was stopped, its host proposed to suspend its request. The grant lies before the
+/// While a process was stopped, its host proposed to suspend its request. The grant precedes the
 /// suspension in the log, and other hosts have read both.
 #[test]
 fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
@@ -321,7 +321,7 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     granted(&peer.reply().expect("a grant"));
 }
 
-/// The log does not say yet that the client is back, when its process is found stopped.
+/// The log does not show yet that the client is back when its process is found stopped.
 #[test]
 fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
     let (engine, mut world, mut other) = beside_a_holder();
@@ -347,8 +347,8 @@ fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
     granted(&peer.reply().expect("a grant"));
 }
 
-/// The daemon is killed while a client waits, whose request is granted then. The engine loses what
-/// came after that, in which another host may have been granted the lock and told so.
+/// The daemon is killed while a client waits, whose request is then granted. The engine loses the
+/// entries after that. In them, another host may have been granted the lock and reported it.
 #[test]
 fn a_grant_that_an_earlier_daemon_did_not_tell_is_asked_for_again_after_a_loss() {
     let (engine, mut world, mut other) = beside_a_holder();
@@ -377,7 +377,7 @@ fn a_grant_that_an_earlier_daemon_did_not_tell_is_asked_for_again_after_a_loss()
     assert_eq!(token(&mut world.ask(&mutex(3, "b"))), told, "its client has been told of it");
 }
 
-/// The token of a grant that a client was told.
+/// The token of a grant that a client received.
 #[track_caller]
 fn token(peer: &mut Peer) -> u64 {
     let reply = peer.reply().expect("a grant");
@@ -385,7 +385,7 @@ fn token(peer: &mut Peer) -> u64 {
     reply["parameters"]["token"].as_u64().unwrap()
 }
 
-/// Asks for a mutex on behalf of another process.
+/// Requests a mutex on behalf of another process.
 fn ask_for(world: &World, tag: u128, key: &str, owner: &Holder) -> Peer {
     let mut peer = world.connect();
     let mut parameters = mutex(tag, key);
@@ -400,7 +400,7 @@ fn assert_owner_gone(peer: &mut Peer) {
     assert_eq!(reply["error"], "io.canal.Lock.OwnerGone", "{reply}");
 }
 
-/// The end of the owner is reported before the grant is read, and comes after it in the log.
+/// The end of the owner is reported before the grant is read, but follows it in the log.
 #[test]
 fn a_grant_for_a_process_that_died_while_it_waited_is_not_told() {
     let (engine, mut world, mut other) = beside_a_holder();

@@ -1,4 +1,4 @@
-//! Reading the configuration again over an engine.
+//! Reading the configuration again with an engine.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::daemon::tests::World;
 use crate::daemon::tests::recovering::{Fake, folder};
 
 impl World {
-    /// Writes the configuration and has the daemon read it.
+    /// Writes the configuration and makes the daemon read it.
     #[track_caller]
     fn reload(&mut self, config: &str) -> Value {
         std::fs::write(self.place.dir.join("canal.toml"), config).unwrap();

@@ -1,4 +1,4 @@
-//! Which turn decides what.
+//! Checks which turn makes which decision.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -29,7 +29,7 @@ fn a_call_sent_during_a_turn_is_decided_in_the_next_with_the_deaths_before_it() 
     world.lease(2, "b");
     world.server.leases.all_over();
     let batch = Batch::take(&mut world.server);
-    // A shell that has waited for the holder asks for its lock while the turn goes on.
+    // A shell that has waited for the holder requests its lock during the turn.
     holder.end();
     let mut peer = world.connect();
     peer.send(&call("Acquire", &try_mutex(3, "a")), &[]);
@@ -40,8 +40,8 @@ fn a_call_sent_during_a_turn_is_decided_in_the_next_with_the_deaths_before_it() 
     granted(&peer.reply().unwrap());
 }
 
-/// A hold whose owner ends when it is told to, while a descendant lives. The descriptor that the
-/// asking client got stands for the descendant.
+/// A hold whose owner the test can end while a descendant lives. The descriptor that the requesting
+/// client received represents the descendant.
 fn with_descendant(world: &mut World, key: &str) -> (Holder, Peer, Token) {
     let owner = Holder::start();
     let mut asker = world.connect();
@@ -70,7 +70,7 @@ fn a_hold_is_free_for_a_request_after_its_last_descendant() {
     let (owner, asker, token) = with_descendant(&mut world, "a");
     owner.end();
     world.turn();
-    // Another client connects. The descendant ends before the daemon looks who connected.
+    // Another client connects. The descendant ends before the daemon examines the new connection.
     let _other = world.connect();
     assert!(world.server.conns.wait(Some(Duration::ZERO)));
     end_descendant(&world, asker, token);
@@ -135,8 +135,8 @@ fn peers_that_keep_sending_leave_others_their_turn() {
         let mut bystander = world.connect();
         let mut ask = || {
             bystander.send(&call("Renew", &json!({ "handle": hex(1) })), &[]);
-            // The call may be read in the first turn, or come too late for it and be read in the
-            // second.
+            // The daemon may read the call in the first turn, or, if it is too late for that, in
+            // the second.
             (0..2).any(|_| {
                 world.server.conns.wait(Some(Duration::ZERO));
                 world.server.turn().unwrap();
@@ -173,8 +173,8 @@ fn a_full_turn_sends_the_grant_of_its_last_call() {
     }
 }
 
-/// A daemon that was stopped cannot tell when the renewals that it finds were sent. As long as it
-/// has not ended the lease, no other client had the lock: then the renewal counts.
+/// A daemon that was stopped cannot determine when the renewals that it finds were sent. While it
+/// has not ended the lease, no other client has had the lock, so the renewal counts.
 #[test]
 fn a_renewal_that_arrived_before_the_expiry_was_applied_counts() {
     let mut world = World::new();
@@ -208,7 +208,8 @@ fn a_renewal_after_the_expiry_fails_even_if_the_daemon_was_stopped() {
     assert_eq!(renewed["parameters"]["reason"], "expired");
 }
 
-/// The client may have been stopped before it read the grant, and counts the time from its confirmation on.
+/// The client may have been stopped before it read the grant, and counts the time from its
+/// confirmation on.
 #[test]
 fn the_time_of_a_lease_begins_anew_with_each_confirmation() {
     let mut world = World::new();
@@ -219,7 +220,7 @@ fn the_time_of_a_lease_begins_anew_with_each_confirmation() {
     let mut waiter = world.connect();
     waiter.send(&call("Acquire", &mutex(2, "a")), &[]);
     world.turn();
-    // The second one is of a client that did not read the answer to the first.
+    // The second confirmation comes from a client that did not read the reply to the first.
     for _ in 0..2 {
         client.send(&call("Confirm", &json!({ "tag": hex(1) })), &[]);
         world.server.leases.all_over();
@@ -236,7 +237,7 @@ fn the_time_of_a_lease_begins_anew_with_each_confirmation() {
     assert_eq!(confirmed["error"], "io.canal.Lock.UnknownTag");
 }
 
-/// The daemon was woken, and stopped before it looked why.
+/// The daemon was woken, and stopped before it looked for the cause.
 #[test]
 fn a_renewal_in_the_socket_counts_before_its_lease_expires() {
     let mut world = World::new();
@@ -260,7 +261,7 @@ fn a_size_that_cannot_be_stored_lets_no_waiter_in() {
     world.turn();
     let mut operator = world.connect();
     let more = json!({ "key": "a", "slots": 2 });
-    // Nothing can take the place of a directory.
+    // Nothing can replace a directory.
     let (state, kept) = (world.place.dir.join("state.json"), world.place.dir.join("kept"));
     std::fs::rename(&state, &kept).unwrap();
     std::fs::create_dir(&state).unwrap();
@@ -288,7 +289,7 @@ fn a_size_of_another_kind_is_not_stored() {
     assert_eq!(std::fs::read(world.place.dir.join("state.json")).unwrap(), before);
 }
 
-/// Does the work that follows once from what happened.
+/// Does all pending work that results from earlier events.
 fn let_pass(world: &mut World) {
     let due = &mut world.server.due;
     for due in [&mut due.progress, &mut due.home] {
@@ -339,7 +340,7 @@ fn the_alarm_ends_waits_and_leases() {
     assert_eq!(world.server.leases.next_end(), None);
 }
 
-/// Asks for a key in a mode, for a process of its own, and waits for 20 ms at most.
+/// Requests a key in a mode, for a separate process, and waits for 20 ms at most.
 fn ask_in_mode(world: &mut World, tag: u128, mode: &str) -> (Holder, Peer) {
     let owner = Holder::start();
     let mut asker = world.connect();
@@ -359,7 +360,7 @@ fn a_waiter_granted_by_the_end_of_another_wait_is_told() {
     granted(&first.reply().unwrap());
     let (_writer, mut second) = ask_in_mode(&mut world, 2, "write");
     let (_other, mut third) = ask_in_mode(&mut world, 3, "read");
-    // Both waits are over by the next turn.
+    // Both waits have expired by the next turn.
     std::thread::sleep(Duration::from_millis(40));
     world.turn();
     assert!(second.reply().unwrap()["error"].is_string());
@@ -375,7 +376,7 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     world.turn();
     peer.reply().unwrap();
     let id = world.server.conns.watchers()[0];
-    // As over an engine that does not answer renewals.
+    // As with an engine that does not answer renewals.
     let table = &world.server.ledger.table;
     let hold = table.holds().next().unwrap();
     let (newcomer, granted) =
@@ -391,7 +392,7 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     assert_eq!(peer.reply(), None, "it is told once");
 }
 
-/// The request is deferred for longer than any test takes: only the death can end that.
+/// The deferral is longer than any test, so only the death can end it.
 #[test]
 fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
     let mut world = World::new();
@@ -414,7 +415,7 @@ fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
     granted(&peer.reply().expect("a reply"));
 }
 
-/// Another client has asked for the lease, and has not confirmed it.
+/// Another client requested the lease, and has not confirmed it.
 #[test]
 fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
     let mut world = World::new();
