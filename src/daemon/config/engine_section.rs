@@ -64,7 +64,7 @@ impl Section {
     /// Converts the section, and parses its durations.
     ///
     /// # Errors
-    /// Where the section is wrong, and what is wrong.
+    /// The offset of the mistake, and its description.
     pub(crate) fn configured(self) -> Result<Configured, (usize, String)> {
         let Details { url, url_file, host, ttl, renewal, grace, margin } = self.0;
         if let (Some(_), Some(file)) = (&url, &url_file) {
@@ -91,7 +91,7 @@ impl Section {
 /// The address of an engine for messages: without user, password and parameters.
 pub(crate) fn shown_address(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
-        // The text is not an address, but it may contain a secret.
+        // The text is no address, but it may contain a secret.
         return "the engine".to_owned();
     };
     let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);

@@ -1,6 +1,6 @@
-//! Reads a configuration file that nobody else can have written.
+//! Reads a configuration file, unless other users may have written it.
 //!
-//! The configuration says who may do what, so a user who can write it could permit himself everything.
+//! The configuration grants permissions, so a user who can write it could grant himself everything.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -16,15 +16,15 @@ use crate::sys::process::user;
 /// The mode bits that let other users write.
 pub(crate) const OTHERS_WRITE: u32 = 0o022;
 
-/// The text of a configuration file. Links are followed: what they lead to is checked.
+/// The text of a configuration file. Links are followed; the checks apply to their target.
 ///
 /// # Errors
-/// It cannot be read, is no regular file, belongs to another user than root and the daemon's, or can
-/// be written by others.
+/// The file cannot be read, is not a regular file, belongs to a user other than root and the
+/// daemon's, or is writable by others.
 pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     let failed = |error: io::Error| ConfigError::Io { path: path.to_owned(), error };
     let refused = |what: String| ConfigError::Refused { path: path.to_owned(), what };
-    // A FIFO without a writer must not stop the daemon.
+    // Opening a FIFO without a writer must not block the daemon.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let mut file = opened.map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
@@ -49,8 +49,8 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-/// Whether a file belongs to the machine's root. In a user namespace that does not know it, it has
-/// the number of all users without one.
+/// Whether a file belongs to the machine's root. A user namespace that does not map root shows it
+/// as the overflow user, like all other users that it does not map.
 pub(crate) fn is_root(owner: u32) -> bool {
     owner == 0 || owner == NOBODY && uid_of_machine(0) != 0
 }

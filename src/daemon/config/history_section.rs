@@ -10,16 +10,16 @@ use toml::Spanned;
 use crate::duration::read as duration;
 use crate::history::Limits;
 
-/// How long a record is kept, if the configuration does not say.
+/// The default for how long a record is kept.
 const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How large the files become together, if the configuration does not say.
+/// The default for the total size of the files.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// With less than this, hardly anything would be kept.
+/// A smaller limit would keep hardly anything.
 const MAX_BYTES_MIN: u64 = 64 << 10;
 
-/// `[history]`, as it is written in the file.
+/// `[history]` as the file contains it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Section {
@@ -27,7 +27,7 @@ pub(crate) struct Section {
     max: Option<Spanned<Bytes>>,
 }
 
-/// What the configuration says of the history.
+/// The history settings of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HistorySettings {
     pub(crate) keep: Duration,
@@ -42,13 +42,13 @@ impl Default for HistorySettings {
 }
 
 impl HistorySettings {
-    /// How much is kept; `None` if the history is off.
+    /// The limits on the history; `None` if the history is off.
     pub(crate) fn limits(&self) -> Option<Limits> {
         let keep_ms = u64::try_from(self.keep.as_millis()).unwrap_or(u64::MAX);
         (self.max_bytes > 0).then_some(Limits { keep_ms, max_bytes: self.max_bytes })
     }
 
-    /// The size as people write it.
+    /// The size in the form that people write.
     pub(crate) fn max(&self) -> String {
         let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
         let bytes = self.max_bytes;
@@ -58,10 +58,10 @@ impl HistorySettings {
 }
 
 impl Section {
-    /// Reads the section.
+    /// Converts the section.
     ///
     /// # Errors
-    /// Where the section is wrong, and what is wrong.
+    /// The offset of the mistake, and its description.
     pub(crate) fn settings(&self) -> Result<HistorySettings, (usize, String)> {
         let mut settings = HistorySettings::default();
         if let Some(keep) = &self.keep {

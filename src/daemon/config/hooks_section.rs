@@ -8,42 +8,42 @@ use toml::Spanned;
 use crate::core::Key;
 use crate::duration::read as duration;
 
-/// A configuration has at most this many hooks: each has a thread.
+/// The most hooks in one configuration. Each has a thread.
 pub(crate) const HOOKS_MAX: usize = 32;
 
-/// How long the program of a hook may run, if the configuration does not say.
+/// The default for how long the program of a hook may run.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
-/// A wait or a hold is long after at least this time.
+/// The shortest time after which a wait or a hold can count as long.
 const AFTER_MIN: Duration = Duration::from_secs(1);
 
-/// What a hook can be told of.
+/// The events that start a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum On {
-    /// A request has waited for the stated time.
+    /// A request has waited for the configured time.
     LongWait,
-    /// Something has been held for the stated time.
+    /// Something has been held for the configured time.
     LongHold,
     /// A request was refused because it was part of a deadlock.
     Deadlock,
     /// A lease was not renewed in time, or this host lost its membership in the engine's table.
     LostLease,
-    /// A client released what another one held.
+    /// A client released what another client held.
     ForcedRelease,
 }
 
 impl On {
-    /// Whether it happens when a stated time is over.
+    /// Whether the event happens when a configured time has passed.
     fn has_time(self) -> bool {
         matches!(self, Self::LongWait | Self::LongHold)
     }
 }
 
-/// A hook, as it is written in the file.
+/// A hook as the file contains it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Section {
@@ -61,7 +61,7 @@ pub(crate) struct HookSettings {
     on: Vec<On>,
     /// Program and arguments. The program is an absolute path.
     pub(crate) run: Vec<String>,
-    /// When a wait or a hold is long; stated if `on` names one of them.
+    /// When a wait or a hold counts as long. Set if `on` names one of them.
     pub(crate) after: Option<Duration>,
     /// This key and the keys below it; `None` means all keys.
     keys: Option<Key>,
@@ -71,17 +71,17 @@ pub(crate) struct HookSettings {
 }
 
 impl HookSettings {
-    /// Whether the hook is told of this.
+    /// Whether this event starts the hook.
     pub(crate) fn is_told_of(&self, on: On) -> bool {
         self.on.contains(&on)
     }
 
-    /// Whether the hook is told of requests that have ended.
+    /// Whether the end of a request can start the hook.
     pub(crate) fn is_told_of_ends(&self) -> bool {
         self.on.iter().any(|on| !on.has_time())
     }
 
-    /// Whether one of these keys is among those that the hook is about.
+    /// Whether the hook applies to one of these keys.
     pub(crate) fn is_about<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> bool {
         self.keys.as_ref().is_none_or(|prefix| keys.any(|key| prefix.covers(key)))
     }
@@ -96,7 +96,7 @@ impl Section {
     /// Converts the section.
     ///
     /// # Errors
-    /// Where the section is wrong, and what is wrong.
+    /// The offset of the mistake, and its description.
     pub(crate) fn settings(&self) -> Result<HookSettings, (usize, String)> {
         let on = self.on.get_ref();
         if on.is_empty() {
@@ -177,7 +177,7 @@ fn check_run(run: &[String]) -> Result<(), String> {
 pub(in crate::daemon) mod tests {
     use super::*;
 
-    /// The hooks of a configuration, or what is wrong with it, with its line.
+    /// The hooks of a configuration, or the mistake in it with its line.
     pub(in crate::daemon) fn hooks(text: &str) -> Result<Vec<HookSettings>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("canal.toml");

@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 
-/// No path of a Unix socket is longer.
+/// The maximum length of the path of a Unix socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
-/// `[metrics]`, as it is written in the file.
+/// `[metrics]` as the file contains it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Section {
     listen: Option<Spanned<String>>,
 }
 
-/// Where metrics are offered.
+/// The address at which the daemon serves metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
     /// A loopback address.
@@ -36,10 +36,10 @@ impl fmt::Display for Listen {
 }
 
 impl Section {
-    /// Where metrics are offered, if the section says so.
+    /// The address at which the daemon serves metrics, if the section has one.
     ///
     /// # Errors
-    /// Where the section is wrong, and what is wrong.
+    /// The offset of the mistake, and its description.
     pub(crate) fn listen(&self) -> Result<Option<Listen>, (usize, String)> {
         let Some(text) = &self.listen else { return Ok(None) };
         parse(text.get_ref()).map(Some).map_err(|what| (text.span().start, what))

@@ -1,7 +1,7 @@
-//! The configuration: stored views, limits, policy.
+//! The configuration: stored sizes, limits, policy.
 //!
-//! When the daemon starts or reads the file again, the settings that the table decides by (views,
-//! policy) become entries of the log. Nothing else reads them from the file.
+//! When the daemon starts or reads the file again, the settings that affect the table's decisions
+//! (sizes, policy) become entries of the log. Nothing else reads them from the file.
 
 pub(super) mod engine_section;
 pub(super) mod file;
@@ -55,18 +55,18 @@ pub(crate) struct Config {
     idle_exit: Option<Duration>,
     nodes_longest_ttl: Option<Duration>,
     permissions: Vec<Permission>,
-    /// Who may connect to the socket, if the daemon makes it.
+    /// Access to the socket, if the daemon creates it.
     pub(crate) socket: SocketAccess,
     pub(crate) engine: Configured,
     pub(crate) history: HistorySettings,
     pub(crate) hooks: Vec<HookSettings>,
-    /// Where metrics are offered.
+    /// The address at which the daemon serves metrics.
     pub(crate) metrics: Option<Listen>,
     /// Names for daemons, which only clients use.
     pub(crate) nodes: ConfiguredNodes,
     /// The log filter, in the syntax of `CANAL_LOG`.
     pub(crate) log: Option<String>,
-    /// What is written in the file.
+    /// All settings as the file contains them.
     pub(crate) written: Vec<Written>,
 }
 
@@ -137,7 +137,8 @@ impl Config {
     /// Reads the first of the files that exists. Without a file, the configuration is empty.
     ///
     /// # Errors
-    /// The error names file and line. For an unknown word it suggests the nearest known word.
+    /// The error names the file and the line. For an unknown word it suggests the nearest known
+    /// word.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
         for path in paths {
             match file::read(path) {
@@ -152,14 +153,14 @@ impl Config {
     /// As [`Self::read`], for a daemon of this process's user.
     ///
     /// # Errors
-    /// As [`Self::read`]; or it contains what a daemon of this user must not do.
+    /// As [`Self::read`]; or the file contains something that a daemon of this user must not do.
     pub(crate) fn read_for_daemon(paths: &[PathBuf]) -> Result<Self, ConfigError> {
         let config = Self::read(paths)?;
         config.check_hooks(crate::sys::process::user::geteuid().is_root())?;
         Ok(config)
     }
 
-    /// A daemon of root runs a hook only as a user that the hook names.
+    /// Checks that each hook names a user if the daemon runs as root.
     fn check_hooks(&self, is_root: bool) -> Result<(), ConfigError> {
         let without = self.hooks.iter().position(|hook| hook.user.is_none());
         let Some(number) = without.filter(|_| is_root) else { return Ok(()) };
@@ -174,7 +175,8 @@ impl Config {
 
     /// Whether [`Self::read`] would look up groups by their names, which can take long.
     pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
-        // A file that cannot be read names none: why it cannot be read is found out soon enough.
+        // An unreadable file counts as one without groups. The daemon soon finds out why it is
+        // unreadable.
         let text = paths.iter().map(|path| file::read(path)).find(|read| match read {
             Err(ConfigError::Io { error, .. }) => !is_missing(error),
             _ => true,
@@ -251,8 +253,8 @@ impl Config {
         })
     }
 
-    /// The limits in force where `descriptors` descriptors may be open. `idle_exit_s` comes from
-    /// the command line. 0 means never.
+    /// The limits in force if the process may open `descriptors` descriptors. `idle_exit_s` comes
+    /// from the command line. 0 means never.
     pub(crate) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
         let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
         Limits {
@@ -271,7 +273,7 @@ impl Config {
 }
 
 impl Config {
-    /// The permissions of the configuration. `paths` is where the configuration was looked for.
+    /// The permissions of the configuration. `paths` are the paths at which canal looked for it.
     pub(crate) fn permissions(&self, paths: &[PathBuf]) -> Permissions {
         let file = self.path.as_ref().or(paths.first());
         Permissions { entries: self.permissions.clone(), file: file.cloned().unwrap_or_default() }
@@ -298,8 +300,8 @@ impl KeySection {
     }
 }
 
-/// Whether the file does not exist, or a directory in its path is a file of another type. A path
-/// that the daemon must not read is an error.
+/// Whether the file does not exist, or its path leads through a file that is not a directory. A
+/// path that the daemon must not read is an error.
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -525,7 +527,7 @@ mod tests {
         assert_eq!(socket("mode = 0o666").unwrap().mode, Some(0o666));
         assert_eq!(socket("group = 1001").unwrap().mode, None);
         assert_eq!(parse("").unwrap().socket, SocketAccess::default());
-        // Among them the decimal numbers that were meant as octal ones.
+        // Decimal numbers that were meant to be octal are refused, too.
         for mode in
             ["660", "666", "600", "\"0o660\"", "\"+660\"", "\"\"", "\"rw\"", "\"0060\"", "-1"]
         {

@@ -1,7 +1,7 @@
 //! The `[nodes]` and `[node_groups]` tables of the configuration.
 //!
 //! They name daemons for clients, which read the same file; the daemon only checks the names. One
-//! setting of `[nodes]` is the daemon's: how long a lease over nodes may live here.
+//! setting of `[nodes]` is for the daemon: the longest TTL of a lease over nodes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,41 +15,41 @@ use crate::daemon::config::written::with_suggestion;
 use crate::duration::{read as duration, stated};
 use crate::protocol::node_address::NodeAddress;
 
-/// The one setting of this table that is no name of a node.
+/// The one setting of this table that is not the name of a node.
 const LONGEST_TTL: &str = "longest_ttl";
 
-/// How long a lease over nodes may live, if the configuration does not say. A daemon that had to make
-/// its state anew grants nothing over nodes for as long.
+/// The default for the longest TTL of a lease over nodes. A daemon that had to create new state
+/// grants nothing over nodes for this long.
 pub(super) const LONGEST_TTL_DEFAULT: Duration = Duration::from_secs(10 * 60);
 
-/// The least that the configuration may say.
+/// The smallest value that the configuration may set.
 const LONGEST_TTL_MIN: Duration = Duration::from_millis(LEASE_OVER_NODES_MS_MIN);
 
-/// The most that the configuration may say.
+/// The largest value that the configuration may set.
 const LONGEST_TTL_MAX: Duration = Duration::from_millis(LEASE_MS_MAX);
 
-/// The names of a configuration.
+/// The nodes and groups of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfiguredNodes {
-    /// The file that they are read from.
+    /// The file that contains them.
     pub file: Option<PathBuf>,
-    /// Where each node is, by its name.
+    /// Each node, by its name.
     pub nodes: BTreeMap<String, ConfiguredNode>,
-    /// The nodes of each group, by its name without `@`; names and addresses.
+    /// The nodes of each group, by the group's name without `@`. A node is a name or an address.
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-/// Where a node is.
+/// A node of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredNode {
     /// Its address.
     pub address: NodeAddress,
-    /// The program over there; without one, the `canal` along the PATH that ssh finds there.
+    /// The program on the node; without one, the `canal` in the PATH of ssh there.
     pub canal: Option<String>,
 }
 
-/// `[nodes]`, as it is written in the file: `name = "ADDRESS"`, or
-/// `name = { address = "ADDRESS", canal = "PATH" }`.
+/// `[nodes]` as the file contains it: `name = "ADDRESS"`, or `name = { address = "ADDRESS", canal =
+/// "PATH" }`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Section(BTreeMap<Spanned<String>, Spanned<toml::Value>>);
@@ -65,10 +65,10 @@ struct Details {
 }
 
 impl Section {
-    /// The longest TTL of a lease over nodes, if it is stated.
+    /// The longest TTL of a lease over nodes, if the section sets it.
     ///
     /// # Errors
-    /// Where the section is wrong, and what is wrong.
+    /// The offset of the mistake, and its description.
     pub(crate) fn longest_ttl(&self) -> Result<Option<Duration>, (usize, String)> {
         let mut found = None;
         for (name, value) in &self.0 {
@@ -110,12 +110,12 @@ fn details(value: &toml::Value) -> Result<Details, String> {
 /// Checks both tables.
 ///
 /// # Errors
-/// Where one of them is wrong, and what is wrong.
+/// The offset of the mistake, and its description.
 pub(crate) fn configured(
     nodes: &Section,
     groups: &Groups,
 ) -> Result<ConfiguredNodes, (usize, String)> {
-    // A name that is nearly that of the setting is no node with a wrong address.
+    // A misspelled name of the setting must not be read as a node with a wrong address.
     nodes.longest_ttl()?;
     let mut found = ConfiguredNodes::default();
     for (name, entry) in nodes.0.iter().filter(|(name, _)| name.get_ref() != LONGEST_TTL) {
@@ -154,7 +154,7 @@ pub(crate) fn configured(
     Ok(found)
 }
 
-/// A name can stand in a list on the command line, and is no address.
+/// Checks that a name can be part of a list on the command line, and is not an address.
 fn check_name(name: &Spanned<String>, what: &str) -> Result<(), (usize, String)> {
     let text = name.get_ref();
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');

@@ -1,11 +1,9 @@
-//! Reading a configuration outside of the daemon's turns.
+//! Reads a configuration outside of the daemon's turns, in a thread that wakes the daemon when it
+//! is done. The name of a group may be in a directory service that does not answer; meanwhile the
+//! daemon serves its clients.
 //!
-//! The name of a group is looked up where the system keeps its groups, and that can be a directory
-//! service that does not answer. Meanwhile the daemon serves its clients: a thread reads, and wakes
-//! the daemon when it is done.
-//!
-//! Invariant: at most one thread reads, however often somebody asks. Nobody gets a configuration
-//! that was read before the question.
+//! Invariant: at most one thread reads, however many askers there are. An asker never gets a
+//! configuration that was read before it asked.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,18 +17,18 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::config::Config;
 
-/// For how long somebody waits for the configuration. Clients wait 5 s for the daemon.
+/// How long an asker waits for the configuration. Clients wait 5 s for the daemon.
 const READING_MAX: Duration = Duration::from_secs(4);
 
-/// What became of the reading: the configuration, or why there is none, as text for people.
+/// The result of reading: the configuration, or why there is none, as text for people.
 pub(crate) type Read = Result<Config, String>;
 
-/// Who wants to have the configuration read.
+/// The reason to read the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// It is to be put in force, for this client or without one.
+    /// Put it in force, for this client or without one.
     Reload(Option<ConnId>),
-    /// This client is to be told what is in force, and what the file says by now.
+    /// Show this client the settings in force and those that the file contains now.
     Show(ConnId),
 }
 
@@ -47,16 +45,16 @@ impl Asker {
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
     under_way: Option<Reading>,
-    /// Those who asked after it began.
+    /// The askers since it began.
     next: Vec<Asked>,
-    /// What can be answered now.
+    /// The results that are ready.
     ready: Vec<(Asker, Read)>,
 }
 
 #[derive(Debug)]
 struct Reading {
     result: Receiver<Read>,
-    /// Closed before it is waited for, it would wake nobody.
+    /// If this were closed while the daemon waits for it, it would wake no one.
     _bell: Arc<EventFd>,
     askers: Vec<Asked>,
 }
@@ -64,7 +62,7 @@ struct Reading {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     asker: Asker,
-    /// Then the asker is told that there is no configuration yet.
+    /// After this, the asker learns that there is no configuration yet.
     until: Instant,
 }
 
@@ -74,18 +72,18 @@ pub(crate) fn read(paths: &[PathBuf]) -> Read {
 }
 
 impl Readings {
-    /// Notes that somebody waits for a reading that begins from now on.
+    /// Adds an asker, for a reading that has not begun yet.
     pub(crate) fn ask(&mut self, asker: Asker, now: Instant) {
         self.next.push(Asked { asker, until: now + READING_MAX });
     }
 
-    /// Whether somebody waits for a reading, and none is under way.
+    /// Whether an asker waits, and no reading is under way.
     pub(crate) fn is_wanted(&self) -> bool {
         self.under_way.is_none() && !self.next.is_empty()
     }
 
-    /// Starts a thread that reads, for all who have asked. Returns what becomes readable when it is
-    /// done.
+    /// Starts a thread that reads for all askers so far. Returns a descriptor that becomes readable
+    /// when it is done.
     ///
     /// # Errors
     /// The system has no thread or no descriptor left.
@@ -95,7 +93,7 @@ impl Readings {
         let (say, result) = mpsc::channel();
         let done = Arc::clone(&bell);
         thread::Builder::new().name("canal-config".to_owned()).spawn(move || {
-            // Nobody listens any more if the daemon ends.
+            // The receiver no longer exists if the daemon ends.
             let _ = say.send(read(&paths));
             let _ = done.write(1);
         })?;
@@ -104,7 +102,7 @@ impl Readings {
         Ok(bell)
     }
 
-    /// Answers all who wait with a configuration that was read just now.
+    /// Answers all askers with a configuration that was read just now.
     pub(crate) fn supersede(&mut self, read: &Read) {
         let waiting = self.under_way.iter_mut().map(|it| &mut it.askers).chain([&mut self.next]);
         for asked in waiting.flat_map(std::mem::take) {
@@ -112,7 +110,7 @@ impl Readings {
         }
     }
 
-    /// What can be answered by now. The result of a reading for which nobody waits is dropped.
+    /// Takes the results that are ready. Drops the result of a reading that has no askers.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<(Asker, Read)> {
         let mut ready = std::mem::take(&mut self.ready);
         if let Some(reading) = &mut self.under_way {
@@ -137,7 +135,7 @@ impl Readings {
         ready
     }
 
-    /// When somebody is to be answered at the latest.
+    /// The latest time at which the next asker gets its answer.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         if !self.ready.is_empty() {
             return Some(now);
@@ -154,8 +152,8 @@ impl Readings {
         all.any(|asker| asker.client() == Some(id))
     }
 
-    /// Notes that a client is gone. A configuration that it wanted to have in force is put in force
-    /// all the same.
+    /// Notes that a client has left. A configuration that it wanted to put in force is still put in
+    /// force.
     pub(crate) fn forget(&mut self, id: ConnId) {
         let stays = |asker: &mut Asker| match asker {
             Asker::Show(client) => *client != id,
@@ -172,7 +170,7 @@ impl Readings {
     }
 }
 
-/// Why there is no configuration in time.
+/// Explains that there is no configuration in time.
 fn silence() -> String {
     let seconds = READING_MAX.as_secs();
     format!(
@@ -192,7 +190,7 @@ mod tests {
         [map.insert(()), map.insert(())]
     }
 
-    /// A reading whose result a test says.
+    /// A reading whose result the test supplies.
     fn under_way(readings: &mut Readings) -> mpsc::Sender<Read> {
         let (say, result) = mpsc::channel();
         let askers = std::mem::take(&mut readings.next);
@@ -229,7 +227,7 @@ mod tests {
         let ready = readings.take(now + READING_MAX);
         assert_eq!(ready.len(), 1);
         assert!(ready[0].1.as_ref().is_err_and(|why| why.contains("directory service")));
-        // Its thread still reads, and no other one is started.
+        // Its thread still reads, and no other thread is started.
         assert!(!readings.is_wanted());
         assert_eq!(readings.take(now + READING_MAX + Duration::from_secs(1)).len(), 1);
         say.send(Ok(Config::default())).unwrap();

@@ -1,13 +1,13 @@
-//! Which users may connect to a socket that the daemon makes: `[socket]` of the configuration.
+//! The users who may connect to a socket that the daemon creates: `[socket]` of the configuration.
 //!
-//! A socket that the service manager passes has the group and the mode that its unit names.
+//! A socket from the service manager has the group and the mode that its unit names.
 
 /// The group and the mode of a socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SocketAccess {
-    /// `None` leaves it the group of the daemon.
+    /// `None` keeps the group of the daemon.
     pub(crate) group: Option<SocketGroup>,
-    /// `None` is 0666 at a shared place, else 0600.
+    /// `None` means 0666 at a shared place, and 0600 elsewhere.
     pub(crate) mode: Option<u32>,
 }
 

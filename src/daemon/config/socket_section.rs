@@ -9,7 +9,7 @@ use toml::Spanned;
 use crate::daemon::config::socket_access::{SocketAccess, SocketGroup};
 use crate::daemon::permissions::{GroupNamed, find};
 
-/// `[socket]`, as it is written in the file.
+/// `[socket]` as the file contains it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Section {
@@ -47,7 +47,8 @@ impl<'de> Deserialize<'de> for Mode {
 }
 
 impl Mode {
-    /// The bits, if they are permissions, and the daemon's own user has those that it needs.
+    /// The mode bits, if they are permission bits and include those that the daemon's own user
+    /// needs.
     fn bits(&self) -> Option<u32> {
         let bits = match self {
             Self::Text(text) => {
@@ -61,15 +62,15 @@ impl Mode {
 }
 
 impl Section {
-    /// Whether a group's name is looked up.
+    /// Whether the section contains the name of a group, which has to be looked up.
     pub(crate) fn looks_up_groups(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.get_ref().is_name())
     }
 
-    /// Converts the section. A group's name is looked up.
+    /// Converts the section, and looks up the name of a group.
     ///
     /// # Errors
-    /// Where the section is wrong, and what is wrong.
+    /// The offset of the mistake, and its description.
     pub(crate) fn access(&self) -> Result<SocketAccess, (usize, String)> {
         let group = self.group.as_ref().map(group).transpose()?;
         let mode = self.mode.as_ref().map(mode).transpose()?;

@@ -1,35 +1,35 @@
-//! What is written in a configuration: each setting with its name, its text and its line.
+//! The settings that a configuration contains, each with its name, its text and its line.
 //!
-//! It is read from the file as it is, not from the settings: a setting that is new to canal is shown
-//! and compared without further work.
+//! They come from the file itself, not from the parsed settings, so canal shows and compares a new
+//! setting without further code.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::daemon::config::engine_section::shown_address;
 
-/// A setting as it is written.
+/// A setting in the form that the file contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     /// `limits.connections`, `keys.db`, `permission[0]`.
     pub(crate) name: String,
-    /// Its value, on one line. A size is `4` or `3x2`; no address has a password.
+    /// Its value, on one line. A size is `4` or `3x2`. Addresses have no password.
     pub(crate) value: String,
     /// Its line, counted from 1.
     pub(crate) line: u64,
 }
 
-/// A setting that two configurations state differently.
+/// A setting that differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) name: String,
-    /// `None` if it was not stated.
+    /// `None` if it was not set.
     pub(crate) before: Option<String>,
-    /// `None` if it is not stated any more.
+    /// `None` if it is no longer set.
     pub(crate) now: Option<String>,
 }
 
-/// The settings in a text, in the order of their names. A text that is no TOML has none.
+/// The settings in a text, in the order of their names. A text that is not TOML has none.
 pub(crate) fn written(text: &str) -> Vec<Written> {
     let mut all = Vec::new();
     if let Ok(document) = DeTable::parse(text) {
@@ -38,7 +38,7 @@ pub(crate) fn written(text: &str) -> Vec<Written> {
     all
 }
 
-/// The settings that two configurations state differently, in the order of their names.
+/// The settings that differ between two configurations, in the order of their names.
 pub(crate) fn changes(before: &[Written], now: &[Written]) -> Vec<Change> {
     let in_one = |all: &[Written], name: &str| {
         all.iter().find(|one| one.name == name).map(|one| one.value.clone())
@@ -82,7 +82,7 @@ fn has_tables(items: &[Spanned<DeValue<'_>>]) -> bool {
     !items.is_empty() && items.iter().all(|item| item.get_ref().is_table())
 }
 
-/// A value as it could be written in one line.
+/// A value in a form that fits on one line.
 fn on_one_line(text: &str, value: &Spanned<DeValue<'_>>) -> String {
     match value.get_ref() {
         DeValue::Table(table) => fields(text, table),
@@ -116,7 +116,7 @@ fn size(text: &str, table: &DeTable<'_>) -> String {
     }
 }
 
-/// A key as it is written in the name of a setting.
+/// A key in the form that it has in the name of a setting.
 pub(crate) fn name_of_key(key: &str) -> String {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if !key.is_empty() && key.chars().all(is_bare) { key.to_owned() } else { format!("{key:?}") }
@@ -127,11 +127,10 @@ pub(crate) fn line_of(text: &str, at: usize) -> u64 {
     text.get(..at).unwrap_or(text).matches('\n').count() as u64 + 1
 }
 
-/// Replaces the list in "unknown field `x`, expected `a` or `b`" with the name that was probably
-/// meant.
+/// Replaces the list in "unknown field `x`, expected `a` or `b`" with the most similar name.
 pub(super) fn with_suggestion(message: &str) -> String {
     let first = message.lines().next().unwrap_or(message);
-    // Serde's "variant" is a word in a list for the author of the file.
+    // Serde's "variant" is a word in a list to the author of the file.
     let first = first.replacen("unknown variant", "unknown word", 1);
     if let Some((value, type_of)) = first.split_once(", expected ")
         && let Some(range) = number_range(type_of)
