@@ -1,4 +1,4 @@
-//! A timer that runs on while the machine is suspended.
+//! A timer that also counts the time while the machine is suspended.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,13 +22,13 @@ impl BoottimeTimer {
         Ok(Self { timer, set_for: None })
     }
 
-    /// Sets the timer to a time in milliseconds of CLOCK_BOOTTIME. It goes off at once if that time
-    /// is over. `None` unsets it.
+    /// Sets the timer to a time in milliseconds of CLOCK_BOOTTIME. It expires immediately if that
+    /// time has passed. `None` unsets it.
     pub(crate) fn set(&mut self, at: Option<u64>) -> io::Result<()> {
         if self.set_for == at {
             return Ok(());
         }
-        // The simulator looks at what the timer is set for.
+        // The simulator checks the time for which the timer is set.
         #[cfg(test)]
         if crate::sys::kernel::simulated::current().is_some() {
             self.set_for = at;
@@ -46,26 +46,26 @@ impl BoottimeTimer {
         Ok(())
     }
 
-    /// What the timer is set to.
+    /// The time for which the timer is set.
     #[cfg(test)]
     pub(crate) fn set_for(&self) -> Option<u64> {
         self.set_for
     }
 
-    /// Whether the time that the timer is set for has come.
+    /// Whether the time for which the timer is set has come.
     #[cfg(test)]
     pub(crate) fn is_due(&self) -> bool {
         self.set_for.is_some_and(|at| at <= crate::sys::clock::boottime_ms())
     }
 
-    /// Notes that the timer went off: the next [`Self::set`] arms it again, even for the same time.
+    /// Notes that the timer expired: the next [`Self::set`] arms it again, even for the same time.
     pub(crate) fn went_off(&mut self) {
         self.set_for = None;
     }
 }
 
 impl AsFd for BoottimeTimer {
-    /// Becomes readable when it goes off.
+    /// Becomes readable when the timer expires.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }

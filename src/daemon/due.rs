@@ -5,50 +5,50 @@ use std::time::Instant;
 use crate::daemon::boottime_timer::BoottimeTimer;
 use crate::daemon::waiters::look_ahead::LookAhead;
 
-/// Deadlines of work that is done for all its subjects at once, and what wakes the daemon for them.
+/// Deadlines of work that covers all its subjects at once, and the timer that wakes the daemon for
+/// them.
 #[derive(Debug)]
 pub(crate) struct Due {
-    /// Waiters of the previous daemon that have not come back are given up.
+    /// Gives up the waiters of the previous daemon that have not come back.
     pub(crate) come_back: Option<Instant>,
-    /// Those whose process is busy are given up, too.
+    /// Gives up those whose process is busy, too.
     pub(crate) come_back_if_busy: Option<Instant>,
-    /// Waiters of the previous daemon that have not come back are checked.
+    /// Checks the waiters of the previous daemon that have not come back.
     pub(crate) detached: Option<Instant>,
-    /// Stopped waiters are checked.
+    /// Checks stopped waiters.
     pub(crate) stopped: Option<Instant>,
-    /// A closing connection took too long to read its last reply.
+    /// Closes a connection that took too long to read its last reply.
     pub(crate) closing: Option<Instant>,
-    /// Waiters are sent what changed.
+    /// Sends the changes to waiters.
     pub(crate) progress: Option<Instant>,
-    /// Clients that watch the status are sent what changed.
+    /// Sends the changes to clients that watch the status.
     pub(crate) watch: Option<Instant>,
-    /// Reports are built, or connections that have not read their report are checked.
+    /// Builds reports, or checks connections that have not read their report.
     pub(crate) reports: Option<Instant>,
     /// Whether a client may be watching the status.
     pub(crate) watched: bool,
-    /// Clients that watch a leader are told of the next one.
+    /// Reports the next leader to the clients that watch one.
     pub(crate) leaders: DueLeaders,
-    /// The daemon's files are checked.
+    /// Checks the daemon's files.
     pub(crate) home: Option<Instant>,
-    /// The daemon looks again for processes of which it could not find out whether they live.
+    /// Searches again for processes of which the daemon could not find out whether they live.
     pub(crate) verify: Option<Instant>,
-    /// The daemon tries again to watch for the last descendant of a hold.
+    /// Tries again to watch for the last descendant of a hold.
     pub(crate) unsure: Option<Instant>,
-    /// Every lease over nodes has ended of which the daemon may not know. The daemon is not woken for
-    /// it: the next turn after it notes that.
+    /// The time at which every lease over nodes that the daemon may not know has ended. The daemon
+    /// is not woken for it: the next turn after it notes that.
     pub(crate) node_settled: Option<Instant>,
-    /// The daemon ends because nothing uses it.
+    /// Ends the daemon because it is unused.
     pub(crate) idle: Option<Instant>,
-    /// The check of waiters that stand behind others.
+    /// The check of waiters that are behind others.
     pub(crate) look_ahead: LookAhead,
-    /// Whether something changed since updates to waiters and watchers were scheduled last.
+    /// Whether anything has changed since updates to waiters and watchers were last scheduled.
     pub(crate) changed: bool,
     /// Wakes the daemon for deadlines that also pass while the machine is suspended.
     pub(crate) timer: BoottimeTimer,
 }
 
 impl Due {
-    /// Nothing is due yet.
     pub(crate) fn new(timer: BoottimeTimer) -> Self {
         Self {
             come_back: None,
@@ -73,19 +73,19 @@ impl Due {
     }
 }
 
-/// When clients that watch a leader are told of the next one.
+/// When to report the next leader to the clients that watch one.
 #[derive(Debug, Default)]
 pub(crate) struct DueLeaders {
     /// Whether a client may be watching a leader.
     pub(crate) are_watched: bool,
-    /// When the leaders are looked at.
+    /// When to check the leaders.
     pub(crate) look: Option<Instant>,
-    /// They are not looked at again before this time.
+    /// The earliest time for the next check.
     pub(crate) rest_until: Option<Instant>,
 }
 
 impl DueLeaders {
-    /// Something changed: the leaders are looked at as soon as that may be.
+    /// Notes a change: schedules the next check of the leaders as early as allowed.
     pub(crate) fn changed(&mut self, now: Instant) {
         if self.are_watched {
             let soon = self.rest_until.map_or(now, |rested| rested.max(now));
@@ -94,7 +94,7 @@ impl DueLeaders {
     }
 }
 
-/// Whether a time has come. If so, it is cleared.
+/// Whether a time has come. If so, clears it.
 pub(crate) fn is_due(due: &mut Option<Instant>, now: Instant) -> bool {
     due.take_if(|at| *at <= now).is_some()
 }

@@ -1,8 +1,8 @@
-//! The daemon's loop: it sleeps until the kernel, the engine or a timer reports something, and then
+//! The daemon's loop: it sleeps until the kernel, the engine or a timer reports an event, and then
 //! does a turn.
 //!
-//! There is no async runtime here: one epoll instance watches everything. The client of an engine
-//! has a runtime, in a thread of its own, and wakes this loop through an eventfd.
+//! It has no async runtime: one epoll instance watches everything. The client of an engine has a
+//! runtime in its own thread, and wakes this loop through an eventfd.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,10 +19,10 @@ use crate::daemon::net::events::Source;
 use crate::daemon::server::Server;
 use crate::sys::clock;
 
-/// What a daemon that ends in order logs last.
+/// The last log line of a daemon that ends in order.
 pub(crate) const LAST_LINE: &str = "the daemon ends; what is held stays held";
 
-/// Does turns until the daemon is told to end, or cannot go on.
+/// Does turns until the daemon is asked to end, or cannot continue.
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {
     server.conns.await_source(Source::Signals, signals)?;
     let bell = Arc::new(Bell::new()?);
@@ -95,23 +95,23 @@ impl Signals {
     /// reported here.
     ///
     /// # Errors
-    /// Those of signalfd(2).
+    /// As for signalfd(2).
     pub(crate) fn take() -> io::Result<Self> {
-        // SIGHUP does not end the daemon, which outlives its terminal: it reads its configuration
-        // again.
+        // SIGHUP does not end the daemon, which outlives its terminal, but makes it read its
+        // configuration again.
         let set: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
         set.thread_block()?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         Ok(Self(SignalFd::with_flags(&set, flags)?))
     }
 
-    /// What the signals received since the last call ask for.
+    /// The requests in the signals received since the last call.
     fn received(&self) -> Received {
         let came = std::iter::from_fn(|| self.0.read_signal().ok().flatten());
         let numbers = came.filter_map(|info| i32::try_from(info.ssi_signo).ok());
         let signals = numbers.filter_map(|number| Signal::try_from(number).ok());
         let mut received = Received { ending: None, hangup: false };
-        // All queued signals are read. Otherwise the edge-triggered epoll instance would not report
+        // Reads all queued signals. Otherwise the edge-triggered epoll instance would not report
         // the next signal.
         for signal in signals {
             match signal {
@@ -123,12 +123,12 @@ impl Signals {
     }
 }
 
-/// What signals ask for.
+/// The requests in received signals.
 #[derive(Clone, Copy, Debug)]
 struct Received {
     /// The last signal that ends the daemon.
     ending: Option<Signal>,
-    /// Whether SIGHUP came, which lets the daemon read its configuration again.
+    /// Whether SIGHUP arrived, which makes the daemon read its configuration again.
     hangup: bool,
 }
 
@@ -151,7 +151,7 @@ impl Bell {
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        // It is never read: the edge-triggered epoll instance reports each write anew.
+        // It is never read, because the edge-triggered epoll instance reports each write.
         let _ = self.0.write(1);
     }
 }

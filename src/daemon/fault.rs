@@ -1,8 +1,8 @@
 //! Switches for tests: a daemon that kills itself between two records of its journal, one that
-//! forgets to answer, and one on a system where names of groups are not found in time.
+//! forgets to reply, and one on a system where the lookup of group names hangs.
 
 /// Ends this process, as `kill -9` would, right after a given number of records was written and
-/// before any client learns of them. Only in debug builds, by `CANAL_FAULT=journal:N`.
+/// before any client learns of them. Only in debug builds, with `CANAL_FAULT=journal:N`.
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
     records_left: Option<usize>,
@@ -38,13 +38,12 @@ impl Fault {
     }
 }
 
-/// Whether calls of `Graph` are taken and not answered, by `CANAL_FAULT=forget`. Only in debug
-/// builds.
+/// Whether calls of `Graph` get no reply, with `CANAL_FAULT=forget`. Only in debug builds.
 pub(crate) fn forgets_graphs() -> bool {
     cfg!(debug_assertions) && std::env::var_os("CANAL_FAULT").is_some_and(|it| it == "forget")
 }
 
-/// Whether looking up the name of a group takes an hour, by `CANAL_FAULT=groups`. Only in debug
+/// Whether looking up the name of a group takes an hour, with `CANAL_FAULT=groups`. Only in debug
 /// builds.
 pub(crate) fn group_names_hang() -> bool {
     cfg!(debug_assertions) && std::env::var_os("CANAL_FAULT").is_some_and(|it| it == "groups")

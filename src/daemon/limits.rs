@@ -1,19 +1,20 @@
-//! How much of everything the daemon accepts. A client over a limit gets a named error. Clients
-//! within the limits are not affected.
+//! The daemon's limits on everything that it accepts. A client over a limit gets a named error.
+//! Clients within the limits are not affected.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::core::{Key, View};
 
-/// The most calls that a client may send ahead of the answer to an earlier call.
+/// The most calls that a client may send before it receives the reply to an earlier call.
 pub(crate) const CALLS_AHEAD_MAX: usize = 256;
 
 /// The most bytes of replies that a client may leave unread. If more are unread when the next reply
 /// is due, the daemon closes the connection.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
-/// About the most bytes of a report on the table. What does not fit is left out and counted.
+/// The approximate maximum size of a report on the table, in bytes. Rows that do not fit are
+/// omitted and counted.
 pub(crate) const REPORT_BYTES_MAX: usize = 24 * 1024 * 1024;
 
 /// A user with this many bytes of unread reports gets no further report.
@@ -23,10 +24,10 @@ pub(crate) const UNREAD_BYTES_PER_USER: usize = OUTPUT_BYTES_MAX;
 pub(crate) const UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How long a connection may read nothing of its report while other connections wait for the room
-/// that it takes.
+/// that the report takes.
 pub(crate) const UNREAD_TIME: Duration = Duration::from_secs(2);
 
-/// After this much time spent on reports in a turn, other calls are served.
+/// After spending this much time on reports in a turn, the daemon serves other calls.
 pub(crate) const REPORT_TIME_PER_TURN: Duration = Duration::from_millis(5);
 
 /// The most keys in one reply to a client that completes a command line.
@@ -35,75 +36,73 @@ pub(crate) const NAMES_MAX: usize = 10_000;
 /// The most bytes read from one connection before the other connections are read.
 pub(crate) const READ_BYTES_PER_TURN: usize = 128 * 1024;
 
-/// The most connections accepted in a turn, so that the open connections are served.
+/// The most connections accepted in a turn, so that the open connections are served, too.
 pub(crate) const ACCEPTS_PER_TURN: usize = 256;
 
-/// How long accepting pauses if no descriptor is left to refuse a connection with.
+/// How long the daemon stops accepting connections if it has no descriptor left to refuse one with.
 pub(crate) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// The most bytes read at once from the FIFO of a hold to find out whether it has writers. A FIFO
-/// with the usual limits holds no more.
+/// with the usual limits contains at most this many.
 pub(crate) const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;
 
-/// The most bytes per turn that are read and thrown away from clients that are refused at once.
+/// The most bytes per turn that are read and discarded from clients that are refused immediately.
 pub(crate) const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// How often the daemon tries again to watch for the last descendant of a hold.
 pub(crate) const UNSURE_EVERY: Duration = Duration::from_millis(250);
 
-/// How many connections over the limit stay open until their client has got the error.
+/// How many connections over the limit stay open until their client has received the error.
 pub(crate) fn turned_away_max(connections_max: usize) -> usize {
     (connections_max / 32).min(64)
 }
 
-/// How long a connection may take to read its last reply. Then it is closed anyway.
+/// How long a connection may take to read its last reply before the daemon closes it.
 pub(crate) const CLOSING_TIME: Duration = Duration::from_secs(5);
 
 /// The most items of one request.
 pub(crate) const ITEMS_MAX: usize = 64;
 
-/// The most slots of one request: replies and reports list the number of every slot.
+/// The most slots of one request. Replies and reports list the number of every slot.
 pub(crate) const SLOTS_MAX: u64 = 65_536;
 
-/// The largest size of a lock, and the largest number in a view. The JSON of every language
+/// The largest size of a lock, and the largest number in a size. The JSON of every language
 /// represents numbers up to this exactly.
 pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 /// The most bytes of a command that are kept for display.
 pub(crate) const COMMAND_BYTES_MAX: usize = 1024;
 
-/// How many requests of one user may wait, if the configuration does not say.
+/// The default for the number of waiting requests of one user.
 pub(crate) const WAITERS_PER_USER: usize = 20_000;
 
-/// How many leases one user may hold, if the configuration does not say.
+/// The default for the number of leases of one user.
 pub(crate) const LEASES_PER_USER: usize = 10_000;
 
-/// How many bytes the keys may take that one user holds and waits for, if the configuration does
-/// not say.
+/// The default for the number of bytes of the keys that one user holds and waits for.
 pub(crate) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
 
 /// Descriptors that are not for connections: the journal, the listener, epoll instances, and files
-/// that are open for a moment.
+/// that are open briefly.
 const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
 
-/// With fewer descriptors, a daemon could serve hardly any client, not even `canal daemon --stop`.
+/// With fewer descriptors, a daemon could hardly serve any client, not even `canal daemon --stop`.
 pub(crate) const DESCRIPTORS_MIN: u64 = 64;
 
-/// One in this many descriptors is reserved for grants: a grant takes a second descriptor until the
-/// client has read it and disconnects.
+/// One in this many descriptors is reserved for grants, because a grant takes a second descriptor
+/// until the client has read it and disconnects.
 ///
 /// The same share of the connections is reserved for root and the user that runs the daemon.
 pub(crate) const KEPT_FOR_GRANTS: usize = 16;
 
-/// A user may have this many times the connections that are still left for all users. That is three
-/// quarters of all connections if no other user has any.
+/// A user may have this many times as many connections as are still left for all users. That is
+/// three quarters of all connections if no other user has any.
 pub(crate) const SHARE_OF_WHAT_IS_LEFT: usize = 3;
 
-/// How long a connection may be idle when a new connection needs its room, if the configuration
-/// does not say.
+/// The default for how long a connection may be idle when a new connection needs its room.
 pub(crate) const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 
-/// The least time between two searches for idle connections.
+/// The minimum time between two searches for idle connections.
 pub(crate) const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
 
 /// How many connections fit into `descriptors` if watched processes and FIFOs take `owners` of
@@ -119,37 +118,37 @@ pub(crate) const EXITING_TIME: Duration = Duration::from_millis(100);
 /// How often the daemon checks whether stopped waiters run again.
 pub(crate) const STOPPED_EVERY: Duration = Duration::from_millis(250);
 
-/// How often the daemon looks for stopped waiters that stand before other waiters.
+/// How often the daemon searches for stopped waiters that are ahead of other waiters.
 pub(crate) const AHEAD_EVERY: Duration = Duration::from_secs(1);
 
-/// The most processes that are checked in one go because a request waits behind them.
+/// The most processes that are checked at once because a request waits behind them.
 pub(crate) const AHEAD_LOOKED_AT_MAX: usize = 64;
 
-/// The most waiters that are checked in one go for other waiters ahead of them.
+/// The most waiters that are checked at once for other waiters ahead of them.
 pub(crate) const WAITERS_LOOKED_AT_MAX: usize = 256;
 
 /// How long the waiters of the previous daemon may take to come back.
 pub(crate) const COME_BACK_TIME: Duration = Duration::from_secs(5);
 
-/// How long they may take in all if their process is busy: on a machine with more work than
-/// processors it may be ready to run for long before it runs.
+/// How long they may take in total if their process is busy. On an overloaded machine, it may be
+/// ready to run for a long time before it runs.
 pub(crate) const COME_BACK_TIME_IF_BUSY: Duration = Duration::from_secs(30);
 
 /// How often the daemon checks whether the process of such a waiter is still busy.
 pub(crate) const COME_BACK_EVERY: Duration = Duration::from_secs(1);
 
-/// The least time between two progress messages to a waiter.
+/// The minimum time between two progress messages to a waiter.
 pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// The least time between two reports to a client that watches the status.
+/// The minimum time between two reports to a client that watches the status.
 pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// How long the last replies may take when the daemon ends.
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
 /// The most processes whose state is read at once: those of holders when a request that may not
-/// wait is refused or a status is built, those of detached waiters when the daemon starts, and those
-/// of waiters that are about to be given up.
+/// wait is refused or a status is built, those of detached waiters when the daemon starts, and
+/// those of waiters that are about to be given up.
 pub(crate) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 
 /// The most holds that are examined to list the holders that block a request.
@@ -164,27 +163,29 @@ pub(crate) const ANCESTORS_MAX: usize = 256;
 /// The most waiting requests that a report lists with their blockers.
 pub(crate) const WAITS_SHOWN_MAX: usize = 1000;
 
-/// About the most blockers of waiting requests that are examined for such a report.
+/// The approximate maximum number of blockers of waiting requests that are examined for such a
+/// report.
 pub(crate) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
 
-/// The most holds and waiting requests that are named to a client that wants to end their processes.
+/// The most holds and waiting requests that are listed for a client that wants to end their
+/// processes.
 pub(crate) const KILL_TARGETS_MAX: usize = 200;
 
 /// The size at which the log of a daemon that was started on demand is rotated.
 pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The most calls that are served in a turn. The rest is served in the next turn. There, users take
-/// turns again: a later call of a user with fewer calls may be served first.
+/// The most calls served in a turn. The others are served in the next turn. Users take turns again
+/// there, so a later call of a user with fewer calls may be served first.
 pub(crate) const CALLS_PER_TURN: usize = 1024;
 
-/// The limits that the daemon applies itself. The table does not know them.
+/// The limits that the daemon applies itself. They are not part of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// The maximum number of connections of all users, if the configuration sets that.
+    /// The maximum number of connections of all users, if the configuration sets one.
     pub(super) connections: Option<usize>,
     /// The maximum number of connections of one user.
     pub(crate) connections_per_user: Option<usize>,
-    /// How long a connection may be idle when other clients need its place.
+    /// How long a connection may be idle when other clients need its room.
     pub(crate) connection_idle: Duration,
     /// The maximum number of open descriptors.
     pub(super) descriptors: u64,
@@ -196,9 +197,9 @@ pub(crate) struct Limits {
     pub(crate) key_bytes_per_user: usize,
     /// The longest TTL of a lease over nodes.
     pub(crate) nodes_longest_ttl: Duration,
-    /// After this time without work the daemon ends. `None` means never.
+    /// The daemon ends after this time without work. `None` means never.
     pub(crate) idle_exit: Option<Duration>,
-    /// The views that the configuration gives keys.
+    /// The sizes of keys in the configuration.
     pub(super) views: BTreeMap<Key, View>,
 }
 
@@ -209,12 +210,12 @@ impl Limits {
         self.connections.map_or(fit, |connections| connections.min(fit))
     }
 
-    /// The views that the configuration gives keys.
+    /// The sizes of keys in the configuration.
     pub(crate) fn views(&self) -> &BTreeMap<Key, View> {
         &self.views
     }
 
-    /// The view that the configuration gives a key.
+    /// The size of a key in the configuration.
     pub(crate) fn configured(&self, key: &Key) -> Option<View> {
         self.views.get(key).copied()
     }

@@ -1,7 +1,7 @@
-//! The daemon's log: one line for each event that an operator may want to know.
+//! The daemon's log: one line for each event that an operator may want to know about.
 //!
-//! Invariant: a line that cannot be written at once is dropped and counted. The log neither ends
-//! nor blocks the daemon.
+//! Invariant: a line that cannot be written immediately is dropped and counted. The log neither
+//! ends nor blocks the daemon.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -28,17 +28,16 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::daemon::limits::LOG_BYTES_MAX;
 use crate::safe_text::sanitize;
 
-/// How many bytes are written at once: a pipe that is writable takes this many without blocking
-/// (PIPE_BUF).
+/// The most bytes written at once: a writable pipe takes this many without blocking (PIPE_BUF).
 const PIECE_BYTES: usize = 4096;
 
-/// How many lines were dropped since this daemon started.
+/// The number of lines dropped since this daemon started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Starts to log to stderr; in a daemon that was started on demand, to `file`.
+/// Starts to log to stderr, or to `file` in a daemon that was started on demand.
 ///
 /// # Errors
-/// `CANAL_LOG` or the configuration has an invalid filter.
+/// `CANAL_LOG` or the configuration contains an invalid filter.
 pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> anyhow::Result<()> {
     let filter = filter(verbose, config)?;
     let target = match file {
@@ -62,7 +61,7 @@ pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> a
     Ok(())
 }
 
-/// Sets up the logger of this process. A logger that was set up before stays.
+/// Sets up the logger of this process. An existing logger stays.
 fn init<S>(log: S, filter: Targets)
 where
     S: Subscriber + Send + Sync + 'static,
@@ -76,8 +75,8 @@ where
 /// Replaces the filter of the logger that [`begin`] set up.
 static REPLACE: OnceLock<Box<dyn Fn(Targets) -> bool + Send + Sync>> = OnceLock::new();
 
-/// Logs from now on what a changed configuration says, unless the command line or `CANAL_LOG` comes
-/// before it.
+/// Applies the filter of a changed configuration, unless the command line or `CANAL_LOG` takes
+/// precedence.
 pub(crate) fn follow(verbose: u8, config: Option<&str>) {
     let Some(replace) = REPLACE.get() else { return };
     match filter(verbose, config) {
@@ -90,10 +89,10 @@ pub(crate) fn follow(verbose: u8, config: Option<&str>) {
     }
 }
 
-/// Whether a text is a filter of the log.
+/// Checks that a text is a filter of the log.
 ///
 /// # Errors
-/// It is not; what is wrong.
+/// It is not. The error describes the mistake.
 pub(crate) fn check(text: &str) -> Result<(), String> {
     match targets(text) {
         Ok(_) => Ok(()),
@@ -101,7 +100,7 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// A note for the operator if lines were dropped.
+/// A note for operators if lines were dropped.
 pub(crate) fn note() -> Option<String> {
     let lost = LOST.load(Ordering::Relaxed);
     (lost > 0).then(|| format!("{} of its log could not be written", lines(lost)))
@@ -111,7 +110,7 @@ fn lines(count: u64) -> String {
     if count == 1 { "1 line".to_owned() } else { format!("{count} lines") }
 }
 
-/// Where the filter of the log comes from.
+/// The source of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chosen {
     /// `-v` or `-vv`.
@@ -124,8 +123,8 @@ pub(crate) enum Chosen {
     Default,
 }
 
-/// What is logged, and what says so: the command line comes before `CANAL_LOG`, and `CANAL_LOG`
-/// before the configuration.
+/// The filter and its source. The command line takes precedence over `CANAL_LOG`, and `CANAL_LOG`
+/// over the configuration.
 pub(crate) fn chosen(verbose: u8, config: Option<&str>) -> (String, Chosen) {
     let variable = std::env::var("CANAL_LOG").ok().filter(|text| !text.is_empty());
     match (verbose, variable, config) {
@@ -163,7 +162,7 @@ impl FormatTime for Utc {
     }
 }
 
-/// The writer of the log. It takes one line at a time.
+/// The writer of the log. It accepts one line at a time.
 #[derive(Debug)]
 struct Log(Mutex<Lines>);
 
@@ -176,7 +175,7 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Write for &Log {
-    /// Takes a whole line; never fails.
+    /// Accepts a whole line; never fails.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write(line);
         Ok(line.len())
@@ -187,11 +186,11 @@ impl Write for &Log {
     }
 }
 
-/// Where lines are written to, and how many were dropped since the last written line.
+/// The target of the log, and the number of lines dropped since the last written line.
 #[derive(Debug)]
 struct Lines {
     target: Target,
-    /// Whether lines carry a time.
+    /// Whether lines begin with a time.
     timed: bool,
     lost: u64,
     /// Whether only a part of the last line was written.
@@ -219,7 +218,7 @@ impl Lines {
         if self.lost > 0 {
             text.extend_from_slice(self.what_was_lost().as_bytes());
         }
-        // An entry is one line, whatever a client has put into it.
+        // An entry is one line, even if it contains text from a client.
         let words = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
         text.extend_from_slice(sanitize(&words).as_bytes());
         text.push(b'\n');
@@ -245,7 +244,7 @@ impl Lines {
 }
 
 impl Target {
-    /// Writes what can be written without blocking. If that is not all, the error is the number of
+    /// Writes as much as possible without blocking. If that is not all, the error is the number of
     /// bytes written.
     fn write(&mut self, text: &[u8]) -> Result<(), usize> {
         match self {
@@ -285,7 +284,7 @@ fn write_now(fd: BorrowedFd<'_>, text: &[u8]) -> Result<(), usize> {
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
-    /// `None` if it could not be opened so far.
+    /// `None` if opening it has failed so far.
     file: Option<File>,
     bytes: u64,
 }
@@ -313,7 +312,7 @@ impl LogFile {
         }
         self.reopen();
         if let Some(file) = &self.file {
-            // stderr follows to the new file: the runtime writes its own messages there.
+            // stderr follows to the new file, because the runtime writes its own messages there.
             let _ = nix::unistd::dup2_stderr(file);
         }
     }
@@ -367,7 +366,7 @@ mod tests {
             whole += 1;
         }
         whole -= 1;
-        // Nothing reads the pipe, and no write waits for a reader.
+        // Nothing reads the pipe, and the writes do not block.
         (0..3).for_each(|_| write());
         assert_eq!(lost(), 4);
         let mut piece = vec![0; 256 * 1024];

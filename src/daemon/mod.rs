@@ -1,8 +1,8 @@
 //! The daemon: the only owner of a table.
 //!
-//! Start reading at `server/turn.rs`, which says what a turn does. `event_loop` runs the turns, `start`
-//! starts the daemon, and `store::recover` reads what the previous daemon left. The other rooms own one thing each, and
-//! know nothing of the server; docs/architecture.md lists them.
+//! Start reading at `server/turn.rs`, which describes a turn. `event_loop` runs the turns, `start`
+//! starts the daemon, and `store::recover` reads the state that the previous daemon left. Each
+//! other module owns one thing and does not depend on the server; docs/architecture.md lists them.
 
 mod boottime_timer;
 mod calls;
@@ -27,7 +27,7 @@ mod runtime_dir;
 mod server;
 #[cfg(test)]
 pub(crate) mod simulated {
-    //! What the simulator needs of the daemon.
+    //! The parts of the daemon that the simulator needs.
 
     pub(crate) use super::cluster::watcher::{Alone, Duty};
     pub(crate) use super::config::Config;
@@ -63,54 +63,55 @@ pub use crate::daemon::runtime_dir::other_daemons::{Separation, separations, use
 pub use crate::daemon::unusable::Unusable;
 pub use crate::log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 
-/// Whether a daemon of a user runs at a place, as far as that can be seen from this network
-/// namespace. The daemon is not contacted.
+/// Whether a daemon of a user runs at a place, as far as this network namespace shows. Does not
+/// contact the daemon.
 #[must_use]
 pub fn runs(place: &Place, uid: u32) -> bool {
     runtime_dir::instance_guard::runs(place, uid)
 }
 
-/// Checks whether a daemon could work, before the daemon that it replaces is told to end.
+/// Checks whether a daemon could work, before the daemon that it replaces is asked to end.
 ///
 /// # Errors
-/// Why it could not, as text for people; an [`Unusable`] if something can be done about it.
+/// It could not. The reason is text for people; an [`Unusable`] if the user can do something about
+/// it.
 pub fn check(options: &Options) -> anyhow::Result<()> {
     start::check(options)
 }
 
-/// Reads the configuration of a place as a daemon would. Returns the file that was read, if there is
-/// one.
+/// Reads the configuration of a place as a daemon would. Returns the file that was read, if there
+/// is one.
 ///
 /// # Errors
-/// Why a daemon could not use it, with file and line.
+/// A daemon could not use it. The error names the file and the line.
 pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
     Ok(config::Config::read(&place.stores().config)?.path)
 }
 
-/// Looks at the engine with this address, or at the one that `CANAL_ENGINE` or the configuration
-/// names, and changes nothing there. Waits for its answers, for a bounded time. `None` if none is
-/// named.
+/// Inspects the engine with this address, or the one that `CANAL_ENGINE` or the configuration
+/// names, without changing anything there. Waits for its answers, for a bounded time. `None` if
+/// none is named.
 ///
 /// # Errors
-/// The address or the configuration cannot be used; an [`Unusable`] if something can be done about
-/// it. What the engine refuses is part of the result.
+/// The address or the configuration cannot be used; an [`Unusable`] if the user can do something
+/// about it. A refusal by the engine is part of the result.
 pub fn look_at_engine(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
     cluster::engine::look_at(place, url)
 }
 
-/// Looks at the hooks that a daemon of the user `daemon` would have at a place: whether their programs
-/// could be run. Runs none of them.
+/// Checks whether the programs of the hooks that a daemon of the user `daemon` would have at a
+/// place could run, without running them.
 ///
 /// # Errors
-/// The configuration cannot be read or used, with file and line.
+/// The configuration cannot be read or used. The error names the file and the line.
 pub fn look_at_hooks(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>> {
     Ok(hooks::look::look_at(place, daemon)?)
 }
 
-/// The names of nodes that the configuration of a place has. Without a file there are none.
+/// The names of nodes in the configuration of a place. Without a file there are none.
 ///
 /// # Errors
-/// The configuration cannot be read or used, with file and line.
+/// The configuration cannot be read or used. The error names the file and the line.
 pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
     Ok(config::Config::read(paths)?.nodes)
 }
@@ -123,11 +124,11 @@ pub fn replace(place: &Place, uid: u32) -> anyhow::Result<Replacing> {
     Ok(Replacing::begin(place, uid)?)
 }
 
-/// Runs the daemon until it is told to end.
+/// Runs the daemon until it is asked to end.
 ///
 /// # Errors
-/// Why it cannot start or go on, as text for people; an [`Unusable`] if something can be done about
-/// it.
+/// It cannot start or continue. The reason is text for people; an [`Unusable`] if the user can do
+/// something about it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     start::run(options)
 }

@@ -1,7 +1,7 @@
 //! The name of the daemon's user, for people.
 //!
-//! The system may ask a directory service for it, and wait for that. So a thread asks, and the daemon serves
-//! its clients meanwhile.
+//! The lookup may wait for a directory service, so a thread does it while the daemon serves its
+//! clients.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use nix::unistd::{Uid, User};
 
-/// For how long the daemon waits for the name, once. A password file is read in less.
+/// How long the daemon waits for the name, once. Reading a password file takes less time.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The name of the daemon's user.
 #[derive(Debug, Default)]
 pub(crate) enum OwnUser {
-    /// Nobody wanted to know it yet.
+    /// The name has not been requested yet.
     #[default]
     Unasked,
-    /// A thread asks.
+    /// A thread is looking it up.
     Asked(Receiver<Option<String>>),
-    /// The answer: a user may have no name.
+    /// The result of the lookup. A user may have no name.
     Known(Option<String>),
 }
 
 impl OwnUser {
-    /// The name of this user; `None` if it has none, or if it is not known yet. Waits for 50 ms at most,
-    /// and only when it is called first.
+    /// The name of this user; `None` if it has none, or if it is not known yet. Only the first call
+    /// waits, for 50 ms at most.
     pub(crate) fn name(&mut self, uid: u32) -> Option<&str> {
         self.ask(move || User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name))
     }
@@ -35,7 +35,7 @@ impl OwnUser {
         let mut patience = Duration::ZERO;
         if matches!(self, Self::Unasked) {
             let (say, answer) = mpsc::channel();
-            // Nobody listens any more if the daemon ends.
+            // The receiver no longer exists if the daemon ends.
             let asks = move || drop(say.send(look()));
             let thread = thread::Builder::new().name("canal-user".to_owned()).spawn(asks);
             if thread.is_err() {

@@ -1,4 +1,4 @@
-//! A set of descriptors in an epoll instance of its own.
+//! A set of descriptors in a separate epoll instance.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-/// How many events are taken from the kernel at once.
+/// The most events taken from the kernel at once.
 pub(crate) const EVENTS_AT_ONCE: usize = 1024;
 
 /// A set of descriptors, each with a number that its events carry.
@@ -19,7 +19,6 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// An empty set.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
@@ -69,7 +68,7 @@ impl Poller {
         self.epoll.wait(events, EpollTimeout::ZERO).unwrap_or(0)
     }
 
-    /// As [`Self::take`], but waits for the first event; for ever without a time.
+    /// As [`Self::take`], but waits for the first event; forever without a time.
     pub(crate) fn wait(&self, events: &mut [EpollEvent], time: Option<Duration>) -> usize {
         // Rounded up. Otherwise the daemon would be awake for the last part of a millisecond.
         let milliseconds = time.map(|time| time.as_nanos().div_ceil(1_000_000));

@@ -58,7 +58,7 @@ use crate::sys::{clock, detach, fds, peer, signals};
 /// The descriptor to which a daemon that was started on demand writes why it cannot start.
 const READINESS: i32 = 3;
 
-/// Runs the daemon until it is told to end.
+/// Runs the daemon until it is asked to end.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let readiness = Readiness::take(options.on_demand);
     let up = come_up(options);
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             notify(&[NotifyState::Stopping]);
             worked
         }
-        // Another daemon runs already, which is all that the client needs.
+        // Another daemon already runs, so the client needs nothing else.
         Ok(None) => {
             readiness.gave_way();
             Ok(())
@@ -86,7 +86,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// Adds what to do if the disk is full.
+/// Adds a hint if the disk is full.
 fn with_hint(error: anyhow::Error) -> anyhow::Error {
     if error.is::<Unusable>() || !io_error(&error).is_some_and(is_full) {
         return error;
@@ -165,7 +165,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     Ok(Some((server, signals)))
 }
 
-/// Adds what to do, where something can be done.
+/// Adds a hint if the user can do something about it.
 fn not_claimed(error: ClaimError) -> anyhow::Error {
     let hint = match &error {
         ClaimError::OtherSocket { theirs, .. } => {
@@ -178,10 +178,10 @@ fn not_claimed(error: ClaimError) -> anyhow::Error {
     Unusable { what: error.to_string(), hint: hint.into() }.into()
 }
 
-/// Takes up what the previous daemon left, and opens the place to clients.
+/// Takes over the state that the previous daemon left, and opens the place to clients.
 ///
 /// # Errors
-/// Why the daemon cannot work; an [`Unusable`] if something can be done about it.
+/// The daemon cannot work; an [`Unusable`] if the user can do something about it.
 pub(crate) fn open(
     options: &Options,
     config: &Config,
@@ -225,8 +225,7 @@ pub(crate) fn open(
         server.cluster = Some(Box::new(Cluster::open(options, config, chosen, driver)?));
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
-    // A daemon in a thread of another program writes and offers nothing that the program did not ask
-    // for.
+    // A daemon in a thread of another program writes and offers only what the program asked for.
     let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
         let state_dir = server.ledger.state_dir().unwrap_or(&place.stores().state_dir);
         Files { dir: state_dir.join("history"), limits, boot_id }
@@ -255,11 +254,12 @@ pub(crate) fn open(
     Ok(server)
 }
 
-/// The note of a daemon over an engine that cannot find what other users' killed commands left.
+/// The note of a daemon with an engine that cannot find the processes that other users' killed
+/// commands left.
 const BLIND: &str = "it lacks CAP_SYS_PTRACE or CAP_DAC_READ_SEARCH: if a lock is lost and its `canal \
                      run` was killed, it ends the command but not what that has started";
 
-/// How many descriptors the daemon may have, after raising the limit.
+/// The limit on the daemon's descriptors, after raising it.
 fn descriptors() -> anyhow::Result<u64> {
     let raised = fds::raise_limit(DESCRIPTORS_MIN);
     let descriptors = raised.context("the limit of open files cannot be read")?;
@@ -351,13 +351,13 @@ pub(crate) fn server(
     }
     server.await_orphans();
     server.take_up_jobservers();
-    // The first turn may be far away, and leases that were taken up end before it.
+    // The first turn may be far away, and recovered leases may expire before it.
     server.look_ahead(clock::now());
     server.set_alarm()?;
     Ok(server)
 }
 
-/// How the client that starts the daemon learns whether it runs.
+/// The channel that shows the client that started the daemon whether it runs.
 struct Readiness(Option<OwnedFd>);
 
 impl Readiness {
@@ -369,14 +369,14 @@ impl Readiness {
         drop(self);
     }
 
-    /// Says that another daemon runs.
+    /// Reports that another daemon runs.
     fn gave_way(self) {
         if let Some(fd) = self.0 {
             let _ = writeln!(std::fs::File::from(fd), "{}", detach::GAVE_WAY);
         }
     }
 
-    /// Says why the daemon cannot start. The client prints this as its own message.
+    /// Reports why the daemon cannot start. The client prints this as its own message.
     fn failed(self, error: &anyhow::Error) {
         if let Some(fd) = self.0 {
             let hint = error.downcast_ref::<Unusable>().map(|unusable| &unusable.hint);
@@ -386,7 +386,7 @@ impl Readiness {
     }
 }
 
-/// The socket that the service manager passed, if it did.
+/// The socket from the service manager, if it passed one.
 fn given_socket() -> anyhow::Result<Option<UnixListener>> {
     let mut given = sd_notify::listen_fds().context("the sockets of the service manager")?;
     let Some(first) = given.next() else { return Ok(None) };
@@ -403,7 +403,7 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// What an operator should know of the environment in which the daemon runs.
+/// The notes for operators about the environment of the daemon.
 fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
     let mut notes = Vec::new();
     if origin.pid_namespace != FIRST_PID_NAMESPACE {

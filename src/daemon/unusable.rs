@@ -6,8 +6,8 @@ use std::borrow::Cow;
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct Unusable {
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Cow<'static, str>,
 }
