@@ -117,8 +117,8 @@ impl Cluster {
         self.schedule_all(watched, kill_at, reason(why));
     }
 
-    /// Schedules the end of all commands that this host had locks for. They must have ended before it
-    /// joins. Processes that are already scheduled keep their time.
+    /// Schedules the end of all commands for which this host had locks. They must have ended before
+    /// it joins. Processes that are already scheduled keep their time.
     pub(crate) fn clear(&mut self, watched: Watched<'_>, now: u64) {
         self.schedule_all(watched, now, Why::Gone);
         self.terminator.awaited = true;

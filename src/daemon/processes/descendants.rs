@@ -22,7 +22,7 @@ use crate::protocol::HOLD_VARIABLE;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{self, OwnProgram};
 
-/// The marks by which the processes of a hold are recognized.
+/// The marks that identify the processes of a hold.
 #[derive(Debug)]
 pub(crate) struct Trace {
     tag: Tag,

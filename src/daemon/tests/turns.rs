@@ -289,7 +289,7 @@ fn a_size_of_another_kind_is_not_stored() {
     assert_eq!(std::fs::read(world.place.dir.join("state.json")).unwrap(), before);
 }
 
-/// Does all pending work that results from earlier events.
+/// Does the delayed work that each earlier event causes once.
 fn let_pass(world: &mut World) {
     let due = &mut world.server.due;
     for due in [&mut due.progress, &mut due.home] {
