@@ -1,4 +1,4 @@
-//! What people are told while a request over nodes waits and runs: one for each change.
+//! The changes that canal shows while a request over nodes waits and runs.
 
 use super::Millis;
 
@@ -7,72 +7,73 @@ use super::Millis;
 pub enum Change {
     /// A node does not answer.
     Away {
-        /// Which node.
+        /// The node.
         node: usize,
-        /// Since when.
+        /// The time since which it is silent.
         since: Millis,
         /// The reason.
         why: String,
         /// How many nodes have granted the request, without this one while it waits.
         held: usize,
-        /// How many have to.
+        /// The number of grants that the request needs.
         need: usize,
-        /// When a running command stops unless the node, or enough others, answer before.
+        /// When a running command stops unless this node, or enough others, answer first.
         stops_at: Option<Millis>,
     },
     /// A node that was away answers again.
     Back {
-        /// Which node.
+        /// The node.
         node: usize,
         /// How many nodes have granted the request.
         held: usize,
-        /// How many have to.
+        /// The number of grants that the request needs.
         need: usize,
     },
-    /// More or fewer nodes have granted the request, or it waits at others. This is also what each
-    /// node shows of the whole request.
+    /// More or fewer nodes have granted the request, or it now waits at other nodes. Each node also
+    /// shows this as the state of the whole request.
     Held {
         /// How many have granted it.
         held: usize,
-        /// How many have to.
+        /// The number of grants that the request needs.
         need: usize,
         /// The nodes that it waits for, in the order in which they are asked.
         waits_for: Vec<usize>,
     },
-    /// Nodes grant nothing over nodes yet, because they had to make their state anew.
+    /// Nodes do not grant anything over nodes yet, because they had to recreate their state.
     NotYet {
-        /// Which nodes.
+        /// The nodes.
         nodes: Vec<usize>,
-        /// When the last of them grants.
+        /// When the last of them begins to grant.
         until: Millis,
     },
-    /// Too few nodes answer. The request holds nothing and keeps nobody waiting until enough do.
+    /// Too few nodes answer. Until enough do, the request holds nothing and blocks no other
+    /// request.
     TooFew {
         /// How many answer.
         answering: usize,
-        /// How many have to.
+        /// The number that must answer.
         need: usize,
     },
-    /// Everything was given back, and is asked for anew.
+    /// The request released everything and asks for it again.
     AskedAnew {
-        /// The node because of which; `None` for a surrender.
+        /// The node that caused this; `None` if the request gave way.
         node: Option<usize>,
     },
-    /// A node does not take part in the lock of a running command, because it knows a request over another
-    /// list: commands over the two lists do not exclude each other.
+    /// A node refuses to join the lock of a running command, because it knows a request over
+    /// another list: commands over the two lists do not exclude each other.
     OtherList {
-        /// Which node.
+        /// The node.
         node: usize,
-        /// Which lists.
+        /// The two lists.
         why: String,
     },
-    /// A node does not hold its part of a running command's lock any more.
+    /// A node no longer holds its part of a running command's lock.
     Lost {
-        /// Which node.
+        /// The node.
         node: usize,
         /// How many still do.
         held: usize,
-        /// How many have to.
+        /// The number that must hold it.
         need: usize,
     },
 }

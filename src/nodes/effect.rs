@@ -1,35 +1,36 @@
-//! What a coordinator wants done.
+//! The effects that a coordinator asks its driver to carry out.
 
 use super::{Change, Millis, Refusal};
 use crate::core::Token;
 
-/// One thing to do. `node` is the index of the node in the plan.
+/// One effect. `node` is the index of the node in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Close the connection to a node, if there is one, and open another.
     Connect {
-        /// Which node.
+        /// The node.
         node: usize,
     },
     /// Ask a node for its part.
     Ask {
-        /// Which node.
+        /// The node.
         node: usize,
-        /// The number of the lease: that of before if the request may still be there.
+        /// The number of the lease: the earlier one if that request may still be there.
         lease: u32,
         /// The request must not wait there.
         no_wait: bool,
-        /// Enough others have granted it: the node takes it back for whoever would then fit.
+        /// Enough others have granted the request: the node takes this part back for any request
+        /// that would then fit.
         spare: bool,
     },
-    /// Withdraw the request, or give a collecting grant back, by closing the connection.
+    /// Withdraw the request or a collecting grant by closing the connection.
     Cancel {
-        /// Which node.
+        /// The node.
         node: usize,
     },
     /// Make a node's collecting grant firm, with this token.
     ConfirmAt {
-        /// Which node.
+        /// The node.
         node: usize,
         /// The number of the lease.
         lease: u32,
@@ -38,81 +39,81 @@ pub enum Effect {
     },
     /// Renew a node's lease by its handle.
     Renew {
-        /// Which node.
+        /// The node.
         node: usize,
         /// The number of the lease.
         lease: u32,
     },
     /// Release a node's lease by its handle.
     Release {
-        /// Which node.
+        /// The node.
         node: usize,
         /// The number of the lease.
         lease: u32,
     },
-    /// The command may start, unless `deadline.term_at` has come by the time it would.
+    /// The command may start, unless `deadline.term_at` passes before it would.
     Start {
-        /// Its fencing token; `None` where the requirement excludes nobody.
+        /// Its fencing token; `None` if the requirement excludes no other command.
         token: Option<Token>,
         /// The nodes that hold the lock for it.
         nodes: Vec<usize>,
         /// Until when it may run.
         deadline: Deadline,
     },
-    /// The running command has another deadline, later or earlier: publish it.
+    /// The deadline of the running command has changed, to a later or an earlier time: publish it.
     Deadline(Deadline),
-    /// The lock is lost: the command must be killed at once. Its leases are not released before
+    /// The lock is lost: kill the command at once. Its leases are not released before
     /// [`Input::Stop`](super::Input::Stop).
     KillNow,
-    /// Tell people.
+    /// Report this to the user.
     Say(Change),
-    /// The request is over. Nothing follows.
+    /// The request is over. No effect follows.
     End(Outcome),
-    /// Call again at this time with [`Input::Tick`](super::Input::Tick), unless there is something
-    /// else to say before. It replaces the time that was said before.
+    /// Call again at this time with [`Input::Tick`](super::Input::Tick), unless another input comes
+    /// first. This replaces the earlier time.
     WakeAt(Millis),
 }
 
 /// Until when a command may run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadline {
-    /// The time since which enough nodes are known to hold the lock: when the least recent
-    /// confirmation or renewal that counts was sent.
+    /// The time since which enough nodes are known to hold the lock: when the oldest confirmation
+    /// or renewal that counts was sent.
     pub reached_at: Millis,
-    /// From this time on the command is asked to end (TERM), and none is started.
+    /// From this time on the command gets TERM, and none is started.
     pub term_at: Millis,
-    /// From this time on the command is killed.
+    /// From this time on the command gets KILL.
     pub kill_at: Millis,
 }
 
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was not granted (75). Nothing runs.
+    /// It was not granted (75). No command runs.
     Refused {
-        /// The node that refused it; `None` if its own time to wait is over.
+        /// The node that refused it; `None` if the request's own time to wait is over.
         node: Option<usize>,
         /// The kind of the refusal.
         refusal: Refusal,
-        /// The reason, for people.
+        /// The reason, as text for the user.
         why: String,
-        /// Other nodes, which do not answer.
+        /// Other nodes that do not answer.
         silent: Vec<usize>,
     },
-    /// It cannot be granted (125): these nodes cannot be used, or not reached in time, each with the
-    /// reason. Nothing runs.
+    /// It cannot be granted (125): these nodes cannot be used, or not reached in time, each with
+    /// the reason. No command runs.
     Failed {
-        /// Which nodes, and why.
+        /// The nodes and the reasons.
         nodes: Vec<(usize, String)>,
     },
-    /// Too few nodes held the lock while the command ran, which has ended since (122).
+    /// Too few nodes held the lock while the command ran; the command has ended since (122).
     Lost {
-        /// The nodes that do not hold it any more, and those that did not answer in time.
+        /// The nodes that no longer hold it, and those that did not answer in time.
         nodes: Vec<usize>,
     },
-    /// The command has ended, or the caller gave up, and everything was given back.
+    /// The command has ended, or the caller gave up, and everything was released.
     GivenBack {
-        /// Nodes that did not answer: each keeps its lease until its TTL is over.
+        /// The nodes that did not answer: each keeps its lease until its TTL is over.
         left: Vec<usize>,
     },
 }

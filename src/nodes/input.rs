@@ -1,112 +1,113 @@
-//! What a coordinator hears.
+//! The inputs of a coordinator.
 
 use super::Millis;
 use crate::core::Token;
 
-/// What happened at a node, or to the command. `node` is the index of the node in the plan.
+/// An event at a node or of the command. `node` is the index of the node in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// A connection is open, and the daemon there is the one that its name is pinned to.
+    /// A connection is open, and the daemon there is the one to which the name is pinned.
     Reached {
-        /// Which node.
+        /// The node.
         node: usize,
     },
-    /// As [`Self::Reached`], but the node grants nothing over nodes for some time, because it had to make
-    /// its state anew.
+    /// Like [`Self::Reached`], but the node does not grant anything over nodes for some time,
+    /// because it had to recreate its state.
     NotYet {
-        /// Which node.
+        /// The node.
         node: usize,
-        /// For how many milliseconds.
+        /// The rest of that time, in milliseconds.
         left_ms: Millis,
     },
-    /// No connection could be opened, or it is broken.
+    /// No connection could be opened, or it broke.
     Away {
-        /// Which node.
+        /// The node.
         node: usize,
-        /// Whether trying again cannot help without a change by people: no such host, permission
-        /// denied, another host key, no canal there.
+        /// Whether another attempt cannot help until a person changes something: no such host,
+        /// permission denied, another host key, no canal there.
         permanent: bool,
-        /// The reason, for people.
+        /// The reason, as text for the user.
         why: String,
     },
-    /// The request waits at the node. It may be told repeatedly.
+    /// The request waits at the node. This input may come repeatedly.
     Queued {
-        /// Which node.
+        /// The node.
         node: usize,
     },
     /// The node granted its part; the grant is collecting.
     Granted {
-        /// Which node.
+        /// The node.
         node: usize,
         /// The token of its grant.
         token: Token,
     },
-    /// The node refused what it was asked.
+    /// The node refused the request.
     Refused {
-        /// Which node.
+        /// The node.
         node: usize,
         /// The kind of the refusal.
         refusal: Refusal,
-        /// The reason, for people.
+        /// The reason, as text for the user.
         why: String,
     },
     /// The node answered a `ConfirmAt`: its part is firm.
     Confirmed {
-        /// Which node.
+        /// The node.
         node: usize,
         /// When the call was sent.
         sent: Millis,
     },
-    /// A `ConfirmAt` had an error: the grant is gone.
+    /// A `ConfirmAt` failed: the grant is gone.
     ConfirmFailed {
-        /// Which node.
+        /// The node.
         node: usize,
     },
-    /// Another lock of the node has the token of a `ConfirmAt`. The grant is as it was.
+    /// Another lock of the node has the token of a `ConfirmAt`. The grant is unchanged.
     TokenTaken {
-        /// Which node.
+        /// The node.
         node: usize,
         /// This token and all larger ones are free there.
         least: Token,
     },
-    /// The node takes no such token, and will not: it is too far ahead of its clock. The grant is as it
-    /// was.
+    /// The node will never accept such a token: it is too far ahead of the node's clock. The grant
+    /// is unchanged.
     TokenRefused {
-        /// Which node.
+        /// The node.
         node: usize,
-        /// The reason, for people.
+        /// The reason, as text for the user.
         why: String,
     },
     /// The node answered a `Renew`: its part is firm.
     Renewed {
-        /// Which node.
+        /// The node.
         node: usize,
         /// When the call was sent.
         sent: Millis,
-        /// For how long the node keeps it from now on, as it says; `None`: as it was asked.
+        /// How long the node keeps the part from now on, according to its answer; `None`: as long
+        /// as the coordinator asked.
         ttl_ms: Option<Millis>,
     },
-    /// The node holds nothing for this request: the answer to a `Release`, also where there was
-    /// nothing to release, and to a `Renew` of a lease that has ended or was forced.
+    /// The node holds nothing for this request. This answers a `Release`, even if there was nothing
+    /// to release, and a `Renew` of a lease that has ended or was forced.
     Gone {
-        /// Which node.
+        /// The node.
         node: usize,
     },
-    /// The node took a spare back before it was confirmed.
+    /// The node took a spare back before its confirmation.
     SpareTaken {
-        /// Which node.
+        /// The node.
         node: usize,
     },
-    /// The request gives way: everything is given back and asked for anew, behind the requests that
-    /// wait at the first node. Without effect once the command may have begun.
+    /// The request gives way: it releases everything and asks again, behind the requests that wait
+    /// at the first node. This has no effect once the command may have begun.
     Surrender,
-    /// The request gives way for good: it is refused, to end a deadlock. Without effect if it does not
-    /// wait any more.
+    /// The request gives way for good: it is refused, to end a deadlock. This has no effect if it
+    /// no longer waits.
     Deadlock {
-        /// The deadlock, for people.
+        /// The deadlock, as text for the user.
         why: String,
     },
-    /// The command has ended, or the caller wants no lock any more.
+    /// The command has ended, or the caller no longer wants the lock.
     Stop,
     /// The time of an `Effect::WakeAt` has come.
     Tick,
@@ -115,23 +116,23 @@ pub enum Input {
 /// Why a node refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is busy, paused, or too many wait already (75).
+    /// The key is busy or paused, or too many requests wait already (75).
     Full,
     /// The time to wait is over (75).
     Timeout,
     /// The request is the victim of a deadlock (75).
     Deadlock,
-    /// The node made its state anew and grants nothing over nodes for so many milliseconds more.
+    /// The node recreated its state, and does not grant anything over nodes for some time.
     NotYet {
-        /// For how many milliseconds.
+        /// The rest of that time, in milliseconds.
         left_ms: Millis,
     },
-    /// This node will never grant it; others may: it is no node (no lasting state, an engine), or
-    /// permits its user less.
+    /// This node will never grant it, but others may: it cannot be a node (no lasting state, an
+    /// engine), or permits its user less.
     Unfit,
-    /// The node knows a request for the same over a list of nodes that need not have one in common with
-    /// this one (125).
+    /// The node knows a request for the same key over a list of nodes that may have none in common
+    /// with this list (125).
     OtherList,
-    /// No node can: the request itself is at fault (125).
+    /// No node can grant it: the request itself is at fault (125).
     Invalid,
 }

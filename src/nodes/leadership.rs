@@ -1,27 +1,28 @@
-//! Who leads by holding a key over nodes, as far as it follows from what each node says.
+//! Decides from the answers of nodes which request leads by holding a key over nodes.
 //!
-//! Invariant: a request leads only if as many nodes say so as the watcher wants, and as the request
-//! itself needs. A holder at each node is not enough: all of them must name one request and one token.
+//! Invariant: a request leads only if at least as many nodes report it as the watcher wants, and as
+//! the request itself needs. A holder at each node is not enough: all of them must name one request
+//! and one token.
 
 use std::collections::BTreeMap;
 
 use crate::core::RunId;
 
-/// A request over nodes whose part a node holds, confirmed.
+/// A request over nodes, a part of which a node holds, confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     /// The request.
     pub run: RunId,
-    /// The token that it was confirmed with.
+    /// The token with which it was confirmed.
     pub token: u64,
-    /// How many nodes it needs.
+    /// The number of nodes that it needs.
     pub need: usize,
 }
 
-/// What one node says of the key.
+/// The answer of one node about the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// Nothing that counts: it cannot be reached.
+    /// No answer that counts: the node is out of reach.
     Nothing,
     /// It holds no confirmed part of a request.
     NoClaim,
@@ -29,18 +30,18 @@ pub enum Said {
     Holds(Claim),
 }
 
-/// Who leads.
+/// The leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// This request.
     Led(Claim),
-    /// No request, whatever the other nodes would say.
+    /// No request leads, whatever the other nodes would answer.
     Vacant,
-    /// The nodes that say nothing decide.
+    /// The silent nodes decide.
     Unknown,
 }
 
-/// Who leads, where at least `least` nodes have to say so. There is one element for each node that was named.
+/// The leader, if at least `least` nodes must report it. There is one element for each named node.
 #[must_use]
 pub fn judge(said: &[Said], least: usize) -> Verdict {
     let silent = said.iter().filter(|said| **said == Said::Nothing).count();
@@ -100,8 +101,8 @@ mod tests {
         assert_eq!(judge(&[Nothing; 3], 2), Verdict::Unknown);
     }
 
-    /// Each way in which three nodes can hold parts of two requests or of none, and each way in which some
-    /// of them cannot be reached.
+    /// Tries each way in which three nodes can hold parts of two requests or of none, and in which
+    /// some of them are out of reach.
     #[test]
     fn silence_never_changes_an_answer_that_was_given() {
         let each = [Nothing, NoClaim, Holds(claim(1, 7, 2)), Holds(claim(2, 8, 3))];

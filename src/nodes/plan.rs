@@ -1,4 +1,4 @@
-//! What is asked for, and the durations that follow from it.
+//! The plan of a request, and the durations that follow from it.
 
 use super::Millis;
 use crate::core::{NodeId, Require as Asked};
@@ -9,35 +9,35 @@ const SILENCE_MS: Millis = 5_000;
 /// The same while enough others answer: then it is passed over.
 const PASS_OVER_MS: Millis = 1_000;
 
-/// A request over nodes, as its coordinator needs to know it.
+/// A request over nodes, with everything that its coordinator needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// All nodes, ascending by id, each once, at least one. Each coordinator asks in this order.
     pub nodes: Vec<NodeId>,
-    /// How many of them must grant it.
+    /// How many nodes must grant it.
     pub require: Require,
-    /// For how many milliseconds a node keeps its lease without a renewal, at least
+    /// How long a node keeps its lease without a renewal, in milliseconds, at least
     /// [`LEASE_OVER_NODES_MS_MIN`](crate::core::LEASE_OVER_NODES_MS_MIN).
     pub ttl_ms: u64,
-    /// For how many milliseconds the request waits, over all nodes together: `None` for ever, 0 not
+    /// How long the request waits, in milliseconds, over all nodes together: `None` for ever, 0 not
     /// at all (`-n`).
     pub wait_ms: Option<u64>,
-    /// When that time begins: coordinators that follow one another share it.
+    /// When that time begins. Coordinators that follow one another share it.
     pub asked_at: Millis,
-    /// The node whose part is no lease, but held by the process that becomes the command (`local`).
-    /// No renewal keeps it and no lost connection ends it.
+    /// The node whose part is not a lease: the process that becomes the command holds it (`local`).
+    /// No renewal keeps it, and no lost connection ends it.
     pub local: Option<usize>,
 }
 
 /// How many nodes must grant a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Require {
-    /// Each.
+    /// Each node.
     #[default]
     All,
-    /// One: the first that is free. It excludes no other request over nodes.
+    /// One node: the first that is free. It excludes no other request over nodes.
     Any,
-    /// More than half of those named.
+    /// More than half of the named nodes.
     Majority,
     /// Each of those that answer within 5 s. Not exclusive: where the network is cut, each side may
     /// run one.
@@ -47,7 +47,7 @@ pub enum Require {
 }
 
 impl Require {
-    /// What a node is told.
+    /// The form in which a node gets it.
     #[must_use]
     pub fn as_asked(self) -> Asked {
         match self {
@@ -69,13 +69,13 @@ impl Require {
         matches!(self, Self::AllAlive | Self::MajorityAlive)
     }
 
-    /// Whether the nodes that were not needed for the start are asked after it.
+    /// Whether a request asks, after the start, the nodes that it did not need for it.
     #[must_use]
     pub fn has_spares(self) -> bool {
         matches!(self, Self::Majority | Self::MajorityAlive)
     }
 
-    /// Whether no two commands that exclude each other can run at once, also where the network is
+    /// Whether two commands that exclude each other can never run at once, even if the network is
     /// cut. Only then does the command get a token.
     #[must_use]
     pub fn is_exclusive(self) -> bool {
@@ -83,8 +83,8 @@ impl Require {
     }
 }
 
-/// The durations that follow from a TTL, in milliseconds. Grace and margin have the proportions
-/// that they have over an engine.
+/// The durations that follow from a TTL, in milliseconds. Grace and margin have the same
+/// proportions as over an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// The time to live.
@@ -93,8 +93,8 @@ pub struct Timing {
     pub renewal_ms: Millis,
     /// From TERM to KILL.
     pub grace_ms: Millis,
-    /// From KILL to the end of the TTL. Clocks may differ by a tenth of it, and ending a command
-    /// takes time.
+    /// From KILL to the end of the TTL. Clocks may differ by a tenth of it, and it takes time to
+    /// end a command.
     pub margin_ms: Millis,
     /// How long a node that should answer may be silent.
     pub silence_ms: Millis,

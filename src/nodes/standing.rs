@@ -1,40 +1,41 @@
-//! What a coordinator that takes over must know.
+//! The state that a coordinator needs to take over.
 
 use super::Millis;
 use crate::core::Token;
 
-/// What a coordinator knows of the leases of its request. The driver hands it to the process that
-/// stays by the command, and that process to the next coordinator, if this one dies.
+/// A coordinator's knowledge of the leases of its request. The driver hands it to the process that
+/// stays by the command. If this coordinator dies, that process passes it to the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The token that its leases are confirmed with; `None` before enough nodes granted theirs.
+    /// The token with which its leases are confirmed; `None` before enough nodes granted theirs.
     pub token: Option<Token>,
-    /// How many nodes have to hold the lock.
+    /// The number of nodes that must hold the lock.
     pub need: usize,
-    /// The nodes that count, ascending: those of the plan, or those that answered when it began.
+    /// The nodes that count, ascending: those of the plan, or those that answered at the beginning.
     pub parts: Vec<Part>,
 }
 
-/// What is known of one node.
+/// The known state of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which node.
+    /// The node.
     pub node: usize,
-    /// The number of the lease that it was asked for last; 0 if it was not asked yet.
+    /// The number of the lease in the last request to it; 0 before the first.
     pub lease: u32,
-    /// When the last confirmation or renewal was sent that the node has answered; `None` if it
+    /// When the last confirmation or renewal that the node has answered was sent; `None` if it
     /// holds nothing for certain.
     pub sent: Option<Millis>,
     /// See [`Asking`]; `None` if nothing unconfirmed can be left under that number.
     pub asked: Option<Asking>,
 }
 
-/// How a node was asked under a number. Until the node has answered that nothing is left, or a
-/// confirmation was sent, the request goes on under that number and keeps its place.
+/// How a node was asked under a number. The request continues under that number and keeps its place
+/// until the node has answered that nothing is left, or a confirmation was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asking {
     /// The request must not wait there.
     pub no_wait: bool,
-    /// Enough others have granted it: the node takes it back for whoever would then fit.
+    /// Enough others have granted the request: the node takes this part back for any request that
+    /// would then fit.
     pub spare: bool,
 }

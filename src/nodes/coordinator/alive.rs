@@ -1,4 +1,4 @@
-//! Which nodes count where only those that answer do.
+//! Chooses the nodes that count when only those that answer do (`all-alive`, `majority-alive`).
 
 use super::node::Hold;
 use super::turn::Turn;
@@ -6,7 +6,8 @@ use super::{Coordinator, Phase, Round};
 use crate::nodes::Millis;
 
 impl Coordinator {
-    /// Waits until each node has answered or its time is over. Those that answered are the members.
+    /// Waits until each node has answered or its time is over. The nodes that answered become the
+    /// members.
     pub(super) fn count_the_alive(&mut self, turn: &mut Turn, until: Millis) -> bool {
         if let Some(outcome) = self.time_over(turn) {
             self.end(turn, outcome);
@@ -34,8 +35,8 @@ impl Coordinator {
         true
     }
 
-    /// A member that has become silent does not count any more. Returns whether another phase has
-    /// begun: everything is given back, because fewer grants are needed of other nodes.
+    /// Drops the members that have become silent. Returns whether another phase has begun: if so,
+    /// the request releases everything, because it now needs fewer grants from other nodes.
     pub(super) fn drop_the_silent(&mut self, turn: &mut Turn) -> bool {
         let mut members = self.members.clone();
         members.retain(|at| self.may_answer(turn, *at));
@@ -58,12 +59,12 @@ impl Coordinator {
         self.members = members;
     }
 
-    /// Whether a node will not grant the request without a change by people.
+    /// Whether a node will not grant the request until a person changes something.
     pub(super) fn never_grants(&self, at: usize) -> bool {
         self.nodes[at].unfit.is_some() || self.nodes[at].link.is_permanently_away()
     }
 
-    /// Whether a node answers, or may answer soon, and may grant what it is asked.
+    /// Whether a node answers, or may answer soon, and may grant its part.
     pub(super) fn may_answer(&self, turn: &mut Turn, at: usize) -> bool {
         let node = &self.nodes[at];
         let waits = matches!(node.hold, Hold::Queued);

@@ -1,8 +1,9 @@
-//! Asking nodes until enough have granted their part.
+//! Asks nodes until enough have granted their part.
 //!
-//! `all` and `majority` ask one node after the other, in the order of their ids, and wait at one at
-//! a time. Whoever waits at a node holds only nodes before it, so no ring of waits can arise, and of
-//! several requests that begin together the first node decides. `any` asks all at once.
+//! `all` and `majority` ask one node after the other, in the order of their ids, and wait at one
+//! node at a time. A request that waits at a node holds only nodes before it, so no ring of waits
+//! can arise, and the first node decides between requests that begin together. `any` asks all nodes
+//! at once.
 
 use super::node::Hold;
 use super::turn::Turn;
@@ -10,11 +11,11 @@ use super::{Coordinator, Phase, Round};
 use crate::core::{CONFIRMED_TOKEN_MAX, Token};
 use crate::nodes::{Asking, Change, Effect, Millis, Outcome, Refusal, Require, Timing};
 
-/// What became of the node whose turn it is.
+/// The state of the node whose turn it is.
 enum Step {
-    /// It is to answer, or the request waits there.
+    /// It has yet to answer, or the request waits there.
     Stay,
-    /// It has granted its part, or is passed over.
+    /// It has granted its part, or the request passes over it.
     Next,
     /// The request is over.
     Ended,
@@ -64,7 +65,7 @@ impl Coordinator {
         Some(self.refused(turn.now, None, Refusal::Timeout, why))
     }
 
-    /// The outcome of a refusal: by a node, or by the request itself.
+    /// The outcome of a refusal, by a node or by the request itself.
     pub(super) fn refused(
         &self,
         now: Millis,
@@ -81,7 +82,7 @@ impl Coordinator {
         Outcome::Refused { node, refusal, why, silent: others.filter(is_silent).collect() }
     }
 
-    /// The outcome if so many nodes can never grant it that too few are left.
+    /// The outcome if too few nodes are left that can ever grant their part.
     fn hopeless(&self) -> Option<Outcome> {
         if self.plan.require.counts_the_alive() {
             return None;
@@ -103,7 +104,7 @@ impl Coordinator {
         Outcome::Failed { nodes }
     }
 
-    /// Asks the nodes in order, beginning with the one whose turn it is.
+    /// Asks the nodes in order, starting with the one whose turn it is.
     fn collect_in_order(&mut self, turn: &mut Turn, mut round: Round) -> bool {
         loop {
             if self.granted().count() >= self.need {
@@ -134,9 +135,9 @@ impl Coordinator {
         false
     }
 
-    /// Before it confirms, a request lets each other node that it reaches know its list, by asking for a
-    /// spare. A node that knows a list which need not meet this one refuses. Returns whether one of them
-    /// may still answer.
+    /// Announces the list of the request before it confirms: asks each other node in reach for a
+    /// spare. A node that knows a list which need not meet this one refuses. Returns whether one of
+    /// them may still answer.
     fn announces(&mut self, turn: &mut Turn) -> bool {
         #[cfg(test)]
         if crate::nodes::sim::is_broken(crate::nodes::sim::Rule::AnnouncesLists) {
@@ -170,15 +171,15 @@ impl Coordinator {
         self.nodes[at].hold == Hold::Nothing
     }
 
-    /// How many nodes have granted their part, or may yet in this round.
+    /// The number of nodes that have granted their part, or still may in this round.
     fn within_reach(&self, turn: &mut Turn, from: usize) -> usize {
         let later = self.members.iter().skip(from);
         let later = later.filter(|at| !self.is_granted(**at) && self.may_answer(turn, **at));
         self.granted().count() + later.count()
     }
 
-    /// Gives everything back, because too few nodes are left in this round. Returns the next round,
-    /// if enough nodes answer for one.
+    /// Releases everything, because too few nodes are left in this round. Returns the next round if
+    /// enough nodes answer for one.
     fn begin_round(&mut self, turn: &mut Turn) -> Option<Round> {
         #[cfg(test)]
         if crate::nodes::sim::is_broken(crate::nodes::sim::Rule::GivesBackBelowNeed) {
@@ -197,7 +198,7 @@ impl Coordinator {
         None
     }
 
-    /// Brings the node whose turn it is a step further.
+    /// Advances the node whose turn it is by one step.
     fn ask_in_turn(&mut self, turn: &mut Turn, at: usize, round: Round) -> Step {
         if self.is_granted(at) || !self.may_answer(turn, at) {
             return Step::Next;
@@ -209,13 +210,13 @@ impl Coordinator {
         let silence_ms = if others_answer { pass_over_ms } else { silence_ms };
         match self.nodes[at].hold {
             Hold::Nothing if self.nodes[at].link.is_open() => {
-                // As a spare it may have been refused just now: here it waits.
+                // The node may just have refused it as a spare; here the request waits.
                 self.nodes[at].ask_at = 0;
                 let no_wait = must_not_wait && is_first;
                 self.ask(turn, at, Asking { no_wait, spare: false });
                 Step::Stay
             }
-            // It was to be one.
+            // The node was asked for a spare.
             Hold::Asked { .. } | Hold::Collecting { .. } if self.nodes[at].is_spare() => {
                 self.release(turn, at);
                 Step::Stay
@@ -226,7 +227,7 @@ impl Coordinator {
                     false => Step::Stay,
                 }
             }
-            // Whoever has the first node has the lock, but for an owner that passed over that one.
+            // The holder of the first node has the lock, unless its owner passed over that node.
             Hold::Queued if must_not_wait && turn.is_past(round.since + pass_over_ms) => {
                 let why = "another request holds it".to_owned();
                 let outcome = self.refused(turn.now, Some(at), Refusal::Full, why);
@@ -240,7 +241,8 @@ impl Coordinator {
         }
     }
 
-    /// How many nodes have granted their part, or answer and will have their turn after this one.
+    /// The number of nodes that have granted their part, or that answer and have their turn after
+    /// this one.
     fn answering_beyond(&self, turn: &mut Turn, at: usize) -> usize {
         let later = self.members.iter().skip(at + 1).filter(|at| {
             !self.is_granted(**at) && self.nodes[**at].link.is_open() && self.may_answer(turn, **at)
@@ -248,8 +250,8 @@ impl Coordinator {
         self.granted().count() + later.count()
     }
 
-    /// Asks nodes that were passed over and answer since. The request does not wait there: it may hold
-    /// later nodes.
+    /// Asks nodes that were passed over and have answered since. The request does not wait there,
+    /// because it may hold later nodes.
     fn ask_passed_over(&mut self, turn: &mut Turn, round: Round) {
         for at in self.members.clone().into_iter().take(round.at) {
             match self.nodes[at].hold {
@@ -264,7 +266,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether the request was to wait at a node if that did not grant it at once.
+    /// Whether the request was to wait at a node that did not grant its part at once.
     pub(super) fn is_its_turn(&self, at: usize) -> bool {
         match self.phase {
             Phase::Collecting(round) if self.plan.require != Require::Any => {
@@ -303,7 +305,8 @@ impl Coordinator {
         }
     }
 
-    /// The outcome if no node is left that may grant it: with `-n` a silent one does not count.
+    /// The outcome if no node is left that may grant the request. With `-n`, a silent node does not
+    /// count.
     fn refused_by_all(&self, turn: &mut Turn) -> Option<Outcome> {
         let must_not_wait = self.plan.wait_ms == Some(0);
         let may_grant = |at: &usize| {
@@ -322,8 +325,8 @@ impl Coordinator {
         })
     }
 
-    /// Asks a node: under the number of before for as long as what was asked before may be there, so
-    /// that the request keeps its place, and does not wait behind itself.
+    /// Asks a node. While the earlier request may still be there, this reuses its number, so that
+    /// the request keeps its place and does not wait behind itself.
     pub(super) fn ask(&mut self, turn: &mut Turn, at: usize, asking: Asking) {
         let node = &mut self.nodes[at];
         if !turn.is_past(node.ask_at) {
@@ -346,14 +349,14 @@ impl Coordinator {
         turn.call(ask, self.timing.silence_ms);
     }
 
-    /// Releases what an earlier attempt, or another coordinator, may have left.
+    /// Releases anything that an earlier attempt, or another coordinator, may have left.
     pub(super) fn release_leftover(&mut self, turn: &mut Turn, at: usize) {
         if self.nodes[at].hold == Hold::Unknown && self.nodes[at].link.is_open() {
             self.release(turn, at);
         }
     }
 
-    /// Confirms the grants of these nodes: with a token that is larger than each of theirs.
+    /// Confirms the grants of these nodes with a token that is larger than each of theirs.
     fn begin_to_confirm(&mut self, turn: &mut Turn, chosen: Vec<usize>) -> bool {
         let tokens = chosen.iter().filter_map(|at| match self.nodes[*at].hold {
             Hold::Collecting { token } => Some((token, *at)),
@@ -382,7 +385,7 @@ impl Coordinator {
         turn.call(confirm, self.timing.silence_ms);
     }
 
-    /// Gives back what was granted or asked for, and releases what was confirmed.
+    /// Withdraws requests and unconfirmed grants, and releases confirmed leases.
     fn give_back(&mut self, turn: &mut Turn) {
         for at in (0..self.nodes.len()).rev() {
             match self.nodes[at].hold {
@@ -399,7 +402,7 @@ impl Coordinator {
         self.token = None;
     }
 
-    /// Gives everything back and begins anew: because of a node, or to give way.
+    /// Releases everything and starts over, either because of a node or to give way.
     pub(super) fn ask_anew(&mut self, turn: &mut Turn, because_of: Option<usize>) {
         self.give_back(turn);
         self.phase = Phase::Collecting(Round { at: 0, since: turn.now });

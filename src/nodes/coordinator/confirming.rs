@@ -1,4 +1,5 @@
-//! Making enough grants firm. The command starts when all of these nodes have answered.
+//! Confirms enough grants, which makes them firm. The command starts when all these nodes have
+//! answered.
 
 use super::node::Hold;
 use super::turn::Turn;
@@ -42,8 +43,8 @@ impl Coordinator {
         }
     }
 
-    /// One of the chosen nodes did not confirm: everything is given back. What `any` waits for
-    /// elsewhere keeps its place.
+    /// Releases everything, because one of the chosen nodes did not confirm. With `any`, requests
+    /// that wait at other nodes keep their place.
     fn fail_to_confirm(&mut self, turn: &mut Turn, at: usize) {
         if self.plan.require != Require::Any {
             return self.ask_anew(turn, Some(at));
@@ -55,7 +56,8 @@ impl Coordinator {
         self.phase = Phase::Collecting(Round { at: 0, since: turn.now });
     }
 
-    /// The answers came so late that too little is left of the TTL to start a command.
+    /// Renews first if the answers came so late that too little of the TTL is left to start a
+    /// command.
     fn renew_before_the_start(&mut self, turn: &mut Turn, chosen: &[usize]) -> bool {
         for &at in chosen {
             if self.is_local(at) || self.sure_until(at) > turn.now + self.timing.grace_ms {
@@ -80,7 +82,7 @@ impl Coordinator {
         if self.plan.require == Require::Any {
             self.members = chosen.to_vec();
         }
-        // Surplus requests and grants are given back, but for spares.
+        // Releases surplus requests and grants, except spares.
         for at in 0..self.nodes.len() {
             if self.nodes[at].is_spare() {
                 continue;

@@ -1,4 +1,4 @@
-//! Giving everything back at the end.
+//! Releases everything at the end.
 
 use super::node::Hold;
 use super::turn::Turn;
@@ -6,8 +6,8 @@ use super::{Coordinator, Phase};
 use crate::nodes::{Effect, Millis, Outcome};
 
 impl Coordinator {
-    /// Gives everything back. The last node comes first: requests that begin now ask the first one
-    /// first, and find the others free.
+    /// Releases everything, the last node first: requests that begin now ask the first node first,
+    /// and by then find the others free.
     pub(super) fn finish(&mut self, turn: &mut Turn, outcome: Outcome, until: Millis) -> bool {
         let mut left = Vec::new();
         for at in (0..self.nodes.len()).rev() {

@@ -1,4 +1,4 @@
-//! What each input says about a node.
+//! Updates the state of a node from each input.
 
 use super::link::Trouble;
 use super::node::Hold;
@@ -7,13 +7,14 @@ use super::{Coordinator, Phase};
 use crate::core::Token;
 use crate::nodes::{Change, Effect, Input, Millis, Outcome, Refusal, Require};
 
-/// How often a node may fail to confirm what it granted, before it counts as one that never will.
+/// How often a node may fail to confirm its own grant before it counts as one that never will.
 const UNCONFIRMED_MAX: u32 = 8;
 
-/// How many tokens are skipped when a node has given out the one that it was to confirm.
+/// How many tokens to skip when a node has already used the one that it should confirm.
 const TOKENS_SKIPPED: u64 = 1 << 10;
 
-/// How often that number is doubled: then it is what the clock gives in a second.
+/// How often that number doubles at most: by then it equals the tokens that the clock yields in a
+/// second.
 const TOKENS_SKIPPED_DOUBLED_MAX: u32 = 10;
 
 impl Coordinator {
@@ -93,7 +94,7 @@ impl Coordinator {
         self.nodes[node].away(now, trouble, longest_ms, is_local);
     }
 
-    /// The lease of a node is firm, and lives for a TTL from `sent` at least.
+    /// Records that the lease of a node is firm, and lives for at least a TTL from `sent`.
     fn hear_firm(&mut self, node: usize, sent: Millis, now: Millis) {
         #[cfg(test)]
         let sent = match crate::nodes::sim::is_broken(crate::nodes::sim::Rule::CountsFromSending) {
@@ -110,9 +111,9 @@ impl Coordinator {
         node.renew_at = sent.saturating_add(renewal_ms);
     }
 
-    /// A node did not confirm what it had granted, and said so. A node that does so again and again is
-    /// not asked any more. While the command runs a spare is asked for again after a while, for as long
-    /// as it runs.
+    /// Records that a node reported that it did not confirm its own grant. A request stops asking a
+    /// node that does so repeatedly. While the command runs, it asks for a spare again after a
+    /// while, until the command ends.
     fn hear_unconfirmed(&mut self, at: usize, why: String, turn: &Turn) {
         let runs = matches!(self.phase, Phase::Running);
         let ask_at = self.ask_spare_at(turn.now);
@@ -133,15 +134,15 @@ impl Coordinator {
         }
     }
 
-    /// Begins the next tokens so far beyond those of a node that it cannot have given them out by the
-    /// time that it is asked to confirm one: twice as far each time.
+    /// Moves the next token so far beyond those of a node that the node cannot reach it before it
+    /// is asked to confirm. The distance doubles each time.
     fn skip_tokens(&mut self, least: Token) {
         let beyond = TOKENS_SKIPPED << self.tokens_taken.min(TOKENS_SKIPPED_DOUBLED_MAX);
         self.tokens_taken += 1;
         self.least_token = self.least_token.max(Token(least.0.saturating_add(beyond)));
     }
 
-    /// Gives back what a node granted as a spare and cannot confirm: it would stay collecting.
+    /// Releases a spare that a node granted and cannot confirm; otherwise it would stay collecting.
     fn release_spare(&mut self, at: usize, turn: &mut Turn) {
         if matches!(self.phase, Phase::Running) {
             self.release(turn, at);
@@ -161,13 +162,13 @@ impl Coordinator {
                     turn.carry_out(Effect::Say(Change::Lost { node: at, held, need }));
                 }
             }
-            // A late answer about an earlier lease.
+            // This is a late answer about an earlier lease.
             _ => {}
         }
     }
 
     fn hear_refusal(&mut self, at: usize, refusal: Refusal, why: String, turn: &mut Turn) {
-        // A command that is being killed runs until it is dead.
+        // A command that is being killed still runs until it is dead.
         let runs = matches!(self.phase, Phase::Running | Phase::Lost);
         let ask_at = self.ask_spare_at(turn.now);
         let is_its_turn = self.is_its_turn(at);
@@ -180,7 +181,7 @@ impl Coordinator {
         match refusal {
             Refusal::NotYet { left_ms } => node.grants_from = turn.now.saturating_add(left_ms),
             Refusal::Unfit => node.unfit = Some(why),
-            // A spare: the command runs without it.
+            // This was a spare: the command runs without it.
             Refusal::OtherList if runs => {
                 node.unfit = Some(why.clone());
                 turn.carry_out(Effect::Say(Change::OtherList { node: at, why }));
@@ -199,7 +200,7 @@ impl Coordinator {
         }
     }
 
-    /// When a node is asked again for a spare that it did not grant, or took back. A request whose
+    /// When to ask a node again for a spare that it did not grant, or took back. A request whose
     /// command does not run asks again at once.
     fn ask_spare_at(&self, now: Millis) -> Millis {
         match self.phase {
@@ -211,7 +212,7 @@ impl Coordinator {
     fn surrender(&mut self, turn: &mut Turn) {
         if matches!(self.phase, Phase::Collecting(_) | Phase::Confirming { .. }) {
             self.ask_anew(turn, None);
-            // It comes back behind the others, so its place must be gone before.
+            // It queues again behind the others, so its old place must be gone first.
             for node in &mut self.nodes {
                 if node.asked.take().is_some() {
                     node.hold = Hold::Unknown;

@@ -3,21 +3,22 @@
 use super::turn::Turn;
 use crate::nodes::Millis;
 
-/// How long after a failure the next connection is opened; each further failure doubles it.
+/// How long to wait after a failure before opening the next connection. Each further failure
+/// doubles it.
 const RETRY_MS: Millis = 500;
 
-/// How long at most, while no command runs.
+/// The longest such wait while no command runs.
 const RETRY_MAX_MS: Millis = 15_000;
 
 /// The connection to one node.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     state: State,
-    /// Since when the node does not answer; `None` while the connection is open.
+    /// The time since which the node is silent; `None` while the connection is open.
     silent_since: Option<Millis>,
-    /// Why it failed last; `None` since it was open.
+    /// Why it last failed; `None` once it has been open again.
     trouble: Option<Trouble>,
-    /// The next connection is not opened before.
+    /// The earliest time to open the next connection.
     retry_at: Millis,
     failures: u32,
 }
@@ -37,7 +38,7 @@ pub(super) struct Trouble {
 }
 
 impl Link {
-    /// A connection that is to be opened.
+    /// A connection that is yet to be opened.
     pub(super) fn new(now: Millis) -> Self {
         let (silent_since, retry_at) = (Some(now), now);
         Self { state: State::Closed, silent_since, trouble: None, retry_at, failures: 0 }
@@ -63,7 +64,7 @@ impl Link {
         self.trouble.as_ref().is_some_and(|trouble| trouble.is_permanent)
     }
 
-    /// Whether the node answers, or has been silent for so short a time that it may.
+    /// Whether the node answers, or has been silent so briefly that it still may.
     pub(super) fn may_answer(&self, turn: &mut Turn, silence_ms: Millis) -> bool {
         let is_silent = |since: Millis| turn.is_silent(since, silence_ms);
         !self.is_permanently_away() && !self.silent_since.is_some_and(is_silent)
@@ -84,7 +85,8 @@ impl Link {
         self.failures = 0;
     }
 
-    /// It broke, or could not be opened. The next one is opened after a while: at most `longest_ms`.
+    /// Records that the connection broke or could not be opened. The next attempt follows after at
+    /// most `longest_ms`.
     pub(super) fn fail(&mut self, now: Millis, trouble: Trouble, longest_ms: Option<Millis>) {
         let delay_ms = (RETRY_MS << self.failures.min(5)).min(longest_ms.unwrap_or(RETRY_MAX_MS));
         self.state = State::Closed;
@@ -94,7 +96,7 @@ impl Link {
         self.failures += 1;
     }
 
-    /// A call has not been answered since `since`: another connection is opened at once.
+    /// Records that a call has been unanswered since `since`, and opens another connection at once.
     pub(super) fn suspect(&mut self, now: Millis, since: Millis) {
         let why = "it does not answer".to_owned();
         self.state = State::Closed;
@@ -103,7 +105,7 @@ impl Link {
         self.retry_at = now;
     }
 
-    /// It is closed on purpose.
+    /// Records that the connection was closed on purpose.
     pub(super) fn close(&mut self, now: Millis) {
         self.state = State::Closed;
         self.silent_since.get_or_insert(now);

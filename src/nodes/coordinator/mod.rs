@@ -1,11 +1,11 @@
 //! The coordinator of one request over nodes.
 //!
-//! Each input first changes what is known of a node (`hearing`); then the phase in which the request
-//! is decides what to do about all that is known (`alive`, `collecting`, `confirming`, `running`,
-//! `ending`). So nothing depends on which of two nodes is heard first.
+//! Each input first updates the state of a node (`hearing`). The phase of the request then decides
+//! what to do about the state of all nodes (`alive`, `collecting`, `confirming`, `running`,
+//! `ending`). So the result does not depend on the order in which two nodes answer.
 //!
-//! Invariant: a lease counts for the deadline only from the time before the call was sent that the
-//! node has answered.
+//! Invariant: a lease counts towards the deadline only from the time before the coordinator sent
+//! the call that the node has answered.
 
 mod alive;
 mod collecting;
@@ -28,8 +28,9 @@ use turn::Turn;
 use super::{Effect, Input, Millis, Outcome, Part, Plan, Standing, Timing};
 use crate::core::Token;
 
-/// A coordinator that is called so much later than it wanted was stopped, in milliseconds. For as
-/// long after that it reads what it was told meanwhile before it counts a node as silent.
+/// A coordinator that is called this many milliseconds later than it wanted was stopped. For the
+/// same time it then reads the messages that arrived meanwhile, before it counts any node as
+/// silent.
 const LATE_MS: Millis = 1_000;
 
 /// The coordinator of one request over nodes.
@@ -39,61 +40,61 @@ pub struct Coordinator {
     timing: Timing,
     /// The nodes that count, ascending.
     members: Vec<usize>,
-    /// How many of them must hold the lock.
+    /// The number of members that must hold the lock.
     need: usize,
     /// All nodes of the plan.
     nodes: Vec<Node>,
     phase: Phase,
-    /// The token that leases are confirmed with.
+    /// The token with which leases are confirmed.
     token: Option<Token>,
-    /// The next token is not smaller: smaller ones were taken.
+    /// A lower bound of the next token: smaller ones were already used.
     least_token: Token,
-    /// How often a node had given out the token that it was to confirm.
+    /// How often a node had already used the token that it should confirm.
     tokens_taken: u32,
-    /// When the first input came.
+    /// The time of the first input.
     begun: Option<Millis>,
-    /// When it wants to be called again.
+    /// The time at which the coordinator wants to be called again.
     wake_at: Option<Millis>,
-    /// Before this time no node counts as silent.
+    /// No node counts as silent before this time.
     patient_until: Millis,
-    /// Until when the command may run, as published last.
+    /// The last published time until which the command may run.
     published: Option<Millis>,
     said: Said,
 }
 
-/// How far the request is.
+/// The phase of the request.
 #[derive(Clone, Debug)]
 enum Phase {
-    /// Waits to see which nodes answer; only where just these count.
+    /// Waits to see which nodes answer; used only if no others count.
     Counting { until: Millis },
-    /// Asks nodes.
+    /// Asks the nodes.
     Collecting(Round),
-    /// Enough nodes granted it; these are to confirm.
+    /// Enough nodes granted the request; these are asked to confirm.
     Confirming { chosen: Vec<usize> },
-    /// Finds out what is left of a lease by renewing it.
+    /// Renews a lease to find out what is left of it.
     Renewing,
     /// The command may run.
     Running,
     /// Too few nodes hold the lock: the command is being killed.
     Lost,
-    /// Gives everything back.
+    /// Releases everything.
     Ending { outcome: Outcome, until: Millis },
-    /// Everything was said.
+    /// The outcome was reported.
     Over,
 }
 
-/// One attempt at asking enough nodes.
+/// One attempt to get enough nodes.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// Whose turn it is, as an index into the members. Those before it have granted, or were passed
-    /// over.
+    /// The index, into the members, of the node whose turn it is. Nodes before it have granted, or
+    /// were passed over.
     at: usize,
-    /// Since when it is its turn.
+    /// The time since which it is this node's turn.
     since: Millis,
 }
 
 impl Coordinator {
-    /// A coordinator that has not asked anything yet. The first input is [`Input::Tick`].
+    /// A coordinator that has asked no node yet. Its first input is [`Input::Tick`].
     #[must_use]
     pub fn new(plan: Plan) -> Self {
         let timing = Timing::new(plan.ttl_ms);
@@ -120,9 +121,9 @@ impl Coordinator {
         }
     }
 
-    /// A coordinator that goes on where another one ended. `runs` says whether the command was
-    /// started: if not, the request goes on where it waits, and a part that the other one may have confirmed
-    /// is given back.
+    /// A coordinator that continues after another one ended. `runs` tells whether the command was
+    /// started. If it was not, the request continues where it waits, and the coordinator releases
+    /// each part that the other one may have confirmed.
     #[must_use]
     pub fn take_over(plan: Plan, standing: &Standing, runs: bool) -> Self {
         let mut new = Self::new(plan);
@@ -135,7 +136,7 @@ impl Coordinator {
             node.hold = match part.lease {
                 0 => Hold::Nothing,
                 _ if node.asked.is_some() => Hold::Nothing,
-                // No call finds out more about the hold of a process.
+                // No call can find out more about the hold of a process.
                 _ if runs && is_local && part.sent.is_some() => Hold::Firm,
                 _ => Hold::Unknown,
             };
@@ -149,8 +150,8 @@ impl Coordinator {
         new
     }
 
-    /// Takes in what happened by `now`, and says what is to be done, in order. `now` never goes
-    /// back.
+    /// Handles an input that happened by `now`, and returns the effects in their order. `now` never
+    /// decreases.
     pub fn handle(&mut self, input: Input, now: Millis) -> Vec<Effect> {
         if matches!(self.phase, Phase::Over) {
             return Vec::new();
@@ -171,7 +172,7 @@ impl Coordinator {
         turn.into_effects()
     }
 
-    /// What another coordinator must know to take over.
+    /// The state that another coordinator needs to take over.
     #[must_use]
     pub fn standing(&self) -> Standing {
         let part = |node: &usize| {
@@ -189,8 +190,8 @@ impl Coordinator {
         matches!(self.phase, Phase::Collecting(_)) && self.members.iter().any(waits)
     }
 
-    /// Whether the request has the grant of a node while it waits at another. A request that has none,
-    /// and is within no other run, keeps nobody waiting but those behind it.
+    /// Whether one node has granted its part while the request waits at another. A request without
+    /// any grant and outside any other run blocks only those behind it.
     #[must_use]
     pub fn holds_while_it_waits(&self) -> bool {
         self.waits() && self.nodes.iter().any(Node::is_held)
@@ -217,7 +218,7 @@ impl Coordinator {
         }
     }
 
-    /// Decides what follows from what is known. Returns whether another phase has begun.
+    /// Decides the next step from the known state. Returns whether another phase has begun.
     fn advance(&mut self, turn: &mut Turn) -> bool {
         match self.phase.clone() {
             Phase::Counting { until } => self.count_the_alive(turn, until),
@@ -230,7 +231,7 @@ impl Coordinator {
         }
     }
 
-    /// Opens the connections that are needed, and closes those that are not.
+    /// Opens the connections that are needed, and closes the others.
     fn keep_links(&mut self, turn: &mut Turn) {
         for at in 0..self.nodes.len() {
             let is_needed = self.needs_link(at);
@@ -255,12 +256,12 @@ impl Coordinator {
         }
     }
 
-    /// Whether the node's part is the hold of a process of this machine.
+    /// Whether the node's part is the hold of a process on this machine.
     fn is_local(&self, at: usize) -> bool {
         self.plan.local == Some(at)
     }
 
-    /// Releases what a node may hold, if it can be reached.
+    /// Releases the lease that a node may hold, if the node is in reach.
     fn release(&mut self, turn: &mut Turn, at: usize) {
         let node = &mut self.nodes[at];
         node.sent = None;
@@ -272,7 +273,7 @@ impl Coordinator {
         }
     }
 
-    /// Withdraws a request, or gives a collecting grant back.
+    /// Withdraws a request or a collecting grant.
     fn cancel(&mut self, turn: &mut Turn, at: usize) {
         if self.is_local(at) && matches!(self.nodes[at].hold, Hold::Collecting { .. }) {
             self.nodes[at].asked = None;
@@ -284,7 +285,7 @@ impl Coordinator {
         turn.carry_out(Effect::Cancel { node: at });
     }
 
-    /// Connects anew to a node that has not answered a call since `since`, if that was long ago.
+    /// Reconnects to a node that has not answered a call since `since`, if that was long ago.
     /// Returns whether it was.
     fn suspect(&mut self, turn: &mut Turn, at: usize, since: Millis, silence_ms: Millis) -> bool {
         let is_silent = turn.is_silent(since, silence_ms);
@@ -295,7 +296,7 @@ impl Coordinator {
         is_silent
     }
 
-    /// Begins to give everything back.
+    /// Begins to release everything.
     fn end(&mut self, turn: &Turn, outcome: Outcome) {
         self.phase = Phase::Ending { outcome, until: turn.now + self.timing.silence_ms };
     }

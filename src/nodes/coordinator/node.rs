@@ -1,60 +1,60 @@
-//! What a coordinator knows of one node.
+//! The coordinator's knowledge of one node.
 
 use super::link::{Link, Trouble};
 use crate::core::Token;
 use crate::nodes::{Asking, Millis, Refusal};
 
-/// What a coordinator knows of one node.
+/// The coordinator's knowledge of one node.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) link: Link,
     pub(super) hold: Hold,
-    /// The number of the lease that it was asked for last; 0 if it was not asked yet.
+    /// The number of the lease in the last request to it; 0 before the first.
     pub(super) lease: u32,
-    /// How it was asked under that number, if the request may still wait there or have a grant that is
-    /// not to be confirmed yet.
+    /// How it was asked under that number, if the request may still wait there or have a grant that
+    /// is not yet to be confirmed.
     pub(super) asked: Option<Asking>,
-    /// Whether it was asked as a spare in this round, so that it knows the list of the request.
+    /// Whether it was asked for a spare in this round, and so knows the list of the request.
     pub(super) is_announced: bool,
-    /// When the last call was sent whose answer says that the lease is firm.
+    /// When the coordinator sent the last call whose answer shows that the lease is firm.
     pub(super) sent: Option<Millis>,
-    /// For how long the node said that it keeps the lease: another client may have renewed it with
-    /// another TTL than that of the plan.
+    /// How long the node keeps the lease, according to its answer: another client may have renewed
+    /// it with a TTL other than the plan's.
     pub(super) ttl_ms: Option<Millis>,
-    /// Since when a renewal is unanswered.
+    /// The time since which a renewal is unanswered.
     pub(super) renewing: Option<Millis>,
     /// When the next renewal is due.
     pub(super) renew_at: Millis,
-    /// It is not asked before.
+    /// The earliest time to ask it.
     pub(super) ask_at: Millis,
-    /// It grants nothing over nodes before.
+    /// The time from which it grants anything over nodes.
     pub(super) grants_from: Millis,
-    /// Why it did not grant what it was asked in this round.
+    /// Why it refused the request in this round.
     pub(super) refused: Option<(Refusal, String)>,
-    /// Why it never will.
+    /// Why it will never grant the request.
     pub(super) unfit: Option<String>,
-    /// How often it did not confirm what it had granted, while no command ran.
+    /// How often it failed to confirm its own grant while no command ran.
     pub(super) unconfirmed: u32,
 }
 
-/// What a node holds for this request.
+/// The state of this request at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// Nothing, or what ends with a closed connection: see `asked`.
+    /// It holds nothing, or something that ends with a closed connection: see `asked`.
     Nothing,
-    /// Perhaps a firm lease.
+    /// It may hold a firm lease.
     Unknown,
     /// It was asked, and has not answered.
     Asked { since: Millis },
     /// The request waits there.
     Queued,
-    /// A grant that ends with the connection.
+    /// It has a grant that ends with the connection.
     Collecting { token: Token },
-    /// The same; a `ConfirmAt` has not been answered.
+    /// It has such a grant, and has not answered a `ConfirmAt`.
     Confirming { since: Millis },
-    /// A lease.
+    /// It has a firm lease.
     Firm,
-    /// A release has not been answered.
+    /// It has not answered a release.
     Releasing { since: Millis },
 }
 
@@ -78,12 +78,12 @@ impl Node {
         }
     }
 
-    /// Whether it was asked as a spare, and is not to be confirmed yet.
+    /// Whether it was asked for a spare, and is not yet asked to confirm.
     pub(super) fn is_spare(&self) -> bool {
         self.asked.is_some_and(|asked| asked.spare)
     }
 
-    /// Whether a grant of this node may become, or is, part of the lock.
+    /// Whether a grant of this node is, or may become, part of the lock.
     pub(super) fn is_held(&self) -> bool {
         match self.hold {
             Hold::Collecting { .. } => !self.is_spare(),
@@ -92,7 +92,7 @@ impl Node {
         }
     }
 
-    /// Why it cannot be used at present, for people.
+    /// Why it cannot be used at present, as text for the user.
     pub(super) fn obstacle(&self) -> String {
         let trouble = self.link.trouble().map(|trouble| trouble.why.clone());
         let known = self.unfit.clone().or(trouble);
@@ -118,19 +118,19 @@ impl Node {
         self.link.fail(now, trouble, longest_ms);
     }
 
-    /// A call has not been answered since `since`.
+    /// Records that a call has been unanswered since `since`.
     pub(super) fn suspect(&mut self, now: Millis, since: Millis, is_local: bool) {
         self.disconnected(is_local);
         self.link.suspect(now, since);
     }
 
-    /// What is left when the connection has ended. The hold of a process does not end with it.
+    /// Records that the connection has ended. The hold of a process does not end with it.
     fn disconnected(&mut self, is_local: bool) {
         self.renewing = None;
         if is_local && matches!(self.hold, Hold::Collecting { .. }) {
             self.asked = None;
         }
-        // The node knows the list for as long as the connection is open.
+        // The node knows the list only while the connection is open.
         self.is_announced = false;
         self.ask_at = 0;
         self.hold = match self.hold {
@@ -142,7 +142,7 @@ impl Node {
         };
     }
 
-    /// The node holds nothing.
+    /// Records that the node holds nothing.
     pub(super) fn gone(&mut self) {
         self.hold = Hold::Nothing;
         self.asked = None;

@@ -1,20 +1,20 @@
-//! What people are told: each change once.
+//! Reports each change once.
 
 use super::node::Hold;
 use super::turn::Turn;
 use super::{Coordinator, Phase};
 use crate::nodes::{Change, Effect, Millis};
 
-/// What people were told last.
+/// The state in the last reports.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
-    /// Of each node: why it is away, if it was said that it is.
+    /// Per node: why it is away, if that was reported.
     away: Vec<Option<String>>,
-    /// Of each node: whether it was said that it grants nothing yet.
+    /// Per node: whether the report named it as not granting yet.
     not_yet: Vec<bool>,
-    /// How many nodes hold the lock, and at which it waits.
+    /// How many nodes hold the lock, and at which nodes the request waits.
     held: (usize, Vec<usize>),
-    /// How many nodes answer, if it was said that they are too few.
+    /// How many nodes answer, if they were reported as too few.
     too_few: Option<usize>,
 }
 
@@ -38,7 +38,8 @@ impl Coordinator {
         self.report_too_few(turn);
     }
 
-    /// Names the nodes whose state is new together, once each node has answered or is silent.
+    /// Reports together all nodes that recreated their state, once each node has answered or is
+    /// silent.
     fn report_new(&mut self, turn: &mut Turn) {
         let is_new: Vec<bool> =
             self.nodes.iter().map(|node| !turn.is_past(node.grants_from)).collect();
@@ -61,7 +62,7 @@ impl Coordinator {
         let (held, need) = (self.held(), self.need);
         let silence_ms = match self.phase {
             Phase::Running => self.timing.renewal_silence_ms,
-            // It was passed over, and the request waits at a later one.
+            // The request passed over it and waits at a later node.
             Phase::Collecting(round) if self.waits() && self.members[..round.at].contains(&at) => {
                 self.timing.pass_over_ms
             }
@@ -99,7 +100,7 @@ impl Coordinator {
 
     fn report_too_few(&mut self, turn: &mut Turn) {
         let asks = matches!(self.phase, Phase::Collecting(_) | Phase::Counting { .. });
-        // Those that grant nothing yet answer.
+        // Nodes that do not grant yet still answer.
         let silence_ms = self.timing.silence_ms;
         let answers = |at: &&usize| {
             let node = &self.nodes[**at];
@@ -123,7 +124,7 @@ impl Coordinator {
         }
     }
 
-    /// When the running command stops if no node answers any more that does not answer now.
+    /// When the running command stops if the silent nodes stay silent.
     fn stops_at(&self) -> Option<Millis> {
         let answers = |at: &usize| self.is_local(*at) || self.nodes[*at].link.is_open();
         let answering = self.sure_nodes().filter(answers).count();

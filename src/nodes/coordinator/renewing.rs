@@ -1,21 +1,20 @@
-//! A lease of which only its handle is known: renewing it, and giving it back.
+//! Renews or releases a lease of which only the handle is known.
 //!
-//! When its parts were renewed last is not known. So none of them counts before its node has
-//! answered.
+//! The time of its last renewal is unknown. So no part counts before its node has answered.
 
 use super::node::Hold;
 use super::turn::Turn;
 use super::{Coordinator, Phase};
 use crate::nodes::{Effect, Millis, Outcome, Plan, Require, Standing};
 
-/// How many times longer than usual nodes may be silent if nothing can be done without them.
+/// By what factor a node may be silent longer than usual if nothing can be done without it.
 const PATIENCE: Millis = 3;
 
 impl Coordinator {
-    /// A coordinator that renews each part of a lease. [`Effect::Start`] says that enough nodes have,
-    /// and it goes on to renew from then on. [`Outcome::Lost`] says that too few nodes have a part
-    /// left; the parts that are left are given back. [`Outcome::Failed`] says that too few nodes
-    /// answer; the parts stay what they are. It asks no node for a part.
+    /// A coordinator that renews each part of a lease. [`Effect::Start`] means that enough nodes
+    /// have renewed theirs; the coordinator then continues to renew. [`Outcome::Lost`] means that
+    /// too few nodes have a part left; the coordinator releases the rest. [`Outcome::Failed`] means
+    /// that too few nodes answer; the parts stay as they are. It never asks a node for a new part.
     #[must_use]
     pub fn renew_lease(plan: Plan, standing: &Standing) -> Self {
         let mut new = Self::of_lease(plan, standing);
@@ -23,7 +22,7 @@ impl Coordinator {
         new
     }
 
-    /// A coordinator that gives a lease back and ends.
+    /// A coordinator that releases a lease and ends.
     #[must_use]
     pub fn give_back_lease(plan: Plan, standing: &Standing) -> Self {
         let mut new = Self::of_lease(plan, standing);
@@ -32,18 +31,18 @@ impl Coordinator {
     }
 
     fn of_lease(plan: Plan, standing: &Standing) -> Self {
-        // No other requirement asks for further parts.
+        // All other requirements might ask for further parts.
         let mut new = Self::take_over(Plan { require: Require::All, ..plan }, standing, true);
         new.nodes.iter_mut().for_each(|node| node.sent = None);
         new
     }
 
-    /// How long it may take to reach nodes that nothing can be done without.
+    /// How long to try to reach nodes that nothing can be done without.
     pub(super) fn patience_ms(&self) -> Millis {
         PATIENCE * self.timing.silence_ms
     }
 
-    /// Renews each part once, and goes on to keep them when enough nodes have answered.
+    /// Renews each part once, and keeps renewing when enough nodes have answered.
     pub(super) fn renew_parts(&mut self, turn: &mut Turn) -> bool {
         let members = self.members.iter().copied();
         let gone: Vec<usize> = members.filter(|at| self.nodes[*at].hold == Hold::Nothing).collect();
@@ -69,7 +68,8 @@ impl Coordinator {
             turn.carry_out(Effect::End(Outcome::Failed { nodes }));
             return true;
         }
-        // Too old if this process was stopped meanwhile: then they are renewed again.
+        // If this process was stopped meanwhile, the answers are too old, and the parts are renewed
+        // again.
         let Some(deadline) = self.deadline(turn.now).filter(|it| turn.now < it.term_at) else {
             return false;
         };
@@ -80,12 +80,12 @@ impl Coordinator {
         true
     }
 
-    /// Whether a node has not answered yet.
+    /// Whether a node has yet to answer.
     fn owes_renewal(&self, at: usize) -> bool {
         self.nodes[at].hold != Hold::Nothing && self.nodes[at].sent.is_none()
     }
 
-    /// Whether a node that was not needed for the start may soon hold its part, too.
+    /// Whether a node that the start did not need may soon hold its part as well.
     #[must_use]
     pub fn awaits_spares(&self, now: Millis) -> bool {
         let may_join = |at: &usize| {

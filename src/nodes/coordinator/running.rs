@@ -1,4 +1,4 @@
-//! While the command runs: until when it may, renewals, and spares.
+//! Keeps the lock while the command runs: its deadline, renewals and spares.
 
 use super::node::Hold;
 use super::turn::Turn;
@@ -31,8 +31,8 @@ impl Coordinator {
         false
     }
 
-    /// Until when enough nodes hold the lock for certain: the time by which all but `need - 1` may
-    /// have given it away. `None` if too few hold it.
+    /// Until when enough nodes certainly hold the lock: the time by which all but `need - 1` may
+    /// have granted it to another request. `None` if too few hold it.
     pub(super) fn deadline(&self, now: Millis) -> Option<Deadline> {
         let sure = |at| (self.sure_until(at), self.timing_of(at).ttl_ms);
         let mut until: Vec<(Millis, Millis)> = self.sure_nodes().map(sure).collect();
@@ -57,13 +57,13 @@ impl Coordinator {
         Some(Deadline { reached_at, term_at, kill_at })
     }
 
-    /// The members that hold the lock as far as is known.
+    /// The members that hold the lock, as far as is known.
     pub(super) fn sure_nodes(&self) -> impl Iterator<Item = usize> {
         self.members.iter().copied().filter(|at| self.nodes[*at].sent.is_some())
     }
 
-    /// Until when a node holds it for certain. The process that holds the local node's part ends
-    /// with the command.
+    /// Until when a node certainly holds it. The process that holds the local node's part ends with
+    /// the command.
     pub(super) fn sure_until(&self, at: usize) -> Millis {
         let timing = self.timing_of(at);
         let lived_ms = timing.ttl_ms - timing.margin_ms;
@@ -74,18 +74,18 @@ impl Coordinator {
         }
     }
 
-    /// The durations that follow from the TTL of the lease of a node.
+    /// The durations that follow from the TTL of a node's lease.
     pub(super) fn timing_of(&self, at: usize) -> Timing {
         self.nodes[at].ttl_ms.map_or(self.timing, Timing::new)
     }
 
-    /// The members that do not hold the lock for certain any more.
+    /// The members that no longer certainly hold the lock.
     pub(super) fn lost_nodes(&self, now: Millis) -> Vec<usize> {
         let members = self.members.iter().copied();
         members.filter(|at| self.sure_until(*at) <= now).collect()
     }
 
-    /// Renews the lease of a node, or finds out whether there is one.
+    /// Renews the lease of a node, or finds out whether it has one.
     pub(super) fn keep_lease(&mut self, turn: &mut Turn, at: usize) {
         let node = &self.nodes[at];
         if !matches!(node.hold, Hold::Firm | Hold::Unknown) || !node.link.is_open() {
@@ -112,7 +112,7 @@ impl Coordinator {
         }
     }
 
-    /// Gains a node that was not needed for the start, or that has lost its part since.
+    /// Gains a node that the start did not need, or that has lost its part since.
     fn keep_spare(&mut self, turn: &mut Turn, at: usize) {
         if !self.plan.require.has_spares() {
             return;
@@ -126,8 +126,8 @@ impl Coordinator {
                 self.suspect(turn, at, since, self.timing.silence_ms);
             }
             Hold::Collecting { token } => {
-                // Its tokens may have grown beyond that of the run. The order of runs is kept by
-                // the nodes that confirmed before the start.
+                // Its tokens may have grown beyond the token of the run. The nodes that confirmed
+                // before the start keep the order of runs.
                 let token = self.token.map_or(token, |run| run.max(token));
                 self.confirm_at(turn, at, token);
             }

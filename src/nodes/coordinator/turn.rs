@@ -1,4 +1,4 @@
-//! One call of the coordinator: what time it is, and what is to be done.
+//! One call of the coordinator: its time and its effects.
 
 use crate::nodes::{Effect, Millis};
 
@@ -6,11 +6,11 @@ use crate::nodes::{Effect, Millis};
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) now: Millis,
-    /// Before this time no node counts as silent: this process stood still, and what it was told
-    /// meanwhile is about to be read.
+    /// No node counts as silent before this time: this process was stopped, and is about to read
+    /// the messages that arrived meanwhile.
     patient_until: Millis,
     effects: Vec<Effect>,
-    /// The earliest time that something waits for.
+    /// The earliest time for which something waits.
     wake_at: Option<Millis>,
 }
 
@@ -19,13 +19,13 @@ impl Turn {
         Self { now, patient_until, effects: Vec::new(), wake_at: None }
     }
 
-    /// Whether something has been unanswered for too long.
+    /// Whether a call has been unanswered for too long.
     pub(super) fn is_silent(&mut self, since: Millis, silence_ms: Millis) -> bool {
         let until = since.saturating_add(silence_ms).max(self.patient_until);
         self.is_past(until)
     }
 
-    /// Whether a time has come. If not, the coordinator is called again when it has.
+    /// Whether a time has come. If not, the coordinator is called again at that time.
     pub(super) fn is_past(&mut self, at: Millis) -> bool {
         if self.now >= at {
             return true;
@@ -38,7 +38,7 @@ impl Turn {
         self.effects.push(effect);
     }
 
-    /// Calls a node. If it has not answered after `silence_ms`, the coordinator is called again.
+    /// Calls a node. If it does not answer within `silence_ms`, the coordinator is called again.
     pub(super) fn call(&mut self, effect: Effect, silence_ms: Millis) {
         self.is_past(self.now.saturating_add(silence_ms));
         self.carry_out(effect);

@@ -1,4 +1,4 @@
-//! Which of the requests that remain waits for which.
+//! The waits between the requests that remain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use super::ring::{Blocked, Step};
 use super::union::Union;
 use crate::core::{Blocker, By, NodeId};
 
-/// Which of the requests that remain waits for which.
+/// The waits between the requests that remain.
 pub(super) struct Graph {
-    /// The steps of each request, each with the requests that have to go on before it can be taken.
+    /// The steps of each request, each with the requests that must continue before it can be taken.
     steps: BTreeMap<RequestName, Vec<(Step, Vec<RequestName>)>>,
 }
 
@@ -44,7 +44,8 @@ impl Graph {
         steps.flat_map(|(_, next)| next).copied()
     }
 
-    /// The requests that one waits for, directly or through others; itself only if it is in a ring.
+    /// The requests for which one waits, directly or through others. It is among them only if it is
+    /// in a ring.
     fn reached(&self, from: RequestName) -> BTreeSet<RequestName> {
         let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
         while let Some(request) = left.pop() {
@@ -94,7 +95,7 @@ impl Graph {
     }
 }
 
-/// What blocks a request, by its name over all nodes.
+/// The name, over all nodes, of the thing that blocks a request.
 fn blocked(rest: &Union, node: NodeId, by: By) -> Option<Blocked> {
     Some(match by {
         By::Hold(token, frame) => Blocked::Hold(token, rest.frame(node, frame)?),

@@ -1,16 +1,16 @@
-//! What two readings have in common.
+//! The common part of two readings.
 //!
-//! Tokens and the numbers of requests are never used again, so what is in both was there all the time
-//! between, and all of it together at each moment after the first reading and before the second.
-//! Whatever is in one of them only is left out: it counts as going on.
+//! Tokens and numbers of requests are never reused. So everything in both readings existed all the
+//! time between them, and all of it existed together at each moment after the first reading and
+//! before the second. Everything in only one of them is left out: it counts as able to continue.
 
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
 use crate::core::{HeldItem, HoldState, Key, RequestId, Snapshot, Token, View, WaiterState};
 
-/// What two readings have in common, node by node. The second one has to begin after the last answer of
-/// the first.
+/// The common part of two readings, node by node. The second one must begin after the last answer
+/// of the first.
 #[must_use]
 pub fn join(first: &[Reading], second: &[Reading]) -> Vec<Reading> {
     let both = second.iter().filter_map(|later| {
@@ -41,19 +41,19 @@ fn join_node(earlier: &Reading, later: &Reading) -> Reading {
     Reading { node: later.node, table, members: later.members.clone() }
 }
 
-/// Whether a request waits as it waited before.
+/// Whether a request still waits as before.
 fn is_same(before: &WaiterState, now: &WaiterState) -> bool {
     before.frame == now.frame && before.status == now.status && before.barrier == now.barrier
 }
 
-/// What is left of a hold; items only ever become fewer.
+/// The rest of a hold. Its items can only become fewer.
 fn still_held(before: &HoldState, now: &HoldState) -> Option<HoldState> {
     let was_held = |item: &&HeldItem| before.items.iter().any(|it| it.key == item.key);
     let items: Vec<HeldItem> = now.items.iter().filter(was_held).cloned().collect();
     (!items.is_empty()).then(|| HoldState { items, ..now.clone() })
 }
 
-/// What there was in the earlier reading of a node.
+/// The contents of the earlier reading of a node.
 struct Before<'a> {
     waiters: BTreeMap<RequestId, &'a WaiterState>,
     holds: BTreeMap<Token, &'a HoldState>,
@@ -70,7 +70,7 @@ impl<'a> Before<'a> {
     }
 }
 
-/// The stored sizes of a table, and which keys are paused.
+/// The stored sizes of a table, and its paused keys.
 struct Sizes<'a> {
     views: BTreeMap<&'a Key, View>,
     paused: &'a [Key],

@@ -1,11 +1,11 @@
-//! When a request that waits looks for deadlocks over nodes, and when it gives way.
+//! Decides when a waiting request looks for deadlocks over nodes, and when it gives way.
 //!
-//! A *look* is two readings of all nodes that can be asked, the second of which begins after the last
-//! answer of the first. For one reading, all are asked again and again until their answers name no run
-//! and no frame that they were not asked about.
+//! A *look* is two readings of all nodes in reach; the second begins after the last answer of the
+//! first. One reading asks all nodes repeatedly, until their answers name no run and no frame that
+//! the question left out.
 //!
-//! Invariant: a request gives way only while it waits, and only over a deadlock that one look has shown
-//! whole. A node that did not answer in time, or not at all, counts as going on.
+//! Invariant: a request gives way only while it waits, and only over a deadlock that one look has
+//! shown whole. A node that did not answer in time, or at all, counts as able to continue.
 
 use std::collections::BTreeSet;
 
@@ -16,77 +16,77 @@ use super::ring::{Deadlock, Way};
 use crate::core::{FrameId, NodeId, RunId};
 use crate::nodes::Millis;
 
-/// How long a request waits before it looks.
+/// How long a request waits before its first look.
 const LOOK_AFTER_MS: Millis = 1_000;
 
-/// How long after a look the next one begins.
+/// The time between a look and the next one.
 const LOOK_EVERY_MS: Millis = 5_000;
 
-/// The same after a look that has shown a deadlock in which it is another one's turn to give way. That one
-/// looks at least once meanwhile, however the two began.
+/// The same after a look that has shown a deadlock in which another request has to give way first.
+/// That request looks at least once meanwhile, whenever the two began.
 const TURN_MS: Millis = 2 * LOOK_EVERY_MS;
 
-/// How long a node that was asked may take to answer.
+/// How long a node may take to answer.
 const ANSWER_MS: Millis = 5_000;
 
-/// How often the nodes are asked for one reading at most.
+/// How often one reading asks the nodes at most.
 const ROUNDS_MAX: usize = 32;
 
-/// What nodes are asked about.
+/// The runs and frames that a question to the nodes names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
     /// Runs over nodes.
     pub runs: BTreeSet<RunId>,
-    /// Frames, each of which only its own node is asked about.
+    /// Frames; each node is asked only about its own.
     pub frames: BTreeSet<(NodeId, FrameId)>,
 }
 
-/// What is to be done next.
+/// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask all nodes, and tell the answers with this number.
+    /// Ask all nodes, and pass on the answers with this number.
     Ask {
         /// The number.
         round: u64,
-        /// What to ask about.
+        /// The runs and frames to ask about.
         named: Named,
     },
     /// The request has to give way.
     GiveWay {
-        /// Because of this.
+        /// The deadlock that requires it.
         deadlock: Deadlock,
-        /// In this way.
+        /// How it gives way.
         way: Way,
     },
-    /// Nothing before this time, or before something is told.
+    /// Do nothing before this time, or before the next call of another method.
     Rest {
-        /// `None`: nothing before something is told.
+        /// `None`: do nothing before the next call of another method.
         until: Option<Millis>,
     },
 }
 
-/// Looks for deadlocks on behalf of one request that waits.
+/// Looks for deadlocks on behalf of one waiting request.
 #[derive(Clone, Debug, Default)]
 pub struct Looker {
-    /// `None`: not known yet.
+    /// `None` until it is known.
     own: Option<RequestName>,
-    /// What each look asks about first.
+    /// The runs and frames that each look asks about first.
     first_named: Named,
-    /// How many nodes are asked.
+    /// The number of nodes that are asked.
     nodes: usize,
     waits: bool,
-    /// The next look begins then.
+    /// The time at which the next look begins.
     look_at: Millis,
     look: Option<Look>,
     /// How often the nodes were asked, over all looks.
     rounds: u64,
     looks: u64,
-    /// How many of them were over when the request began to wait.
+    /// How many looks were over when the request began to wait.
     looks_before: u64,
     seen: Option<Seen>,
 }
 
-/// A look that is going on.
+/// A look in progress.
 #[derive(Clone, Debug)]
 struct Look {
     first: Option<Vec<Reading>>,
@@ -104,23 +104,23 @@ enum Answer {
     Missing,
 }
 
-/// The deadlock that the last look has shown.
+/// The deadlock that the last look showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
-    /// Those who can give way.
+    /// The requests that can give way.
     requests: BTreeSet<RequestName>,
     /// How many looks in a row have shown it.
     looks: usize,
 }
 
 impl Looker {
-    /// A looker that asks so many nodes, first about these runs and frames.
+    /// A looker that asks this many nodes, first about these runs and frames.
     #[must_use]
     pub fn new(first_named: Named, nodes: usize) -> Self {
         Self { first_named, nodes, ..Self::default() }
     }
 
-    /// Tells the name of the request, as soon as it is known.
+    /// Sets the name of the request, as soon as it is known.
     pub fn is(&mut self, own: RequestName) {
         self.own = Some(own);
     }
@@ -131,7 +131,7 @@ impl Looker {
         self.own
     }
 
-    /// Tells that another node can be asked. A look that is going on asks it, too.
+    /// Adds a node that can be asked. A look in progress asks it, too.
     pub fn add_node(&mut self) {
         #[cfg(test)]
         if crate::nodes::sim::is_broken(crate::nodes::sim::Rule::ReadsWhereOthersRead) {
@@ -146,7 +146,7 @@ impl Looker {
         self.looks
     }
 
-    /// Tells whether the request waits, so that it may be part of a deadlock.
+    /// Sets whether the request waits, and so may be part of a deadlock.
     pub fn waits(&mut self, waits: bool, now: Millis) {
         if waits == self.waits {
             return;
@@ -158,8 +158,8 @@ impl Looker {
         self.seen = None;
     }
 
-    /// Tells the answer of a node; `None` if it cannot be asked. An answer to an earlier asking counts for
-    /// nothing: it may be older than the reading before.
+    /// Passes on the answer of a node; `None` if it cannot be asked. An answer to an earlier
+    /// question is ignored: it may be older than the previous reading.
     pub fn answer(&mut self, round: u64, node: usize, reading: Option<Reading>) {
         if round != self.rounds {
             return;
@@ -170,7 +170,7 @@ impl Looker {
         }
     }
 
-    /// What is to be done now. To be called again until there is nothing.
+    /// The next thing to do now. Call it again until there is nothing.
     pub fn next(&mut self, now: Millis) -> Next {
         if !self.waits {
             return Next::Rest { until: None };
@@ -196,7 +196,7 @@ impl Looker {
         let readings = look.readings();
         let has_more = look.answers.len() < self.nodes;
         if has_more {
-            // The first reading has to be whole.
+            // The first reading must be complete.
             look.first = None;
         }
         if (look.named.add(&readings) || has_more) && look.rounds < ROUNDS_MAX {
@@ -210,7 +210,7 @@ impl Looker {
             }
             Some(first) => {
                 let decided = self.decide(&first, &readings);
-                // During the first look, others may not have named yet what they read.
+                // During the first look, others may not have named yet the nodes that they read.
                 let is_first = self.looks == self.looks_before;
                 self.looks += 1;
                 let pause_ms = match self.seen {
@@ -237,10 +237,10 @@ impl Looker {
         Next::Ask { round: self.rounds, named }
     }
 
-    /// Whether the request is to give way, after a look that has shown this.
+    /// Whether the request must give way, after a look with these readings.
     fn decide(&mut self, first: &[Reading], second: &[Reading]) -> Option<(Deadlock, Way)> {
         let seen = self.seen.take();
-        // What contradicts itself shows nothing.
+        // A reading that contradicts itself shows nothing.
         let deadlocks = find(first, second).unwrap_or_default();
         let own = self.own?;
         let is_own = |deadlock: &Deadlock| deadlock.victims.iter().any(|it| it.request == own);
@@ -276,7 +276,7 @@ impl Look {
 }
 
 impl Named {
-    /// Adds what readings name. Returns whether there was something new.
+    /// Adds the names in readings. Returns whether one was new.
     fn add(&mut self, readings: &[Reading]) -> bool {
         let (runs, frames) = named(readings);
         let known = (self.runs.len(), self.frames.len());

@@ -1,21 +1,18 @@
-//! Deadlocks between requests that wait at several nodes.
+//! Finds deadlocks between requests that wait at several nodes.
 //!
-//! Each node finds the deadlocks within its own table. One that goes over several nodes is found by
-//! the clients in it: a client that waits under a run over nodes reads, from every node that it can
-//! reach, the part of the table that can be reached from its waits ([`Reading`]), twice. What both
-//! readings have in common was there at one moment, between the last answer of the first and the
-//! first answer of the second (`join`). On it, the client lets everything go on that can: it ends
-//! every frame in which nothing waits, and grants every request that its node could then grant,
-//! by the node's own rules. What remains is a deadlock ([`find`]). [`Looker`] says when to read, and who
-//! gives way.
+//! A node finds only deadlocks within its own table. For the others, a client that waits under a
+//! run over nodes reads twice, from every node in reach, the part of the table that its waits reach
+//! ([`Reading`]). The common part (`join`) existed at one moment. On it the client ends every frame
+//! without waits and grants every request that its node's own rules allow. The rest is a deadlock
+//! ([`find`]). [`Looker`] decides when to read, and which request gives way.
 //!
-//! Invariant: nothing is called a deadlock that can still go on by itself. A node that cannot be
-//! reached, a request that is between two nodes, and whatever changed between the two readings count
-//! as going on.
+//! Invariant: anything that can still continue by itself is no deadlock. A node out of reach, a
+//! request between two nodes, and everything that changed between the two readings count as able to
+//! continue.
 //!
-//! The order of service counts here, although it plays no part within one table: a node lets a
-//! request go before a waiter that waits for that request's own session only if it knows so, and it
-//! knows its own table only.
+//! The order of service counts here, although it does not within one table. A node lets a request
+//! overtake a waiter that waits for the request's own session only if it knows of that wait, and it
+//! knows only its own table.
 
 mod graph;
 mod join;
@@ -38,8 +35,8 @@ pub use ring::{Blocked, Deadlock, Step, Victim, Way};
 use graph::Graph;
 use union::Union;
 
-/// The deadlocks in what two readings have in common; one for each set of requests that wait for each
-/// other. The second reading has to begin after the last answer of the first.
+/// The deadlocks in the common part of two readings, one for each set of requests that wait for
+/// each other. The second reading must begin after the last answer of the first.
 ///
 /// # Errors
 /// A reading contradicts itself.
@@ -75,7 +72,7 @@ fn deadlock(rest: &Union, graph: &Graph, knot: &BTreeSet<RequestName>) -> Option
     };
     let mut victims: Vec<Victim> = able.iter().filter_map(way).collect();
     if victims.is_empty() {
-        // One alone does not help: they have to give way one after the other.
+        // One alone does not help: they must give way one after the other.
         victims.extend(able.iter().map(|request| Victim { request: *request, way: Way::Refusal }));
     }
     let through = victims.first().map(|victim| victim.request).or(knot.first().copied())?;

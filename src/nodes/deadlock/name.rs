@@ -1,13 +1,13 @@
-//! What frames and requests are called over all nodes.
+//! The names of frames and requests over all nodes.
 
 use crate::core::{FrameId, NodeId, RequestId, RunId};
 
 /// A frame, over all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrameName {
-    /// That of a run over nodes.
+    /// The frame of a run over nodes.
     Run(RunId),
-    /// Another one, of one node.
+    /// Any other frame, at one node.
     Plain(NodeId, FrameId),
 }
 
@@ -16,6 +16,6 @@ pub enum FrameName {
 pub enum RequestName {
     /// A request over nodes.
     Run(RunId),
-    /// Another one, at one node.
+    /// Any other request, at one node.
     Plain(NodeId, RequestId),
 }

@@ -1,16 +1,17 @@
-//! A deadlock over nodes, as it is told.
+//! A deadlock over nodes, as canal reports it.
 
 use super::name::{FrameName, RequestName};
 use crate::core::{Key, NodeId, Token};
 
-/// Requests that wait for each other: none of them can go on before one of them gives way.
+/// Requests that wait for each other: none can continue until one of them gives way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// A shortest ring through the first victim, in the order of the wait. The last step's blocker
+    /// A shortest ring through the first victim, in the order of the waits. The last step's blocker
     /// waits in the first step.
     pub ring: Vec<Step>,
-    /// The requests that can give way, the one to do so first at the front: the youngest whose giving
-    /// way helps another one. If the deadlock stands after `n` further looks, the `n`-th after it acts.
+    /// The requests that can give way, in their order. The first is the youngest one that helps
+    /// another by giving way. If the deadlock persists after `n` further looks, the `n`-th after it
+    /// acts.
     pub victims: Vec<Victim>,
 }
 
@@ -19,20 +20,20 @@ pub struct Deadlock {
 pub struct Step {
     /// The request.
     pub request: RequestName,
-    /// Where it waits.
+    /// The node at which it waits.
     pub node: NodeId,
-    /// For which key.
+    /// The key for which it waits.
     pub key: Key,
-    /// What blocks it.
+    /// The thing that blocks it.
     pub by: Blocked,
 }
 
-/// What blocks a request.
+/// The thing that blocks a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blocked {
-    /// A hold of this token, of this frame.
+    /// A hold with this token, of this frame.
     Hold(Token, FrameName),
-    /// Another request, whose turn comes first.
+    /// Another request that comes first.
     Before(RequestName),
 }
 
@@ -41,23 +42,23 @@ pub enum Blocked {
 pub struct Victim {
     /// The request.
     pub request: RequestName,
-    /// How.
+    /// How it gives way.
     pub way: Way,
 }
 
 /// How a request gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It gives back what it has collected so far, and asks anew behind the others. Its command does
-    /// not run yet, so that nobody notices.
+    /// It releases everything that it has collected so far, and asks again behind the others. Its
+    /// command does not run yet, so the user does not notice.
     Surrender,
     /// It is refused, and its command does not run.
     Refusal,
 }
 
 impl Deadlock {
-    /// The request that is to give way after this many looks found the same deadlock, the first one
-    /// included. None if there are not as many that can.
+    /// The request that must give way after this many looks found the same deadlock, including the
+    /// first. `None` if fewer requests can.
     #[must_use]
     pub fn victim(&self, looks: usize) -> Option<Victim> {
         self.victims.get(looks.checked_sub(1)?).copied()

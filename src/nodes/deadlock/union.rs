@@ -1,9 +1,9 @@
-//! The tables of several nodes, as one.
+//! Joins the tables of several nodes into one.
 //!
-//! Each node keeps its own table, with its own rules, keys and order. What they have in common are the
-//! frames of runs over nodes: such a frame has a part at each node, and it ends, at all of them, when
-//! nothing waits in it, or in a frame inside it, at any of them. A request over nodes is one request
-//! that waits at one or more nodes.
+//! Each node keeps its own table, with its own rules, keys and order. They share only the frames of
+//! runs over nodes. Such a frame has a part at each node. It ends at all of them when no request
+//! waits in it, or in a frame inside it, at any of them. A request over nodes is one request that
+//! waits at one or more nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,20 +14,20 @@ use crate::core::{
     Above, Diverged, Excerpt, FrameId, NodeId, RequestId, Require, RunId, Snapshot, UnixMillis,
 };
 
-/// The age of a request: the larger, the younger. First that of its session counts.
+/// The age of a request: the larger, the younger. The age of its session counts first.
 pub(super) type Age = (UnixMillis, FrameName, UnixMillis, RequestName);
 
-/// The tables of several nodes, as one, of which parts were taken out.
+/// The joined tables of several nodes, from which parts were taken out.
 #[derive(Clone, Debug)]
 pub(super) struct Union {
     nodes: Vec<(NodeId, Excerpt)>,
     frames: BTreeMap<FrameName, Frame>,
     requests: BTreeMap<RequestName, Request>,
-    /// Since when there is something of a session, by its outermost frame.
+    /// When each session began, by its outermost frame.
     born: BTreeMap<FrameName, UnixMillis>,
 }
 
-/// A part of something at a node: the index of the node, and what the node calls it.
+/// A part at a node: the index of the node, and the node's own name for the part.
 type At<T> = (usize, T);
 
 #[derive(Clone, Debug, Default)]
@@ -43,13 +43,13 @@ struct Frame {
 struct Request {
     frame: FrameName,
     parts: Vec<At<RequestId>>,
-    /// How many of the parts have to be granted; more than there are if it gave way and asks anew.
+    /// How many parts must be granted; more than exist if the request gave way and asks again.
     least: usize,
     since: UnixMillis,
 }
 
 impl Union {
-    /// The union of what several nodes said.
+    /// The union of the readings of several nodes.
     ///
     /// # Errors
     /// A reading contradicts itself.
@@ -83,14 +83,14 @@ impl Union {
             let above = || match member?.under? {
                 Above::Run(run) if is_of_another_user(reading, excerpt, id, run) => None,
                 Above::Run(run) => Some(FrameName::Run(run)),
-                // Its own node knows whether that is another user's.
+                // The frame's own node knows whether it belongs to another user.
                 Above::Frame(at, above) if at == *node => {
                     (excerpt.uid(above) == excerpt.uid(id)).then(|| name_of(at, above, reading))
                 }
                 Above::Frame(node, frame) => Some(FrameName::Plain(node, frame)),
             };
             let name = name_of(*node, id, reading);
-            // A lease within a process within a lease is, for its table, within the outer lease.
+            // For its table, a lease within a process within a lease is within the outer lease.
             let is_finer = matches!(member.and_then(|it| it.under), Some(Above::Frame(..)));
             let parent = match is_finer {
                 true => above().or(parent),
@@ -121,7 +121,7 @@ impl Union {
             request.since = request.since.min(waiter.since);
             request.least = match part_of {
                 Some(PartOf { require: Require::Any, nodes, .. }) => {
-                    // At a node where it does not wait, it may be granted yet.
+                    // A node where it does not wait may still grant it.
                     usize::from(request.parts.len() >= nodes.len())
                 }
                 _ => request.parts.len(),
@@ -154,8 +154,8 @@ impl Union {
         }
     }
 
-    /// A frame and the frames that enclose it, the innermost first. Clients say what is under what, so
-    /// this may be a circle, which is cut.
+    /// A frame and the frames that enclose it, the innermost first. Clients claim which frame is
+    /// under which, so the claims may form a circle; this cuts it.
     pub(super) fn enclosing(&self, frame: FrameName) -> Vec<FrameName> {
         let mut lineage = vec![frame];
         let parent = |name: &FrameName| self.frames.get(name)?.parent;
@@ -168,7 +168,8 @@ impl Union {
         lineage
     }
 
-    /// The outermost frame around a frame; the least of them where clients made a circle.
+    /// The outermost frame around a frame, or the least of them if the claims of clients form a
+    /// circle.
     fn session(&self, frame: FrameName) -> FrameName {
         let lineage = self.enclosing(frame);
         let outermost = lineage.last().copied().unwrap_or(frame);
@@ -188,7 +189,7 @@ impl Union {
         self.requests.get(&request).map_or_else(Vec::new, |it| self.enclosing(it.frame))
     }
 
-    /// The parts of a request that wait: the node, its table, and the name of the request there.
+    /// The waiting parts of a request: the node, its table, and the name of the request there.
     pub(super) fn parts(
         &self,
         request: RequestName,
@@ -197,13 +198,13 @@ impl Union {
         parts.map(|(at, id)| (self.nodes[*at].0, &self.nodes[*at].1, *id))
     }
 
-    /// The frame that a node calls by this number.
+    /// The frame to which a node gave this number.
     pub(super) fn frame(&self, node: NodeId, frame: FrameId) -> Option<FrameName> {
         let here = |(at, id): &At<FrameId>| self.nodes[*at].0 == node && *id == frame;
         self.frames.iter().find(|(_, it)| it.parts.iter().any(here)).map(|(name, _)| *name)
     }
 
-    /// The request that a node calls by this number.
+    /// The request to which a node gave this number.
     pub(super) fn request(&self, node: NodeId, request: RequestId) -> Option<RequestName> {
         let here = |(at, id): &At<RequestId>| self.nodes[*at].0 == node && *id == request;
         self.requests.iter().find(|(_, it)| it.parts.iter().any(here)).map(|(name, _)| *name)
@@ -222,7 +223,7 @@ impl Union {
         self.frames_around(request).iter().any(|frame| matches!(frame, FrameName::Run(_)))
     }
 
-    /// Lets everything go on that can.
+    /// Lets everything continue that can.
     pub(super) fn reduce(&mut self) {
         loop {
             let ended = self.end_frames();
@@ -234,7 +235,7 @@ impl Union {
         }
     }
 
-    /// Ends the frames in which nothing waits. Whether that changed a table.
+    /// Ends the frames in which no request waits. Returns whether that changed a table.
     fn end_frames(&mut self) -> bool {
         let mut ended = false;
         for frame in self.frames.values_mut().filter(|it| it.inside == 0 && !it.has_ended) {
@@ -246,7 +247,7 @@ impl Union {
         ended
     }
 
-    /// Takes out the requests of which enough parts can be granted. Whether there were any.
+    /// Takes out the requests of which enough parts can be granted. Returns whether there were any.
     fn grant(&mut self, can: impl Fn(&Excerpt, RequestId) -> bool) -> bool {
         let enough = |request: &Request| {
             let granted = request.parts.iter().filter(|(at, id)| can(&self.nodes[*at].1, *id));
@@ -260,7 +261,7 @@ impl Union {
         !granted.is_empty()
     }
 
-    /// Takes a request out: it has an answer.
+    /// Takes out a request that has its answer.
     fn answer(&mut self, name: RequestName) {
         let Some(request) = self.requests.remove(&name) else { return };
         for (at, id) in &request.parts {
@@ -273,7 +274,8 @@ impl Union {
         }
     }
 
-    /// Gives back what a request over nodes has collected, and lets it ask anew, behind all others.
+    /// Releases everything that a request over nodes has collected, and lets it ask again behind
+    /// all others.
     fn surrender(&mut self, name: RequestName) {
         let RequestName::Run(run) = name else { return };
         let Some(request) = self.requests.get_mut(&name) else { return };
@@ -287,7 +289,7 @@ impl Union {
         }
     }
 
-    /// The other requests that could go on if this one gave way.
+    /// The other requests that could continue if this one gave way.
     pub(super) fn helped_by(&self, request: RequestName, way: Way) -> Vec<RequestName> {
         let mut without = self.clone();
         match way {
@@ -312,7 +314,7 @@ fn part_of(reading: &Reading, frame: FrameId) -> Option<&PartOf> {
     reading.members.get(&frame)?.part_of.as_ref()
 }
 
-/// Whether a frame claims to be under a run of which the same node knows that it is another user's.
+/// Whether a frame claims to be under a run that, as the same node knows, belongs to another user.
 fn is_of_another_user(reading: &Reading, excerpt: &Excerpt, frame: FrameId, run: RunId) -> bool {
     let of_run =
         excerpt.frames().filter(|id| part_of(reading, *id).is_some_and(|it| it.run == run));
@@ -321,7 +323,7 @@ fn is_of_another_user(reading: &Reading, excerpt: &Excerpt, frame: FrameId, run:
     !users.is_empty()
 }
 
-/// The table of a node without the holds that it takes back for anybody.
+/// The table of a node without the holds that it takes back for any other request.
 fn without_loose_parts(reading: &Reading) -> Snapshot {
     let mut table = reading.table.clone();
     let is_loose = |frame| part_of(reading, frame).is_some_and(|part_of| part_of.is_loose);

@@ -1,4 +1,4 @@
-//! What must be so, whatever goes wrong.
+//! The conditions that must hold, whatever goes wrong.
 
 use super::host::{Command, Job};
 use super::node::Node;
@@ -15,7 +15,7 @@ fn exclude(one: (&Job, &Command), other: (&Job, &Command)) -> bool {
     }
     let requires = [one.0.plan.require, other.0.plan.require];
     match requires {
-        // One node is enough for the one, and perhaps none that the other needs.
+        // The one needs a single node, which the other may not need.
         [Require::Any, Require::Any] => one.1.nodes == other.1.nodes,
         [Require::Any, Require::All] => other.0.at.contains(&one.1.nodes[0]),
         [Require::All, Require::Any] => one.0.at.contains(&other.1.nodes[0]),
@@ -44,8 +44,8 @@ impl World {
         Ok(())
     }
 
-    /// Where all nodes are reached, no two commands run over lists that have a node in common and need not
-    /// meet.
+    /// If all nodes are in reach, no two commands run over lists that have a node in common but
+    /// need not meet.
     pub(super) fn check_apart(&self) -> Result<(), String> {
         if self.emphasis.faults_ms > 0 {
             return Ok(());
@@ -68,7 +68,7 @@ impl World {
         Ok(())
     }
 
-    /// While a command runs, as many nodes keep its lock as it requires.
+    /// While a command runs, at least as many nodes keep its lock as it requires.
     pub(super) fn check_kept(&self) -> Result<(), String> {
         for job in self.hosts.iter().filter_map(|host| host.job.as_ref()) {
             if job.command.is_none() || !job.plan.require.is_exclusive() {
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// What is not confirmed depends on a connection, over which its client was heard lately.
+    /// Each unconfirmed part depends on a connection over which its client sent something recently.
     pub(super) fn check_unconfirmed(&self) -> Result<(), String> {
         for (at, node) in self.nodes.iter().enumerate() {
             for name in node.locks.unconfirmed() {

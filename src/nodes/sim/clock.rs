@@ -1,14 +1,14 @@
-//! A clock that runs at a rate of its own.
+//! A clock with its own rate.
 
 use fastrand::Rng;
 
 use crate::nodes::Millis;
 
-/// The greatest difference of a clock's rate from the true one, in millionths. Two clocks may
-/// differ by a hundredth then, as over an engine.
+/// The greatest difference between the rate of a clock and the true one, in millionths. Two clocks
+/// may then differ by a hundredth, as over an engine.
 const DRIFT_MAX: i64 = 5_000;
 
-/// A clock. Its times are milliseconds since some moment of its own.
+/// A clock. Its times are milliseconds since its own origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     offset: u64,
@@ -23,7 +23,7 @@ impl Clock {
         Self { offset: rng.u64(0..1_000_000), rate: UNIT.saturating_add_signed(drift) }
     }
 
-    /// What it shows at a true time.
+    /// The time that it shows at a true time.
     pub(super) fn at(self, now: u64) -> Millis {
         self.offset + now * self.rate / UNIT
     }

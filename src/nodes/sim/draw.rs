@@ -1,4 +1,4 @@
-//! What a world is like: drawn by its seed.
+//! Draws the properties of a world from its seed.
 
 use fastrand::Rng;
 
@@ -6,40 +6,40 @@ use super::host::Job;
 use crate::core::{NodeId, OverNodes, RunId};
 use crate::nodes::{Millis, Plan, Require};
 
-/// What a run is mostly about.
+/// The properties of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Emphasis {
     pub(super) nodes: usize,
     pub(super) hosts: usize,
-    /// Requests of each host.
+    /// The number of requests of each host.
     pub(super) jobs: u32,
     pub(super) keys: u8,
     pub(super) ttl_ms: u64,
-    /// How long commands run, at most; 0 for a minute each.
+    /// How long commands run at most; 0 for a minute each.
     pub(super) runs_ms: u64,
     /// The requirements that are drawn from.
     requires: Vec<Require>,
-    /// How often the list is not that of all nodes, of 10 requests.
+    /// How many requests of 10 use a list other than that of all nodes.
     other_lists: u8,
-    /// How often a request does not wait, or not for ever, of 10.
+    /// How many requests of 10 do not wait, or only for some time.
     impatient: u8,
-    /// How often it does not wait at all, of 10 of those.
+    /// How many of 10 of those do not wait at all.
     hasty: u8,
     /// Whether some paths are slow.
     pub(super) has_slow_paths: bool,
     /// The mean time between two faults, in milliseconds.
     pub(super) faults_ms: u64,
-    /// For how long things go wrong.
+    /// How long faults happen.
     pub(super) troubled_ms: u64,
-    /// Weights of cuts, broken connections, stops and kills of coordinators, restarts, reboots,
-    /// nodes that lose their state, grants that are broken by force before they are confirmed, and
+    /// The weights of cuts, broken connections, stops and kills of coordinators, restarts, reboots,
+    /// nodes that lose their state, grants that are broken by force before their confirmation, and
     /// renewals by another party.
     pub(super) weights: [u32; 9],
-    /// How long a cut, a stop or an absence lasts, at most.
+    /// The longest duration of a cut, a stop or an absence.
     pub(super) lasts_ms: u64,
-    /// This node is away until all that do not need it have finished.
+    /// This node is away until all requests that do not need it have finished.
     pub(super) is_off: Option<usize>,
-    /// How often nodes begin jobs of their own, of 10 faults.
+    /// In how many of 10 faults nodes begin jobs of their own.
     pub(super) own_jobs: u8,
 }
 
@@ -86,7 +86,7 @@ impl Emphasis {
         }
     }
 
-    /// Two requests that do not wait, for one key, and nothing that goes wrong.
+    /// Draws two requests for one key that do not wait, without faults.
     pub(super) fn draw_two_crons(rng: &mut Rng) -> Self {
         Self {
             nodes: rng.usize(1..=5),
@@ -109,7 +109,7 @@ impl Emphasis {
         }
     }
 
-    /// Majorities of overlapping lists, and nothing that goes wrong.
+    /// Draws majorities of overlapping lists, without faults.
     pub(super) fn draw_lists(rng: &mut Rng) -> Self {
         Self {
             nodes: rng.usize(3..=6),
@@ -123,7 +123,7 @@ impl Emphasis {
         }
     }
 
-    /// A request that is made when its host shows `asked_at`.
+    /// Draws a request of a host at the time `asked_at` of its clock.
     pub(super) fn draw_job(&self, rng: &mut Rng, run: u32, asked_at: Millis) -> Job {
         let require = self.requires[rng.usize(0..self.requires.len())];
         let mut at: Vec<usize> = (0..self.nodes).collect();

@@ -1,5 +1,5 @@
-//! A machine on which a request over nodes is made: the coordinator and its driver, and the process
-//! that stays by the command and reads its deadline.
+//! A machine that makes a request over nodes: the coordinator and its driver, and the process that
+//! stays by the command and reads its deadline.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,10 @@ use crate::nodes::{Coordinator, Deadline, Effect, Input, Millis, Outcome, Plan, 
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) clock: Clock,
-    /// How many more requests it makes.
+    /// The number of requests that it has yet to make.
     pub(super) jobs_left: u32,
     pub(super) job: Option<Job>,
-    /// It makes the next request then.
+    /// When it makes the next request.
     pub(super) rests_until: u64,
 }
 
@@ -25,14 +25,14 @@ pub(super) struct Job {
     pub(super) run: u32,
     pub(super) key: u8,
     pub(super) plan: Plan,
-    /// The number of each node of the plan in the world.
+    /// For each node of the plan, its number in the world.
     pub(super) at: Vec<usize>,
-    /// What nodes are told of the request.
+    /// The request in the form in which nodes get it.
     pub(super) over: OverNodes,
-    /// For how long its command runs.
+    /// How long its command runs.
     pub(super) runs_ms: u64,
     pub(super) process: Option<Process>,
-    /// The next coordinator begins then, if there is none.
+    /// When the next coordinator begins, if there is none.
     pub(super) restarts_at: u64,
     pub(super) standing: Option<Standing>,
     pub(super) command: Option<Command>,
@@ -48,9 +48,9 @@ pub(super) struct Process {
     pub(super) coordinator: Coordinator,
     pub(super) inbox: VecDeque<Input>,
     pub(super) wake_at: Option<Millis>,
-    /// It stands still until this true time.
+    /// When it continues after a stop, in true time.
     pub(super) stopped_until: u64,
-    /// It is killed after so many effects.
+    /// It is killed after this number of effects.
     pub(super) dies_after: Option<u32>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Command {
     /// The deadline page.
     pub(super) page: Deadline,
     pub(super) ends_at: u64,
-    /// It is being killed, and dead by then.
+    /// The time by which it is dead, if it is being killed.
     pub(super) dies_at: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ impl Job {
         LeaseName { run: self.run, lease }
     }
 
-    /// What the coordinator hears next, if it is not standing still.
+    /// The coordinator's next input, unless it is stopped.
     pub(super) fn next_input(&mut self, now: u64, clock: Clock) -> Option<Input> {
         let process = self.process.as_mut().filter(|process| now >= process.stopped_until)?;
         if let Some(input) = process.inbox.pop_front() {
@@ -80,7 +80,7 @@ impl Job {
         process.wake_at.take_if(|at| shown >= *at).map(|_| Input::Tick)
     }
 
-    /// When something happens here by itself.
+    /// The time of the next event here that needs no input.
     pub(super) fn next_at(&self, clock: Clock) -> u64 {
         let process = match &self.process {
             None => self.restarts_at,
@@ -97,7 +97,7 @@ impl Job {
         process.min(command)
     }
 
-    /// Lets the coordinator hear something. Returns what it wants done.
+    /// Passes an input to the coordinator. Returns its effects.
     pub(super) fn hear(&mut self, input: Input, shown: Millis) -> Vec<Effect> {
         let Some(process) = &mut self.process else { return Vec::new() };
         let effects = process.coordinator.handle(input, shown);
@@ -127,7 +127,7 @@ impl Job {
     }
 }
 
-/// How requests ended.
+/// The outcomes of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ends {
     pub(super) given_back: u64,

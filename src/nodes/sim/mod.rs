@@ -1,20 +1,22 @@
-//! Coordinators and nodes, driven by a seed: the real coordinator, the real table in each node, and a
-//! thin model of the daemon around it.
+//! Runs coordinators and nodes from a seed: the real coordinator, and in each node the real table
+//! with a thin model of the daemon around it.
 //!
-//! Time goes from event to event. Messages are in order on each connection and late between two of
-//! them; they are lost with their connection, or arrive long after its end. Connections are cut in
-//! one direction or both; coordinators are stopped, and killed between two effects; daemons and
-//! machines start again, with their state or without; another party renews leases with TTLs of its own.
-//! Clocks run at different rates.
+//! Time jumps from event to event, and clocks run at different rates. These faults happen:
 //!
-//! Each step checks that no two commands that exclude each other run, that as many nodes keep the
-//! lock of a command as it requires, that no node knows lists that need not meet, that no request waits
-//! behind itself, and that no part without a confirmation outlives its client. Each start
-//! checks that tokens grow. In the end, when nothing goes wrong any more, every request must
-//! finish, and nothing may be left.
+//! - Messages arrive in order on each connection, but late between two connections. They are lost
+//!   with their connection, or arrive long after its end.
+//! - Connections are cut in one direction or both. Coordinators are stopped, and killed between two
+//!   effects. Daemons and machines restart, with or without their state.
+//! - Another party renews leases with its own TTLs.
 //!
-//! `CANAL_SEED=n` runs that seed alone, `CANAL_SEEDS=n` runs n seeds,
-//! `CANAL_SEEDS=a..b` those from a on and before b.
+//! Each step checks that no two commands that exclude each other run, that at least as many nodes
+//! keep the lock of a command as it requires, that no node knows lists that need not meet, that no
+//! request waits behind itself, and that no unconfirmed part outlives its client. Each start checks
+//! that tokens grow. In the end, after the last fault, every request must finish and leave nothing
+//! behind.
+//!
+//! `CANAL_SEED=n` runs only that seed, `CANAL_SEEDS=n` runs n seeds, `CANAL_SEEDS=a..b` those from
+//! a to before b.
 
 mod check;
 mod clock;
@@ -35,17 +37,17 @@ use draw::Emphasis;
 pub(in crate::nodes) use rule::{Rule, break_rule, is_broken};
 use world::{Seen, World};
 
-/// How many seeds every test run tries.
+/// How many seeds each test run tries.
 const SEEDS: u64 = 2_000;
 
-/// How many seeds may pass before a broken rule is found.
+/// How many seeds may pass before one finds a broken rule.
 const SEEDS_TO_FIND: u64 = 2_000;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// The seeds to try: those that `CANAL_SEEDS` states, or as many as usual.
+/// The seeds to try: those of `CANAL_SEEDS`, or the usual number.
 fn seeds(usual: u64) -> Range<u64> {
     let Ok(stated) = std::env::var("CANAL_SEEDS") else { return 0..usual };
     let parse = |text: &str| text.parse().expect("CANAL_SEEDS is `COUNT` or `FIRST..END`");
@@ -63,7 +65,7 @@ fn run(seed: u64, broken: Option<Rule>) -> Result<Seen, String> {
     ran
 }
 
-/// Runs seeds on all processors. Returns the first that fails, or statistics of all.
+/// Runs seeds on all processors. Returns the first that fails, or the statistics of all.
 fn run_all(seeds: Range<u64>, broken: Option<Rule>) -> Result<Seen, (u64, String)> {
     let next = AtomicU64::new(seeds.start);
     let one = || {
@@ -133,7 +135,7 @@ fn a_seed_decides_everything_over_nodes() {
     }
 }
 
-/// Two cron jobs that begin in the same second: the first node decides.
+/// Two cron jobs begin in the same second: the first node decides.
 #[test]
 fn of_two_requests_that_do_not_wait_exactly_one_is_granted() {
     for seed in 0..200 {
@@ -144,7 +146,8 @@ fn of_two_requests_that_do_not_wait_exactly_one_is_granted() {
     }
 }
 
-/// A world of overlapping lists: the first that runs keeps those out whose lists need not meet its own.
+/// Runs a world of overlapping lists: the first request that runs excludes those whose lists need
+/// not meet its own.
 fn lists(seed: u64) -> Result<Seen, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let emphasis = Emphasis::draw_lists(&mut rng);
@@ -170,7 +173,7 @@ fn rule_4_a_list_that_is_not_announced_is_found() {
     assert!(what.contains("run over lists that need not meet"), "{what}");
 }
 
-/// The fault that is found with a rule broken.
+/// The failure that a broken rule causes.
 fn found(broken: Rule) -> String {
     let (seed, what) = run_all(0..SEEDS_TO_FIND, Some(broken)).expect_err("it was not found");
     println!("{broken:?} is found by seed {seed}: {what:.300}");

@@ -1,5 +1,5 @@
-//! Connections between coordinators and nodes: in order each, and late. Between two connections
-//! nothing is in order.
+//! Connections between coordinators and nodes. Messages arrive late, in order on each connection,
+//! and in any order between two.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use super::table::{Asked, LeaseName};
 use crate::core::Token;
 use crate::nodes::{Millis, Refusal};
 
-/// What a coordinator's side sends.
+/// A message from the coordinator's side.
 #[derive(Clone, Debug)]
 pub(super) enum Call {
     Collect(Asked),
@@ -30,7 +30,7 @@ pub(super) enum Call {
     End,
 }
 
-/// What a node sends.
+/// A message from a node.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     Queued,
@@ -56,7 +56,7 @@ pub(super) enum Reply {
 pub(super) struct Wire {
     pub(super) host: usize,
     pub(super) node: usize,
-    /// When it is open or refused, while that is not known.
+    /// When it opens or is refused, while that is undecided.
     pub(super) opens_at: Option<u64>,
     to_node: VecDeque<(u64, Call)>,
     to_host: VecDeque<(u64, Reply)>,
@@ -64,19 +64,19 @@ pub(super) struct Wire {
     pub(super) is_served: bool,
     /// Whether the coordinator still reads it.
     pub(super) is_read: bool,
-    /// The coordinator's side gives it up then, if it is still cut.
+    /// When the coordinator's side gives up, if it is still cut.
     pub(super) breaks_at: Option<u64>,
-    /// When the node last heard a beat.
+    /// When the node last received a beat.
     pub(super) heard_at: u64,
-    /// What was asked over it.
+    /// The leases that were requested over it.
     pub(super) asked: Vec<LeaseName>,
-    /// The last of that, which the node knows as long as it serves the connection.
+    /// The last of these, which the node knows while it serves the connection.
     pub(super) announced: Option<Asked>,
-    /// The node ends it after so long without a beat.
+    /// How long the node serves it without a beat.
     pub(super) ttl_ms: u64,
 }
 
-/// How late messages are between one host and one node, and until when they do not pass.
+/// The delay of messages between one host and one node, and until when none pass.
 #[derive(Clone, Copy, Debug, Default)]
 struct Path {
     slow_ms: u64,
@@ -145,7 +145,7 @@ impl Network {
         now >= self.path(host, node).to_node_cut_until
     }
 
-    /// Nothing passes for a while: in both directions, or in one.
+    /// Blocks all messages for a while, in both directions or in one.
     pub(super) fn cut(&mut self, rng: &mut Rng, now: u64, pair: (usize, usize), until: u64) {
         let Some(path) = self.paths.get_mut(&pair) else { return };
         let ways = rng.u8(0..4);
@@ -184,7 +184,8 @@ impl Network {
         wire.to_host.push_back((at, reply));
     }
 
-    /// The coordinator's side closes a connection. What it sent may still arrive, much later.
+    /// Closes a connection from the coordinator's side. Messages that it sent may still arrive,
+    /// much later.
     pub(super) fn close(&mut self, rng: &mut Rng, now: u64, id: u64) {
         self.call(rng, now, id, Call::End);
         let Some(wire) = self.wires.get_mut(&id) else { return };
@@ -198,8 +199,8 @@ impl Network {
         }
     }
 
-    /// A request depends on this connection from now on, unless it depends on a newer one. Returns
-    /// whether it does.
+    /// Makes a request depend on this connection, unless it depends on a newer one. Returns whether
+    /// it does.
     pub(super) fn takes_over(&mut self, id: u64, name: LeaseName) -> bool {
         let Some(node) = self.wires.get(&id).map(|wire| wire.node) else { return false };
         let others = self.wires.iter_mut().filter(|(_, wire)| wire.node == node);
@@ -213,7 +214,7 @@ impl Network {
         true
     }
 
-    /// A node serves none of its connections any more.
+    /// Stops serving all connections of a node.
     pub(super) fn drop_node(&mut self, rng: &mut Rng, now: u64, node: usize) {
         let of_node = |(id, wire): (&u64, &Wire)| {
             (wire.node == node && wire.opens_at.is_none()).then_some(*id)
@@ -266,7 +267,7 @@ impl Network {
         wire.to_host.pop_front().map(|(_, reply)| reply)
     }
 
-    /// Forgets the connections that nobody has any more.
+    /// Forgets the connections that neither side still has.
     pub(super) fn sweep(&mut self) {
         self.wires.retain(|_, wire| wire.opens_at.is_some() || wire.is_read || wire.is_served);
     }

@@ -1,4 +1,4 @@
-//! A thin model of a daemon as a node: its locks, and the clock by which leases end.
+//! A thin model of a daemon as a node: its locks, and the clock that ends its leases.
 
 use std::collections::BTreeMap;
 
@@ -20,29 +20,29 @@ pub(super) struct Node {
     pub(super) locks: Locks,
     /// When each firm lease ends, by the node's clock, and its TTL.
     leases: BTreeMap<LeaseName, (Millis, u64)>,
-    /// The daemon does not run until this true time.
+    /// When the daemon runs again, in true time.
     pub(super) down_until: u64,
-    /// It made its state anew, and grants nothing over nodes before, by its clock.
+    /// When it begins to grant over nodes, by its own clock, after it recreated its state.
     grants_from: Millis,
-    /// Leases that it lost with its state, until when it grants nothing because of them.
+    /// The leases that it lost with its state; because of them it grants nothing before that time.
     lost: Vec<LeaseName>,
-    /// Its own jobs, and when they end.
+    /// Its own jobs and when they end.
     jobs: Vec<(LeaseName, u64)>,
 }
 
-/// How a daemon ends, and starts again.
+/// How a daemon ends and restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restart {
     Daemon,
     Machine,
-    /// The machine, and its state is gone.
+    /// With the machine, and without its state.
     Blank,
 }
 
 impl Node {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let clock = Clock::draw(rng);
-        // The nodes were set up at different times, and have granted much or little since.
+        // The nodes were set up at different times, and have granted more or fewer locks since.
         let locks = Locks::new(Token(rng.u64(1..1_000)));
         let (leases, jobs, lost) = (BTreeMap::new(), Vec::new(), Vec::new());
         Self { clock, locks, leases, down_until: 0, grants_from: 0, lost, jobs }
@@ -52,14 +52,14 @@ impl Node {
         now >= self.down_until
     }
 
-    /// When something happens by itself.
+    /// The time of the next event that needs no message.
     pub(super) fn next_at(&self) -> u64 {
         let leases = self.leases.values().map(|(ends_at, _)| self.clock.when(*ends_at));
         let jobs = self.jobs.iter().map(|(_, ends_at)| *ends_at);
         leases.chain(jobs).min().unwrap_or(u64::MAX).max(self.down_until)
     }
 
-    /// Ends what has to end by now.
+    /// Ends everything that is due by now.
     pub(super) fn step(&mut self, now: u64) -> Vec<Told> {
         if !self.is_up(now) {
             return Vec::new();
@@ -73,7 +73,7 @@ impl Node {
         over.into_iter().flat_map(|name| self.release(name)).collect()
     }
 
-    /// For how long it grants nothing, if its state is new.
+    /// How long it does not grant yet, if its state is new.
     pub(super) fn grants_in_ms(&self, now: u64) -> Option<Millis> {
         let left_ms = self.grants_from.saturating_sub(self.clock.at(now));
         (left_ms > 0 && !is_broken(Rule::BlankNodesWait)).then_some(left_ms)
@@ -109,7 +109,7 @@ impl Node {
         confirmed
     }
 
-    /// Only a firm lease can be renewed. Returns the TTL in force: `new_ms` if that is longer.
+    /// Renews a firm lease, and no other. Returns the TTL in force: `new_ms` if that is longer.
     pub(super) fn renew(&mut self, now: u64, name: LeaseName, new_ms: u64) -> Option<u64> {
         let shown = self.clock.at(now);
         let (ends_at, ttl_ms) = self.leases.get_mut(&name)?;
@@ -130,21 +130,21 @@ impl Node {
         self.locks.release(name)
     }
 
-    /// Whether nobody else can get what a request holds here: its lease is firm, or was lost with
-    /// the node's state so lately that the node grants nothing.
+    /// Whether no other request can get the hold of this one here: its lease is firm, or was lost
+    /// with the node's state so recently that the node grants nothing.
     pub(super) fn keeps_run(&self, now: u64, run: u32) -> bool {
         let mut parts = self.locks.known().filter(|asked| asked.name.run == run);
         let holds = parts.any(|asked| self.locks.holds_firmly(asked.name));
         holds || self.has_lost(now) && self.lost.iter().any(|name| name.run == run)
     }
 
-    /// Whether it is new or has lost its state, and grants nothing because of that.
+    /// Whether it is new or has lost its state, and therefore grants nothing.
     pub(super) fn has_lost(&self, now: u64) -> bool {
         self.clock.at(now) < self.grants_from
     }
 
-    /// The daemon ends, and starts again at `until`. No lease ends before a whole TTL has passed
-    /// since then.
+    /// Ends the daemon, and starts it again at `until`. After that, no lease ends before its whole
+    /// TTL has passed.
     pub(super) fn restart(&mut self, rng: &mut Rng, until: u64, how: Restart) {
         self.down_until = self.down_until.max(until);
         let shown = self.clock.at(self.down_until);
@@ -159,7 +159,8 @@ impl Node {
                 self.leases.clear();
                 self.jobs.clear();
                 self.grants_from = shown + LONGEST_TTL_MS;
-                // Its tokens begin by the clock, which is larger than any that were given before.
+                // Its tokens begin at a number from the clock, which is larger than any earlier
+                // token.
                 self.locks = Locks::new(Token((1 << 30) + self.down_until * 100 + rng.u64(0..100)));
             }
         }
@@ -168,7 +169,7 @@ impl Node {
         }
     }
 
-    /// Whether nothing is left of requests over nodes.
+    /// Whether no part of a request over nodes is left.
     pub(super) fn is_empty(&self) -> bool {
         self.locks.known().all(|asked| asked.over.is_none())
     }

@@ -1,26 +1,27 @@
-//! Rules that a test breaks on purpose, each by one switch, to see that random seeds find it. Those of
-//! the coordinator are switched in its own code, those of a node in the model of the node.
+//! Rules that a test breaks on purpose, one switch each, to see that random seeds find it. The
+//! switches of the coordinator's rules are in its own code, those of a node's rules in the model of
+//! the node.
 
 use std::cell::Cell;
 
 /// A rule that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::nodes) enum Rule {
-    /// A node that had to make its state anew grants nothing for the longest TTL.
+    /// A node that had to recreate its state grants nothing for the longest TTL.
     BlankNodesWait,
     /// A lease counts from the time before the call was sent.
     CountsFromSending,
-    /// As many leases count as the requirement says.
+    /// At least as many leases count as the requirement demands.
     CountsEnough,
-    /// A node refuses a list with which another one in use need not have a node in common.
+    /// A node refuses a list that may have no node in common with another list in use.
     ListsMeet,
     /// The command starts when enough nodes have answered the confirmation.
     StartsWhenConfirmed,
     /// A confirmation is void if the grant is gone.
     GoneIsNotConfirmed,
-    /// After a confirmation, a node gives larger tokens.
+    /// After a confirmation, a node uses larger tokens.
     TokensGrow,
-    /// Before it confirms, a request lets all nodes that it reaches know its list.
+    /// Before it confirms, a request announces its list to all nodes in reach.
     AnnouncesLists,
     /// Nodes are asked one after the other.
     AsksInOrder,
@@ -28,17 +29,17 @@ pub(in crate::nodes) enum Rule {
     GivesBackBelowNeed,
     /// A node never lowers the TTL of a lease.
     TtlOnlyGrows,
-    /// A part that is not confirmed ends if nothing is heard of its client for the TTL.
+    /// An unconfirmed part ends if its client sends nothing for the TTL.
     SilentPartsEnd,
     /// The time to wait begins with the request, not with each coordinator.
     WaitsOnce,
-    /// A request that comes back to a node goes on under its name there.
+    /// A request that comes back to a node continues under its old name there.
     ComesBackUnderItsName,
     /// A request that waits looks for deadlocks.
     LooksForDeadlocks,
-    /// It reads the nodes, too, that others read who look near it.
+    /// It also reads the nodes that other readers near it read.
     ReadsWhereOthersRead,
-    /// Of a ring, the request gives way whose turn it is.
+    /// The request of a ring whose turn it is gives way.
     OneGivesWay,
     /// A collecting grant ends with its connection.
     CollectingEnds,

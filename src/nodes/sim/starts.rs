@@ -1,4 +1,4 @@
-//! With which tokens commands started.
+//! The tokens with which commands started.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,13 @@ use crate::nodes::Require;
 /// The tokens with which commands started.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    /// Of each key: the tokens so far, each with its request.
+    /// Per key: the tokens so far, each with its request.
     tokens: BTreeMap<u8, Vec<(Token, OverNodes)>>,
 }
 
 impl Starts {
-    /// Tokens grow in the order of the starts of requests that exclude each other.
+    /// Notes a start. Tokens must grow in the order of the starts of requests that exclude each
+    /// other.
     pub(super) fn note(&mut self, job: &Job, token: Token) -> Result<(), String> {
         if job.plan.require == Require::Any {
             return Ok(());

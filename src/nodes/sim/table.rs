@@ -1,4 +1,4 @@
-//! The locks of one node: the real table, and short words for what a daemon does with it.
+//! The locks of one node: the real table, with short words for the daemon's use of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::core::{
 };
 use crate::nodes::Refusal;
 
-/// A lease: the request over nodes, and the number of the asking. A job that is no request over
-/// nodes has a number too.
+/// A lease: the request over nodes, and the number of the attempt. A job of the node itself has a
+/// number as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LeaseName {
     pub(super) run: u32,
     pub(super) lease: u32,
 }
 
-/// One part of a request over nodes; or a job of the node itself.
+/// One part of a request over nodes, or a job of the node itself.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) name: LeaseName,
@@ -29,7 +29,7 @@ pub(super) struct Asked {
     pub(super) no_wait: bool,
 }
 
-/// What became of a lease.
+/// The outcome of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Told {
     Queued(LeaseName),
@@ -42,7 +42,7 @@ pub(super) enum Told {
 #[derive(Clone, Debug)]
 pub(super) struct Locks {
     table: Table,
-    /// What holds or waits.
+    /// The requests that hold or wait.
     known: BTreeMap<RequestId, Asked>,
 }
 
@@ -51,7 +51,7 @@ impl Asked {
         self.over.as_ref().is_some_and(|over| over.spare)
     }
 
-    /// Whether two requests for a key may be known at one node.
+    /// Whether one node may know both requests for a key.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let (Some(one), Some(other)) = (&self.over, &other.over) else { return true };
         let is_any = |over: &OverNodes| over.require == Require::Any;
@@ -94,7 +94,7 @@ impl Asked {
     }
 }
 
-/// What the table is told of a request over nodes: with the rule broken, one list for all.
+/// A request over nodes as the table gets it: with the rule broken, one list for all.
 fn as_told(over: OverNodes) -> OverNodes {
     match is_broken(Rule::ListsMeet) && over.require != Require::Any {
         true => OverNodes { nodes: vec![NodeId(0)], require: Require::All, ..over },
@@ -109,7 +109,7 @@ impl Locks {
         new
     }
 
-    /// Applies a change, and says what became of requests by it.
+    /// Applies a change, and returns the outcomes for requests.
     fn apply(&mut self, change: Change) -> Vec<Outcome> {
         let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
         let mut outcomes = Vec::new();
@@ -117,7 +117,7 @@ impl Locks {
         outcomes
     }
 
-    /// What clients are told of these outcomes.
+    /// The messages to clients for these outcomes.
     fn tell(&mut self, outcomes: Vec<Outcome>) -> Vec<Told> {
         let mut told = Vec::new();
         for outcome in outcomes {
@@ -151,7 +151,7 @@ impl Locks {
         told
     }
 
-    /// A request that is known goes on where it is.
+    /// Asks for a lease. A request that is already known continues where it is.
     pub(super) fn ask(&mut self, asked: Asked) -> Vec<Told> {
         if let Some(known) = self.request_of(asked.name) {
             let name = asked.name;
@@ -172,17 +172,17 @@ impl Locks {
         known.find(|(_, asked)| asked.name == name).map(|(request, _)| *request)
     }
 
-    /// What holds or waits.
+    /// The requests that hold or wait.
     pub(super) fn known(&self) -> impl Iterator<Item = &Asked> {
         self.known.values()
     }
 
-    /// A grant that is not confirmed.
+    /// An unconfirmed grant.
     pub(super) fn collecting(&self) -> Option<LeaseName> {
         self.unconfirmed().next()
     }
 
-    /// The grants that are not confirmed.
+    /// The unconfirmed grants.
     pub(super) fn unconfirmed(&self) -> impl Iterator<Item = LeaseName> {
         let is_collecting =
             |request: &RequestId| self.table.hold_of(*request).is_some_and(|hold| hold.provisional);
@@ -190,8 +190,8 @@ impl Locks {
         known.map(|(_, asked)| asked.name)
     }
 
-    /// Makes a collecting grant firm. The error is from which token on all are free, if the grant was
-    /// there and another lock has the token.
+    /// Makes a collecting grant firm. If the grant was there and another lock has the token, the
+    /// error is the first token from which all are free.
     pub(super) fn confirm_at(
         &mut self,
         name: LeaseName,
@@ -220,7 +220,7 @@ impl Locks {
         hold.is_some_and(|hold| !hold.provisional)
     }
 
-    /// Its connection has ended: it does not wait any more, and a collecting grant ends.
+    /// Ends the connection of a lease: it no longer waits, and a collecting grant ends.
     pub(super) fn disconnect(&mut self, name: LeaseName) -> Vec<Told> {
         let Some(request) = self.request_of(name) else { return Vec::new() };
         let hold = self.table.hold_of(request);
@@ -243,7 +243,8 @@ impl Locks {
         self.tell(outcomes)
     }
 
-    /// A request that waits while its node knows an older one of the same run: it waits behind itself.
+    /// A request that waits while its node knows an older one of the same run, so that it waits
+    /// behind itself.
     pub(super) fn behind_itself(&self) -> Option<LeaseName> {
         let waits = self.known.iter().filter(|(request, _)| self.table.waiter(**request).is_some());
         let is_older = |one: LeaseName, other: LeaseName| one.run == other.run && other < one;
@@ -252,7 +253,7 @@ impl Locks {
         waits.find(|name| self.known().filter(over).any(|other| is_older(*name, other.name)))
     }
 
-    /// The daemon starts again: what is firm stays. Jobs of the node itself go on, too.
+    /// Restarts the daemon: firm leases stay. Jobs of the node itself continue, too.
     pub(super) fn restart(&mut self) {
         let (waiting, held): (Vec<RequestId>, Vec<RequestId>) =
             self.known.keys().partition(|request| self.table.waiter(**request).is_some());
@@ -266,7 +267,7 @@ impl Locks {
         self.table = Table::restore(&self.table.snapshot()).unwrap();
     }
 
-    /// The machine starts again: its own jobs have ended.
+    /// Restarts the machine: its own jobs have ended.
     pub(super) fn reboot(&mut self) {
         self.restart();
         let jobs = self.known.values().filter(|asked| asked.over.is_none());

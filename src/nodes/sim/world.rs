@@ -1,4 +1,4 @@
-//! Nodes, hosts and the network between them, and the time in which things happen.
+//! Nodes, hosts and the network between them, and the time of events.
 
 use fastrand::Rng;
 
@@ -13,16 +13,16 @@ use super::table::{Asked, LeaseName, Told};
 use crate::core::{LEASE_OVER_NODES_MS_MIN, Token};
 use crate::nodes::{Deadline, Effect, Input, Plan, Refusal};
 
-/// How long killing a command may take, at most, as a part of its TTL: well within the margin.
+/// The longest time to kill a command, as a part of its TTL: well within the margin.
 const KILL_PART: u64 = 25;
 
-/// How long it may take until everything has finished, once nothing goes wrong any more.
+/// The longest time until everything has finished after the last fault.
 const CALM_MS: u64 = 3_600_000;
 
-/// How often bridges look whether they have heard of their coordinator.
+/// How often bridges check whether their coordinator sent something.
 pub(super) const BEAT_MS: u64 = 1_000;
 
-/// What happened in a run.
+/// The events of a run, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) starts: u64,
@@ -32,7 +32,7 @@ pub(super) struct Seen {
     pub(super) blank: u64,
 }
 
-/// Everything.
+/// The whole simulation.
 #[derive(Debug)]
 pub(super) struct World {
     rng: Rng,
@@ -91,7 +91,7 @@ impl World {
         world
     }
 
-    /// Runs to the end. The error says what went wrong, and what happened before.
+    /// Runs to the end. The error describes the failure and the events before it.
     pub(super) fn run(mut self) -> Result<Seen, String> {
         match self.run_on() {
             Ok(()) => Ok(self.seen),
@@ -139,7 +139,7 @@ impl World {
         self.hosts.iter().all(|host| host.job.is_none() && host.jobs_left == 0)
     }
 
-    /// Whether all requests have finished that do not need the node that is off.
+    /// Whether all requests that do not need the absent node have finished.
     fn is_over_for_the_able(&self) -> bool {
         let Some(off) = self.emphasis.is_off else { return self.is_over() };
         self.hosts.iter().all(|host| match &host.job {
@@ -155,7 +155,7 @@ impl World {
         })
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     fn mend(&mut self) {
         self.is_troubled = false;
         self.network.heal();
@@ -174,7 +174,7 @@ impl World {
         self.trace.push(format!("{} {what}", self.now));
     }
 
-    /// Goes to the next moment at which something happens, and lets it happen.
+    /// Advances to the time of the next event, and lets it happen.
     fn step(&mut self) -> Result<(), String> {
         let nodes = self.nodes.iter().map(Node::next_at);
         let hosts = self.hosts.iter().map(|host| match &host.job {
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// A connection that is being opened is open, or refused.
+    /// Decides whether a connection that is being opened is open or refused.
     fn open(&mut self, id: u64) {
         let Some(wire) = self.network.wires.get_mut(&id) else { return };
         if wire.opens_at.is_none_or(|at| at > self.now) {
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// A coordinator's side gives up a connection that has been cut for long.
+    /// The coordinator's side gives up a connection that has been cut for long.
     fn break_wire(&mut self, id: u64) {
         let Some(wire) = self.network.wires.get_mut(&id) else { return };
         if wire.breaks_at.take_if(|at| *at <= self.now).is_none() || !wire.is_read {
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    /// Tells a coordinator something of a connection, if it is still that of the node.
+    /// Passes an input about a connection to a coordinator, if it is still the node's connection.
     fn hand_on(&mut self, id: u64, input: impl Fn(usize) -> Input) {
         let Some(wire) = self.network.wires.get(&id) else { return };
         let at = wire.host;
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// Bridges hear of their coordinators; one that has not for a TTL ends.
+    /// Bridges receive beats from their coordinators; a bridge without one for a TTL ends.
     fn beat(&mut self) {
         let ids: Vec<u64> = self.network.wires.keys().copied().collect();
         for id in ids {
@@ -325,7 +325,7 @@ impl World {
 
     // Nodes.
 
-    /// A node does not serve a connection any more.
+    /// A node stops serving a connection.
     fn end_serving(&mut self, id: u64) {
         let Some(wire) = self.network.wires.get(&id) else { return };
         let (node, asked) = (wire.node, wire.asked.clone());
@@ -352,7 +352,7 @@ impl World {
                 (None, vec![Told::Refused(asked.name, Refusal::OtherList)])
             }
             Call::Collect(asked) => {
-                // What an older connection still brings does not take it from a newer one.
+                // Late messages of an older connection do not take it from a newer one.
                 if !self.network.takes_over(id, asked.name) {
                     return;
                 }
@@ -384,7 +384,7 @@ impl World {
         self.tell(at, told);
     }
 
-    /// Whether a node knows another connection's request over a list that need not meet that of this one.
+    /// Whether a node knows another connection's request over a list that need not meet this one's.
     fn is_announced_otherwise(&self, id: u64, asked: &Asked) -> bool {
         let node = self.network.wires.get(&id).map(|wire| wire.node);
         let others = self.network.wires.iter().filter(|(other, _)| **other != id);
@@ -394,7 +394,7 @@ impl World {
             && known.any(|other| other.key == asked.key && !other.agrees_with(asked))
     }
 
-    /// A node tells what became of requests.
+    /// A node sends the outcomes of requests.
     fn tell(&mut self, node: usize, told: Vec<Told>) {
         for told in told {
             let (name, reply) = match told {
@@ -605,7 +605,7 @@ impl World {
         wires.into_iter().for_each(|id| self.network.close(&mut self.rng, self.now, id));
     }
 
-    /// The coordinator is killed; its connections are closed.
+    /// Kills the coordinator and closes its connections.
     fn kill_coordinator(&mut self, at: usize) {
         self.close_all(at);
         let restarts_at = self.now + self.rng.u64(0..3_000);
@@ -678,7 +678,8 @@ impl World {
             Some(7) => self.break_by_force(node),
             Some(8) => self.renew_for_another(node),
             _ => {
-                // One at a time: what two nodes have forgotten nobody can know.
+                // Only one node at a time: if two nodes have lost their state, no rule can protect
+                // their locks.
                 let waits = self.nodes.iter().any(|node| node.has_lost(self.now));
                 if !waits {
                     self.seen.blank += 1;
@@ -688,7 +689,7 @@ impl World {
         }
     }
 
-    /// An operator ends a grant that is not confirmed.
+    /// An operator ends an unconfirmed grant.
     fn break_by_force(&mut self, at: usize) {
         if !self.nodes[at].is_up(self.now) {
             return;
@@ -700,7 +701,7 @@ impl World {
         }
     }
 
-    /// Another party that has the handle of a lease renews it with a TTL of its own.
+    /// Another party that has the handle of a lease renews it with its own TTL.
     fn renew_for_another(&mut self, at: usize) {
         let leases: Vec<LeaseName> = self.nodes[at].leases().collect();
         if leases.is_empty() || !self.nodes[at].is_up(self.now) {

@@ -1,4 +1,4 @@
-//! Asking nodes, and confirming their grants.
+//! Asks nodes, and confirms their grants.
 
 use super::scene::{Scene, away, confirmed, granted, never, plan, refused};
 use crate::core::{CONFIRMED_TOKEN_MAX, Token};
@@ -15,7 +15,7 @@ fn all_nodes_are_asked_one_after_the_other_and_confirmed_together() {
     assert_eq!(scene.hear(granted(2, 7)), confirm);
     assert_eq!(scene.hear(confirmed(2, 900)), [""; 0]);
     assert_eq!(scene.hear(confirmed(0, 800)), [""; 0]);
-    // The first of them to expire counts: 60 s and a margin of 5 s from its sending.
+    // The first lease to expire counts: 60 s from its sending, less a margin of 5 s.
     assert_eq!(scene.hear(confirmed(1, 850)), ["start 10 [0, 1, 2] until 55800"]);
     assert_eq!(scene.said.last(), Some(&Change::Held { held: 3, need: 3, waits_for: vec![] }));
 }
@@ -24,7 +24,7 @@ fn all_nodes_are_asked_one_after_the_other_and_confirmed_together() {
 fn a_majority_starts_with_enough_and_asks_the_others_as_spares() {
     let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
     assert_eq!(scene.hear(granted(0, 5)), ["ask 1 #1"]);
-    // Before it confirms, all know its list.
+    // All nodes know its list before it confirms.
     assert_eq!(scene.hear(granted(1, 5)), ["ask 2 #1 spare"]);
     let confirm = ["confirm 0 #1 at 6", "confirm 1 #1 at 6"];
     assert_eq!(scene.hear(refused(2, Refusal::Full)), confirm);
@@ -84,7 +84,7 @@ fn a_grant_does_not_count_before_it_is_confirmed() {
     scene.hear(granted(0, 5));
     scene.hear(granted(1, 5));
     scene.hear(confirmed(0, 1_000));
-    // One of two: the other is asked anew when it has said that its grant is gone.
+    // One of two fails: the other is asked again once it has answered that its grant is gone.
     let done = scene.hear(Input::ConfirmFailed { node: 1 });
     assert_eq!(done, ["release 0 #1", "release 1 #1"]);
     assert!(scene.said.contains(&Change::AskedAnew { node: Some(1) }));
@@ -103,7 +103,8 @@ fn a_token_that_was_taken_is_followed_by_one_far_beyond_it() {
     scene.hear(Input::Gone { node: 1 });
     assert_eq!(scene.hear(Input::Gone { node: 0 }), ["ask 0 #2"]);
     scene.hear(granted(0, 100));
-    // However many the node gives out meanwhile: it is beyond them, twice as far each time.
+    // However many tokens the node uses meanwhile, the next one is beyond them, by twice the
+    // distance each time.
     let confirm = ["confirm 0 #2 at 1124", "confirm 1 #2 at 1124"];
     assert_eq!(scene.hear(granted(1, 11)), confirm);
     scene.hear(taken(0, 2_000));
@@ -116,8 +117,8 @@ fn a_token_that_was_taken_is_followed_by_one_far_beyond_it() {
     assert_eq!(scene.hear(confirmed(1, 1_000)), ["start 4048 [0, 1] until 56000"]);
 }
 
-/// Lets nodes grant, and the last of them fail to confirm, until another thing is done. Returns how
-/// often, and that.
+/// Lets nodes grant and the last of them fail to confirm, until the coordinator does something
+/// else. Returns how often, and what it did.
 fn fail_to_confirm(scene: &mut Scene, nodes: usize, failure: &Input) -> (u32, Vec<String>) {
     for times in 1..100 {
         (0..nodes).for_each(|node| drop(scene.hear(granted(node, 5))));
@@ -152,7 +153,7 @@ fn a_majority_does_without_a_node_that_never_confirms_or_refuses_the_token() {
     let why = "more than a year ahead".to_owned();
     for failure in [Input::ConfirmFailed { node: 1 }, Input::TokenRefused { node: 1, why }] {
         let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
-        // It is asked again some times, and then passed over.
+        // The node is asked again a few times, and then passed over.
         let mut lease = 1;
         while scene.hear(granted(0, 5)) == [format!("ask 1 #{lease}")] {
             assert_eq!(scene.hear(granted(1, 5)), [format!("ask 2 #{lease} spare")]);
@@ -195,14 +196,14 @@ fn a_coordinator_that_was_stopped_does_not_start_on_buffered_answers() {
     let (mut scene, _) = Scene::reached(plan(2, Require::All));
     scene.hear(granted(0, 5));
     scene.hear(granted(1, 5));
-    // It is stopped for a minute; the answers were there long ago.
+    // The coordinator is stopped for a minute; the answers arrived long ago.
     scene.now += 60_000;
     scene.hear(confirmed(0, 1_000));
     assert_eq!(scene.hear(confirmed(1, 1_000)), ["renew 0 #1", "renew 1 #1"]);
     assert_eq!(scene.hear(Input::Renewed { node: 0, sent: scene.now, ttl_ms: None }), [""; 0]);
     let gone = scene.hear(Input::Gone { node: 1 });
     assert_eq!(gone, ["release 0 #1"], "its lease had expired, so everything is given back");
-    // Had both been there still, it would have started.
+    // If both had still been there, it would have started.
     scene.hear(Input::Gone { node: 0 });
     scene.hear(granted(0, 8));
     scene.hear(granted(1, 8));
@@ -223,7 +224,8 @@ fn a_confirmation_that_is_not_answered_is_taken_back_when_the_node_is_back() {
     scene.hear(confirmed(0, 1_000));
     assert_eq!(scene.pass(5_000), ["release 0 #1", "connect 1"]);
     assert_eq!(scene.hear(Input::Gone { node: 0 }), [""; 0], "node 1 is silent, so 0 is not asked");
-    // Nobody knows whether it was confirmed. It is not asked before it has said that it was not.
+    // The node may have confirmed it. The coordinator does not ask before the node has answered
+    // that it did not.
     assert_eq!(scene.hear(Input::Reached { node: 1 }), ["release 1 #1", "ask 0 #2"]);
     assert_eq!(scene.hear(granted(0, 9)), [""; 0]);
     assert_eq!(scene.hear(Input::Gone { node: 1 }), ["ask 1 #2"]);
@@ -260,7 +262,7 @@ fn a_silent_node_is_passed_over_after_1_s_if_enough_others_answer() {
     assert_eq!(scene.hear(Input::Reached { node: 2 }), ["ask 1 #1"]);
     scene.hear(Input::Queued { node: 1 });
     assert!(matches!(scene.said.as_slice(), [Change::Away { node: 0, .. }, Change::Held { .. }]));
-    // Waiting there, too, would go against the order.
+    // Waiting at that node as well would break the order.
     assert_eq!(scene.hear(Input::Reached { node: 0 }), ["ask 0 #1 now"]);
     assert_eq!(scene.hear(refused(0, Refusal::Full)), [""; 0]);
     assert_eq!(scene.pass(5_000), ["ask 0 #2 now"]);
@@ -276,7 +278,7 @@ fn a_node_that_does_not_answer_what_it_is_asked_is_passed_over_too() {
     assert_eq!(done, ["ask 0 #1"]);
     assert_eq!(scene.pass(1_000), ["ask 1 #1", "connect 0"]);
     assert_eq!(scene.hear(granted(1, 5)), ["ask 2 #1"]);
-    // Without node 2 too few are left: it has the usual time.
+    // Too few are left without node 2, so it has the usual time.
     assert_eq!(scene.pass(4_999), [""; 0]);
     assert_eq!(scene.hear(granted(2, 5)), ["confirm 1 #1 at 6", "confirm 2 #1 at 6"]);
 }
@@ -304,8 +306,8 @@ fn a_lost_grant_begins_the_round_anew_unless_enough_are_left() {
     let (mut scene, _) = Scene::reached(plan(3, Require::All));
     scene.hear(granted(0, 5));
     scene.hear(Input::Queued { node: 1 });
-    // The grant of node 0 ended with its connection. Waiting at 0 while 1 is waited for would go
-    // against the order.
+    // The grant of node 0 ended with its connection. Waiting at node 0 while the request waits for
+    // node 1 would break the order.
     assert_eq!(scene.hear(away(0)), ["cancel 1", "connect 1"]);
     scene.hear(Input::Reached { node: 1 });
     assert_eq!(scene.pass(500), ["connect 0"]);
@@ -325,7 +327,7 @@ fn whoever_has_the_first_node_has_the_lock() {
     assert_eq!(done, ["ask 0 #1 now"]);
     assert_eq!(scene.hear(refused(0, Refusal::Full)), ["refused Some(0) Full"]);
 
-    // The one that got it waits for those that have just been refused to be gone.
+    // The request that got it waits until those that have just been refused are gone.
     let (mut scene, _) = Scene::reached(now(Require::All));
     assert_eq!(scene.hear(granted(0, 5)), ["ask 1 #1"]);
     assert_eq!(scene.hear(Input::Queued { node: 1 }), [""; 0]);
@@ -333,7 +335,7 @@ fn whoever_has_the_first_node_has_the_lock() {
     let done = scene.pass(1);
     assert_eq!(done, ["cancel 1", "cancel 0", "refused Some(1) Full"]);
 
-    // Nor does a silent node keep it for long.
+    // A silent node does not delay it for long either.
     let mut scene = Scene::with(Coordinator::new(now(Require::Majority)));
     scene.hear(Input::Tick);
     (1..3).for_each(|node| drop(scene.hear(Input::Reached { node })));
@@ -369,13 +371,13 @@ fn the_time_to_wait_is_one_clock_over_all_nodes() {
     scene.hear(Input::Queued { node: 1 });
     assert_eq!(scene.pass(4_000), ["cancel 1", "cancel 0", "refused None Timeout"]);
 
-    // A node that does not answer is named.
+    // The message names a node that does not answer.
     let (mut scene, _) = Scene::reached(Plan { wait_ms: Some(4_000), ..plan(2, Require::All) });
     scene.hear(granted(0, 5));
     let done = scene.pass(4_000);
     assert_eq!(done.last().map(String::as_str), Some("refused None Timeout, 1 is silent"));
 
-    // If it has been silent for long, that is a failure.
+    // If the node has been silent for long, the request fails.
     let (mut scene, _) = Scene::reached(Plan { wait_ms: Some(10_000), ..plan(2, Require::All) });
     scene.hear(granted(0, 5));
     scene.hear(away(1));
@@ -442,7 +444,7 @@ fn a_request_comes_back_under_the_number_that_waits_for_it() {
     scene.hear(away(1));
     assert_eq!(scene.pass(500), ["connect 1"]);
     assert_eq!(scene.hear(Input::Reached { node: 1 }), ["ask 1 #1"]);
-    // Refused, it is not there: another asking begins at the end of the queue.
+    // After a refusal it is no longer in the queue: the next request starts at the end.
     let (mut scene, _) = Scene::reached(plan(2, Require::Any));
     scene.hear(refused(0, Refusal::NotYet { left_ms: 1_000 }));
     assert_eq!(scene.pass(1_000), ["ask 0 #2"]);
@@ -456,10 +458,10 @@ fn a_request_that_gives_way_asks_anew_behind_the_others() {
     let done = scene.hear(Input::Surrender);
     assert_eq!(done, ["cancel 1", "cancel 0", "connect 0", "connect 1"]);
     assert_eq!(scene.hear(Input::Reached { node: 1 }), ["release 1 #1"]);
-    // The old place could outlive a connection that broke.
+    // The old place could outlive a broken connection.
     assert_eq!(scene.hear(Input::Reached { node: 0 }), ["release 0 #1"]);
     assert_eq!(scene.hear(Input::Gone { node: 0 }), ["ask 0 #2"]);
-    // Once the command may have begun, it does not.
+    // It has no effect once the command may have begun.
     let mut scene = Scene::running(plan(2, Require::All));
     assert_eq!(scene.hear(Input::Surrender), [""; 0]);
 }
@@ -493,7 +495,7 @@ fn only_those_that_answer_within_5_s_count_as_alive() {
     scene.hear(confirmed(0, scene.now));
     let now = scene.now;
     let done = scene.hear(confirmed(2, now));
-    // It has no token, because it excludes nobody across a cut.
+    // It has no token, because it does not exclude a command across a cut.
     assert_eq!(done[0], format!("start - [0, 2] until {}", now + 55_000));
 }
 

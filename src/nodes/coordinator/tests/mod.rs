@@ -1,4 +1,4 @@
-//! What a coordinator does, one input after the other.
+//! Feeds a coordinator one input after the other.
 
 mod asking;
 mod renewing;

@@ -1,4 +1,4 @@
-//! A lease of which only its handle is known.
+//! Renews and releases a lease of which only the handle is known.
 
 use super::scene::{Scene, away, confirmed, granted, never, plan, refused};
 use crate::core::Token;
@@ -31,7 +31,7 @@ fn the_ttl_that_a_node_says_counts_and_not_that_of_the_plan() {
     let renewed = |node, ttl_ms| Input::Renewed { node, sent: 1_000, ttl_ms };
     assert_eq!(scene.hear(renewed(0, Some(12_000))), [""; 0]);
     assert_eq!(scene.hear(renewed(1, Some(120_000))), [""; 0]);
-    // The second latest: the plan's 60 s less a twelfth. Later two of them keep it for 12 s.
+    // The second latest counts: the plan's 60 s less a twelfth. Two of them later keep it for 12 s.
     assert_eq!(scene.hear(renewed(2, None)), ["start 9 [0, 1, 2] until 56000"]);
     assert_eq!(scene.pass(3_800), ["renew 0 #1"]);
     let at = scene.now;
@@ -52,7 +52,7 @@ fn it_counts_until_the_kth_latest_deadline_from_the_time_before_each_was_sent() 
     assert_eq!(scene.hear(renewed(1, 1_100)), [""; 0]);
     assert_eq!(scene.pass(4_800), ["connect 2", "start 9 [0, 1] until 56000"]);
     assert!(matches!(scene.said.last(), Some(Change::Away { node: 2, .. })), "{:?}", scene.said);
-    // It goes on to renew, and counts the third when that answers.
+    // The coordinator continues to renew, and counts the third node when it answers.
     assert_eq!(scene.hear(Input::Reached { node: 2 }), ["renew 2 #1"]);
     assert_eq!(scene.hear(renewed(2, 6_000)), ["deadline 56100"]);
     assert_eq!(scene.pass(15_000), ["renew 0 #1"]);

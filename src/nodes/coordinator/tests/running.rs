@@ -1,4 +1,4 @@
-//! Deadlines, renewals, spares, and the end.
+//! Tests deadlines, renewals, spares, and the end.
 
 use super::scene::{Scene, away, confirmed, granted, plan, refused};
 use crate::core::Token;
@@ -9,7 +9,7 @@ fn the_command_may_run_until_the_kth_latest_lease_may_end() {
     let mut scene = Scene::running(plan(3, Require::Majority));
     scene.now = 2_000;
     assert_eq!(scene.hear(granted(2, 4)), ["confirm 2 #1 at 6"]);
-    // The second latest of three moves on only with a second renewal.
+    // The second latest of three advances only with a second renewal.
     assert_eq!(scene.hear(confirmed(2, 2_000)), [""; 0]);
     assert_eq!(scene.pass(19_000), ["renew 0 #1", "renew 1 #1"]);
     assert_eq!(
@@ -60,7 +60,7 @@ fn the_command_is_killed_when_too_few_leases_are_sure() {
     let done = scene.pass(14_999);
     assert!(!done.contains(&"kill".to_owned()), "{done:?}");
     assert_eq!(scene.pass(1).last().map(String::as_str), Some("kill"));
-    // Nothing is released, and nothing renewed, before the command has ended.
+    // Before the command has ended, no lease is released or renewed.
     assert_eq!(scene.hear(Input::Reached { node: 1 }), [""; 0]);
     assert_eq!(scene.hear(Input::Renewed { node: 0, sent: 50_000, ttl_ms: None }), [""; 0]);
     assert_eq!(scene.pass(100), [""; 0]);
@@ -83,13 +83,13 @@ fn a_spare_that_refuses_while_the_command_is_killed_ends_nothing() {
 
 #[test]
 fn a_lease_that_is_gone_does_not_count_any_more() {
-    // All: the lock is lost at once.
+    // With `all`, the lock is lost at once.
     let mut scene = Scene::running(plan(2, Require::All));
     scene.pass(20_000);
     scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None });
     assert_eq!(scene.hear(Input::Gone { node: 1 }), ["kill"]);
     assert!(scene.said.contains(&Change::Lost { node: 1, held: 1, need: 2 }));
-    // A majority: what is left counts, and the node is asked again.
+    // With a majority, the rest counts, and the node is asked again.
     let mut scene = Scene::running(plan(3, Require::Majority));
     scene.hear(granted(2, 4));
     scene.hear(confirmed(2, 1_000));
@@ -105,7 +105,7 @@ fn a_lease_that_is_gone_does_not_count_any_more() {
 #[test]
 fn a_spare_is_confirmed_with_a_token_that_its_node_can_take() {
     let mut scene = Scene::running(plan(3, Require::Majority));
-    // The run has 6. That node has given larger ones to others since.
+    // The run has token 6. That node has granted larger ones to others since.
     assert_eq!(scene.hear(granted(2, 900)), ["confirm 2 #1 at 900"]);
 }
 
@@ -117,7 +117,7 @@ fn a_spare_that_is_refused_or_taken_back_is_asked_for_again_later() {
     scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None });
     scene.hear(Input::Renewed { node: 1, sent: 21_000, ttl_ms: None });
     scene.hear(granted(2, 5));
-    // It was taken before the confirmation came.
+    // The node took it back before the confirmation arrived.
     assert_eq!(scene.hear(Input::ConfirmFailed { node: 2 }), ["renew 2 #2"]);
     assert_eq!(scene.hear(Input::Gone { node: 2 }), [""; 0]);
     let done = scene.pass(20_000);
@@ -137,7 +137,7 @@ fn a_spare_whose_token_is_taken_is_given_back_and_asked_for_again() {
     scene.hear(Input::Renewed { node: 0, sent: 21_000, ttl_ms: None });
     scene.hear(Input::Renewed { node: 1, sent: 21_000, ttl_ms: None });
     assert_eq!(scene.hear(granted(2, 900)), ["confirm 2 #2 at 900"]);
-    // A node that refuses the token is not asked any more.
+    // The coordinator stops asking a node that refuses the token.
     let refused = Input::TokenRefused { node: 2, why: "a year ahead".to_owned() };
     assert_eq!(scene.hear(refused), ["release 2 #2"]);
     scene.hear(Input::Gone { node: 2 });
@@ -145,8 +145,8 @@ fn a_spare_whose_token_is_taken_is_given_back_and_asked_for_again() {
     assert!(!done.iter().any(|done| done.starts_with("ask 2")), "{done:?}");
 }
 
-/// A majority passes a node over that is silent, and starts. What the node may still have of the first
-/// asking would bar others, as a spare does not.
+/// A majority passes over a silent node, and starts. The node may still have something of the first
+/// request, which, unlike a spare, would block others.
 #[test]
 fn a_spare_is_asked_for_when_nothing_is_left_of_what_was_asked_before() {
     let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
@@ -197,7 +197,7 @@ fn a_node_that_does_not_answer_at_the_end_is_named() {
     scene.hear(Input::Gone { node: 0 });
     let done = scene.pass(5_000);
     assert_eq!(done.last().map(String::as_str), Some("given back [1]"));
-    // Not if its lease has ended by itself.
+    // The coordinator does not do so if the lease ended by itself.
     let mut scene = Scene::running(plan(3, Require::Majority));
     scene.hear(granted(2, 4));
     scene.hear(confirmed(2, 1_000));
@@ -228,12 +228,12 @@ fn the_part_of_the_local_process_is_not_renewed_and_does_not_end() {
     let mut scene = Scene::running(local(Require::All));
     let done = scene.pass(20_000);
     assert_eq!(done, ["renew 1 #1", "renew 2 #1"]);
-    // A majority of which one is local: the other one decides.
+    // A majority with one local node: the other node decides.
     let mut scene = Scene::running(local(Require::Majority));
     scene.hear(refused(2, Refusal::Full));
     let done = scene.pass(55_000);
     assert_eq!(done.last().map(String::as_str), Some("kill"));
-    // Alone, it needs no renewal.
+    // A local node alone needs no renewal.
     let mut scene = Scene::running(Plan { local: Some(0), ..plan(1, Require::All) });
     assert_eq!(scene.pass(10_000_000), [""; 0]);
     assert_eq!(scene.hear(Input::Gone { node: 0 }), ["kill"]);

@@ -1,4 +1,4 @@
-//! A coordinator, and short words for what it hears and does.
+//! A coordinator, with short words for its inputs and effects.
 
 use crate::core::{NodeId, Token};
 use crate::nodes::{Change, Coordinator, Effect, Input, Millis, Outcome, Plan, Refusal, Require};
@@ -7,9 +7,9 @@ use crate::nodes::{Change, Coordinator, Effect, Input, Millis, Outcome, Plan, Re
 pub(super) struct Scene {
     pub(super) coordinator: Coordinator,
     pub(super) now: Millis,
-    /// What people were told.
+    /// The changes that it reported.
     pub(super) said: Vec<Change>,
-    /// When it wants to be called again.
+    /// The time at which it wants to be called again.
     pub(super) wake_at: Option<Millis>,
 }
 
@@ -25,7 +25,7 @@ impl Scene {
         Self { coordinator, now: 1_000, said: Vec::new(), wake_at: None }
     }
 
-    /// A coordinator that has reached all nodes, and what it has done since.
+    /// A coordinator that has reached all nodes, and its effects since.
     pub(super) fn reached(plan: Plan) -> (Self, Vec<String>) {
         Self::reached_at(plan, 1_000)
     }
@@ -46,7 +46,7 @@ impl Scene {
         let (mut scene, _) = Self::reached_at(plan, if has_spares { 0 } else { 1_000 });
         (0..need).for_each(|node| drop(scene.hear(granted(node, 5))));
         if has_spares {
-            // The others say nothing to the list for a second.
+            // The other nodes raise no objection to the list for a second.
             scene.pass(1_000);
         }
         let mut done = Vec::new();
@@ -69,7 +69,7 @@ impl Scene {
         done
     }
 
-    /// Lets time pass, in the steps that the coordinator asks for.
+    /// Advances time in the steps that the coordinator asks for.
     pub(super) fn pass(&mut self, ms: Millis) -> Vec<String> {
         let until = self.now + ms;
         let mut done = Vec::new();

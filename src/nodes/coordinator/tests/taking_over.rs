@@ -1,4 +1,4 @@
-//! A coordinator that goes on where another one ended.
+//! A coordinator continues after another one ended.
 
 use super::scene::{Scene, confirmed, granted, plan};
 use crate::core::Token;
@@ -52,7 +52,7 @@ fn a_running_command_keeps_its_deadline_and_its_leases() {
     assert_eq!(next.hear(Input::Reached { node: 0 }), ["renew 0 #1"]);
     assert_eq!(next.hear(Input::Reached { node: 2 }), ["renew 2 #1"]);
     assert_eq!(next.hear(Input::Renewed { node: 0, sent: 11_000, ttl_ms: None }), [""; 0]);
-    // The other one had not confirmed its spare; or it had, and nobody was told.
+    // The other one had not confirmed its spare, or it had and reported that to no process.
     assert_eq!(
         next.hear(Input::Renewed { node: 2, sent: 11_000, ttl_ms: None }),
         ["deadline 66000"]
@@ -66,7 +66,7 @@ fn a_lease_that_was_lost_meanwhile_is_lost() {
     next.hear(Input::Tick);
     next.hear(Input::Reached { node: 1 });
     assert_eq!(next.hear(Input::Gone { node: 1 }), ["kill"]);
-    // A spare that was never held is none of the nodes that count.
+    // A spare that was never held is not one of the nodes that count.
     let mut scene = Scene::running(plan(3, Require::Majority));
     scene.hear(granted(2, 5));
     let mut next = take_over(&scene, 3, Require::Majority, true);

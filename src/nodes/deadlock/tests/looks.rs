@@ -1,4 +1,4 @@
-//! Clients that look for deadlocks, each at its own times, over nodes that answer late or never.
+//! Clients look for deadlocks, each at its own times, over nodes that answer late or never.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,34 +11,34 @@ use crate::nodes::Millis;
 use crate::nodes::deadlock::{Looker, Named, Next, Reading, Way, find_in};
 use crate::nodes::sim::{Rule, break_rule};
 
-/// How far time goes at once.
+/// The step of time.
 const TICK_MS: Millis = 20;
 
-/// How late an answer is at most, on each of its two ways.
+/// The longest delay of an answer, on each of its two ways.
 const LATE_MS: Millis = 300;
 
-/// Clients, their lookers and what is on its way.
+/// Clients, their lookers and the messages in transit.
 struct Scene {
     world: World,
     rng: Rng,
     now: Millis,
     lookers: BTreeMap<usize, Looker>,
-    /// When each client begins to look at the earliest.
+    /// The earliest time at which each client begins to look.
     begins: BTreeMap<usize, Millis>,
-    /// What happens when, in the order of time.
+    /// The events to come, in the order of time.
     coming: BTreeMap<(Millis, u64), Coming>,
     count: u64,
-    /// A node that nobody reaches.
+    /// A node that no client reaches.
     away: Option<usize>,
-    /// Whether a client knows only the nodes that it and what encloses it asked.
+    /// Whether a client knows only the nodes that it and its enclosing requests asked.
     are_strangers: bool,
     /// The nodes that each client reads, in the order of its looker.
     reads: BTreeMap<usize, Vec<usize>>,
-    /// The nodes that those read who asked a node.
+    /// Per node: the nodes that its readers read.
     named: Vec<BTreeSet<usize>>,
-    /// Who gave way, in this order.
+    /// The clients that gave way, in this order.
     gave_way: Vec<usize>,
-    /// How many of them although they were not stuck.
+    /// How many of them gave way although they were not stuck.
     needless: usize,
 }
 
@@ -131,7 +131,7 @@ impl Scene {
     }
 
     fn look_for(&mut self, id: usize) {
-        // An earlier one of this turn may have let it go on.
+        // An earlier client may have given way in this step and let it continue.
         if self.world.asks[id].state != State::Waits {
             return;
         }
@@ -168,7 +168,8 @@ impl Scene {
     }
 }
 
-/// A ring of a seed: who gave way, whose turn it was, whether it was stuck, and whether something still is.
+/// A ring of a seed: which client gave way, whose turn it was, whether it was stuck, and whether
+/// one is still stuck.
 fn ring(seed: u64, away: bool, are_strangers: bool) -> (Scene, usize, bool) {
     let mut rng = Rng::with_seed(seed);
     let (nodes, length) = (rng.usize(2..=3), rng.usize(3..=5));
@@ -203,7 +204,7 @@ fn a_ring_of_which_a_part_cannot_be_seen_is_none() {
     }
 }
 
-/// Clients that know their own nodes only learn of the others from those who look at the same node.
+/// Clients that know only their own nodes learn of the others from readers of the same node.
 #[test]
 fn a_ring_over_nodes_that_no_client_knows_all_of_is_found() {
     for seed in 0..60 {
@@ -249,8 +250,8 @@ fn rule_7_that_each_of_a_ring_gives_way_is_found() {
     assert!(several, "it was not found");
 }
 
-/// Random histories that go on while clients look: in the end nothing is stuck, and nearly nobody gave way
-/// who need not have.
+/// Random histories that continue while clients look: in the end no client is stuck, and hardly any
+/// gave way without need.
 #[test]
 fn whatever_happens_while_clients_look_nothing_stays_stuck() {
     let (mut gave_way, mut needless) = (0, 0);
@@ -268,6 +269,7 @@ fn whatever_happens_while_clients_look_nothing_stays_stuck() {
         needless += scene.needless;
     }
     assert!(gave_way > 10, "{gave_way}");
-    // One that waits at several nodes for any may be let go on by another one that gives way.
+    // Another client that gives way may let one continue that waits at several nodes for any of
+    // them.
     assert!(needless * 20 <= gave_way, "{needless} of {gave_way}");
 }

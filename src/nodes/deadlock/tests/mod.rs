@@ -1,4 +1,4 @@
-//! Deadlocks over nodes, with real tables.
+//! Tests deadlocks over nodes with real tables.
 
 mod looks;
 mod random;

@@ -1,5 +1,5 @@
-//! Random histories of several nodes, against brute force: the tables themselves are driven on, to see
-//! who can still go on.
+//! Compares random histories of several nodes with brute force: the test drives the tables
+//! themselves to see which requests can still continue.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use crate::core::Require;
 use crate::nodes::deadlock::union::Union;
 use crate::nodes::deadlock::{Reading, find, find_in};
 
-/// How many histories; `CANAL_HISTORIES` sets another number. Ten thousand take some minutes.
+/// How many histories to run; `CANAL_HISTORIES` sets another number. Ten thousand take a few
+/// minutes.
 const HISTORIES: u64 = 300;
 
 fn histories() -> u64 {
@@ -19,7 +20,7 @@ fn histories() -> u64 {
 
 const WANTED: [&str; 8] = ["w a", "r a", "w a/b", "c a/b", "w b", "r b", "c c", "c2 c"];
 
-/// Something happens: somebody asks, or a command ends.
+/// One event: a client asks, or a command ends.
 pub(super) fn step(world: &mut World, rng: &mut Rng) {
     let running = |id: &usize| world.asks[*id].state == State::Runs;
     let runs: Vec<usize> = (0..world.asks.len()).filter(running).collect();
@@ -55,7 +56,7 @@ pub(super) fn history(seed: u64) -> (World, Rng) {
     (world, rng)
 }
 
-/// The requests that remain when everything goes on that can.
+/// The requests that remain when everything that can continue has done so.
 fn remaining(world: &World) -> BTreeSet<usize> {
     remaining_of(world, &world.readings())
 }
@@ -66,7 +67,7 @@ fn remaining_of(world: &World, readings: &[Reading]) -> BTreeSet<usize> {
     union.requests().map(|name| world.ask_of(name)).collect()
 }
 
-/// The same by brute force: commands end as soon as nothing waits in them.
+/// The same by brute force: a command ends as soon as no request waits in it.
 fn never_granted(world: &World) -> (BTreeSet<usize>, usize) {
     let mut world = world.clone();
     let (asked, refused) = (world.asks.len(), world.refused);
@@ -80,13 +81,14 @@ fn never_granted(world: &World) -> (BTreeSet<usize>, usize) {
 #[test]
 fn what_remains_is_what_brute_force_leaves() {
     let (mut stuck, mut doubtful) = (0, 0);
-    // In 2042 one passes the waiters of its own session, because that holds something else.
+    // In seed 2042 a request overtakes the waiters of its own session, because that session holds
+    // something else.
     for seed in (0..histories()).chain([2042]) {
         let (world, _) = history(seed);
         let (left, refused) = never_granted(&world);
         if refused > 0 {
-            // While commands end, a table found a deadlock of its own: who is refused is a matter of
-            // the order.
+            // While commands end, a table found a deadlock of its own: the order decides which
+            // request it refuses.
             doubtful += 1;
             continue;
         }
@@ -94,7 +96,7 @@ fn what_remains_is_what_brute_force_leaves() {
         let over_nodes = |of: &BTreeSet<usize>| -> BTreeSet<usize> {
             of.iter().copied().filter(|id| world.is_over_nodes(*id)).collect()
         };
-        // Of what only one node knows, just what is near the others is read.
+        // Of requests that only one node knows, a reading contains just those near the others.
         assert_eq!(over_nodes(&remaining), over_nodes(&left), "seed {seed}: {}", world.told());
         assert!(remaining.is_subset(&left), "seed {seed}: {}", world.told());
         stuck += usize::from(!left.is_empty());
@@ -103,7 +105,7 @@ fn what_remains_is_what_brute_force_leaves() {
     assert!(doubtful < histories() / 10, "{doubtful} of {} were not compared", histories());
 }
 
-/// Whatever the order in which commands end, a request that is said to be in a deadlock is not granted.
+/// Whatever the order in which commands end, a request reported in a deadlock is not granted.
 #[test]
 fn a_request_in_a_deadlock_is_never_granted_whatever_ends_when() {
     let mut found = 0;
@@ -136,7 +138,7 @@ fn a_request_in_a_deadlock_is_never_granted_whatever_ends_when() {
     assert!(found > 0);
 }
 
-/// One gives way after the other as said, and in the end nothing is stuck.
+/// One request gives way after the other, in the reported order, and in the end none is stuck.
 #[test]
 fn when_the_victims_give_way_everything_goes_on() {
     let mut refusals = 0;
@@ -157,8 +159,8 @@ fn when_the_victims_give_way_everything_goes_on() {
     assert!(refusals > 0);
 }
 
-/// Readings of different nodes at different times, while everything goes on between them. Whatever is
-/// called a deadlock was one at the moment between the two readings.
+/// Readings of different nodes at different times, while everything continues between them. Every
+/// reported deadlock existed at the moment between the two readings.
 #[test]
 fn no_two_readings_show_a_deadlock_that_is_none() {
     let (mut claimed, mut claims) = (0, 0);

@@ -1,4 +1,4 @@
-//! Single deadlocks, and what looks like one.
+//! Single deadlocks, and states that only resemble one.
 
 use fastrand::Rng;
 
@@ -14,8 +14,8 @@ fn found(world: &World) -> Vec<Deadlock> {
     find_in(&world.readings()).unwrap()
 }
 
-/// A ring of `length` commands, the `i`-th of which holds `k<i>` at one node and waits for the next key
-/// at the next node. `ages` says which command begins when.
+/// A ring of `length` commands. The `i`-th one holds `k<i>` at one node and waits for the next key
+/// at the next node. `ages` gives the order in which the commands begin.
 pub(super) struct Ring {
     pub(super) world: World,
     outer: Vec<usize>,
@@ -46,7 +46,7 @@ impl Ring {
         Self { world, outer, inner }
     }
 
-    /// The only victim is the youngest command's request, and without it everything goes on.
+    /// The only victim is the youngest command's request, and without it everything continues.
     #[track_caller]
     fn check(mut self, youngest: usize) {
         let deadlocks = found(&self.world);
@@ -85,7 +85,7 @@ fn orders(length: usize) -> Vec<Vec<usize>> {
 
 #[test]
 fn in_a_ring_the_youngest_gives_way_whatever_the_order_of_age() {
-    // `CANAL_RINGS=all` tries every order of 7 and 8, too.
+    // `CANAL_RINGS=all` also tries every order of 7 and 8.
     let all = std::env::var_os("CANAL_RINGS").is_some();
     let mut rng = Rng::with_seed(7);
     for length in 2..=8 {
@@ -142,15 +142,16 @@ fn what_reads_together_waits_for_nobody_and_a_writer_between_closes_the_ring() {
     assert_eq!(found(&world).len(), 1);
 }
 
-/// A node lets nobody pass a waiter of which it does not know that it waits for the passer's session at
-/// another node.
+/// A node lets no request overtake a waiter if it does not know that this waiter waits for the same
+/// session at another node.
 #[test]
 fn a_turn_that_must_be_waited_for_closes_a_ring() {
     let mut world = World::of(2);
     let one = world.over(&[0], Require::All, "w x", None);
     let reader = world.over(&[1], Require::All, "r y", None);
     let writer = world.plain(1, "w y", None);
-    // The reader waits for `one`, the writer for the reader, and `one` for its turn behind the writer.
+    // The reader waits for `one`, the writer for the reader, and `one` for its turn behind the
+    // writer.
     let inner = world.plain(1, "r y", Some(one));
     world.plain(0, "r x", Some(reader));
     let deadlocks = found(&world);
@@ -163,7 +164,7 @@ fn a_turn_that_must_be_waited_for_closes_a_ring() {
     assert!(deadlock.victims.iter().all(|it| world.ask_of(it.request) != writer));
 }
 
-/// Where the node knows it, it lets it pass, and so there is no ring.
+/// A node that knows of the wait lets the request overtake, and so there is no ring.
 #[test]
 fn a_turn_that_the_node_itself_passes_over_closes_none() {
     let mut world = World::of(2);
@@ -186,7 +187,8 @@ fn one_that_waits_for_its_own_run_is_in_a_deadlock_with_itself() {
     assert_eq!(world.ask_of(deadlock.victim(1).unwrap().request), inner);
 }
 
-/// The one that has not begun gives back what it has collected, and nobody is refused.
+/// The request that has not begun releases everything that it has collected, and no request is
+/// refused.
 #[test]
 fn a_request_that_only_collects_surrenders() {
     let mut world = World::of(2);
@@ -219,7 +221,7 @@ fn any_is_stuck_only_where_it_is_stuck_at_every_node() {
     assert_eq!(deadlocks.len(), 1, "{deadlocks:?}");
     let stuck = |id| deadlocks[0].victims.iter().any(|it| world.ask_of(it.request) == id);
     assert!(stuck(any) && stuck(third), "{deadlocks:?}");
-    // A node that cannot be reached may grant it.
+    // A node out of reach may grant it.
     let readings: Vec<_> = world.readings().into_iter().take(2).collect();
     assert_eq!(find_in(&readings).unwrap(), []);
 }
@@ -243,18 +245,18 @@ fn what_is_in_one_reading_only_counts_as_going_on() {
     let world = ring();
     let readings = world.readings();
     assert_eq!(find(&readings, &readings).unwrap().len(), 1);
-    // A node that did not answer once.
+    // A node failed to answer once.
     assert_eq!(find(&readings[..1], &readings).unwrap(), []);
     assert_eq!(find(&readings, &readings[1..]).unwrap(), []);
-    // A request that came between.
+    // A request arrived in between.
     let mut earlier = readings.clone();
     earlier[0].table.waiters.clear();
     assert_eq!(find(&earlier, &readings).unwrap(), []);
-    // A hold that came between.
+    // A hold began in between.
     let mut earlier = readings.clone();
     earlier[1].table.holds.clear();
     assert_eq!(find(&earlier, &readings).unwrap(), []);
-    // A size that was stored between.
+    // A size was stored in between.
     let mut later = world.clone();
     let (key, view) = (Key::new("k1").unwrap(), Some(View::Slots { slots: 9 }));
     later.apply(1, Change::Resize { key, view });
@@ -274,7 +276,7 @@ fn a_spare_that_is_not_confirmed_blocks_nobody() {
     assert_eq!(find_in(&readings).unwrap(), []);
 }
 
-/// A client may say that it is under any run, and harms nobody but those of its own user by it.
+/// A client may claim to be under any run, and harms only requests of its own user by that.
 #[test]
 fn a_claim_to_be_under_the_run_of_another_user_is_ignored() {
     let Ring { world, .. } = Ring::new(2, 2, &[0, 1], |_| true);
@@ -285,8 +287,8 @@ fn a_claim_to_be_under_the_run_of_another_user_is_ignored() {
             frame.uid = if is_plain { 1 } else { 2 };
         }
     }
-    // The first claims to be under a run of which this node knows nothing; only the node of the run
-    // knows whose it is.
+    // The first one claims to be under a run that this node does not know; only the node of the run
+    // knows its user.
     assert_eq!(find_in(&readings).unwrap().len(), 1);
     let mut world = World::of(1);
     let run = world.over(&[0], Require::All, "w x", None);
@@ -301,7 +303,7 @@ fn a_claim_to_be_under_the_run_of_another_user_is_ignored() {
     assert_eq!(find_in(&readings).unwrap(), []);
 }
 
-/// Two rings that have nothing to do with each other are two deadlocks, each with a victim.
+/// Two separate rings are two deadlocks, each with a victim.
 #[test]
 fn two_rings_are_two_deadlocks() {
     let mut world = World::of(2);

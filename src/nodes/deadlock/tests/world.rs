@@ -8,25 +8,25 @@ use serde_json::json;
 use crate::core::*;
 use crate::nodes::deadlock::{Membership, PartOf, Reading, RequestName};
 
-/// The tables, and what clients asked.
+/// The tables, and the requests of clients.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) tables: Vec<Table>,
     members: Vec<BTreeMap<FrameId, Membership>>,
     pub(super) asks: Vec<Client>,
     clock: u64,
-    /// Whether a request over nodes has all that it wants as soon as one node has granted it.
+    /// Whether a request over nodes is complete as soon as one node has granted its part.
     pub(super) is_optimistic: bool,
     /// How many requests a table refused to end a deadlock of its own.
     pub(super) refused: usize,
 }
 
-/// What a client asked for: a process at one node, or a request over nodes.
+/// The request of a client: a process at one node, or a request over nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     /// The nodes, in the order in which they are asked.
     nodes: Vec<usize>,
-    /// Of a request over nodes.
+    /// Set for a request over nodes.
     run: Option<(RunId, Require)>,
     items: Vec<Item>,
     pub(super) under: Option<usize>,
@@ -63,7 +63,7 @@ pub(super) fn items(text: &str) -> Vec<Item> {
     words.chunks(2).map(item).collect()
 }
 
-/// A request of nobody for nothing.
+/// A request without owner and items.
 fn blank() -> Request {
     let blank = json!({
         "tag": format!("{:032x}", 0), "owner": { "lease": format!("{:032x}", 0) }, "uid": 1000, "command": "",
@@ -132,12 +132,12 @@ impl World {
     fn ask_at(&mut self, id: usize, node: usize) {
         let ask = &self.asks[id];
         let above = ask.under.map(|under| &self.asks[under]);
-        // A lease proves that it is asked under another lease of the node, a process that it is asked
-        // under another process of the machine; a process under a lease proves nothing.
+        // A lease can prove that it is asked under another lease of the node, and a process that it
+        // is asked under another process of the machine. A process under a lease proves nothing.
         let parent = above.filter(|above| ask.run.is_some() || above.run.is_none());
         let parent = parent.and_then(|above| above.frames.get(&node)).copied();
         let number = (id * 100 + node + 1) as u32;
-        // As a process; a table takes a lease without its handle under no other one.
+        // Asks as a process: a table puts a lease without its handle under no other lease.
         let owner = Owner::Process(ProcessId { pid: number, started: 1, inode: 0 });
         let request =
             Request { tag: Tag(number.into()), owner, parent, items: ask.items.clone(), ..blank() };
@@ -159,7 +159,7 @@ impl World {
         self.follow(node, &outcomes);
     }
 
-    /// What each frame of a request says of itself.
+    /// The membership that each frame of a request claims.
     fn membership(&self, id: usize) -> Membership {
         let ask = &self.asks[id];
         let part_of = ask.run.map(|(run, require)| PartOf {
@@ -187,13 +187,13 @@ impl World {
         outcomes
     }
 
-    /// Something happens at a node that nobody asked for at several.
+    /// Applies a change at one node that no client requested at several.
     pub(super) fn apply(&mut self, node: usize, change: Change) {
         let outcomes = self.change(node, change);
         self.follow(node, &outcomes);
     }
 
-    /// Does what coordinators and clients do when a node has decided something.
+    /// Acts on the decisions of a node as coordinators and clients do.
     fn follow(&mut self, node: usize, outcomes: &[Outcome]) {
         for outcome in outcomes {
             match outcome {
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// A request over nodes gives back what it has collected, and asks anew.
+    /// A request over nodes releases everything that it has collected, and asks again.
     pub(super) fn surrender(&mut self, id: usize) {
         let Client { nodes, run, under, items, .. } = self.asks[id].clone();
         self.finish(id);
@@ -260,17 +260,17 @@ impl World {
         self.ask_at(again, self.asks[again].nodes[0]);
     }
 
-    /// A client and what encloses it, the innermost first.
+    /// A client and its enclosing requests, the innermost first.
     pub(super) fn lineage(&self, id: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(id), |at| self.asks[*at].under)
     }
 
-    /// The nodes that a client and what encloses it asked.
+    /// The nodes that a client and its enclosing requests asked.
     pub(super) fn nodes_around(&self, id: usize) -> BTreeSet<usize> {
         self.lineage(id).flat_map(|at| self.asks[at].nodes.clone()).collect()
     }
 
-    /// The commands that run, and in which nothing runs and nothing waits.
+    /// The running commands in which no request runs or waits.
     pub(super) fn able_to_end(&self) -> Vec<usize> {
         let lives = |id: &usize| self.asks[*id].state != State::Over;
         let mut ends: BTreeSet<usize> = (0..self.asks.len()).filter(lives).collect();
@@ -282,7 +282,7 @@ impl World {
         ends.into_iter().filter(|id| self.asks[*id].state == State::Runs).collect()
     }
 
-    /// Whether a request is one over nodes, or asked under one.
+    /// Whether a request is over nodes, or under one that is.
     pub(super) fn is_over_nodes(&self, id: usize) -> bool {
         self.lineage(id).any(|at| self.asks[at].run.is_some())
     }
@@ -293,7 +293,7 @@ impl World {
         ids.filter(|id| self.asks[*id].state == State::Waits).collect()
     }
 
-    /// Which client's request has this name.
+    /// The client whose request has this name.
     pub(super) fn ask_of(&self, name: RequestName) -> usize {
         let found = self.asks.iter().position(|ask| match (name, ask.run) {
             (RequestName::Run(run), Some((own, _))) => run == own,
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// What a node says about the frames that runs over nodes are part of or enclose, and about those
+    /// A node's reading of the frames that runs over nodes are part of or enclose, and of those
     /// near them.
     pub(super) fn reading(&self, at: usize) -> Reading {
         let runs = |it: &Membership| it.part_of.is_some() || it.under.is_some();
@@ -334,12 +334,12 @@ impl World {
         Reading { node: Self::node(at), table, members }
     }
 
-    /// What all nodes say at this moment.
+    /// The readings of all nodes at this moment.
     pub(super) fn readings(&self) -> Vec<Reading> {
         (0..self.tables.len()).map(|at| self.reading(at)).collect()
     }
 
-    /// What every client asked, and how far it is, a line each.
+    /// The request of every client and its state, one line each.
     pub(super) fn told(&self) -> String {
         let line = |(id, ask): (usize, &Client)| {
             let Client { nodes, run, items, under, waits, granted, state, .. } = ask;
