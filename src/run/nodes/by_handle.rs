@@ -1,6 +1,6 @@
-//! Renewing a lease over nodes, and giving it back, by its handle.
+//! Renews and releases a lease over nodes by its handle.
 //!
-//! Both speak to the nodes from this process, which must have one thread.
+//! Both run in this process, which must have one thread.
 
 use std::io;
 
@@ -9,9 +9,9 @@ use super::host::{Ending, Host};
 use super::lease::handle::LeaseHandle;
 use super::request::NodesRequest;
 
-/// Renews a lease. [`Host::start`] is called when enough nodes have renewed it; if the host goes on
-/// then, it is kept until the host wants no more. `request` is [`NodesRequest::of_lease`]. Returns `None`
-/// if the host wanted no more.
+/// Renews a lease. This calls [`Host::start`] when enough nodes have renewed it. If the host then
+/// continues, this keeps the lease until the host stops. `request` is [`NodesRequest::of_lease`].
+/// Returns `None` if the host stopped.
 ///
 /// # Errors
 /// A system call failed.
@@ -23,8 +23,8 @@ pub fn renew_lease(
     Driver::of_lease(request, handle, OnLease::Renew).run(host)
 }
 
-/// Gives a lease back at each node that can be reached. `request` is [`NodesRequest::of_lease`]. Returns
-/// `None` if the host wanted no more.
+/// Releases a lease at each node in reach. `request` is [`NodesRequest::of_lease`]. Returns `None`
+/// if the host stopped.
 ///
 /// # Errors
 /// A system call failed.

@@ -1,5 +1,5 @@
-//! What the processes of one `canal run` over nodes tell each other: the coordinator, the parent that
-//! stays by the command, and the child that becomes it. Each message is one packet.
+//! The messages between the processes of one `canal run` over nodes: the coordinator, the parent
+//! that stays by the command, and the child that becomes it. Each message is one packet.
 //!
 //! Invariant: the coordinator never waits for a reader.
 
@@ -36,45 +36,45 @@ impl From<End> for OwnedFd {
     }
 }
 
-/// What the coordinator tells the child before the command starts.
+/// A message from the coordinator to the child before the command starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum BeforeStart {
     /// The request waits at this node.
     Waits {
         /// The name of the node.
         name: String,
-        /// For what.
+        /// The progress of its wait.
         progress: Progress,
     },
-    /// People are to be told.
+    /// Print this line.
     Line(Line),
     /// The lock is held.
     Start(Start),
     /// The lease is held.
     Held(Held),
-    /// It is not, and will not be.
+    /// The lock is not held, and will not be.
     End(NotHeld),
 }
 
-/// A line for people.
+/// A line for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// What `-q` hides.
+    /// Whether `-q` hides it.
     pub is_note: bool,
     /// The text.
     pub text: String,
-    /// What to do about it.
+    /// Advice for the user.
     pub hint: Option<String>,
 }
 
 /// The lock is held.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Start {
-    /// The fencing token; `None` where the requirement excludes nobody.
+    /// The fencing token; `None` if the requirement excludes no other command.
     pub token: Option<u64>,
     /// The names of the nodes that hold it.
     pub nodes: Vec<String>,
-    /// What the first of them granted.
+    /// The grant of the first of them.
     pub grant: Option<Grant>,
     /// Their parts, in the same order.
     pub parts: Vec<HeldPart>,
@@ -83,11 +83,11 @@ pub struct Start {
 /// A lease is held.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Held {
-    /// With which token, and at which nodes it was held first.
+    /// The token, and the nodes that held it first.
     pub start: Start,
-    /// How many nodes have to hold it.
+    /// The number of nodes that must hold it.
     pub need: usize,
-    /// What is known of each node, ascending by id.
+    /// The known state of each node, ascending by id.
     pub parts: Vec<HeldPart>,
 }
 
@@ -98,52 +98,53 @@ pub enum NotHeld {
     Refused {
         /// `full`, `timeout` or `deadlock`.
         reason: String,
-        /// What people are told.
+        /// The message for the user.
         message: String,
-        /// What to do about it.
+        /// Advice for the user.
         hint: Option<String>,
-        /// Of a deadlock: the ring, the refused request first.
+        /// For a deadlock: the ring, the refused request first.
         cycle: Vec<CycleStepInfo>,
     },
     /// Something failed.
     Failed {
-        /// What.
+        /// The message for the user.
         message: String,
-        /// What to do about it.
+        /// Advice for the user.
         hint: Option<String>,
     },
     /// It was lost before the command began.
     Lost {
-        /// What people are told.
+        /// The message for the user.
         message: String,
     },
     /// The caller gave up.
     GivenBack,
 }
 
-/// What the coordinator tells the parent.
+/// A message from the coordinator to the parent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum ToParent {
-    /// The deadline page has changed in a way that matters at once.
+    /// Look at the deadline page: it has changed in a way that matters at once.
     Look,
-    /// People are to be told.
+    /// Print this line.
     Line(Line),
 }
 
-/// What the others tell the coordinator.
+/// A message to the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ToCoordinator {
-    /// The child: this descriptor is my process.
+    /// From the child: this descriptor is my process.
     Command,
-    /// The parent: give everything back.
+    /// From the parent: release everything.
     Stop,
-    /// Whoever waits for the lock: give up its places, nobody can read what comes of it.
+    /// From the process that waits for the lock: give up its places, because no reader of its
+    /// output is left.
     Abandon,
-    /// The parent: what is held stays as it is, others look after it. End.
+    /// From the parent: end, and leave the leases as they are, because others look after them.
     Leave,
 }
 
-/// What came.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) enum Received<T> {
     Message(T, Vec<OwnedFd>),
@@ -172,7 +173,7 @@ impl End {
         }
     }
 
-    /// The next message, without waiting.
+    /// Receives the next message without waiting.
     pub(super) fn receive<T: DeserializeOwned>(&self) -> Received<T> {
         let mut buffer = vec![0; PACKET_BYTES];
         let mut received = Vec::new();
@@ -187,7 +188,7 @@ impl End {
                     _ => return Received::End,
                 },
             };
-            // Both sides are one program.
+            // Both sides run the same program.
             if let Ok(message) = serde_json::from_slice(&buffer[..count]) {
                 return Received::Message(message, received);
             }

@@ -1,7 +1,6 @@
-//! Drives a coordinator: opens connections, sends what it wants sent, and tells it what comes.
+//! Drives a coordinator: opens connections, sends its calls, and passes it the answers.
 //!
-//! Invariant: what a coordinator wants done is done in its order, and its standing is kept before
-//! that.
+//! Invariant: effects are carried out in order, after the coordinator's state has been saved.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,10 +36,11 @@ use super::meeting::{Known, Met};
 use super::member::{Heard, Member};
 use super::request::NodesRequest;
 
-/// How often it is looked for what has ended, and for nodes that are about to hold their part.
+/// How often to check for processes that have ended, and for nodes that are about to hold their
+/// part.
 const LOOK_MS: Millis = 1_000;
 
-/// How long after the start other nodes are waited for before the parts that are held are told.
+/// How long to wait for other nodes after the start before the host gets the list of held parts.
 const SETTLE_MS: Millis = 5_000;
 
 /// A coordinator with its connections.
@@ -50,16 +50,16 @@ pub(super) struct Driver<'a> {
     nodes: Vec<NodeState>,
     kept: Option<Standing>,
     wake_at: Option<Millis>,
-    /// When the command could start, until the host was told that nothing more is to be expected.
+    /// When the command could start, until the host knows that no further node is expected.
     unsettled_since: Option<Millis>,
-    /// Renewals bring a note: that of the request.
+    /// Whether renewals carry a note: the request's.
     renews_note: bool,
-    /// Processes of connections that were closed, until they are reaped.
+    /// The processes of closed connections, until they are reaped.
     ending: Vec<Pid>,
     looking: Looking<'a>,
-    /// Of this machine's daemon, if it encloses the request.
+    /// The node of this machine's daemon, if it encloses the request.
     here: Option<NodeId>,
-    /// The ring because of which the request was refused.
+    /// The ring for which the request was refused.
     cycle: Vec<CycleStepInfo>,
 }
 
@@ -67,24 +67,24 @@ pub(super) struct Driver<'a> {
 struct NodeState {
     at: usize,
     id: NodeId,
-    /// When it grants, if it said on its first connection that it does not yet.
+    /// When it grants, if it reported on its first connection that it does not yet.
     grants_from: Option<Millis>,
     member: Member,
-    /// The number of the lease that was asked for last.
+    /// The number of the lease in the last request.
     lease: u32,
     grant: Option<Grant>,
-    /// Whether the node has said on this connection that it is the right one.
+    /// Whether the node has proved on this connection that it is the right one.
     reached: bool,
     hint: Option<String>,
-    /// How often it was told to give its part back.
+    /// How often it was asked to release its part.
     releases: u32,
-    /// What it said last of its part.
+    /// Its last answer about its part.
     said: Option<PartSaid>,
-    /// Why it said nothing of its part.
+    /// Why it gave no answer about its part.
     trouble: Option<PartTrouble>,
 }
 
-/// What is to be done with a lease that was taken before.
+/// The purpose for which an existing lease is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnLease {
     Renew,
@@ -92,8 +92,8 @@ pub(super) enum OnLease {
 }
 
 impl<'a> Driver<'a> {
-    /// A coordinator of a new request, or of one that another coordinator has begun: with what it left
-    /// behind, and whether the command may run.
+    /// A coordinator of a new request, or of one that another coordinator has begun: then with the
+    /// state that it left behind, and whether the command may run.
     pub(super) fn new(request: &'a NodesRequest, met: Met, left: Option<(Standing, bool)>) -> Self {
         let Met { nodes: known, here, ending } = met;
         let plan = plan(request, &known);
@@ -110,7 +110,7 @@ impl<'a> Driver<'a> {
         this
     }
 
-    /// A coordinator of a lease that was taken before. `request` is that of its handle.
+    /// A coordinator of an existing lease. `request` is that of its handle.
     pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, what: OnLease) -> Self {
         let nodes = handle.ids().zip(&request.nodes).enumerate();
         let known = nodes.map(|(at, (id, node))| Known::unasked(at, id, node));
@@ -152,10 +152,10 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Runs until the request is over, or the host wants no more; then `None`.
+    /// Runs until the request is over, or until the host stops; then it returns `None`.
     pub(super) fn run(&mut self, host: &mut dyn Host) -> io::Result<Option<Ending>> {
         let mut inputs = VecDeque::from([Input::Tick]);
-        // The clock of poll(2) stands still while the machine is suspended.
+        // The clock of poll(2) stops while the machine is suspended.
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
         loop {
             let now = boottime_ms();
@@ -195,7 +195,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Looks for deadlocks. Returns whether the coordinator has to hear of one.
+    /// Looks for deadlocks. Returns whether the coordinator must get an input about one.
     fn look(&mut self, host: &mut dyn Host, inputs: &mut VecDeque<Input>) -> bool {
         let is_nested = self.request.is_nested();
         let waits = match is_nested {
@@ -218,7 +218,7 @@ impl<'a> Driver<'a> {
         true
     }
 
-    /// The command runs: renewals are signs enough.
+    /// Beats less often while the command runs: its renewals are signs of life too.
     fn beat_seldom(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.member.runs_with(self.request.ttl_ms));
     }
@@ -232,7 +232,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Tells the host which nodes hold the lock when no other one is about to.
+    /// Passes the host the nodes that hold the lock, once no other one is about to.
     fn settle(&mut self, host: &mut dyn Host) {
         let now = boottime_ms();
         let Some(since) = self.unsettled_since else { return };
@@ -251,7 +251,7 @@ impl<'a> Driver<'a> {
     fn wait(&self, host: &dyn Host, timer: &TimerFd) -> io::Result<()> {
         let now = boottime_ms();
         let due = [self.wake_at, host.due(), self.looking.wake_at].into_iter().flatten();
-        // Looked at without being told of.
+        // These changes wake no descriptor, so they need regular checks.
         let is_looked_at = self.unsettled_since.is_some() || !self.ending.is_empty();
         let patience = due
             .map(|at| at.saturating_sub(now))
@@ -260,7 +260,7 @@ impl<'a> Driver<'a> {
             .chain(is_looked_at.then_some(LOOK_MS))
             .min();
         match patience.and_then(|ms| now.checked_add(ms)) {
-            // A time of 0 would unset it.
+            // A time of 0 would disarm it.
             Some(at) => {
                 let at = TimeSpec::from_duration(Duration::from_millis(at.max(1)));
                 timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
@@ -290,7 +290,7 @@ impl<'a> Driver<'a> {
                 return Next::Go;
             }
             Effect::Cancel { node } => {
-                // What it said before is not told any more.
+                // Earlier messages of the node no longer count.
                 inputs.retain(|input| node_of(input) != Some(node));
                 self.close(node);
                 return Next::Go;
@@ -394,7 +394,7 @@ impl<'a> Driver<'a> {
     fn connect(&mut self, node: usize, inputs: &mut VecDeque<Input>) {
         let state = &mut self.nodes[node];
         if state.member.is_open() && !state.reached && state.lease == 0 {
-            // It was opened to find out who it is.
+            // It was opened to find out its identity.
             state.reached = true;
             let left_ms = state.grants_from.map(|at| at.saturating_sub(boottime_ms()));
             return inputs.push_back(reached(node, left_ms));
@@ -407,7 +407,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Says, where the request waits, why its place is given up.
+    /// Tells each node at which the request waits why it gives up its place.
     fn abandon(&mut self) {
         for node in &mut self.nodes {
             node.member.abandon(self.request.secret.tag(node.id, node.lease));
@@ -485,7 +485,7 @@ impl<'a> Driver<'a> {
                     self.note_loss(node, failure);
                     Input::Gone { node }
                 }
-                // Only other connections are asked about waits.
+                // Only other connections carry questions about waits.
                 Heard::Waits(_) | Heard::NoWaits | Heard::Leader(_) | Heard::NotExclusive(_) => {
                     continue;
                 }
@@ -514,7 +514,7 @@ impl<'a> Driver<'a> {
         self.nodes.iter().map(answer).collect()
     }
 
-    /// Whether the daemon is the one that the plan means.
+    /// Whether the daemon is the one in the plan.
     fn check(&self, node: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
         let state = &self.nodes[node];
         let of_list = &state.member.node;
@@ -534,7 +534,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Lets each node that was asked show how far the whole request is.
+    /// Lets each node that was asked show the state of the whole request.
     fn report(&mut self, change: &Change) {
         let Change::Held { held, need, waits_for } = change else { return };
         let names = self.names();
@@ -577,17 +577,17 @@ fn plan(request: &NodesRequest, known: &[Known]) -> Plan {
 
 enum Next {
     Go,
-    /// The host goes on without the driver.
+    /// The host continues without the driver.
     Leave,
     End(Outcome),
 }
 
-/// A node said who it is, and for how long it grants nothing.
+/// The input for a node that sent its identity, and how long it does not grant anything.
 fn reached(node: usize, left_ms: Option<Millis>) -> Input {
     left_ms.map_or(Input::Reached { node }, |left_ms| Input::NotYet { node, left_ms })
 }
 
-/// The node that an input is about.
+/// The node of an input.
 fn node_of(input: &Input) -> Option<usize> {
     match input {
         Input::Reached { node }
@@ -607,7 +607,8 @@ fn node_of(input: &Input) -> Option<usize> {
     }
 }
 
-/// What kind of refusal an error is; `None` if the node may grant it when it is asked again.
+/// The kind of refusal that an error means; `None` if the node may grant the request when it is
+/// asked again.
 fn refusal(failure: &Failure) -> Option<Refusal> {
     Some(match failure.name {
         ErrorName::Refused => match failure.reason.as_deref() {

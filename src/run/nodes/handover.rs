@@ -1,7 +1,7 @@
-//! What a coordinator leaves behind for the next one: memory that it shares with the process that
-//! stays by the command.
+//! The state that a coordinator leaves for the next one, in memory that it shares with the process
+//! that stays by the command.
 //!
-//! Invariant: a coordinator that is killed while it writes leaves what it wrote before.
+//! Invariant: a coordinator that is killed while it writes leaves its previous copy intact.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ use crate::protocol::NodeId;
 use super::channel::Start;
 use super::host::Named;
 
-/// The room of each of the two copies.
+/// The space for each of the two copies.
 const COPY_BYTES: u64 = 1 << 20;
 
 /// The bytes before a copy: its number, its length, and the checksum of both and of the copy.
@@ -28,22 +28,22 @@ const HEAD_BYTES: usize = 20;
 #[derive(Debug)]
 pub(super) struct Handover {
     file: File,
-    /// The number of the copy that was written last.
+    /// The number of the copy written last.
     written: u64,
-    /// What the child was told, or is about to be told, once the lock was held.
+    /// The child's message that the lock is held, sent or about to be sent.
     start: Option<Start>,
 }
 
-/// What another coordinator left behind.
+/// The state that another coordinator left behind.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) nodes: Vec<Named>,
     pub(super) standing: Standing,
-    /// With it, the command may have begun.
+    /// If this is set, the command may have begun.
     pub(super) start: Option<Start>,
 }
 
-/// A [`Part`]: its fields in their order.
+/// The fields of a [`Part`], in their order.
 type KeptPart = (usize, u32, Option<u64>, Option<(bool, bool)>);
 
 #[derive(Serialize, Deserialize)]
@@ -56,7 +56,7 @@ struct Content {
 }
 
 impl Handover {
-    /// Memory with nothing in it (memfd_create, Linux 3.17).
+    /// Creates empty memory (memfd_create, Linux 3.17).
     pub(super) fn create() -> io::Result<Self> {
         let file = memfd_create("canal-handover", MFdFlags::MFD_CLOEXEC)?;
         Ok(Self { file: file.into(), written: 0, start: None })
@@ -66,12 +66,13 @@ impl Handover {
         self.file.as_fd()
     }
 
-    /// The command may begin from the next [`Self::write`] on.
+    /// Marks that the command may begin from the next [`Self::write`] on.
     pub(super) fn begin(&mut self, start: Start) {
         self.start = Some(start);
     }
 
-    /// Keeps what another coordinator must know. The copy before stays until this one is whole.
+    /// Saves the state that another coordinator needs. The previous copy stays until this one is
+    /// complete.
     pub(super) fn write(&mut self, nodes: &[Named], standing: &Standing) -> io::Result<()> {
         let content = Content {
             nodes: nodes.iter().map(|named| (named.at, named.id)).collect(),
@@ -96,7 +97,7 @@ impl Handover {
         Ok(())
     }
 
-    /// What the last coordinator kept; `None` if that was nothing.
+    /// The state that the last coordinator saved; `None` if it saved none.
     pub(super) fn read(&mut self) -> Option<Left> {
         let copies = [self.copy(0), self.copy(1)].into_iter().flatten();
         let (number, content) = copies.max_by_key(|(number, _)| *number)?;
@@ -167,7 +168,7 @@ mod tests {
             handover.write(&named(), &standing(token)).unwrap();
             assert_eq!(read(&mut handover), Some((named(), standing(token))));
         }
-        // The writer is killed in the middle of the sixth.
+        // The writer is killed in the middle of the sixth copy.
         handover.file.write_all_at(b"torn", 30).unwrap();
         handover.file.write_all_at(&6_u64.to_ne_bytes(), 0).unwrap();
         assert_eq!(read(&mut handover), Some((named(), standing(5))));

@@ -1,4 +1,4 @@
-//! What the driver of a coordinator asks of the process that it runs in.
+//! The interface between the driver of a coordinator and the process that it runs in.
 
 use nix::poll::PollFd;
 use serde::{Deserialize, Serialize};
@@ -9,51 +9,51 @@ use crate::client::nodes::ssh::NodeFailure;
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
 use crate::protocol::{CycleStepInfo, Failure, Grant, NodeId, Progress, Released, Renewed};
 
-/// What the driver of a coordinator asks of the process that it runs in.
+/// The process in which the driver of a coordinator runs.
 pub trait Host {
-    /// Keeps what another coordinator must know to take over.
+    /// Saves the state that another coordinator needs to take over.
     fn keep(&mut self, nodes: &[Named], standing: &Standing);
 
-    /// Makes the deadline of the command known.
+    /// Publishes the deadline of the command.
     fn publish(&mut self, deadline: Deadline);
 
-    /// Lets the command start. Returns whether the driver goes on.
+    /// Lets the command start. Returns whether the driver continues.
     fn start(&mut self, started: &Started) -> bool;
 
-    /// After the start: no other node is about to hold its part, too. It is told once.
+    /// Called once after the start, when no further node is about to hold its part.
     fn settled(&mut self, _parts: &[HeldPart]) {}
 
-    /// The lock is lost: the command must be killed at once.
+    /// Kills the command at once, because the lock is lost.
     fn kill_now(&mut self);
 
-    /// Tells people.
+    /// Reports something to the user.
     fn say(&mut self, word: &Word<'_>);
 
-    /// What to poll besides the connections.
+    /// The descriptors to poll besides the connections.
     fn polled(&self) -> Vec<PollFd<'_>>;
 
-    /// Looks at what was polled, and at what is due by now.
+    /// Handles the polled descriptors, and everything due by now.
     fn turn(&mut self, now: Millis) -> Wish;
 
-    /// When [`Self::turn`] is to be called at the latest.
+    /// The latest time for the next call of [`Self::turn`].
     fn due(&self) -> Option<Millis>;
 }
 
-/// What the host wants of its driver.
+/// The host's instruction to its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// To go on.
+    /// Continue.
     GoOn,
-    /// To give everything back and end: the command has ended, or the caller wants no lock any more.
+    /// Release everything and end: the command has ended, or the caller no longer wants the lock.
     Stop,
-    /// The same while the request waits: nobody can read what comes of it.
+    /// The same while the request waits, because no reader of its output is left.
     Abandon,
-    /// To end, and to leave what is held as it is: others look after it.
+    /// End, and leave the leases as they are, because others look after them.
     Leave,
 }
 
 impl Wish {
-    /// Stops, for the reason that it stops already if it does.
+    /// Stops, and keeps the reason if it is stopping already.
     pub(super) fn stop(&mut self) {
         if *self != Self::Abandon {
             *self = Self::Stop;
@@ -61,7 +61,7 @@ impl Wish {
     }
 }
 
-/// A node and what it is called, in the order of the plan.
+/// A node and its id, in the order of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// Its place in the list of the user.
@@ -73,56 +73,56 @@ pub struct Named {
 /// The lock is held.
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// The fencing token; `None` where the requirement excludes nobody.
+    /// The fencing token; `None` if the requirement excludes no other command.
     pub token: Option<u64>,
-    /// The nodes that hold it, by their index in the plan, each with what it granted and the number
-    /// of its lease.
+    /// The nodes that hold it, by their index in the plan, each with its grant and the number of
+    /// its lease.
     pub parts: Vec<StartedPart>,
-    /// What the nodes said last of a lease that was taken before, in the order of the plan.
+    /// The nodes' last answers about an existing lease, in the order of the plan.
     pub answers: Vec<PartAnswer>,
 }
 
-/// What is known of the part of a node.
+/// The known state of a node's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldPart {
     /// The place of the node in the list of the user.
     pub at: usize,
     /// Its id.
     pub id: NodeId,
-    /// The number of the lease that it was asked for last; 0 if it was not asked.
+    /// The number of the lease in the last request to it; 0 if it was not asked.
     pub lease: u32,
     /// Whether the node has confirmed it.
     pub held: bool,
 }
 
-/// What a node said last of its part of a lease.
+/// A node's last answer about its part of a lease.
 #[derive(Clone, Debug)]
 pub struct PartAnswer {
-    /// What its user calls the node.
+    /// The user's word for the node.
     pub name: String,
-    /// What it said; `None` if it said nothing of its part.
+    /// The answer; `None` if it gave none about its part.
     pub said: Option<PartSaid>,
-    /// What was seen last of it, if that was no such answer.
+    /// Its last known trouble, if it gave no such answer.
     pub trouble: Option<PartTrouble>,
 }
 
-/// Why a node did not say anything of its part of a lease.
+/// Why a node did not answer about its part of a lease.
 #[derive(Clone, Debug)]
 pub enum PartTrouble {
-    /// It cannot be reached, and why.
+    /// It is out of reach, for this reason.
     Away(String),
-    /// It answered that it does not do what was asked, and why. Its part stays as it is.
+    /// It refused to do so, for this reason. Its part stays as it is.
     Refused(String),
 }
 
-/// What a node said of its part of a lease.
+/// A node's answer about its part of a lease.
 #[derive(Clone, Debug)]
 pub enum PartSaid {
     /// It was renewed.
     Renewed(Box<Renewed>),
-    /// It was given back.
+    /// It was released.
     Released(Box<Released>),
-    /// The node does not have it any more.
+    /// The node no longer has it.
     Lost(Box<Failure>),
 }
 
@@ -131,46 +131,47 @@ pub enum PartSaid {
 pub struct StartedPart {
     /// The place of the node in the list of the user.
     pub at: usize,
-    /// What its user calls it.
+    /// The user's word for the node.
     pub name: String,
     /// Its id.
     pub id: NodeId,
     /// The number of its lease.
     pub lease: u32,
-    /// What it granted; `None` if an earlier coordinator was told.
+    /// Its grant; `None` if an earlier coordinator received it.
     pub grant: Option<Grant>,
 }
 
-/// What people are told. Names of nodes are those that the user knows.
+/// A report to the user. Nodes have the names that the user knows.
 #[derive(Debug)]
 pub enum Word<'a> {
     /// Nodes were met for the first time.
     Met {
-        /// Each, and what it is.
+        /// Each node and its identity.
         nodes: &'a [(&'a Node, Pin)],
     },
-    /// A node that was never met cannot be reached, and the request does without it.
+    /// A node that was never met is out of reach, and the request proceeds without it.
     LeftOut {
         /// Its name.
         name: &'a str,
-        /// Why.
+        /// The reason.
         failure: &'a NodeFailure,
     },
     /// The request waits at a node.
     Waits {
         /// Its name.
         name: &'a str,
-        /// For what.
+        /// The progress of its wait.
         progress: &'a Progress,
     },
-    /// The request waits, and a deadlock over these nodes would not be found: they cannot be read.
+    /// The request waits, and a deadlock over these nodes would go unnoticed, because they cannot
+    /// be read.
     Unread {
         /// Their names, or their ids.
         nodes: &'a [String],
     },
-    /// Anything else; `names` are those of the plan.
+    /// Any other change; `names` are those of the plan.
     Change {
-        /// What has changed.
+        /// The change.
         change: &'a Change,
         /// The names of the nodes.
         names: &'a [&'a str],
@@ -180,14 +181,14 @@ pub enum Word<'a> {
 /// How a request ended, with the names of its nodes.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// How.
+    /// The outcome.
     pub outcome: Outcome,
     /// The names of the nodes of the plan.
     pub names: Vec<String>,
-    /// What to do about it.
+    /// Advice for the user.
     pub hint: Option<String>,
-    /// What the nodes said last of a lease that was taken before, in the order of the plan.
+    /// The nodes' last answers about an existing lease, in the order of the plan.
     pub answers: Vec<PartAnswer>,
-    /// Of a deadlock: the ring, the refused request first.
+    /// For a deadlock: the ring, the refused request first.
     pub cycle: Vec<CycleStepInfo>,
 }

@@ -1,4 +1,4 @@
-//! Finding out which daemons the nodes of a list are, before anything is asked of them: a request
+//! Finds out the daemons behind a list of nodes before it asks anything else of them: a request
 //! carries the ids of all its nodes.
 
 use nix::poll::{PollFd, PollTimeout, poll};
@@ -20,7 +20,7 @@ use super::request::NodesRequest;
 /// The longest sleep.
 const SLEEP_MS_MAX: u64 = 1000;
 
-/// How long nodes have to say who they are, if the request does not wait for longer.
+/// How long nodes may take to send their identity, if the request does not wait for longer.
 const MEET_MS: u64 = 5_000;
 
 /// A node whose id is known.
@@ -29,9 +29,9 @@ pub(super) struct Known {
     /// Its place in the list of the user.
     pub(super) at: usize,
     pub(super) id: NodeId,
-    /// When it grants, if it was asked now and does not yet.
+    /// When it grants, if it was just asked and does not grant yet.
     pub(super) grants_from: Option<Millis>,
-    /// With an open connection if it was asked now.
+    /// Its connection, open if it was just asked.
     pub(super) member: Member,
 }
 
@@ -42,34 +42,34 @@ impl Known {
     }
 }
 
-/// What was found out about the nodes of a request.
+/// The findings about the nodes of a request.
 #[derive(Debug)]
 pub(super) struct Met {
-    /// Those that count, ascending by id.
+    /// The nodes that count, ascending by id.
     pub(super) nodes: Vec<Known>,
     /// The daemon of this machine, if it encloses the request and answers.
     pub(super) here: Option<NodeId>,
-    /// Processes of connections that were closed: the caller reaps them.
+    /// The processes of closed connections, which the caller reaps.
     pub(super) ending: Vec<Pid>,
 }
 
 /// Why a request cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetError {
-    /// A node that was never met cannot be reached.
+    /// A node that was never met is out of reach.
     #[error("{name} was never met, and cannot be reached now: {}", failure.what)]
     NeverMet {
         /// Its name.
         name: String,
-        /// Why it cannot be reached.
+        /// The reason.
         failure: NodeFailure,
     },
-    /// No node can be reached.
+    /// All nodes are out of reach.
     #[error("none of the nodes can be reached; {name}: {}", failure.what)]
     None {
         /// The last of them.
         name: String,
-        /// Why it cannot be reached.
+        /// The reason.
         failure: NodeFailure,
     },
     /// Two names lead to one daemon.
@@ -79,10 +79,10 @@ pub enum MeetError {
         one: String,
         /// The other name.
         other: String,
-        /// Which daemon.
+        /// The daemon.
         what: String,
     },
-    /// What was met before cannot be read, or differs.
+    /// The file of nodes already met is unreadable, or names another daemon.
     #[error(transparent)]
     Pins(#[from] PinError),
     /// A system call failed.
@@ -94,7 +94,7 @@ pub enum MeetError {
 }
 
 impl MeetError {
-    /// What to do about it.
+    /// Advice for the user.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -110,14 +110,14 @@ impl MeetError {
     }
 }
 
-/// A node that is being asked who it is.
+/// A node that is being asked for its identity.
 struct Asked {
     at: usize,
     member: Member,
     result: Option<Result<Box<NodeIdentity>, NodeFailure>>,
 }
 
-/// What was found out about the nodes of a request. Asks those that were not met before, and the daemon of
+/// Finds out about the nodes of a request. Asks those that were not met before, and the daemon of
 /// this machine if it encloses the request.
 pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetError> {
     let mut met = meet_nodes(request, host)?;
@@ -142,7 +142,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
-        // Which daemon this machine asks is not a matter of trust.
+        // The daemon that this machine asks is not a matter of trust.
         let pin = match node.address {
             NodeAddress::Local => None,
             _ => request.pins.known(&node.address)?,
@@ -194,12 +194,12 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
     Ok(Met { nodes: known, here: None, ending })
 }
 
-/// Whether a request counts on the nodes that answer only.
+/// Whether a request counts only the nodes that answer.
 fn may_be_left_out(require: Require) -> bool {
     require == Require::Any || require.counts_the_alive()
 }
 
-/// Which daemon two names lead to.
+/// The daemon to which two names lead.
 fn shown(request: &NodesRequest, one: &Node, other: &Node, id: NodeId) -> String {
     let pin = |node: &Node| request.pins.known(&node.address).ok().flatten();
     match pin(one).or_else(|| pin(other)) {
@@ -208,8 +208,8 @@ fn shown(request: &NodesRequest, one: &Node, other: &Node, id: NodeId) -> String
     }
 }
 
-/// Asks all of them at once, each until it has answered or cannot be reached. Returns the processes of
-/// the connections that it has closed.
+/// Asks all of them at once, each until it has answered or is out of reach. Returns the processes
+/// of the connections that it has closed.
 fn ask_all(
     asked: &mut [Asked],
     request: &NodesRequest,

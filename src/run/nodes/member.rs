@@ -1,7 +1,7 @@
-//! One node of a request: its connection, what was asked there, and what its answers mean.
+//! One node of a request: its connection, the calls on it, and the meaning of the answers.
 //!
-//! Invariant: what a connection says is told only while it is open. Each answer belongs to the oldest
-//! call of that connection which is not answered.
+//! Invariant: an answer is passed on only while its connection is open. Each answer belongs to the
+//! oldest unanswered call of that connection.
 
 use std::collections::VecDeque;
 
@@ -20,23 +20,23 @@ use crate::protocol::{
 };
 use crate::sys::clock::boottime_ms;
 
-/// How often each side of a connection is to be heard, in milliseconds. It is well below the
-/// shortest TTL, for which the bridge waits.
+/// The shortest interval, in milliseconds, in which each side of a connection must send something.
+/// It is well below the shortest TTL, for which the bridge waits.
 const BEAT_MS: u64 = 2_500;
 
-/// The longest such time while a request waits: each beat wakes two processes.
+/// The longest such interval while a request waits: each beat wakes two processes.
 const BEAT_MS_MAX: u64 = 7_500;
 
-/// The same while the command runs. A bridge over which no lease was asked for waits for a minute.
+/// The same while the command runs. A bridge without a request for a lease waits for a minute.
 const BEAT_MS_MAX_RUNNING: u64 = 25_000;
 
-/// A connection that was not heard for so long is given up.
+/// After how long without a message, at least, a connection is given up.
 const SILENCE_MS: u64 = 15_000;
 
-/// How long it may take until a node says who it is: ssh has to connect, and a daemon to start.
+/// How long a node may take to send its identity: ssh must connect, and a daemon start.
 const CONNECT_MS: u64 = 25_000;
 
-/// How long a call that has not to wait for others may take.
+/// How long a call may take that need not wait for others.
 const CALL_MS: u64 = 15_000;
 
 /// One node of a request.
@@ -46,18 +46,18 @@ pub(super) struct Member {
     link: Option<Link>,
     calls: VecDeque<Call>,
     connected_at: u64,
-    /// When the node was last asked for a sign.
+    /// When the node was last asked for a sign of life.
     beaten_at: u64,
-    /// How often it is asked for one.
+    /// How often it is asked for one, in milliseconds.
     beat_ms: u64,
 }
 
-/// A call that is not answered yet.
+/// An unanswered call.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     kind: Kind,
     sent: u64,
-    /// Whether one of several answers has come.
+    /// Whether one of several answers has arrived.
     is_begun: bool,
 }
 
@@ -74,10 +74,10 @@ enum Kind {
     Leader,
 }
 
-/// What a node said.
+/// A message from a node.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// Who it is.
+    /// Its identity.
     Identity(Box<NodeIdentity>),
     /// The connection has ended.
     Away(NodeFailure),
@@ -98,23 +98,23 @@ pub(super) enum Heard {
         sent: u64,
         renewed: Box<Renewed>,
     },
-    /// It has given its part back.
+    /// It has released its part.
     Released(Box<Released>),
-    /// It does not have it any more.
+    /// It no longer has its part.
     Lost(Box<Failure>),
-    /// It did not do what was asked of its part, which stays as it is. If that is permanent, it is of no use
-    /// to ask again.
+    /// It did not do what the call asked of its part, which stays as it is. If the failure is
+    /// permanent, another attempt is useless.
     PartRefused {
         failure: Box<Failure>,
         permanent: bool,
     },
-    /// What it knows of waits.
+    /// The waits that it knows.
     Waits(Box<WaitsFound>),
-    /// It does not tell what it knows of waits.
+    /// It does not show the waits that it knows.
     NoWaits,
-    /// Who leads there by holding the key, now and after each change.
+    /// The leader there by holding the key, now and after each change.
     Leader(Box<Leader>),
-    /// Nobody can lead there by holding the key. It tells no more.
+    /// The key cannot have a leader there. The node sends nothing further.
     NotExclusive(Box<Failure>),
 }
 
@@ -122,7 +122,7 @@ pub(super) enum Heard {
 enum Wrong {
     /// The daemon's own.
     Failure(Box<Failure>),
-    /// The connection is of no more use.
+    /// The connection is useless.
     Broken(NodeFailure),
 }
 
@@ -132,17 +132,17 @@ impl Member {
         Self { node, link, calls, connected_at: 0, beaten_at: 0, beat_ms: BEAT_MS }
     }
 
-    /// One of a request that waits, with leases of this TTL.
+    /// A node of a waiting request, with leases of this TTL.
     pub(super) fn waiting_with(self, ttl_ms: u64) -> Self {
         Self { beat_ms: (ttl_ms / 8).clamp(BEAT_MS, BEAT_MS_MAX), ..self }
     }
 
-    /// The same while the command runs: its renewals are signs, too.
+    /// Beats less often while the command runs: its renewals are signs of life too.
     pub(super) fn runs_with(&mut self, ttl_ms: u64) {
         self.beat_ms = (ttl_ms / 2).min(BEAT_MS_MAX_RUNNING);
     }
 
-    /// Takes a connection that was begun, and asks who is there.
+    /// Takes a connection that is being opened, and asks for the node's identity.
     pub(super) fn connect(&mut self, link: Link) -> Result<(), NodeFailure> {
         self.link = Some(link);
         self.connected_at = boottime_ms();
@@ -150,7 +150,7 @@ impl Member {
         self.call(Kind::Identify, NODES_INTERFACE, "Identify", &Identify {})
     }
 
-    /// Closes the connection. Returns the process that has to be reaped.
+    /// Closes the connection. Returns the process to reap.
     pub(super) fn close(&mut self) -> Option<Pid> {
         self.calls.clear();
         self.link.take().map(|link| link.process())
@@ -168,7 +168,7 @@ impl Member {
         self.call(Kind::ConfirmAt, NODES_INTERFACE, "ConfirmAt", asked)
     }
 
-    /// `note`, `ttl_ms`: what its note and its TTL become; without one it stays.
+    /// `note` and `ttl_ms` are its new note and TTL; without one it stays.
     pub(super) fn renew(
         &mut self,
         handle: Handle,
@@ -188,25 +188,25 @@ impl Member {
         self.call(Kind::WaitsNear, NODES_INTERFACE, "WaitsNear", asked)
     }
 
-    /// Asks who leads, now and after each change. No other call is answered on this connection then.
+    /// Asks for the leader, now and after each change. The connection then answers no other call.
     pub(super) fn leader(&mut self, asked: &LeaderQuery) -> Result<(), NodeFailure> {
         self.call(Kind::Leader, INTERFACE, "Leader", asked)
     }
 
-    /// When the node was heard last, by CLOCK_BOOTTIME, if the connection is open.
+    /// When the node last sent something, by CLOCK_BOOTTIME, if the connection is open.
     pub(super) fn heard_at(&self) -> Option<u64> {
         self.link.as_ref().map(Link::heard_at)
     }
 
-    /// Tells the node what to show of the whole request. No answer follows, and it does not matter
-    /// whether it arrives.
+    /// Sends the node the state of the whole request to show. No answer follows, and the message
+    /// may be lost.
     pub(super) fn report(&mut self, report: &Report) {
         if let Some(link) = &mut self.link {
             let _ = link.send(&format!("{NODES_INTERFACE}.Report"), report, Answers::None);
         }
     }
 
-    /// Says why a request that waits is about to end with its connection.
+    /// Tells the node why a waiting request is about to end with its connection.
     pub(super) fn abandon(&mut self, tag: Tag) {
         let waits = self.calls.iter().any(|call| call.kind == Kind::Collect);
         if let Some(link) = self.link.as_mut().filter(|_| waits) {
@@ -225,7 +225,7 @@ impl Member {
         let Some(link) = &mut self.link else {
             return Err(NodeFailure::passing("the connection was closed"));
         };
-        // Before the first byte is written.
+        // Taken before the first byte is written.
         let sent = boottime_ms();
         let answers = match kind {
             Kind::Collect | Kind::Leader => Answers::Several,
@@ -256,8 +256,8 @@ impl Member {
         }
     }
 
-    /// Reads what has come. After [`Heard::Away`], which is the last then, the connection is to be
-    /// closed.
+    /// Reads the messages that have arrived. [`Heard::Away`] is always the last; the caller must
+    /// then close the connection.
     pub(super) fn turn(&mut self) -> Vec<Heard> {
         let Some(link) = &mut self.link else { return Vec::new() };
         let answers = match link.turn() {
@@ -280,7 +280,7 @@ impl Member {
         heard
     }
 
-    /// What is wrong if the node was silent for too long; asks for a sign of it in time.
+    /// The failure of a node that was silent for too long. Asks for a sign of life in time.
     fn silence(&mut self) -> Option<&'static str> {
         let link = self.link.as_mut()?;
         let now = boottime_ms();
@@ -295,7 +295,8 @@ impl Member {
             return Some("its daemon does not answer");
         }
         if since(self.beaten_at) >= self.beat_ms {
-            // A suspended machine, or a coordinator that was stopped, has not asked for so long.
+            // If the machine was suspended, or the coordinator stopped, it has not asked for that
+            // time.
             let asked_in_time = since(self.beaten_at) < 3 * self.beat_ms;
             if asked_in_time && since(link.heard_at()) > SILENCE_MS.max(2 * self.beat_ms) {
                 return Some("the connection is silent");
@@ -306,7 +307,7 @@ impl Member {
         None
     }
 
-    /// What an answer means.
+    /// The meaning of an answer.
     fn understand(&mut self, answer: &Answer) -> Result<Heard, NodeFailure> {
         let call = match (self.calls.front_mut(), answer.continues) {
             (Some(call), true) => {
@@ -330,7 +331,7 @@ impl Member {
                         Some(NodesRefusal::Least { least }) => Heard::TokenTaken { least: *least },
                         _ => Heard::ConfirmFailed,
                     },
-                    // It would be refused each time.
+                    // The node would refuse it each time.
                     (Kind::ConfirmAt, ErrorName::BadRequest) => Heard::TokenRefused(failure),
                     (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
                     (Kind::WaitsNear, _) => Heard::NoWaits,

@@ -1,19 +1,22 @@
-//! A command under a lock over nodes.
+//! Runs a command under a lock over nodes.
 //!
-//! `canal run --on` is three processes. The *child* becomes the command when the lock is held. The
-//! *parent* stays by it as over an engine: it reads the deadline page and never touches the network.
-//! The *coordinator* (`process`) speaks to the nodes, by an ssh or a bridge each, writes the page,
-//! and belongs to no terminal and no job. If it dies, the parent starts another one, which goes on
-//! with the same leases (`handover`). If the parent dies, the coordinator ends the command in time
-//! alone.
+//! `canal run --on` has three processes:
 //!
-//! A lease (`canal acquire --on`) is taken by such a coordinator for the process that asks for it, which
-//! prints its handle (`lease::handle`). By the handle it is renewed and given back without further
-//! processes (`lease`).
+//! - The *child* becomes the command when the lock is held.
+//! - The *parent* stays by it as over an engine: it reads the deadline page and never touches the
+//!   network.
+//! - The *coordinator* (`process`) speaks to the nodes, each by an ssh or a bridge, and writes the
+//!   page. It belongs to no terminal and no job. If it dies, the parent starts another one, which
+//!   continues with the same leases (`handover`). If the parent dies, the coordinator alone ends
+//!   the command in time.
+//!
+//! For `canal acquire --on`, such a coordinator takes a lease, and the process that asked prints
+//! its handle (`lease::handle`). With the handle, `lease` renews and releases it without further
+//! processes.
 //!
 //! `canal leader --on` takes no lock: `leading` asks the nodes which request holds the key.
 //!
-//! What is decided about the lock is decided by [`crate::nodes`]; `driver` carries it out.
+//! [`crate::nodes`] makes all decisions about the lock; `driver` carries them out.
 
 mod by_handle;
 mod channel;
@@ -50,10 +53,10 @@ pub use request::NodesRequest;
 
 use driver::Driver;
 
-/// Asks the nodes from this process, until the host wants no more or the request is over.
+/// Asks the nodes from this process, until the host stops or the request is over.
 ///
 /// # Errors
-/// The nodes cannot be known, or a system call failed.
+/// The nodes cannot be identified, or a system call failed.
 pub fn ask(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Ending>, MeetError> {
     let met = meeting::meet(request, host)?;
     Ok(Driver::new(request, met, None).run(host)?)

@@ -1,4 +1,4 @@
-//! The side of the parent: keeps a coordinator running while the command runs.
+//! The parent's side: keeps a coordinator running while the command runs.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -26,23 +26,23 @@ use super::request::NodesRequest;
 /// The shortest time between the starts of two coordinators.
 const START_AFTER: Duration = Duration::from_millis(500);
 
-/// How long the parent waits at its end until everything is given back.
+/// How long the parent waits at its end until everything is released.
 const GIVE_BACK: Duration = Duration::from_secs(5);
 
-/// A request over nodes, as the process that stays by its command sees it.
+/// A request over nodes, from the side of the process that stays by its command.
 pub struct OverNodes {
     request: Rc<NodesRequest>,
     purpose: Purpose,
     on_lost: OnLost,
     wording: Wording,
     end_wording: EndWording,
-    /// `None` in a process that was forked and has taken them.
+    /// `None` in a forked process that has taken them.
     writer: Option<Writer>,
     handover: Option<Handover>,
     /// The coordinator's end of its channel to the child, for the next coordinator.
     to_child: Option<End>,
     coordinator: Option<(Pid, End)>,
-    /// All coordinators so far: each leads a session, to which its ssh belong.
+    /// All coordinators so far: each leads a session, to which its ssh processes belong.
     sessions: BTreeSet<i32>,
     started: Instant,
     lines: Vec<Line>,
@@ -53,8 +53,8 @@ pub struct ChildEnd {
     channel: End,
     page: OwnedFd,
     line: OwnedFd,
-    /// The process that stays by the command; `None` where it is this one. Its pid says nothing in another
-    /// pid namespace, where getppid(2) is 0 whether it lives or not.
+    /// The process that stays by the command; `None` if it is this one. Its pid has no meaning in
+    /// another pid namespace, where getppid(2) is 0 whether the process lives or not.
     parent: Option<Pidfd>,
 }
 
@@ -78,8 +78,8 @@ impl OverNodes {
         Ok((this, child))
     }
 
-    /// Starts a coordinator that takes a lease. This process must have one thread, and has both sides.
-    /// If it ends before [`Self::leave`], everything is given back.
+    /// Starts a coordinator that takes a lease. This process must have one thread, and has both
+    /// sides. If it ends before [`Self::leave`], everything is released.
     ///
     /// # Errors
     /// No process or memory is left.
@@ -104,7 +104,7 @@ impl OverNodes {
         let (to_child, channel) = channel()?;
         let label = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let host = u64::from(std::process::id());
-        // Nothing is held: no command may start.
+        // No lock is held, so no command may start.
         let none = Deadline::default();
         let writer = Writer::create(host, engine, &label.unwrap_or_default(), none)?;
         let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned());
@@ -112,7 +112,7 @@ impl OverNodes {
         let this = Self {
             request: Rc::new(request),
             purpose: Purpose::Command,
-            // Whatever asks for a lease is not ended with it.
+            // The program that asks for a lease does not end with it.
             on_lost: OnLost::Warn,
             wording,
             end_wording,
@@ -127,8 +127,8 @@ impl OverNodes {
         Ok((this, child))
     }
 
-    /// Starts a coordinator, which takes over from another one if there was one. `command` is the
-    /// child, if there is one already.
+    /// Starts a coordinator, which takes over from the previous one if there was one. `command` is
+    /// the child, if it exists already.
     fn start(&mut self, command: Option<Pid>) -> io::Result<()> {
         self.started = Instant::now();
         let (ours, theirs) = channel()?;
@@ -178,7 +178,7 @@ impl OverNodes {
             standing: None,
         };
         process.run(&self.request.clone(), left);
-        // Nothing is dropped: most descriptors that this copy of the parent had are closed.
+        // Exit drops nothing: most descriptors of this copy of the parent are already closed.
         std::process::exit(0)
     }
 
@@ -191,12 +191,12 @@ impl OverNodes {
             .chain(self.writer.iter().flat_map(Writer::descriptors))
     }
 
-    /// What to poll while the command runs.
+    /// The descriptor to poll while the command runs.
     pub fn polled(&self) -> Option<BorrowedFd<'_>> {
         self.coordinator.as_ref().map(|(_, channel)| channel.as_fd())
     }
 
-    /// After what time [`Self::turn`] is to be called.
+    /// The time until the next call of [`Self::turn`].
     pub fn due(&self) -> Option<Duration> {
         match self.coordinator {
             Some(_) => None,
@@ -204,8 +204,8 @@ impl OverNodes {
         }
     }
 
-    /// Hears the coordinator, and starts another one if it has died. `command` is the child, until it
-    /// has ended. Returns what people are to be told.
+    /// Reads the coordinator's messages, and starts another one if it has died. `command` is the
+    /// child, until it has ended. Returns the lines for the user.
     pub fn turn(&mut self, command: Option<Pid>) -> Vec<Line> {
         self.hear();
         self.reap();
@@ -238,10 +238,11 @@ impl OverNodes {
         }
     }
 
-    /// Reaps what is left of coordinators that died: themselves, and their ssh and bridges, which this
-    /// process adopted. All else that it adopts is the command's, and reaped by the supervisor.
+    /// Reaps the rest of coordinators that died: themselves, and their ssh processes and bridges,
+    /// which this process adopted. All other adopted processes are the command's, and the
+    /// supervisor reaps them.
     fn reap(&self) {
-        // Without a death there is nothing to look for.
+        // Without a death there is nothing to reap.
         if self.sessions.len() < 2 && self.coordinator.is_some() {
             return;
         }
@@ -253,18 +254,18 @@ impl OverNodes {
         }
     }
 
-    /// Whether a process is a coordinator, or an ssh of one.
+    /// Whether a process is a coordinator, or one of its ssh processes.
     #[must_use]
     pub fn is_part(&self, pid: Pid) -> bool {
         getsid(Some(pid)).is_ok_and(|session| self.sessions.contains(&session.as_raw()))
     }
 
-    /// After the end of the command: waits a while until everything is given back.
+    /// Waits a while, after the end of the command, until everything is released.
     pub fn finish(&mut self) -> Vec<Line> {
         self.end(ToCoordinator::Stop)
     }
 
-    /// The handle was printed: ends the coordinator, and leaves what is held as it is.
+    /// Ends the coordinator after the handle was printed, and leaves the leases as they are.
     pub fn leave(&mut self) -> Vec<Line> {
         self.end(ToCoordinator::Leave)
     }
@@ -288,8 +289,8 @@ impl OverNodes {
 }
 
 impl ChildEnd {
-    /// In the child: tells the coordinator which process becomes the command. Returns the page, which
-    /// says until when the lock is safe.
+    /// In the child: tells the coordinator which process becomes the command. Returns the page,
+    /// which shows until when the lock is safe.
     ///
     /// # Errors
     /// The page cannot be read, or no descriptors are left.
@@ -299,20 +300,21 @@ impl ChildEnd {
         Reader::open(self.page.try_clone()?, self.line.try_clone()?)
     }
 
-    /// Gives up the places of a request that waits, because nobody can read what comes of it.
+    /// Gives up the places of a waiting request, because no reader of its output is left.
     pub fn abandon(&self) {
         self.channel.send(&ToCoordinator::Abandon, None);
     }
 
-    /// The next word of the coordinator, if one comes within this time, and before somebody of an audience
-    /// leaves.
+    /// The next message of the coordinator, if one arrives within this time and before a member of
+    /// the audience leaves.
     pub fn next(&self, within: Duration, audience: Option<&Audience>) -> Option<BeforeStart> {
         let until = Instant::now() + within;
         loop {
             if let Received::Message(word, _) = self.channel.receive() {
                 return Some(word);
             }
-            // It starts another coordinator if one dies; without it the lock would be in danger.
+            // The parent starts another coordinator if one dies; without it the lock would be in
+            // danger.
             if self.parent.as_ref().is_some_and(Pidfd::has_ended) {
                 return Some(BeforeStart::End(NotHeld::Failed {
                     message: "the process that was to stay by the command has ended".to_owned(),

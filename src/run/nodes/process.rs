@@ -1,7 +1,8 @@
-//! The coordinator's process: what its driver asks of it, and its part in ending the command.
+//! The coordinator's process: its driver's host, and its part in ending the command.
 //!
-//! It belongs to no terminal and to no job: neither Ctrl-C nor Ctrl-Z stops its renewals. While its
-//! parent lives, that decides when the command is over; without a parent, the coordinator does.
+//! It belongs to no terminal and to no job, so neither Ctrl-C nor Ctrl-Z stops its renewals. While
+//! its parent lives, the parent decides when the command is over; without a parent, the coordinator
+//! does.
 //!
 //! Invariant: the command is killed when the lock is lost or its deadline has come, whether or not
 //! the parent does the same.
@@ -30,24 +31,24 @@ use super::host::{Ending, HeldPart, Host, Named, Started, Wish, Word};
 use super::meeting::{self, Known, MeetError, Met};
 use super::request::NodesRequest;
 
-/// How often what is due is looked at while the command is being killed.
+/// How often to check for due actions while the command is being killed.
 const LOOK_KILLING_MS: u64 = 50;
 
-/// What a message that found no room is tried again after.
+/// How long to wait before resending a message when the channel was full.
 const AGAIN_MS: u64 = 100;
 
-/// What is said about a change, or nothing.
+/// The line for a report, or none.
 pub type Wording = fn(&Word<'_>) -> Option<Line>;
 
-/// How it is said that a request has come to nothing.
+/// The message for a request that failed.
 pub type EndWording = fn(&Ending) -> NotHeld;
 
-/// What the lock is taken for.
+/// The purpose of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The child, which becomes a command.
     Command,
-    /// A lease, which outlives the process that asks for it.
+    /// A lease, which outlives the process that asked for it.
     Lease,
 }
 
@@ -68,17 +69,17 @@ pub(super) struct CoordinatorProcess {
     pub(super) parent_gone: bool,
     pub(super) wish: Wish,
     pub(super) kill_at: Option<Millis>,
-    /// What the child is told when the lock is held, if there was no room for it yet.
+    /// The child's message that the lock is held, while the channel is full.
     pub(super) unsent: Option<BeforeStart>,
-    /// What was handed over as the start.
+    /// The start that was handed over.
     pub(super) started: Option<Start>,
-    /// What was handed over last.
+    /// The nodes that were handed over last.
     pub(super) kept: Vec<Named>,
     pub(super) standing: Option<Standing>,
 }
 
 impl CoordinatorProcess {
-    /// Runs until nothing is left to do. The process has to end then.
+    /// Runs until nothing is left to do. The process must then end.
     pub(super) fn run(&mut self, request: &NodesRequest, left: Option<Left>) {
         stand_alone();
         let (met, standing) = match left {
@@ -86,7 +87,7 @@ impl CoordinatorProcess {
                 self.take_over(left.start);
                 let nodes = known(request, &left.nodes);
                 self.kept = left.nodes;
-                // What is asked for anew names the run that encloses it, if no frame.
+                // A request that is made again names its enclosing run, but no frame.
                 let met = Met { nodes, here: None, ending: Vec::new() };
                 (met, Some((left.standing, self.begun)))
             }
@@ -103,19 +104,20 @@ impl CoordinatorProcess {
         }
     }
 
-    /// Goes on after another coordinator. `start` is what the child was told, or was about to be told.
+    /// Continues after another coordinator. `start` is the child's message that the lock is held,
+    /// sent or about to be sent.
     fn take_over(&mut self, start: Option<Start>) {
         self.begun = start.is_some();
         let deadline = self.writer.state().deadline;
         self.kill_at = Some(deadline.kill_at).filter(|at| *at > 0);
         if !self.begun {
-            // The child was not told, and what was held for it is given back.
+            // The child got no message, and the parts held for it are released.
             self.kill_at = None;
             self.writer.publish(deadline::Deadline::default());
         }
         self.started.clone_from(&start);
         if self.purpose == Purpose::Command {
-            // If it was told, it does not listen any more.
+            // If the message reached the child, it no longer listens.
             self.unsent = start.map(BeforeStart::Start);
         }
     }
@@ -172,7 +174,7 @@ impl CoordinatorProcess {
                 Received::Message(ToCoordinator::Leave, _) => self.wish = Wish::Leave,
                 Received::Nothing => return,
                 Received::End => {
-                    // It has become the command, or ended before that.
+                    // The child has become the command, or ended before that.
                     self.child = None;
                     if !self.begun {
                         self.wish.stop();
@@ -220,7 +222,7 @@ impl CoordinatorProcess {
 
 impl Host for CoordinatorProcess {
     fn keep(&mut self, nodes: &[Named], standing: &Standing) {
-        // Too many nodes for the room: another coordinator would begin anew.
+        // If there are too many nodes for the space, another coordinator would start over.
         let _ = self.handover.write(nodes, standing);
         self.kept = nodes.to_vec();
         self.standing = Some(standing.clone());
@@ -247,7 +249,7 @@ impl Host for CoordinatorProcess {
             nodes: started.parts.iter().map(|part| part.name.clone()).collect(),
             grant: started.parts.first().and_then(|part| part.grant.clone()),
         };
-        // Another coordinator has to know it before the child does.
+        // Another coordinator must know it before the child does.
         self.handover.begin(start.clone());
         if let Some(standing) = &self.standing {
             let _ = self.handover.write(&self.kept, standing);
@@ -286,7 +288,7 @@ impl Host for CoordinatorProcess {
             child.send(&BeforeStart::Waits { name, progress }, None);
             return;
         }
-        // At first only a person who waits wants to know how many nodes there are.
+        // At first, only a person who waits wants to know how many nodes there are.
         if let Word::Change { change: Change::Held { .. }, .. } = word
             && self.begun
         {
@@ -300,7 +302,7 @@ impl Host for CoordinatorProcess {
     fn polled(&self) -> Vec<PollFd<'_>> {
         let parent = (!self.parent_gone).then(|| self.parent.as_fd());
         let child = self.child.as_ref().map(AsFd::as_fd);
-        // The parent says when the command has ended; without it the kernel does.
+        // The parent reports the end of the command; without a parent the kernel does.
         let command = self.command.as_ref().filter(|_| self.parent_gone).map(AsFd::as_fd);
         let all = parent.into_iter().chain(child).chain(command);
         all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect()
@@ -337,12 +339,12 @@ fn known(request: &NodesRequest, nodes: &[Named]) -> Vec<Known> {
 
 /// Leaves the job and the terminal of the caller, and its signals.
 pub(super) fn stand_alone() {
-    // It fails only for the leader of a group, which a child is not.
+    // It fails only for the leader of a process group, which a child is not.
     let _ = setsid();
     let _ = SigSet::empty().thread_set_mask();
     let _ = signals::set_default(Signal::SIGCHLD);
-    // A service that is stopped signals all its processes at once. This one has to give back first,
-    // and ends by itself when the command has ended.
+    // A service manager that stops a service signals all its processes at once. This one must
+    // release everything first, and ends by itself when the command has ended.
     for signal in [
         Signal::SIGHUP,
         Signal::SIGINT,

@@ -1,4 +1,4 @@
-//! A request over nodes as its caller makes it.
+//! A request over nodes, as its caller makes it.
 
 use crate::client::Options;
 use crate::client::nodes::list::Node;
@@ -13,55 +13,56 @@ use super::lease::enclosing::EnclosingLeases;
 use super::lease::handle::LeaseHandle;
 use super::lease::secret::Secret;
 
-/// What is asked of the nodes.
+/// The request to the nodes.
 #[derive(Clone, Debug)]
 pub struct NodesRequest {
     /// The nodes, in the order in which the user named them.
     pub nodes: Vec<Node>,
     /// How many of them must grant it.
     pub require: Require,
-    /// For how many milliseconds each keeps its lease without a renewal.
+    /// How long each keeps its lease without a renewal, in milliseconds.
     pub ttl_ms: u64,
-    /// Of a lease that is renewed: the TTL that it has from then on, if it is to be another one.
+    /// For a renewal that changes the TTL: the new TTL.
     pub new_ttl_ms: Option<u64>,
     /// The items, the same at each node.
     pub items: Vec<WireItem>,
-    /// How long to wait in milliseconds, over all nodes together; 0 = not at all, absent = for ever.
+    /// How long to wait, in milliseconds, over all nodes together; 0 = not at all, absent = for
+    /// ever.
     pub wait_ms: Option<u64>,
-    /// When it was made, in milliseconds of CLOCK_BOOTTIME: the time to wait begins then, whichever
-    /// coordinator asks.
+    /// When it was made, in milliseconds of CLOCK_BOOTTIME. The time to wait begins then, even if
+    /// another coordinator asks later.
     pub asked_at: u64,
-    /// Higher goes first.
+    /// Requests with a higher number go first.
     pub priority: i32,
-    /// Refused if so many wait for one of its keys already.
+    /// The request is refused if this many already wait for one of its keys.
     pub max_waiting: Option<u64>,
-    /// What to show of the owner.
+    /// The text to show as its command.
     pub command: String,
-    /// What people are to know about it.
+    /// The user's note.
     pub note: Option<String>,
-    /// The names and secrets of its leases.
+    /// The source of the names and secrets of its leases.
     pub secret: Secret,
     /// The place that all commands of this machine use.
     pub here: Place,
-    /// How a daemon is started there.
+    /// How to start a daemon there.
     pub options: Options,
-    /// What the nodes were when they were met first.
+    /// The identities of the nodes when they were first met.
     pub pins: Pins,
-    /// The run over nodes within which it is asked for, as the environment says.
+    /// The enclosing run over nodes, according to the environment.
     pub under_run: Option<RunId>,
-    /// The frame of this machine's daemon within which it is asked for, as the environment says. It lies
-    /// within `under_run` if there are both.
+    /// The enclosing frame of this machine's daemon, according to the environment. If there is also
+    /// `under_run`, the frame is within it.
     pub under_frame: Option<FrameId>,
-    /// The leases over nodes within which it is asked for.
+    /// The enclosing leases over nodes.
     pub under: EnclosingLeases,
-    /// Other nodes at which a deadlock may go on, if it is asked for within something.
+    /// Other nodes over which a deadlock may extend, if it is made within something.
     pub near: Vec<Node>,
 }
 
 impl NodesRequest {
-    /// A request that asks for nothing new, about a lease that was taken before. `nodes` are those of
-    /// [`LeaseHandle::addresses`], as their user
-    /// calls them; `note` and `new_ttl_ms` are given with each renewal.
+    /// A request about an existing lease, which asks for nothing new. `nodes` are those of
+    /// [`LeaseHandle::addresses`], under the user's names; each renewal carries `note` and
+    /// `new_ttl_ms`.
     #[must_use]
     pub fn of_lease(
         handle: &LeaseHandle,
@@ -94,7 +95,7 @@ impl NodesRequest {
         }
     }
 
-    /// Whether it is asked for within a run over nodes, or within a command that canal runs here.
+    /// Whether it is made within a run over nodes, or within a command that canal runs here.
     #[must_use]
     pub fn is_nested(&self) -> bool {
         self.under_run.is_some() || self.under_frame.is_some()

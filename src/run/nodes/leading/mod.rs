@@ -1,11 +1,11 @@
-//! Asks several nodes who leads by holding a key, and goes on asking those that go away.
+//! Asks several nodes which request leads by holding a key, and reconnects to those that go away.
 //!
-//! What a node said counts as long as its connection lives, and for a moment after that: a daemon that
-//! restarts, or an ssh that ended, is reached again by then. What follows from it, [`crate::nodes::leadership`]
-//! decides.
+//! The answer of a node counts while its connection lives, and for a moment after that: a daemon
+//! that restarts, or an ssh that ended, is reached again by then. [`crate::nodes::leadership`]
+//! draws the conclusion.
 //!
-//! Invariant: what a connection says is believed of the node only that it was pinned to, and each daemon
-//! counts once.
+//! Invariant: an answer counts only for the node to which its connection was pinned, and each
+//! daemon counts once.
 
 use nix::poll::{PollFd, PollTimeout, poll};
 use nix::unistd::Pid;
@@ -25,52 +25,52 @@ use super::Around;
 use super::meeting::MeetError;
 use super::member::{Heard, Member};
 
-/// How long the last word of a node counts that is not heard any more.
+/// How long the last answer of a node counts after its connection has ended.
 const LAST_WORD_MS: Millis = 5_000;
 
-/// How long to wait before a node is asked again, first and at most.
+/// How long to wait before a node is asked again, at first and at most.
 const PAUSE_MS: (Millis, Millis) = (500, 15_000);
 
-/// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
+/// The longest sleep: the clock of poll(2) stops while the machine is suspended.
 const SLEEP_MS_MAX: u64 = 1000;
 
-/// Watches who leads at several nodes. The process must have one thread.
+/// Watches which request leads at several nodes. The process must have one thread.
 #[derive(Debug)]
 pub struct LeaderAtNodes<'a> {
     query: LeaderQuery,
     least: usize,
     around: &'a Around,
     sources: Vec<Source>,
-    /// Processes of connections that were closed, to be reaped.
+    /// The processes of closed connections, to be reaped.
     ending: Vec<Pid>,
 }
 
-/// Who leads, and what each node says.
+/// The leader, and the answer of each node.
 #[derive(Clone, Debug)]
 pub struct LeaderView {
-    /// What follows from what the nodes say.
+    /// The conclusion from the answers of the nodes.
     pub verdict: Verdict,
-    /// The leader, as the nodes show it that hold its parts.
+    /// The leader, as the nodes that hold its parts show it.
     pub leader: Option<HolderInfo>,
     /// The nodes, in the order of the list.
     pub nodes: Vec<NodeView>,
 }
 
-/// What one node says.
+/// The state of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
-    /// What its user calls it.
+    /// The user's word for the node.
     pub name: String,
-    /// What it says.
+    /// Its state.
     pub state: NodeState,
 }
 
-/// What one node says of the leader.
+/// The answer of one node about the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// It has not answered yet, and was not seen to be away.
+    /// It has not answered yet, and was not seen away.
     Asked,
-    /// It cannot be reached, and why.
+    /// It is out of reach, for this reason.
     Away(NodeFailure),
     /// It holds a part of the request that leads.
     Leader,
@@ -78,24 +78,24 @@ pub enum NodeState {
     Other,
     /// It holds no part of any request.
     None,
-    /// Several can hold the key there, and why.
+    /// Several requests can hold the key there, for this reason.
     NotExclusive(String),
 }
 
-/// A node that is asked.
+/// A node to ask.
 #[derive(Debug)]
 struct Source {
     member: Member,
     id: Option<NodeId>,
     word: Option<Word>,
-    /// When the node was heard last, if it is not heard any more.
+    /// When the node last answered, if it is no longer connected.
     heard_at: Option<Millis>,
     failure: Option<NodeFailure>,
     ask_at: Option<Millis>,
     pause: Millis,
 }
 
-/// What a node said last.
+/// The last answer of a node.
 #[derive(Clone, Debug)]
 enum Word {
     Leader(Option<(Claim, Box<HolderInfo>)>),
@@ -103,7 +103,8 @@ enum Word {
 }
 
 impl<'a> LeaderAtNodes<'a> {
-    /// Asks the nodes of `around.near` for the leader of a key. At least `least` of them have to name it.
+    /// Asks the nodes of `around.near` for the leader of a key. At least `least` of them must name
+    /// it.
     #[must_use]
     pub fn new(key: &str, least: usize, around: &'a Around) -> Self {
         let sources = around.near.iter().cloned().map(Source::new).collect();
@@ -132,7 +133,7 @@ impl<'a> LeaderAtNodes<'a> {
         Ok(())
     }
 
-    /// What is known by now.
+    /// The present knowledge.
     #[must_use]
     pub fn view(&self) -> LeaderView {
         let said: Vec<Said> = self.sources.iter().map(Source::said).collect();
@@ -145,8 +146,8 @@ impl<'a> LeaderAtNodes<'a> {
         LeaderView { verdict, leader: led_by.and_then(|claim| self.leader(claim)), nodes }
     }
 
-    /// A request leads since the last of the nodes that it needs has granted it. Nodes that it did not need
-    /// may have granted it later.
+    /// The leader with the time since which it leads: since the last of the nodes that it needs has
+    /// granted it. Nodes that it did not need may have granted it later.
     fn leader(&self, claim: Claim) -> Option<HolderInfo> {
         let holders = self.sources.iter().filter_map(|source| match &source.word {
             Some(Word::Leader(Some((of, holder)))) if *of == claim => Some(&**holder),
@@ -192,7 +193,7 @@ impl<'a> LeaderAtNodes<'a> {
         Ok(())
     }
 
-    /// Asks a node for its leader, once it is known which daemon it is. Returns why it cannot be asked.
+    /// Asks a node for its leader, once its daemon is known. Returns why it cannot be asked.
     fn identified(
         &mut self,
         at: usize,
@@ -200,7 +201,7 @@ impl<'a> LeaderAtNodes<'a> {
     ) -> Result<Option<NodeFailure>, MeetError> {
         let source = &self.sources[at];
         let (node, pin) = (&source.member.node, Pin::of(identity));
-        // Which daemon this machine asks is not a matter of trust.
+        // The daemon that this machine asks is not a matter of trust.
         if node.address != NodeAddress::Local
             && let Err(error) = self.around.pins.meet(&node.name, &node.address, &pin)
         {
@@ -225,7 +226,7 @@ impl<'a> LeaderAtNodes<'a> {
 }
 
 impl LeaderView {
-    /// Whether each node has answered, or was seen to be away.
+    /// Whether each node has answered, or was seen away.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.nodes.iter().all(|node| node.state != NodeState::Asked)
@@ -253,7 +254,7 @@ impl Source {
         connected.err().and_then(|failure| self.lose(failure))
     }
 
-    /// Takes what the node says. Returns why that does not count.
+    /// Takes the answer of the node. Returns why it does not count.
     fn told(&mut self, told: Leader) -> Option<NodeFailure> {
         if told.stale {
             return Some(NodeFailure::permanent("its daemon works over an engine, and is no node"));
@@ -267,7 +268,7 @@ impl Source {
         (self.heard_at, self.failure, self.pause) = (None, None, PAUSE_MS.0);
     }
 
-    /// The connection is of no more use. The node is asked again after a pause. Returns the process of the
+    /// Gives up the connection. The node is asked again after a pause. Returns the process of the
     /// connection.
     fn lose(&mut self, failure: NodeFailure) -> Option<Pid> {
         let now = boottime_ms();
@@ -286,7 +287,7 @@ impl Source {
         self.member.close()
     }
 
-    /// Forgets what the node said long ago.
+    /// Forgets an old answer of the node.
     fn expire(&mut self, now: Millis) {
         if self.heard_at.is_some_and(|heard| now.saturating_sub(heard) >= LAST_WORD_MS) {
             (self.word, self.heard_at) = (None, None);
@@ -323,8 +324,8 @@ impl Source {
     }
 }
 
-/// The part of a request over nodes that a holder is. One that is not confirmed may still be given back, and
-/// a lock of this node alone leads nowhere else.
+/// The part of a request over nodes that a holder is. An unconfirmed part may still be released,
+/// and a lock of this node alone does not lead anywhere else.
 fn claimed(holder: HolderInfo) -> Option<(Claim, Box<HolderInfo>)> {
     let over = holder.over_nodes.as_deref().filter(|over| !over.collecting)?;
     let need = usize::try_from(over.need).unwrap_or(usize::MAX);

@@ -1,7 +1,7 @@
-//! The leases over nodes under which a process runs, as its environment hands them down.
+//! The leases over nodes under which a process runs, as its environment passes them on.
 //!
-//! A request proves by them that it is made under these leases: what they hold is not in its way. Each node
-//! is shown its own part only.
+//! With them a request proves that it is made under these leases, so that their holds do not block
+//! it. Each node sees only its own part.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::run::environment;
 
 use super::handle::{LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 
-/// The most leases that are handed down: the innermost ones.
+/// The most leases that are passed on: the innermost ones.
 const LEASES_MAX: usize = 4;
 
 /// Leases over nodes, the outermost first.
@@ -20,7 +20,7 @@ const LEASES_MAX: usize = 4;
 pub struct EnclosingLeases(Vec<LeaseHandle>);
 
 impl EnclosingLeases {
-    /// Those that the environment of this process names. What is no handle is left out.
+    /// The leases that the environment of this process names, without words that are not handles.
     #[must_use]
     pub fn of_environment() -> Self {
         Self::of_text(&std::env::var(environment::UNDER).unwrap_or_default())
@@ -31,8 +31,8 @@ impl EnclosingLeases {
         Self(words.filter_map(|word| word.parse().ok()).collect())
     }
 
-    /// With another lease inside them. `nodes` are those of its request, and `socket` is that of the daemon
-    /// of this machine, which a list of nodes calls `local`.
+    /// Adds another lease inside them. `nodes` are those of its request, and `socket` is that of
+    /// the daemon of this machine, which a list of nodes calls `local`.
     #[must_use]
     pub fn with(
         mut self,
@@ -52,14 +52,14 @@ impl EnclosingLeases {
         self
     }
 
-    /// For the environment.
+    /// The text for the environment.
     #[must_use]
     pub fn reveal(&self) -> String {
         let leases: Vec<String> = self.0.iter().map(LeaseHandle::reveal).collect();
         leases.join(" ")
     }
 
-    /// The handle of the innermost of them at a node. It may name no lease.
+    /// The handle of the innermost of them at a node. A lease with this handle need not exist.
     #[must_use]
     pub fn handle(&self, node: NodeId) -> Option<Handle> {
         let innermost = self.0.iter().rev();

@@ -1,9 +1,10 @@
-//! The handle of a lease over nodes: all that renewing and releasing it needs, as one word.
+//! The handle of a lease over nodes: everything that is needed to renew and release it, in one
+//! word.
 //!
-//! Nothing is kept in a file, so that a later step on another machine can use it. It names no program:
-//! what is run at a node is said by the configuration of the user of the handle.
+//! No file keeps any of it, so a later step on another machine can use the handle. It names no
+//! program: the configuration of the handle's user decides what runs at a node.
 //!
-//! Invariant: a text that was cut or changed is not taken for a handle.
+//! Invariant: a text that was cut or changed is never accepted as a handle.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -17,10 +18,10 @@ use crate::protocol::{Handle, NodeId};
 use super::secret::Secret;
 use crate::run::nodes::host::HeldPart;
 
-/// What the text begins with. No handle of a single daemon does.
+/// The beginning of the text. No handle of a single daemon begins with it.
 const PREFIX: &str = "n";
 
-/// How its bytes are laid out.
+/// The layout of its bytes.
 const VERSION: u8 = 1;
 
 /// The most bytes; the text has two characters for each, after [`PREFIX`].
@@ -29,10 +30,10 @@ const BYTES_MAX: usize = 8 * 1024;
 /// The longest text.
 pub const LEASE_HANDLE_CHARS_MAX: usize = PREFIX.len() + 2 * BYTES_MAX;
 
-/// The bytes besides those of the nodes: version, secret, token, TTL, two numbers, checksum.
+/// The bytes other than the nodes': version, secret, token, TTL, two numbers, checksum.
 const FIXED_BYTES: usize = 1 + 16 + 8 + 8 + 2 + CHECKSUM_BYTES;
 
-/// The bytes of a node besides its address.
+/// The bytes of a node without its address.
 const NODE_BYTES: usize = 16 + 4 + 1 + 2;
 
 const CHECKSUM_BYTES: usize = 4;
@@ -58,7 +59,8 @@ struct LeasePart {
     held: bool,
 }
 
-/// A text that is no handle. It is not repeated: it may be one with a letter too many.
+/// A text that is not a handle. The error does not repeat it: it may be a handle with an extra
+/// letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseHandleError {
     /// It was cut or changed.
@@ -81,8 +83,8 @@ pub struct HandleTooLong {
 }
 
 impl LeaseHandle {
-    /// Whether the handle of a lease over these nodes has a length that can be used. It is asked
-    /// before anything is taken.
+    /// Whether the handle of a lease over these nodes is short enough. Callers check this before
+    /// they take anything.
     ///
     /// # Errors
     /// It would be too long.
@@ -96,7 +98,7 @@ impl LeaseHandle {
         }
     }
 
-    /// The handle of a lease that is held. `nodes` are those of the request.
+    /// The handle of a held lease. `nodes` are those of the request.
     #[must_use]
     pub fn new(
         secret: Secret,
@@ -132,31 +134,31 @@ impl LeaseHandle {
         text.starts_with(PREFIX)
     }
 
-    /// The fencing token; `None` where the requirement excludes nobody.
+    /// The fencing token; `None` if the requirement excludes no other command.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
         self.token.map(|token| token.0)
     }
 
-    /// For how many milliseconds each node keeps its part without a renewal.
+    /// How long each node keeps its part without a renewal, in milliseconds.
     #[must_use]
     pub fn ttl_ms(&self) -> u64 {
         self.ttl_ms
     }
 
-    /// How many nodes have to hold it.
+    /// How many nodes must hold it.
     #[must_use]
     pub fn need(&self) -> usize {
         self.need
     }
 
-    /// Where its nodes are.
+    /// The addresses of its nodes.
     pub fn addresses(&self) -> impl Iterator<Item = &NodeAddress> {
         self.parts.iter().map(|part| &part.address)
     }
 
-    /// Of each node, in the order of [`Self::addresses`], whether it held its part when the handle
-    /// was made.
+    /// Whether each node held its part when the handle was made, in the order of
+    /// [`Self::addresses`].
     pub fn held(&self) -> impl Iterator<Item = bool> {
         self.parts.iter().map(|part| part.held)
     }
@@ -169,8 +171,8 @@ impl LeaseHandle {
         self.parts.iter().map(|part| part.id)
     }
 
-    /// The secret of the part of a node. One that the handle does not name may have joined later; it
-    /// was asked only once then.
+    /// The secret of a node's part. A node that the handle does not name may have joined later; if
+    /// so, it was asked only once.
     pub(in crate::run::nodes) fn of_node(&self, id: NodeId) -> Handle {
         let part = self.parts.iter().find(|part| part.id == id);
         self.secret.handle(id, part.map_or(1, |part| part.lease))
@@ -189,7 +191,7 @@ impl LeaseHandle {
         Some(self.secret.handle(part.id, part.lease))
     }
 
-    /// What a coordinator has to know of it.
+    /// The state that a coordinator needs to take it over.
     pub(in crate::run::nodes) fn standing(&self) -> Standing {
         let part = |(node, part): (usize, &LeasePart)| Part {
             node,
@@ -255,7 +257,7 @@ impl LeaseHandle {
         (rest.is_empty() && handle.is_sound()).then_some(handle)
     }
 
-    /// What a coordinator relies on.
+    /// Whether it has the properties that a coordinator relies on.
     fn is_sound(&self) -> bool {
         let count = self.parts.len();
         count <= NODES_MAX

@@ -1,4 +1,5 @@
-//! A lease over nodes as its holder knows it: the handle, its secret, and the leases around a request.
+//! A lease over nodes in the hands of its holder: the handle, its secret, and the leases around a
+//! request.
 
 pub(super) mod enclosing;
 pub(super) mod handle;

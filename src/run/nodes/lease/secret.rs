@@ -1,12 +1,12 @@
-//! The secret of a request over nodes, and what is derived from it for each node.
+//! The secret of a request over nodes, and the values derived from it for each node.
 
 use sha2::{Digest, Sha256};
 
 use crate::client::ClientError;
 use crate::protocol::{Handle, NodeId, RunId, Tag};
 
-/// From this the names and secrets of all leases of one request follow. Each node learns only those
-/// of its own leases.
+/// The source of the names and secrets of all leases of one request. Each node learns only those of
+/// its own leases.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(u128);
 
@@ -17,21 +17,21 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new random one.
+    /// A new random secret.
     ///
     /// # Errors
-    /// The system has no randomness to give.
+    /// The system cannot provide randomness.
     pub fn new() -> Result<Self, ClientError> {
         crate::client::tag().map(|Tag(bits)| Self(bits))
     }
 
-    /// One that was shown as text before.
+    /// The secret that a text shows.
     #[must_use]
     pub fn of(handle: Handle) -> Self {
         Self(handle.bits())
     }
 
-    /// For the text of a handle.
+    /// The text of the secret, for a handle.
     #[must_use]
     pub fn as_handle(self) -> Handle {
         Handle::new(self.0)

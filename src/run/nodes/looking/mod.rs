@@ -1,9 +1,9 @@
-//! Reads the waits of the nodes, where a request that waits may be part of a deadlock.
+//! Reads the waits of the nodes for a waiting request that may be part of a deadlock.
 //!
-//! It has connections of its own: on those of the request a call is not answered while the request waits.
-//! They are there only while it waits.
+//! It has its own connections, and only while the request waits: on those of the request, a node
+//! answers no call during the wait.
 //!
-//! Invariant: what a connection says is believed of the node only that it was pinned to.
+//! Invariant: a reading counts only for the node to which its connection was pinned.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -30,7 +30,7 @@ use crate::protocol::{
 use super::member::{Heard, Member};
 use super::request::NodesRequest;
 
-/// What the daemon of this machine is called.
+/// The name for the daemon of this machine.
 const HERE: &str = "local";
 
 /// Reads the waits of the nodes for one request.
@@ -41,68 +41,68 @@ pub(super) struct Looking<'a> {
     options: &'a Options,
     looker: Looker,
     sources: Vec<Source>,
-    /// When [`Self::turn`] is to be called at the latest.
+    /// The latest time for the next call of [`Self::turn`].
     pub(super) wake_at: Option<Millis>,
-    /// Processes of connections that were closed, to be reaped.
+    /// The processes of closed connections, to be reaped.
     pub(super) closed: Vec<Pid>,
-    /// How many looks were over when it was last checked which nodes could not be read.
+    /// How many looks were over at the last check for nodes that could not be read.
     looks: u64,
-    /// The nodes that people know cannot be read.
+    /// The nodes already reported as unreadable.
     unread: Vec<String>,
-    /// The same, if people do not know yet.
+    /// The same, if the user does not know yet.
     pub(super) news: Option<Vec<String>>,
 }
 
-/// What is around a request that waits, and how to reach it.
+/// The surroundings of a waiting request, and how to reach them.
 #[derive(Clone, Debug)]
 pub struct Around {
-    /// The nodes at which a deadlock may go on.
+    /// The nodes over which a deadlock may extend.
     pub near: Vec<Node>,
-    /// What the nodes were when they were met first.
+    /// The identities of the nodes when they were first met.
     pub pins: Pins,
     /// The place that all commands of this machine use.
     pub here: Place,
-    /// How a daemon is started there.
+    /// How to start a daemon there.
     pub options: Options,
 }
 
-/// The request that waits.
+/// The waiting request.
 #[derive(Clone, Copy, Debug)]
 enum Own<'a> {
-    /// A request over nodes, and what it runs.
+    /// A request over nodes, and its command.
     Run(RunId, &'a str),
-    /// One at the daemon of this machine.
+    /// A request at the daemon of this machine.
     Plain(Tag),
 }
 
-/// A node that is read.
+/// A node to read.
 struct Source {
     member: Member,
-    /// Which node it has to be, if that is known.
+    /// The node that it must be, if that is known.
     expected: Option<NodeId>,
-    /// Whether others named it: no daemon is started there.
+    /// Whether others named it; if so, no daemon is started there.
     is_told: bool,
-    /// Which node it is, once it has said so.
+    /// The node that it is, once it has sent its identity.
     id: Option<NodeId>,
     reached: bool,
-    /// It has answered what it was asked last.
+    /// Whether it has answered the last question.
     is_read: bool,
-    /// It cannot be read, whatever happens.
+    /// Whether no further attempt can help.
     is_useless: bool,
-    /// What to ask when it is reached.
+    /// The question for it once it is reached.
     wanted: Option<(u64, Named)>,
-    /// The numbers of the calls that are not answered.
+    /// The numbers of the unanswered calls.
     sent: VecDeque<u64>,
     last: Option<WaitsFound>,
 }
 
-/// The request has to give way.
+/// How the request must give way.
 pub(super) enum GiveWay {
-    /// It asks anew, behind the others.
+    /// It asks again, behind the others.
     Surrender,
     /// It is refused.
     Refusal {
-        /// The deadlock, for people.
+        /// The deadlock, as text for the user.
         why: String,
         /// The ring, the request first.
         cycle: Vec<CycleStepInfo>,
@@ -127,7 +127,7 @@ impl<'a> Looking<'a> {
             news: None,
         };
         looking.add_sources(request.nodes.iter().cloned());
-        // What encloses it here is known to this machine's daemon only.
+        // Only this machine's daemon knows what encloses the request here.
         let here = request.under_frame.is_some().then(here);
         looking.add_sources(request.near.iter().cloned().chain(here));
         looking.begin([run].into_iter().chain(request.under_run));
@@ -155,7 +155,7 @@ impl<'a> Looking<'a> {
         looking
     }
 
-    /// Adds nodes that were met before: nodes are not met in order to look.
+    /// Adds nodes that were met before: looking never meets new ones.
     fn add_sources(&mut self, nodes: impl Iterator<Item = Node>) {
         for node in nodes {
             let is_local = node.address == NodeAddress::Local;
@@ -194,7 +194,7 @@ impl<'a> Looking<'a> {
         found.nodes.iter().cloned().chain(of_requests).collect()
     }
 
-    /// All nodes that are read, for others who look.
+    /// All nodes that this reads, for others who look.
     fn read(&self) -> Vec<NodeAt> {
         let at = |source: &Source| {
             let node = source.id.or(source.expected)?;
@@ -207,8 +207,8 @@ impl<'a> Looking<'a> {
         self.sources.iter().filter_map(at).collect()
     }
 
-    /// After each look: which nodes of the requests near this one could not be read. A deadlock over them
-    /// is not found.
+    /// Finds, after each look, the nodes of requests near this one that could not be read. A
+    /// deadlock over them is not found.
     fn check_unread(&mut self) {
         if self.looks == self.looker.looks() {
             return;
@@ -234,7 +234,7 @@ impl<'a> Looking<'a> {
         self.looker = Looker::new(named, self.sources.len());
     }
 
-    /// Goes on with looking, while the request waits. Returns whether it has to give way.
+    /// Continues to look while the request waits. Returns whether it must give way.
     pub(super) fn turn(&mut self, waits: bool, now: Millis) -> Option<GiveWay> {
         self.looker.waits(waits, now);
         if waits {
@@ -328,7 +328,7 @@ impl<'a> Looking<'a> {
                     let source = &mut self.sources[at];
                     let Some(round) = source.sent.pop_front() else { continue };
                     let found = Some(*found).filter(|found| Some(found.node) == source.id);
-                    // Another machine's word about this machine's request counts for nothing.
+                    // Another machine's answer about this machine's request does not count.
                     if let (Own::Plain(_), NodeAddress::Local, Some(found)) =
                         (self.own, &source.member.node.address, &found)
                         && let Some(own) = found.request
@@ -352,7 +352,8 @@ impl<'a> Looking<'a> {
         }
     }
 
-    /// Whether a daemon is the one that its address was pinned to, and is not read by another name.
+    /// Whether a daemon is the one to which its address was pinned, and is not already read by
+    /// another name.
     fn check(&self, at: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
         if self.sources[at].expected.is_some_and(|expected| expected != identity.node) {
             return Err(NodeFailure::permanent("it is another daemon than before"));
@@ -364,7 +365,7 @@ impl<'a> Looking<'a> {
         }
     }
 
-    /// A node cannot be read now: all that it was asked is answered with nothing.
+    /// Records that a node cannot be read now: all its open questions get an empty answer.
     fn lose(&mut self, at: usize, failure: &NodeFailure) {
         let source = &mut self.sources[at];
         source.is_useless |= failure.permanent;
@@ -386,7 +387,7 @@ impl<'a> Looking<'a> {
         (0..self.sources.len()).for_each(|at| self.close(at));
     }
 
-    /// The ring as people are told it, the request first, from what the nodes said last.
+    /// The ring as canal shows it, the request first, from the last answers of the nodes.
     fn refusal(&self, deadlock: Deadlock) -> GiveWay {
         let mut ring = deadlock.ring;
         let own = self.looker.own();
@@ -430,7 +431,7 @@ impl<'a> Looking<'a> {
 
     fn party_of(&self, frame: &FrameFound) -> PartyInfo {
         let run = frame.part_of.as_ref().map(|part| part.run);
-        // The user of another machine may not be told what this one runs.
+        // The user of another machine may not see this one's command.
         let command = match self.own {
             Own::Run(own, command) if run == Some(own) => Some(command.to_owned()),
             _ => frame.command.clone(),
@@ -491,7 +492,7 @@ impl<'a> Waiting<'a> {
         })
     }
 
-    /// In which way it wants a key, or one above or below it.
+    /// The mode in which it asks for a key, or for one above or below it.
     fn mode(&self, key: &Key) -> Mode {
         let items = &self.request.items;
         let near = |other: &Key| other.covers(key) || key.covers(other);
@@ -501,7 +502,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// What a node says, for the search.
+/// A node's answer, in the form for the search.
 fn reading(found: &WaitsFound) -> Reading {
     let member = |frame: &FrameFound| {
         let part_of = frame.part_of.as_ref().map(|part| PartOf {

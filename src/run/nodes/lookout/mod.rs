@@ -1,8 +1,9 @@
-//! Looks for deadlocks over nodes on behalf of a process that waits for a plain lock within a run over nodes.
+//! Looks for deadlocks over nodes on behalf of a process that waits for a plain lock within a run
+//! over nodes.
 //!
-//! It is a process of its own, and no child of the one that waits: that one becomes its command, which must
-//! find no child that it did not start. It ends as soon as the other one goes on or ends, because their
-//! channel ends.
+//! It is a process of its own, but not a child of the waiting process: that one becomes its
+//! command, which must not find a child that it did not start. It ends with their channel, as soon
+//! as the other process continues or ends.
 
 pub(super) mod within;
 
@@ -27,7 +28,7 @@ use crate::sys::process::child::{Reap, ended, fork};
 
 use super::looking::{Around, GiveWay, Looking};
 
-/// The longest sleep: the clock of poll(2) stands still while the machine is suspended.
+/// The longest sleep: the clock of poll(2) stops while the machine is suspended.
 const SLEEP_MS_MAX: u64 = 1000;
 
 /// A process that looks for deadlocks.
@@ -37,26 +38,26 @@ pub struct Lookout {
     unread: Option<Vec<String>>,
 }
 
-/// What the process that looks has found.
+/// The result of the process that looks.
 #[derive(Serialize, Deserialize)]
 enum Found {
     Deadlock(FoundDeadlock),
-    /// These nodes cannot be read, so that a deadlock over them would not be found.
+    /// These nodes cannot be read, so a deadlock over them would not be found.
     Unread(Vec<String>),
 }
 
-/// A deadlock that the waiting request has to end.
+/// A deadlock that the waiting request must end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FoundDeadlock {
-    /// What it is, for people.
+    /// The deadlock, as text for the user.
     pub message: String,
     /// The ring, the waiting request first.
     pub cycle: Vec<CycleStepInfo>,
 }
 
 impl Lookout {
-    /// Begins to look for the request of this tag, which waits at the daemon of this machine within a run over
-    /// nodes. This process must have one thread.
+    /// Begins to look for the request of this tag, which waits at the daemon of this machine within
+    /// a run over nodes. This process must have one thread.
     ///
     /// # Errors
     /// No process can be started.
@@ -69,13 +70,13 @@ impl Lookout {
             }
             process::exit(0);
         };
-        // Where its parent ignores SIGCHLD, the kernel has reaped it.
+        // If its parent ignores SIGCHLD, the kernel has reaped it.
         let _ = waitpid(between, None);
         Ok(Self { channel: ours, unread: None })
     }
 
-    /// The same for a process that may have several threads: `program`, which is canal, looks. Its socket and
-    /// the run are those of `args` and of the environment.
+    /// The same for a process that may have several threads: `program`, which is canal, looks. It
+    /// takes its socket and the run from `args` and from the environment.
     ///
     /// # Errors
     /// It cannot be started.
@@ -85,13 +86,13 @@ impl Lookout {
         let mut command = process::Command::new(program);
         command.arg("lookout").args(args).stdin(OwnedFd::from(theirs));
         let mut between = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        // Where this process ignores SIGCHLD, the kernel has reaped it.
+        // If this process ignores SIGCHLD, the kernel has reaped it.
         let _ = between.wait();
         Ok(Self { channel: ours, unread: None })
     }
 
-    /// What `program` does for [`start_program`](Self::start_program): has a process look that is no child
-    /// of the one that waits. Standard input is the channel.
+    /// The part of [`start_program`](Self::start_program) that `program` executes: it starts a
+    /// process that looks and is not a child of the waiting one. Standard input is the channel.
     ///
     /// # Errors
     /// No process can be started.
@@ -105,7 +106,7 @@ impl Lookout {
         Ok(())
     }
 
-    /// The deadlock, once one was found.
+    /// The deadlock, once one is found.
     #[must_use]
     pub fn found(&mut self) -> Option<FoundDeadlock> {
         loop {

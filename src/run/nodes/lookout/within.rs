@@ -7,15 +7,16 @@ use crate::protocol::{Acquire, ErrorName, Failure, RunId, Tag};
 
 use super::{FoundDeadlock, Lookout};
 
-/// How long the request waits before anything is started for this.
+/// How long the request waits before it starts a process that looks.
 const START_AFTER: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a deadlock was found.
+/// How often to check for a deadlock.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What looks for deadlocks on behalf of one request.
+/// The search for deadlocks on behalf of one request.
 pub struct WaitWithin<F> {
-    /// The run over nodes within which it waits; `None` if it waits within none, or nothing can look.
+    /// The run over nodes within which it waits; `None` if there is none, or if no program can
+    /// look.
     run: Option<RunId>,
     tag: Tag,
     since: Option<Instant>,
@@ -30,11 +31,11 @@ impl<F: FnMut(RunId, Tag) -> Option<Lookout>> WaitWithin<F> {
         Self { run, tag, since: None, lookout: None, start }
     }
 
-    /// Called while the request waits. `again`: when it would be called again without this. Returns when it
-    /// has to be.
+    /// Called while the request waits. `again`: when the next call would come without this. Returns
+    /// when it must come.
     ///
     /// # Errors
-    /// The request has to end a deadlock.
+    /// The request must end a deadlock.
     pub fn turn(&mut self, again: Option<Duration>) -> Result<Option<Duration>, Box<Failure>> {
         let Some(run) = self.run else { return Ok(again) };
         let since = *self.since.get_or_insert_with(Instant::now);
@@ -42,7 +43,7 @@ impl<F: FnMut(RunId, Tag) -> Option<Lookout>> WaitWithin<F> {
             let left = START_AFTER.saturating_sub(since.elapsed());
             if left.is_zero() {
                 self.lookout = (self.start)(run, self.tag);
-                // Without it the request waits as if it were in no run.
+                // Without a lookout, the request waits as if it were in no run.
                 self.run = self.run.filter(|_| self.lookout.is_some());
             }
             let after = left.max(LOOK_EVERY);
