@@ -1,7 +1,7 @@
-//! `canal acquire --on`: take a lease at several daemons that share nothing.
+//! `canal acquire --on`: takes a lease at several daemons that share nothing.
 //!
-//! A coordinator of its own process takes it. If this process ends before it has printed the handle,
-//! the coordinator gives everything back.
+//! A coordinator in a separate process takes it. If this process ends before it has printed the
+//! handle, the coordinator releases everything.
 
 use std::time::Duration;
 
@@ -28,17 +28,17 @@ use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::Reader;
 
-/// How often the coordinator is looked after while the request waits.
+/// How often to check on the coordinator while the request waits.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Taken<'a> {
     keys: Vec<GrantedKey>,
     token: Option<u64>,
     handle: &'a str,
     ttl_ms: u64,
-    /// How many nodes have to hold it.
+    /// How many nodes must hold it.
     need: usize,
     nodes: Vec<TakenAt<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -52,7 +52,7 @@ struct TakenAt<'a> {
     held: bool,
 }
 
-/// What `--json` prints of a refusal.
+/// The output of `--json` for a refusal.
 #[derive(Debug, Serialize)]
 struct Refused<'a> {
     refused: &'a str,
@@ -62,7 +62,7 @@ struct Refused<'a> {
     cycle: &'a [CycleStepInfo],
 }
 
-/// Takes the lease and prints its handle. `request` is that of a lock of this machine.
+/// Takes the lease and prints its handle. `request` is the one for a lock of this machine.
 pub(in crate::cli) fn run(
     args: &AcquireArgs,
     global: &Global,
@@ -131,7 +131,7 @@ impl Asking<'_> {
                     display.end();
                     return Ok(held);
                 }
-                // It is for a command only.
+                // This is only for a command.
                 Some(BeforeStart::Start(_)) => {}
                 Some(BeforeStart::End(why)) => {
                     display.end();
@@ -172,7 +172,7 @@ struct Lease<'a> {
 }
 
 impl Lease<'_> {
-    /// Prints what its owner needs, unless it was lost already.
+    /// Prints the output for its owner, unless the lease is already lost.
     fn tell(&self, json: bool, page: &Reader) -> Result<(), Failed> {
         let Held { start, need, parts } = self.held;
         let handle =
@@ -182,7 +182,7 @@ impl Lease<'_> {
             true => stdout::json(&self.taken(&handle))?,
             false => self.variables(&handle),
         };
-        // A process that was stopped meanwhile notices it here.
+        // If this process was stopped meanwhile, it notices the loss here.
         if page.state().is_over(boottime_ms()) {
             let message = "the lease was lost before its handle could be printed";
             return Err(Failed::with_code(OwnCode::LockLost.number(), message));
@@ -205,7 +205,7 @@ impl Lease<'_> {
         }
     }
 
-    /// What was granted. Slots of several nodes are no slots of one list.
+    /// The granted keys. Slots of several nodes do not form one list.
     fn keys(&self) -> Vec<GrantedKey> {
         let mut keys =
             self.held.start.grant.iter().flat_map(|it| it.keys.clone()).collect::<Vec<_>>();
@@ -215,7 +215,8 @@ impl Lease<'_> {
         keys
     }
 
-    /// What later steps need, as lines that a shell and the environment files of CI services take.
+    /// The variables for later steps, as lines that a shell and the environment files of CI
+    /// services accept.
     fn variables(&self, handle: &str) -> String {
         let mut lines = format!("CANAL_HANDLE={handle}\n");
         let mut line = |name: &str, value: &str| lines += &format!("{name}={value}\n");
@@ -223,7 +224,7 @@ impl Lease<'_> {
             line("CANAL_TOKEN", &token.to_string());
         }
         let names = self.held.start.nodes.join(",");
-        // An address may have a space in it, and would then be two words.
+        // An address may contain a space, and would then be two words.
         if !names.contains(char::is_whitespace) {
             line("CANAL_NODES", &names);
             if self.require == Require::Any {

@@ -1,4 +1,4 @@
-//! `canal bridge`: what ssh runs at a node.
+//! `canal bridge`: the program that ssh runs at a node.
 
 use std::io;
 use std::os::fd::AsFd;

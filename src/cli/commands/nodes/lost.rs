@@ -1,4 +1,4 @@
-//! What is said of a lease over nodes whose nodes do not all answer, or do not hold it any more.
+//! Messages about a lease over nodes when some of its nodes do not answer, or no longer hold it.
 
 use serde::Serialize;
 
@@ -9,21 +9,21 @@ use crate::protocol::{HolderInfo, ReleasedHold};
 use crate::run::OwnCode;
 use crate::run::nodes::{Ending, LeaseHandle, PartAnswer, PartSaid, PartTrouble};
 
-/// What a node said, as `--json` prints it.
+/// A node's answer, as `--json` prints it.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct PartReport<'a> {
     name: &'a str,
-    /// `renewed`, `released`, `refused`, `lost`, `away`, or `none` of a node that did not hold its
-    /// part when the handle was made and does not now.
+    /// `renewed`, `released`, `refused`, `lost`, `away`, or `none` for a node that held no part
+    /// when the handle was made and holds none now.
     state: &'static str,
-    /// Of a part that is lost: how it ended, as for a lease of one daemon.
+    /// For a lost part: how it ended, as for a lease of one daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<&'a str>,
-    /// For people; null if there is nothing to say.
+    /// Text for the user; null if there is none.
     message: Option<&'a str>,
 }
 
-/// What `--json` prints of a lease that was lost.
+/// The output of `--json` for a lost lease.
 #[derive(Debug, Serialize)]
 struct LossReport<'a> {
     lost: &'a str,
@@ -34,7 +34,7 @@ struct LossReport<'a> {
     nodes: Vec<PartReport<'a>>,
 }
 
-/// What each node said.
+/// The answer of each node.
 pub(super) fn reports<'a>(handle: &LeaseHandle, answers: &'a [PartAnswer]) -> Vec<PartReport<'a>> {
     answers.iter().zip(handle.held()).map(|(answer, held)| report(answer, held)).collect()
 }
@@ -72,12 +72,14 @@ fn reason(reason: Option<&str>) -> &str {
     reason.unwrap_or("unknown")
 }
 
-/// Those that held a part when the handle was made, and did not say that they do: a line each.
+/// A line for each node that held a part when the handle was made, and has not confirmed that it
+/// still does.
 pub(super) fn missing(handle: &LeaseHandle, answers: &[PartAnswer]) -> Vec<String> {
     held(handle, answers).filter_map(sentence).collect()
 }
 
-/// Those that held a part when the handle was made, and said that they do not any more: a line each.
+/// A line for each node that held a part when the handle was made, and answered that it no longer
+/// does.
 pub(super) fn gone(handle: &LeaseHandle, answers: &[PartAnswer]) -> Vec<String> {
     held(handle, answers).filter(|answer| answer.said.is_some()).filter_map(sentence).collect()
 }
@@ -109,7 +111,7 @@ fn away(answer: &PartAnswer) -> String {
     format!("{} is away: {why}", answer.name)
 }
 
-/// What was given back.
+/// The parts that were released.
 pub(super) fn released(answers: &[PartAnswer]) -> impl Iterator<Item = (&str, &ReleasedHold)> {
     answers.iter().flat_map(|answer| {
         let released = match &answer.said {
@@ -120,8 +122,8 @@ pub(super) fn released(answers: &[PartAnswer]) -> impl Iterator<Item = (&str, &R
     })
 }
 
-/// Says that too few nodes held the lease, and gives the exit code. `late` are those that did not
-/// renew it in time.
+/// Reports that too few nodes held the lease, and returns the failure with its exit code. `late`
+/// are the nodes that did not renew it in time.
 pub(super) fn explain(
     handle: &LeaseHandle,
     answers: &[PartAnswer],

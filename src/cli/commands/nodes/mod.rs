@@ -1,4 +1,4 @@
-//! What is done over nodes: several daemons that are asked for one lock.
+//! The commands over nodes: they ask several daemons for one lock.
 
 pub(in crate::cli) mod acquire;
 pub(in crate::cli) mod bridge;

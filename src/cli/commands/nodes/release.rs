@@ -1,4 +1,4 @@
-//! `canal release` of a lease over nodes: all of them are told.
+//! `canal release` of a lease over nodes: releases it at all of them.
 
 use nix::poll::PollFd;
 use serde::Serialize;
@@ -20,7 +20,7 @@ use crate::run::nodes::{
     give_back_lease,
 };
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct ReleasedOverNodes<'a> {
     released: Vec<&'a ReleasedHold>,
@@ -66,7 +66,7 @@ pub(in crate::cli) fn run(
     Ok(SUCCESS)
 }
 
-/// What is done while a lease is given back.
+/// The host of a driver that releases a lease.
 struct GivingBack {
     verbosity: Verbosity,
 }
@@ -83,7 +83,7 @@ impl Host for GivingBack {
     fn kill_now(&mut self) {}
 
     fn say(&mut self, word: &Word<'_>) {
-        // The result says which nodes are away.
+        // The result names the nodes that are away.
         if !matches!(word, Word::Change { change: Change::Away { .. }, .. })
             && let Some(line) = lease_line(word)
         {

@@ -1,7 +1,7 @@
-//! `canal renew` of a lease over nodes: once, or as long as a process lives.
+//! `canal renew` of a lease over nodes: once, or while a process lives.
 //!
 //! The lease counts until the k-th latest of the times at which its nodes may end their parts, each
-//! from the time before the renewal was sent to it.
+//! counted from the time before its renewal was sent.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -30,13 +30,13 @@ use crate::run::nodes::{
 use crate::sys::clock::boottime_ms;
 use crate::sys::pidfd::Pidfd;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct RenewedOverNodes<'a> {
     keys: &'a [String],
     token: Option<u64>,
     lease: LeaseInfo,
-    /// How many nodes have to hold it.
+    /// How many nodes must hold it.
     need: usize,
     nodes: Vec<PartReport<'a>>,
 }
@@ -84,12 +84,12 @@ pub(in crate::cli) fn run(
     }
 }
 
-/// What is done while a lease is renewed.
+/// The host of a driver that renews a lease.
 struct Renewal<'a> {
     handle: &'a LeaseHandle,
-    /// The TTL that it is to have from now on.
+    /// Its new TTL, if that changes.
     new_ttl_ms: Option<u64>,
-    /// The lease is kept as long as it lives.
+    /// The lease is kept while this process lives.
     process: Option<&'a Pidfd>,
     json: bool,
     verbosity: Verbosity,
@@ -121,7 +121,7 @@ impl Renewal<'_> {
         }
         let lines = match self.process {
             None => lost::missing(self.handle, answers),
-            // What follows says since when a node is away, and what that means.
+            // The next report tells since when a node is away, and what follows from that.
             Some(_) => lost::gone(self.handle, answers),
         };
         lines.iter().for_each(|line| self.verbosity.note(line));
@@ -140,7 +140,7 @@ impl Renewal<'_> {
 }
 
 impl Renewal<'_> {
-    /// A daemon that is older than `--ttl` leaves the TTL as it is.
+    /// The warning for a daemon that is too old for `--ttl` and leaves the TTL as it is.
     fn other_ttl(&self, answer: &PartAnswer) -> Option<String> {
         let (wanted, is) = (self.new_ttl_ms?, renewed(answer)?.lease.ttl_ms);
         let is_text = stated(Duration::from_millis(is));

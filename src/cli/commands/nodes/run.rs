@@ -1,4 +1,5 @@
-//! `canal run --on`: take the lock at several daemons that share nothing, and run the command under it.
+//! `canal run --on`: takes the lock at several daemons that share nothing, and runs the command
+//! under it.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -35,10 +36,11 @@ use crate::sys::clock::boottime_ms;
 use crate::sys::signals::SignalRefused;
 use crate::sys::terminal::audience::Audience;
 
-/// How long the child sleeps if its display does not change before.
+/// How long the child sleeps if its display does not change earlier.
 const SLEEP: Duration = Duration::from_secs(5);
 
-/// Takes the lock and runs the command. `request` and `limits` are those of a lock of this machine.
+/// Takes the lock and runs the command. `request` and `limits` are those for a lock of this
+/// machine.
 pub(in crate::cli) fn run(
     args: &RunArgs,
     global: &Global,
@@ -85,7 +87,7 @@ pub(in crate::cli) fn run(
     ended.map_err(failed)
 }
 
-/// The request as the nodes are asked. `under`: the leases that do not bar it.
+/// The request to the nodes. `under`: the leases that do not block it.
 pub(in crate::cli) fn over(
     request: &Acquire,
     target: &Target,
@@ -93,7 +95,7 @@ pub(in crate::cli) fn over(
     (require, ttl_ms): (Require, u64),
     under: EnclosingLeases,
 ) -> Result<NodesRequest, Failed> {
-    // As grants name it: `f42`.
+    // The form in grants: `f42`.
     let frame = request.frame.as_deref().and_then(|name| name.strip_prefix('f')?.parse().ok());
     let near = match request.under_run.is_some() || frame.is_some() {
         true => near(target)?,
@@ -122,7 +124,7 @@ pub(in crate::cli) fn over(
     })
 }
 
-/// A majority of two is both of them. `what` is lost with either.
+/// The note that a majority of two is both. `what` is lost with either node.
 pub(in crate::cli) fn note_of_two(
     require: Require,
     nodes: usize,
@@ -137,7 +139,7 @@ pub(in crate::cli) fn note_of_two(
     }
 }
 
-/// What the child needs to wait for the lock and become the command.
+/// The child's state while it waits for the lock and becomes the command.
 struct Child<'a> {
     secret: Secret,
     lease: Lease,
@@ -166,7 +168,7 @@ impl Child<'_> {
         let start = self.wait_for_start(end)?;
         let under = self.lease.handed_down(self.secret, &start, self.require).reveal();
         let Start { token, nodes, grant, .. } = start;
-        // Slots of several nodes are no slots of one list.
+        // Slots of several nodes do not form one list.
         let single = grant.as_ref().filter(|_| self.require == Require::Any);
         let variables = variables_over_nodes(
             self.secret.run(),
@@ -202,7 +204,7 @@ impl Child<'_> {
                     display.end();
                     return Ok(start);
                 }
-                // It is for a lease only.
+                // This is only for a lease.
                 Some(BeforeStart::Held(_)) => {}
                 Some(BeforeStart::End(why)) => {
                     display.end();
@@ -221,7 +223,7 @@ impl Child<'_> {
     }
 }
 
-/// What is handed down to the command, besides what the grant says.
+/// The values passed on to the command, besides those of the grant.
 struct Lease {
     around: EnclosingLeases,
     nodes: Vec<Node>,
@@ -239,16 +241,16 @@ impl Lease {
     }
 }
 
-/// The display of a wait at one node after the other.
+/// The display of a wait that moves from node to node.
 pub(in crate::cli) struct Display<'a> {
     wait: &'a WaitArgs,
     items: &'a [WireItem],
     verbosity: Verbosity,
-    /// The node that is shown, and its display.
+    /// The node on display, and its line.
     shown: Option<(String, Waiting)>,
-    /// After what time it is to be updated.
+    /// How long to wait before the next update.
     sleep: Duration,
-    /// Without whom the wait is given up.
+    /// The readers of the output; without them the wait is given up.
     audience: Option<Audience>,
 }
 
@@ -262,11 +264,11 @@ impl<'a> Display<'a> {
         Self { wait, items, verbosity, shown: None, sleep: SLEEP, audience }
     }
 
-    /// The next word of the coordinator, if one comes within this time or before the display is to be
-    /// updated.
+    /// The next message of the coordinator, if one arrives within this time or before the display
+    /// needs an update.
     ///
     /// # Errors
-    /// The request waits, and nobody can read what comes of it: its places are given up.
+    /// The request waits, and no reader of its output is left: its places are given up.
     pub(in crate::cli) fn next(
         &mut self,
         end: &ChildEnd,
@@ -306,7 +308,7 @@ impl<'a> Display<'a> {
         Waiting::new(self.verbosity, choice, &items.collect::<Vec<_>>())
     }
 
-    /// Takes it off the terminal.
+    /// Removes the display from the terminal.
     pub(in crate::cli) fn end(&mut self) {
         if let Some((_, mut waiting)) = self.shown.take() {
             waiting.end();
@@ -364,7 +366,7 @@ pub(in crate::cli) fn print(line: &Line, verbosity: Verbosity) {
     }
 }
 
-/// What the supervisor prints and asks while the command runs.
+/// The supervisor's output and decisions while the command runs.
 struct Hooks<'a> {
     over_nodes: OverNodes,
     verbosity: Verbosity,
@@ -393,7 +395,7 @@ impl SupervisorHooks for Hooks<'_> {
     }
 
     fn ask(&self, _token: u64) -> Option<Fate> {
-        // The page belongs to this process: it never loses its writer.
+        // The page belongs to this process, so it never loses its writer.
         None
     }
 
