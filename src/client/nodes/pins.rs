@@ -168,10 +168,7 @@ impl Pins {
         Ok(met.and_then(|(address, _)| address.parse().ok()))
     }
 
-    /// Keeps what an address leads to, if it was not met before.
-    ///
-    /// # Errors
-    /// The address led to another identity before, or the file cannot be written.
+    /// Saves the identity at an address, if the address was not met before.
     pub fn meet(&self, name: &str, address: &NodeAddress, pin: &Pin) -> Result<(), PinError> {
         let address = address.to_string();
         let differs = |before: &Pin| PinError::Differs {
