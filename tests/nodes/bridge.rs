@@ -1,4 +1,4 @@
-//! `canal bridge`: what passes it, and when it ends.
+//! `canal bridge`: the calls that it passes on, and its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -45,7 +45,7 @@ impl Bridge {
         serde_json::from_slice(&self.message()).unwrap()
     }
 
-    /// Waits for the end: the exit code, and what it said.
+    /// Waits for its end. Returns the exit code and its error output.
     fn end(mut self) -> (i32, String) {
         let code = self.child.wait().unwrap().code().unwrap();
         let mut said = String::new();
@@ -72,7 +72,7 @@ fn calls_and_answers_pass_and_a_daemon_is_started() {
     assert_eq!(info["parameters"]["vendor"], "canal");
     let keys = bridge.call("io.canal.Lock.Status", &json!({}));
     assert_eq!(keys["parameters"]["keys"], json!([]));
-    // Two calls in one write, and one in two.
+    // Two calls arrive in one write, and one in two.
     let call = format!("{}\0", json!({ "method": GET_INFO }));
     bridge.write(&[call.as_bytes(), &call.as_bytes()[..9]].concat());
     bridge.message();

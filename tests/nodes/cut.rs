@@ -1,8 +1,8 @@
-//! Nodes in networks of their own, joined by links that are cut and mended while a command runs.
+//! Nodes in separate networks, with links that are cut and mended while a command runs.
 //!
-//! Each node's server, and the client, has a network namespace. They are those of processes without
-//! names below /run/netns, so that nothing is left of them when the test ends. The daemons are reached
-//! from outside as well, so that the test sees what a node holds that is cut off.
+//! The client and each node's server have a network namespace. The namespaces belong to processes
+//! and have no names in /run/netns, so none is left when the test ends. The daemons are also
+//! reached from outside, so that the test sees the holds of a node that is cut off.
 
 use std::fs;
 use std::process::Stdio;
@@ -20,7 +20,7 @@ use crate::world::process::{
 
 const HOSTS: [&str; 3] = ["web1", "web2", "web3"];
 
-/// What runs on the client's machine. Fields are dropped in this order.
+/// The processes on the client's machine. Fields are dropped in this order.
 struct Network<'w> {
     servers: Vec<Sshd>,
     ssh: Ssh<'w>,
@@ -34,13 +34,13 @@ struct Network<'w> {
 enum Cut {
     /// Nothing passes.
     BothWays,
-    /// The node hears the client, and its answers are lost.
+    /// The node receives the client's messages, and its answers are lost.
     Answers,
 }
 
-/// Whether this machine lets the test make networks. If not, says so. In CI that is a failure only where it
-/// could work: where the tests are root with both capabilities, as on a runner of its own; in a container
-/// without them it cannot.
+/// Whether this machine lets the test create networks. If not, prints so. In CI that is a failure
+/// only where it could work: the tests are root with both capabilities, as on a dedicated runner.
+/// In a container without them it cannot work.
 fn networks_or_skip(world: &World, what: &str) -> bool {
     if !root_or_skip(what) || !installed_or_skip("ip", what) || !installed_or_skip("nsenter", what)
     {
@@ -65,7 +65,7 @@ fn machine(world: &World) -> Proc {
 }
 
 impl<'w> Network<'w> {
-    /// Three machines, each with a link to that of the client.
+    /// Three machines, each with a link to the client's.
     fn new(nodes: &'w Nodes, what: &str) -> Option<Self> {
         let here = &nodes.here;
         if !networks_or_skip(here, what) {
@@ -117,8 +117,8 @@ impl<'w> Network<'w> {
         self.ssh.with(self.nodes.here.program("nsenter", words))
     }
 
-    /// Starts a command over all nodes, which ends with its standard input, and waits until it runs.
-    /// Returns its process, too.
+    /// Starts a command over all nodes that ends with its standard input, and waits until it runs.
+    /// Returns also its process.
     #[track_caller]
     fn start(&self, ttl: Duration, require: &str) -> (Proc, i32) {
         let script = "echo $$ > started.tmp; mv started.tmp started; exec cat";
@@ -152,7 +152,7 @@ impl<'w> Network<'w> {
     }
 }
 
-/// How often words stand in what a command said so far.
+/// How often these words occur in the output of a command so far.
 fn times(run: &Proc, words: &str) -> usize {
     run.stderr().matches(words).count()
 }
@@ -171,7 +171,8 @@ fn a_majority_outlives_a_cut(node: usize, how: Cut, ttl: Duration) -> Option<()>
     let what = "a majority and a link that is cut";
     let Some(network) = Network::new(&nodes, what) else { return Some(()) };
     let (run, command) = network.start(ttl, "majority");
-    // A machine that is too slow to renew the other nodes' leases within this TTL ends the command.
+    // On a machine that is too slow to renew the other nodes' leases within this TTL, the command
+    // ends.
     let until = |what: &str, is_so: &dyn Fn() -> bool| {
         wait_until(what, || !alive(command) || is_so());
         alive(command).then_some(())
@@ -183,7 +184,7 @@ fn a_majority_outlives_a_cut(node: usize, how: Cut, ttl: Duration) -> Option<()>
     network.cut(node, how);
     let cut_until = Instant::now() + ttl + ttl / 2;
     until("it is said to be away", &|| times(&run, &away) > said.0)?;
-    // The node hears nothing, and gives the lock away by its own clock.
+    // The node receives nothing, and its part ends by its own clock.
     if matches!(how, Cut::BothWays) {
         until("its lease has ended", &|| nodes.nodes[node].held("x") == 0)?;
     }
@@ -204,8 +205,8 @@ fn a_majority_outlives_a_cut(node: usize, how: Cut, ttl: Duration) -> Option<()>
     Some(())
 }
 
-/// Starts another request for the same lock, over the same nodes by other ways. Its command notes if the
-/// first command is alive.
+/// Starts another request for the same lock, over the same nodes by other ways. Its command notes
+/// whether the first command is alive.
 fn contend(nodes: &Nodes, first: i32) -> Proc {
     let script = format!(
         "grep -q '^State:.[RSDT]' /proc/{first}/status 2>>errors && echo both >>overlaps; \
@@ -244,14 +245,15 @@ fn a_cut_ends_the_command_in_time(require: &str, cut: &[usize], how: Cut) {
     assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
     let named = format!("ssh:{}", HOSTS[cut[0]]);
     assert!(ended.stderr.contains(&named), "{}", ended.stderr);
-    // The nodes that are cut off are free by their own clocks.
+    // The nodes that are cut off become free by their own clocks.
     contender.end().code(0);
     assert_eq!(nodes.here.read("contended"), "done\n");
     assert_eq!(nodes.here.read("overlaps"), "", "{require}: two commands ran at once");
     nodes.until_free();
 }
 
-/// Each link loses all that is sent within short times, one after the other, about half of all time.
+/// Each link loses everything that is sent in short periods, one after the other, which add up to
+/// about half of the time.
 #[test]
 fn links_that_lose_packets_never_let_two_commands_run() {
     let nodes = Nodes::new();
@@ -301,7 +303,7 @@ fn mended_in_time(ttl: Duration) -> Option<()> {
         wait_until(what, || !alive(command) || times(&run, &words) > 0);
         network.mend(0, Cut::BothWays);
     }
-    // Until after the deadline of before.
+    // It continues past the earlier deadline.
     while cut_at.elapsed() < ttl + ttl / 2 {
         if !alive(command) {
             return None;

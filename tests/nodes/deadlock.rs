@@ -1,4 +1,5 @@
-//! Deadlocks that go over several nodes: found within seconds, one request gives way, and it tells the ring.
+//! Deadlocks over several nodes: they are found within seconds, one request gives way, and its
+//! message shows the ring.
 
 use std::fs;
 
@@ -10,19 +11,20 @@ use crate::run::{NAMES, Nodes};
 use crate::world::World;
 use crate::world::process::{Ended, Proc, signal, wait_until};
 
-/// Nodes that grant at once, and that the place of the commands has met.
+/// Nodes that grant at once, and that this user has met.
 fn nodes() -> Nodes {
     let nodes = Nodes::new();
     nodes.run(&["--", "true"]).end().code(0);
     nodes
 }
 
-/// `canal run --on NODE -k KEY -- COMMAND`, as a shell is told.
+/// `canal run --on NODE -k KEY -- COMMAND`, for a shell.
 fn on(node: &str, key: &str, command: &str) -> String {
     format!("canal run --on {node} --ttl 10s -k {key} -- {command}")
 }
 
-/// A command that takes a key at a node, says so, and asks for another one within it when `go` is there.
+/// A command that takes a key at a node and reports it, then asks for another one within it when
+/// `go` exists.
 fn nested(nodes: &Nodes, number: usize, outer: (&str, &str), inner: &str) -> Proc {
     let script = format!("touch held{number}; until [ -e go ]; do sleep 0.05; done; {inner}");
     let command = format!("sh -c '{script}'");
@@ -38,7 +40,7 @@ fn go(nodes: &Nodes) {
     fs::write(nodes.here.path("work").join("go"), "").unwrap();
 }
 
-/// Whether what was refused tells the ring, with the node of each wait.
+/// Checks that the message of the refused request shows the ring, with the node of each wait.
 fn tells(ended: &Ended, requests: usize, at: &[&str]) {
     let said = &ended.stderr;
     let message = format!("would never end: a deadlock of {requests} requests over nodes");
@@ -78,8 +80,8 @@ fn three_in_a_ring_over_three_nodes_have_one_victim() {
     tells(&ended[2], 3, &NAMES);
 }
 
-/// Each of a ring knows the addresses of its own two nodes only: they learn the third one's from each other.
-/// `last`: where the last of them is, and how it takes its first lock.
+/// Each request of the ring knows the addresses of only two nodes: they learn the third one's from
+/// each other. `last`: where the last of them is, and how it takes its first lock.
 #[track_caller]
 fn strangers_in_a_ring_have_one_victim(nodes: &Nodes, last: (&World, &str)) {
     let places = [&World::new(), &World::new(), last.0];
@@ -145,7 +147,7 @@ fn whoever_waits_is_told_which_node_could_not_be_read() {
     waits.end().code(0);
 }
 
-/// A plain lock of the machine of one node, within which a lock over nodes is asked for.
+/// Within a plain lock on the machine of one node, a command asks for a lock over nodes.
 #[test]
 fn a_ring_through_a_plain_lock_of_one_node_is_found() {
     let nodes = nodes();
@@ -161,7 +163,7 @@ fn a_ring_through_a_plain_lock_of_one_node_is_found() {
     one.end().code(0);
 }
 
-/// A plain `canal run` within a run over nodes says within which.
+/// A plain `canal run` within a run over nodes names that run.
 #[test]
 fn a_ring_in_which_a_plain_run_waits_is_found() {
     let nodes = nodes();
@@ -173,8 +175,8 @@ fn a_ring_in_which_a_plain_run_waits_is_found() {
     one.end().code(0);
 }
 
-/// Two machines, on each of which a command waits, at its own daemon, for what the other machine has locked
-/// there. `inner` asks for the key that follows it.
+/// On each of two machines, a command waits at its own daemon for a key that the other machine has
+/// locked there. `inner` asks for the key that follows it.
 #[track_caller]
 fn of_a_ring_at_two_daemons_the_younger_is_refused(inner: &str) {
     let nodes = nodes();
@@ -246,7 +248,7 @@ fn of_a_ring_in_which_programs_wait_the_younger_is_refused() {
     );
 }
 
-/// The id of each node decides which is asked first.
+/// The ids of the nodes decide which is asked first.
 fn in_order(nodes: &Nodes) -> [usize; 2] {
     let text = fs::read_to_string(nodes.here.runtime().join("nodes.json")).unwrap();
     let met: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -285,7 +287,7 @@ fn one_that_is_merely_slow_is_no_deadlock() {
     wait_until("both wait", || {
         nodes.nodes[1].key("y").waiting == 1 && nodes.nodes[0].key("x").waiting == 1
     });
-    // They have looked a few times by then.
+    // By then they have looked a few times.
     std::thread::sleep(std::time::Duration::from_secs(13));
     assert_eq!((nodes.nodes[1].key("y").waiting, nodes.nodes[0].key("x").waiting), (1, 1));
     go(&nodes);

@@ -1,5 +1,5 @@
-//! `kill -9` of each process of a run over nodes, at each of its steps and at random: afterwards nothing is
-//! left on any node, and no two commands ran at once.
+//! `kill -9` of each process of a run over nodes, at each of its steps and at random: afterwards no
+//! node holds anything, and no two commands ran at once.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::{Cmd, Proc, alive, children, installed_or_skip, wait_until};
 
-/// For how many seconds processes are killed at random; `CAMPAIGN=600` sets another number, and then each
-/// step is tried in both ways.
+/// For how many seconds processes are killed at random. `CAMPAIGN=600` sets another number, and
+/// then each step is tried in both ways.
 const CAMPAIGN_S: u64 = 15;
 
-/// A command that keeps a lock of the kernel while it runs, and notes if another one has it. It is one
-/// process, so that the lock ends with it.
+/// A command that keeps a lock of the kernel while it runs, and notes if another one has it. It is
+/// one process, so the lock ends with it.
 fn command(seconds: &str) -> String {
-    // A step that comes while the command runs is waited for.
+    // If the step comes while the command runs, the command waits for it.
     format!(
         "exec 9>>witness; flock -n 9 || echo both >>overlaps; \
          while [ \"$STEP_METHOD\" = Renew ] && ! [ -e \"$STEP_AT\" ]; do sleep 0.1 9>&-; done; \
@@ -28,10 +28,10 @@ fn command(seconds: &str) -> String {
     )
 }
 
-/// Stands in for ssh to one node. In the way between canal and the bridge it looks for a call, makes the
-/// folder `$STEP_AT`, and then passes nothing on any more: not the call, or not its answer. Only the first
-/// to make that folder does so. It ends when canal closes its end, as ssh does; the bridge's input stays
-/// open for longer than the TTL, as over a network that is cut.
+/// Stands in for ssh to one node. Between canal and the bridge it watches for a call, creates the
+/// folder `$STEP_AT`, and then passes nothing further on: it drops the call, or only its answer.
+/// Only the first to create that folder does so. It ends when canal closes its end, as ssh does.
+/// The bridge's input stays open for longer than the TTL, as over a network that is cut.
 const SSH: &str = r#"#!/usr/bin/perl
 use strict;
 use IO::Select;
@@ -113,7 +113,7 @@ impl Victim {
     }
 }
 
-/// The nodes of a test, of which the second is reached over the stand-in for ssh.
+/// The nodes of a test; the second is reached over the stand-in for ssh.
 struct Steps(Nodes);
 
 impl Steps {
@@ -123,7 +123,7 @@ impl Steps {
         fs::create_dir(&dir).unwrap();
         executable(dir.join("ssh"), SSH);
         let this = Self(nodes);
-        // Both names of the second node are known from now on.
+        // From now on, both names of the second node are known.
         this.stepping("Nothing", "call", "0").end().code(0);
         this.plain("0").end().code(0);
         this
@@ -134,7 +134,7 @@ impl Steps {
         words.iter().map(|word| (*word).to_owned()).chain([command(seconds)]).collect()
     }
 
-    /// A run that stops when it comes to this step.
+    /// A run that stops when it reaches this step.
     fn stepping(&self, method: &str, side: &str, seconds: &str) -> Cmd<'_> {
         let here = &self.0.here;
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -152,8 +152,8 @@ impl Steps {
         self.0.here.canal(Self::words("a,b,c", seconds))
     }
 
-    /// Kills a process when a run has come to a step. Another run gets the lock after that, and nothing is
-    /// left.
+    /// Kills a process when a run has reached a step. Another run then gets the lock, and nothing
+    /// is left.
     #[track_caller]
     fn kill_at(&self, victim: Victim, method: &str, side: &str) {
         let at = self.0.here.path("step");
@@ -181,7 +181,8 @@ impl Steps {
     }
 }
 
-/// Kills a process at each step. The steps run beside each other, as each waits for the end of a TTL.
+/// Kills a process at each step. The steps run in parallel, because each waits for the end of a
+/// TTL.
 #[track_caller]
 fn each_step(victim: Victim) {
     if !installed_or_skip("perl", "kill -9 at each step") {
@@ -251,13 +252,14 @@ fn a_campaign_of_kills_never_lets_two_commands_run_and_leaves_nothing() {
         let at = rng.usize(0..runs.len());
         let (run, spared) = (&runs[at].0, runs[at].1);
         let victim = match rng.u8(0..9) {
-            // One of the two that watch over a command: without both nobody ends it in time.
+            // Only one of the two processes that watch over a command: without both, no process
+            // ends it in time.
             0 | 1 if !spared => Some(Victim::Coordinator),
             2 | 3 if !spared => Some(Victim::Parent),
             4 => Some(Victim::Daemon),
             5 | 6 => Some(Victim::Ssh),
             7 => {
-                // Its machine is started anew, and its state is kept.
+                // Its machine reboots, and its state is kept.
                 reboot(&nodes.nodes[rng.usize(0..3)], IN_MEMORY);
                 kills += 1;
                 None
@@ -286,7 +288,7 @@ fn a_campaign_of_kills_never_lets_two_commands_run_and_leaves_nothing() {
         assert!(!run.stderr.contains("panicked"), "CANAL_SEED={seed}: {}", run.stderr);
     }
     assert!(kills > 0 && ended > 0, "{kills} kills, {ended} runs have ended");
-    // A daemon that was killed is started again by the next request.
+    // The next request starts a daemon that was killed.
     nodes.run(&["-w", "100s", "--", "true"]).end().code(0);
     nodes.until_free();
     wait_until("no process is left", || nodes.here.processes().is_empty());

@@ -1,4 +1,4 @@
-//! `canal leader --on`: who leads is what enough nodes say of one request.
+//! `canal leader --on`: the leader is the request that enough nodes name.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,7 +11,7 @@ use crate::world::canal;
 use crate::world::executable::executable;
 use crate::world::process::{Cmd, Proc, children, signal, wait_until};
 
-/// Nodes that are reached by an `ssh` that a test can break for each of them.
+/// Nodes that are reached by an `ssh` that a test can break for each node.
 struct Breakable(Nodes);
 
 impl Breakable {
@@ -49,14 +49,14 @@ impl Breakable {
         self.0.here.canal(words.iter().chain(args)).env("PATH", path)
     }
 
-    /// A candidate, which leads or waits until it is ended.
+    /// A candidate, which leads or waits until the test ends it.
     fn candidate(&self, note: &str) -> Proc {
         let words = ["run", "--on", "@all", "--require", "majority", "--ttl", "1m", "-k", "x"];
         let rest = ["--note", note, "--", "sleep", "600"];
         self.0.here.canal(words.iter().chain(&rest)).spawn()
     }
 
-    /// No connection to these nodes can be made any more, and those that there are end.
+    /// Prevents new connections to these nodes, and ends the existing ones.
     fn break_off(&self, names: &[&str], watcher: &Proc) {
         for name in names {
             fs::write(self.0.here.path(&format!("down-{name}")), "").unwrap();
@@ -75,14 +75,14 @@ impl Breakable {
     }
 }
 
-/// What a watcher has printed.
+/// The output lines of a watcher.
 fn lines(watcher: &Proc) -> Vec<Value> {
     let text = watcher.stdout();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What a line says: the note of the leader, `-` if there is none, `?` if that is not known.
+/// The meaning of a line: the note of the leader, `-` if there is none, `?` if that is unknown.
 fn word(line: &Value) -> String {
     match (line["stale"].as_bool().unwrap(), line["leader"]["note"].as_str()) {
         (true, None) => "?".to_owned(),
@@ -115,7 +115,7 @@ fn a_watcher_names_what_a_majority_says_while_nodes_come_and_go() {
     let second = nodes.candidate("two");
     wait_until("the second candidate waits", || nodes.waiting() > 0);
 
-    // One node is as good as none.
+    // The loss of one node changes nothing.
     nodes.break_off(&["c"], &watcher);
     wait_until("it is said", || watcher.stderr().contains("canal: ssh:web-c is away: ssh: conn"));
     assert_eq!(lines(&watcher).len(), 2, "{}", watcher.stdout());
@@ -138,7 +138,7 @@ fn a_watcher_names_what_a_majority_says_while_nodes_come_and_go() {
     first.end();
     second.end();
     let mut said: Vec<String> = lines(&watcher).iter().map(word).collect();
-    // It may see that the nodes are not of one mind, or restart, before the next one leads.
+    // Before the next one leads, the watcher may see the nodes disagree or restart.
     said.retain(|word| word != "?" && word != "-");
     said.dedup();
     assert_eq!(said, ["one", "two"]);

@@ -1,4 +1,4 @@
-//! `canal acquire --ttl --on`: a lease over nodes, kept and given back by its handle.
+//! `canal acquire --ttl --on`: a lease over nodes, kept and released by its handle.
 
 use std::fs;
 use std::io::{PipeReader, PipeWriter, Read};
@@ -17,7 +17,7 @@ use crate::run::{NAMES, Nodes, TTL, coordinator};
 use crate::world::canal;
 use crate::world::process::{Cmd, Proc, alive, root_or_skip, signal, wait_until};
 
-/// What `canal acquire` printed.
+/// The output of `canal acquire`.
 struct Lease {
     handle: String,
     token: u64,
@@ -34,7 +34,7 @@ impl Lease {
 }
 
 impl Nodes {
-    /// Nodes that all grant by now.
+    /// Nodes that all grant already.
     fn ready() -> Self {
         let nodes = Self::new();
         nodes.run(&["--", "true"]).end().code(0);
@@ -65,14 +65,14 @@ impl Nodes {
         self.nodes.iter().map(|node| node.key("x").waiting).sum()
     }
 
-    /// Whether each node holds its part, and its client does not have to stay.
+    /// Whether each node has a confirmed part, so that its client need not stay.
     fn are_confirmed(&self) -> bool {
         let mut holders = self.nodes.iter().map(|node| node.key("x").holders);
         let of = |holder: &HolderInfo| holder.over_nodes.as_ref().is_some_and(|it| !it.collecting);
         holders.all(|holders| holders.first().is_some_and(of))
     }
 
-    /// How the lease that ended last at each node ended.
+    /// How the last lease at each node ended.
     fn reasons(&self) -> Vec<String> {
         let last =
             |ended: &Value| ended["ended"][0]["reason"].as_str().unwrap_or("none").to_owned();
@@ -83,7 +83,7 @@ impl Nodes {
     }
 }
 
-/// The state that each node has in a report, in the order of [`NAMES`].
+/// The state of each node in a report, in the order of [`NAMES`].
 fn states(report: &Value) -> Vec<String> {
     let nodes = report["nodes"].as_array().unwrap();
     let state = |name: &str| {
@@ -93,7 +93,7 @@ fn states(report: &Value) -> Vec<String> {
     NAMES.iter().map(|name| state(name)).collect()
 }
 
-/// A pipe into which nothing more fits.
+/// A full pipe.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
@@ -121,7 +121,7 @@ fn a_lease_is_kept_and_given_back_by_its_handle() {
         let expected: usize = if require == "any" { 1 } else { 3 };
         match require {
             "any" => wait_until("surplus is given back", || nodes.held().iter().sum::<u64>() == 1),
-            // A majority takes all that are free.
+            // A majority takes all nodes that are free.
             _ => assert_eq!(nodes.held(), [1, 1, 1], "{require}"),
         }
         let renewed = nodes.with(&lease, "renew", &["--json"]).end().code(0).json();
@@ -148,7 +148,7 @@ fn a_lease_is_kept_and_given_back_by_its_handle() {
             assert_eq!(lost.json()["lost"], "released");
         }
     }
-    // That of `any` which was not given back.
+    // Waits for the lease of `any`, which was not released.
     nodes.until_free();
 }
 
@@ -179,7 +179,7 @@ fn a_renewal_with_a_longer_ttl_counts_at_each_node_and_for_each_later_renewal() 
     // Another process may count on the longer TTL.
     let shorter = nodes.with(&lease, "renew", &["--json", "--ttl", "1m"]).end().code(0).json();
     assert_eq!(shorter["lease"]["ttl_ms"], 600_000, "{shorter}");
-    // The handle still says 10s, and does not count.
+    // The handle still contains 10s, which does not count.
     let later = nodes.with(&lease, "renew", &["--json"]).end().code(0).json();
     assert_eq!(later["lease"]["ttl_ms"], 600_000, "{later}");
     assert!(later["lease"]["left_ms"].as_u64().unwrap() < 600_000, "{later}");
@@ -211,7 +211,7 @@ fn a_lease_is_kept_as_long_as_a_process_lives() {
     signal(away, Signal::SIGCONT);
     process.kill();
     keeper.end().code(0);
-    // It is not given back.
+    // The lease is not released.
     assert_eq!(nodes.held()[..2], [1, 1]);
     nodes.with(&lease, "release", &[]).end().code(0);
     nodes.until_free();
@@ -231,7 +231,7 @@ fn keeping_a_lease_that_too_few_nodes_hold_ends() {
     assert!(lost.stderr.contains("b away since "), "{}", lost.stderr);
     assert!(lost.stderr.contains("the lease is lost at "), "{}", lost.stderr);
     assert!(lost.stderr.contains("the lease counts as lost: "), "{}", lost.stderr);
-    // What was left of it is given back.
+    // The rest of the lease is released.
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [0, 0]);
     signal(away, Signal::SIGCONT);
     nodes.until_free();
@@ -253,7 +253,7 @@ fn a_node_that_is_away_is_named_and_costs_a_majority_nothing() {
     assert_eq!(states(&released.json()), ["released", "away", "released"]);
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [0, 0]);
     signal(away, Signal::SIGCONT);
-    // Gives back what is left at the node that was away.
+    // Releases the part at the node that was away.
     nodes.with(&lease, "release", &[]).end().code(122);
     nodes.until_free();
 }
@@ -268,7 +268,7 @@ fn without_enough_nodes_a_renewal_fails_and_names_them() {
     assert_eq!(failed.stdout, "");
     assert!(failed.stderr.contains("canal: b is away: "), "{}", failed.stderr);
     assert!(failed.stderr.contains("hint: "), "{}", failed.stderr);
-    // Nothing was given back.
+    // No part was released.
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [1, 1]);
     signal(away, Signal::SIGCONT);
     nodes.with(&lease, "release", &[]).end().code(0);
@@ -313,7 +313,7 @@ fn a_node_that_never_held_its_part_is_not_missed() {
     let taken = nodes.acquire(&["--require", "majority", "--json"]).end().code(0).json();
     let handle = taken["handle"].as_str().unwrap().to_owned();
     nodes.with(&Lease { handle, token: 0 }, "release", &[]).end().code(0);
-    // The node that is asked last, and not waited for.
+    // The node that is asked last, and that the request does not wait for.
     let last = taken["nodes"][2]["name"].as_str().unwrap();
     let last = NAMES.iter().position(|name| *name == last).unwrap();
     let holder = nodes.nodes[last].holder(&["-k", "x"]);
@@ -331,7 +331,7 @@ fn a_node_that_never_held_its_part_is_not_missed() {
 #[test]
 fn a_client_that_is_killed_leaves_nothing_wherever_it_is() {
     let nodes = Nodes::ready();
-    // While it waits.
+    // The client is killed while it waits.
     let lease = nodes.long_lease(&[]);
     let waiter = nodes.acquire(&[]).spawn();
     wait_until("it waits at the first node", || nodes.waiting() == 1);
@@ -339,18 +339,18 @@ fn a_client_that_is_killed_leaves_nothing_wherever_it_is() {
     wait_until("it is withdrawn", || nodes.waiting() == 0);
     nodes.with(&lease, "release", &[]).end().code(0);
     assert_eq!(nodes.held(), [0, 0, 0]);
-    // While it takes its parts.
+    // The client is killed while it takes its parts.
     for after_ms in (0..60).step_by(12) {
         let client = nodes.acquire(&[]).spawn();
         thread::sleep(Duration::from_millis(after_ms));
         let has_printed = !client.kill().stdout.is_empty();
         nodes.until_free();
-        // A client that has printed the handle has left a lease that nobody renews.
+        // A client that has printed the handle leaves a lease that no process renews.
         assert!(has_printed || !nodes.reasons().contains(&"expired".to_owned()));
         let next = nodes.lease(&[]);
         nodes.with(&next, "release", &[]).end().code(0);
     }
-    // After all nodes have confirmed, and before it has printed the handle.
+    // The client is killed after all nodes have confirmed, and before it has printed the handle.
     let (client, _reader) = stuck(&nodes);
     client.kill();
     nodes.until_free();
@@ -449,7 +449,7 @@ fn handles_that_are_none_are_refused_without_being_repeated() {
 fn a_handle_is_of_use_elsewhere_only_to_those_who_reach_the_nodes() {
     let nodes = Nodes::ready();
     let lease = nodes.lease(&[]);
-    // Another place, without the names of the nodes, and which has never met them.
+    // Another user has no names for the nodes, and has never met them.
     let other = crate::world::World::new();
     let renewed = other.canal(["renew", "-v"]).env("CANAL_HANDLE", &lease.handle).end().code(0);
     assert!(renewed.stderr.contains("renewed x until "), "{}", renewed.stderr);
@@ -472,7 +472,7 @@ fn a_handle_is_of_use_elsewhere_only_to_those_who_reach_the_nodes() {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(125), "{said}");
     assert!(said.contains(" is away: "), "{said}");
-    // It lived on, or ended by itself meanwhile.
+    // The lease was not released: it ended with its TTL.
     nodes.until_free();
     assert_eq!(nodes.reasons(), ["expired"; 3]);
 }
@@ -524,7 +524,7 @@ fn what_is_printed_of_a_lease_is_what_later_steps_need() {
     assert_eq!(value("CANAL_NODE="), value("CANAL_NODES="));
     assert_eq!(value("CANAL_SLOTS="), Some("0"));
     nodes.with(&Lease::of(&lines), "release", &[]).end().code(0);
-    // Without a requirement that excludes others there is no token.
+    // A requirement that excludes no other request has no token.
     let taken = nodes.acquire(&["--require", "all-alive", "--json"]).end().code(0).json();
     assert_eq!(taken["token"], Value::Null);
     let handle = taken["handle"].as_str().unwrap().to_owned();

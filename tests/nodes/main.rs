@@ -1,4 +1,4 @@
-//! Locks over nodes: several daemons that share nothing, and what joins them.
+//! Locks over nodes: several daemons that share nothing, and the commands that join them.
 //!
 //! Each node is a [`world::World`] of its own.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]

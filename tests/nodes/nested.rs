@@ -1,4 +1,5 @@
-//! Runs within a run over nodes: what the outer one holds is not in their way, but in that of everybody else.
+//! Runs within a run over nodes: the holds of the outer run do not block them, but block all
+//! others.
 
 use std::fs;
 
@@ -12,7 +13,7 @@ fn within<'a>(nodes: &'a Nodes, args: &[&str], script: &str) -> Cmd<'a> {
     nodes.here.canal(words.chain(&["--", "sh", "-c", script]))
 }
 
-/// A command of the machine of one node, which asks that node as `local` and another one.
+/// A command on the machine of one node, which asks that node as `local` and another one.
 fn at_a<'a>(nodes: &'a Nodes, script: &str) -> Cmd<'a> {
     let [a, b, _] = &nodes.nodes;
     let other = format!("unix:{}", b.socket().display());
@@ -20,7 +21,7 @@ fn at_a<'a>(nodes: &'a Nodes, script: &str) -> Cmd<'a> {
     a.canal(words.into_iter().chain(["sh", "-c", script]))
 }
 
-/// Waits until a command has said that it runs, and has it go on when `look` has returned.
+/// Waits until a command has reported that it runs, and lets it continue when `look` has returned.
 fn while_it_runs(run: Cmd<'_>, here: &World, look: impl FnOnce()) -> Proc {
     let run = run.spawn();
     wait_until("it runs", || here.path("work").join("runs").exists());
@@ -93,7 +94,7 @@ fn nothing_below_a_new_session_is_within_the_run_over_nodes() {
     nodes.until_free();
 }
 
-/// A lease can be within a lease only: what a process in between holds is in its way.
+/// A lease can only be within a lease: the hold of a process in between blocks it.
 #[test]
 fn a_run_over_nodes_within_a_plain_write_within_one_is_a_deadlock_and_told() {
     let nodes = Nodes::new();
@@ -127,7 +128,7 @@ fn a_node_that_was_killed_knows_after_it_what_is_within_the_run() {
     nodes.until_free();
 }
 
-/// What an inner run holds outlives the outer one, and bars others then, too.
+/// The hold of an inner run outlives the outer run, and then still blocks others.
 #[test]
 fn an_inner_run_that_outlives_the_outer_one_keeps_its_lock() {
     let nodes = Nodes::new();
@@ -143,7 +144,7 @@ fn an_inner_run_that_outlives_the_outer_one_keeps_its_lock() {
     nodes.until_free();
 }
 
-/// A handle of a lease that is gone, or was never there, is that of no session.
+/// A handle of a lease that has ended, or never existed, belongs to no session.
 #[test]
 fn a_handle_of_no_lease_opens_nothing() {
     let nodes = Nodes::new();

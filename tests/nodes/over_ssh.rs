@@ -1,4 +1,4 @@
-//! Nodes that are reached through a real OpenSSH server, with the user's own ssh.
+//! Nodes behind a real OpenSSH server, over the user's own ssh.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,7 +27,8 @@ fn run<'a>(nodes: &'a Nodes, ssh: &Ssh<'_>, on: &str, args: &[&str]) -> Cmd<'a> 
     ssh.with(nodes.here.canal(words.iter().chain(args)))
 }
 
-/// Starts a command that ends with its standard input, and waits until it runs. Returns its process, too.
+/// Starts a command that ends with its standard input, and waits until it runs. Returns also its
+/// process.
 #[track_caller]
 fn start(nodes: &Nodes, ssh: &Ssh<'_>, on: &str) -> (Proc, i32) {
     let script = "echo $$ > started.tmp; mv started.tmp started; exec cat";
@@ -46,14 +47,14 @@ fn bridges(node: &World) -> Vec<i32> {
     node.processes().into_iter().filter(is_bridge).collect()
 }
 
-/// Waits until nothing is held on any node, and no bridge is left there.
+/// Waits until no node holds anything or runs a bridge.
 #[track_caller]
 fn until_nothing_is_left(nodes: &Nodes) {
     nodes.until_free();
     wait_until("no bridge is left", || nodes.nodes.iter().all(|node| bridges(node).is_empty()));
 }
 
-/// Checks that a request failed, what was said, and that nothing is left.
+/// Checks that a request failed with this message, and that nothing is left.
 #[track_caller]
 fn failed(nodes: &Nodes, ended: Ended, message: &str, hint: &str) {
     let ended = ended.code(125);
@@ -74,13 +75,13 @@ fn a_lock_is_held_over_three_servers_and_survives_the_end_of_every_connection() 
     let mut names: Vec<&str> = names.split(',').collect();
     names.sort_unstable();
     assert_eq!(names, ["ssh:web1", "ssh:web2", "ssh:web3"]);
-    // Each node was met for the first time, and is named with its user.
+    // Each node is met for the first time, and the message names it with its user.
     assert!(env.stderr.contains("ssh:web3 is the daemon of "), "{}", env.stderr);
     until_nothing_is_left(&nodes);
 
     let (holder, command) = start(&nodes, &ssh, on);
     assert_eq!(nodes.held(), [1, 1, 1]);
-    // With -n a machine that is not reached within 5 s is a failure.
+    // With -n, a machine that is out of reach for 5 s is a failure.
     wait_until("another request is refused", || {
         let busy = run(&nodes, &ssh, on, &["-n", "-k", "x", "--", "true"]).end();
         assert!(matches!(busy.code, Some(75 | 125)), "{busy:?}");
@@ -92,7 +93,7 @@ fn a_lock_is_held_over_three_servers_and_survives_the_end_of_every_connection() 
             lease.map_or(0, |lease| lease.renewals)
         })
     };
-    // Each connection must have been of use before the next end of all.
+    // Each connection must have served a renewal before all connections end again.
     let until_renewed = || {
         let before = renewals();
         wait_until("each lease is renewed", || {
@@ -100,7 +101,7 @@ fn a_lock_is_held_over_three_servers_and_survives_the_end_of_every_connection() 
         });
     };
 
-    // All ssh die, then all that the servers run.
+    // All ssh processes die, then all processes of the servers.
     until_renewed();
     let all_bridges = || nodes.nodes.iter().flat_map(bridges).collect::<Vec<i32>>();
     let before = all_bridges();
@@ -148,13 +149,13 @@ fn the_jump_hosts_and_shared_connections_of_the_user_are_used_and_none_is_made()
     assert!(!socket.exists(), "it would outlive the command");
     let earlier = accepted(2);
     let master = ssh.with(nodes.here.sh("exec ssh -N -o ControlPersist=no web3")).spawn();
-    // Its server says so a moment later.
+    // Its server logs this a moment later.
     wait_until("there is a connection to share", || socket.exists() && accepted(2) > earlier);
     let before = accepted(2);
     quick("ssh:web3");
     assert_eq!(accepted(2), before, "{}", servers[2].log());
 
-    // Its end costs the command nothing.
+    // The command continues when the shared connection ends.
     let (holder, command) = start(&nodes, &ssh, "ssh:web3");
     master.kill();
     wait_until("there is another connection", || accepted(2) > before);
@@ -183,11 +184,11 @@ fn a_restricted_key_is_good_for_leases_under_its_keys_and_for_nothing_else() {
         let message = "ssh:web1: this connection is restricted to leases over nodes under `deploy`";
         failed(&nodes, ended, message, "");
     }
-    // With an allowed key beside it, too.
+    // An allowed key in the same request does not help.
     let words = ["-k", "deploy/web", "-k", "db", "--", "true"];
     failed(&nodes, run(&nodes, &ssh, "ssh:web1", &words).end(), "is restricted to leases", "");
 
-    // Whatever else is sent over the connection.
+    // The bridge refuses every other call over the connection.
     let _holder = nodes.nodes[0].holder(&["-k", "db"]);
     for (method, parameters) in [
         ("Status", "{}"),
@@ -207,7 +208,7 @@ fn a_restricted_key_is_good_for_leases_under_its_keys_and_for_nothing_else() {
         assert!(!out.contains("\"db\""), "{method}: {out}");
     }
     assert_eq!(nodes.nodes[0].key("db").held, 1);
-    // The command that a client names is not run, and there is no terminal and no forwarding.
+    // The bridge runs no command that a client names, and allows no terminal and no forwarding.
     let file = nodes.here.path("work/touched");
     ssh.with(nodes.here.sh("ssh web1 touch \"$PWD/touched\" </dev/null")).end().code(0);
     assert!(!file.exists());
@@ -230,7 +231,7 @@ fn what_a_server_refuses_is_said_with_what_to_do_and_leaves_nothing() {
             executable(dir.join("canal"), &format!("#!/bin/sh\n{script}\n"));
         }
         let path = format!("{}:/usr/bin:/bin", dir.display());
-        // A `canal` of the machine that runs the tests is not meant.
+        // This must not find a `canal` of the machine that runs the tests.
         let path = if script.is_some() { path } else { dir.display().to_string() };
         vec![("PATH", path.into())]
     };
@@ -273,7 +274,7 @@ fn what_a_server_refuses_is_said_with_what_to_do_and_leaves_nothing() {
         let ended = run(&nodes, &ssh, &on, &["-k", "x", "--", "true"]).end();
         failed(&nodes, ended, message, hint);
     }
-    // Nobody listens.
+    // No server listens.
     let log = running.map(|server| server.log());
     let ended = run(&nodes, &ssh, "a,ssh:closed", &["-k", "x", "--", "true"]).end();
     failed(&nodes, ended, "ssh: connection refused", "");
@@ -295,7 +296,7 @@ fn a_host_key_that_changes_ends_a_request_for_all_at_once_and_none_for_a_majorit
     until_nothing_is_left(&nodes);
 }
 
-/// Another user, whom the machine does not know by name.
+/// Another user, which has no name on this machine.
 const STRANGER: u32 = 12_345;
 
 #[test]
@@ -306,7 +307,7 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
     }
     let nodes = Nodes::new();
     let Some(ssh) = Ssh::new(&nodes.here, what) else { return };
-    // Within the folder of this world, so that what runs there ends with it.
+    // Inside the folder of this world, so that processes from there end with it.
     let (program, theirs) = (nodes.here.path("canal"), nodes.here.path("theirs"));
     fs::set_permissions(nodes.here.path(""), fs::Permissions::from_mode(0o711)).unwrap();
     fs::copy(canal(), &program).unwrap();
@@ -338,11 +339,11 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
     let known = again().code(0).stderr;
     assert!(!known.contains(" is the daemon of "), "it is known now: {known}");
 
-    // The same address leads to the daemon of the user who runs the tests.
+    // The same address leads to the daemon of the user that runs the tests.
     ssh.authorize("web1", "");
     let before = format!("before the daemon of uid {STRANGER}");
     failed(&nodes, again(), "ssh:web1 is another daemon than before: now the daemon of ", &before);
-    // And to a daemon whose folder is another user's.
+    // The address leads to a daemon whose folder belongs to another user.
     ssh.authorize("web1", &as_them("CANAL_SOCKET"));
     let ended = run(&nodes, &ssh, "ssh:web1", &["-n", "-k", "x", "--", "true"]).end();
     failed(&nodes, ended, "canal: ssh:web1: ", "");

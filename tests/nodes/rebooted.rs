@@ -1,5 +1,6 @@
-//! Machines of nodes that are started anew. With its state a node keeps its leases; without it the node grants
-//! nothing until no lease of before can be left. In neither case do two commands run.
+//! Reboots of the machines of nodes. A node that keeps its state keeps its leases. A node without
+//! its state grants nothing until no earlier lease can be left. In neither case do two commands
+//! run.
 
 use std::fs;
 use std::process::Stdio;
@@ -13,15 +14,15 @@ use crate::world::process::{
     Proc, alive, in_time, installed_or_skip, root_or_skip, signal, skipped, state, wait_until,
 };
 
-/// What is lost where the runtime directory lies in memory.
+/// The files that are lost if the runtime directory is in memory.
 pub(crate) const IN_MEMORY: &[&str] = &["journal.0", "journal.1"];
 
-/// All that a daemon keeps for the next one.
+/// All files that a daemon keeps for the next one.
 const ALL: &[&str] = &["journal.0", "journal.1", "leases.log", "state.json"];
 
-/// Puts a node's daemon on a machine as it was started some time ago: with another boot id, and with a clock
-/// that has come further. The next daemon is started outside of these namespaces, so it finds a new boot.
-/// `false` if this machine permits no such namespaces.
+/// Puts a node's daemon on a machine as if that had started some time ago: with another boot id,
+/// and with a clock that is further ahead. The next daemon starts outside these namespaces, so it
+/// finds a new boot. `false` if this machine permits no such namespaces.
 fn put_before_a_reboot(node: &World) -> bool {
     let what = "machines of nodes that are started anew";
     if !root_or_skip(what) || !installed_or_skip("unshare", what) {
@@ -38,20 +39,20 @@ fn put_before_a_reboot(node: &World) -> bool {
     tried.code == Some(0)
 }
 
-/// Three nodes whose machines can be started anew; `None` if this machine permits none.
+/// Three nodes whose machines can reboot; `None` if this machine does not permit that.
 fn nodes() -> Option<Nodes> {
     let nodes = Nodes::new();
     nodes.nodes.iter().all(put_before_a_reboot).then_some(nodes)
 }
 
-/// Starts the machine of a node anew, as far as its daemon can tell, without these files.
+/// Reboots the machine of a node, as far as its daemon can tell, without these files.
 pub(crate) fn reboot(node: &World, without: &[&str]) {
     let before = node.daemon_pid();
-    // It writes no file again.
+    // It cannot write another file.
     signal(before, Signal::SIGSTOP);
     wait_until("the daemon is stopped", || state(before) == Some('T'));
     for file in without {
-        // That of the leases is made with the first lease.
+        // The file of the leases exists only after the first lease.
         let _ = fs::remove_file(node.runtime().join(file));
     }
     signal(before, Signal::SIGKILL);
@@ -59,8 +60,8 @@ pub(crate) fn reboot(node: &World, without: &[&str]) {
     node.status();
 }
 
-/// Starts a command that ends with its standard input, and one that waits for it and notes its token. Returns
-/// them, the process of the first, and its token.
+/// Starts a command that ends with its standard input, and one that waits for it and notes its
+/// token. Returns both, the process of the first, and its token.
 fn start(nodes: &Nodes, ttl: Duration, require: &str) -> (Proc, Proc, i32, u64) {
     let ttl = format!("{}s", ttl.as_secs());
     let canal = |script: &str| {
@@ -81,8 +82,8 @@ fn start(nodes: &Nodes, ttl: Duration, require: &str) -> (Proc, Proc, i32, u64) 
     (run, next, pid.parse().unwrap(), token.parse().unwrap())
 }
 
-/// Watches for longer than a lease lasts that the command runs and the next one does not. `None` if the command
-/// was ended.
+/// Watches for longer than a lease lasts that the command runs and the next one does not. `None` if
+/// the command was ended.
 fn nobody_else_runs(nodes: &Nodes, command: i32, ttl: Duration) -> Option<()> {
     let until = Instant::now() + ttl + ttl / 2;
     while Instant::now() < until {
@@ -109,7 +110,7 @@ fn a_node_keeps_its_leases_with_its_state() {
         nodes.nodes[1].until_held("plain", 1);
         let (run, next, command, token) = start(&nodes, ttl, "all");
         reboot(&nodes.nodes[1], IN_MEMORY);
-        // Processes of an earlier boot are gone, leases are not.
+        // Processes of an earlier boot are gone; leases are not.
         assert_eq!(nodes.nodes[1].held("plain"), 0);
         assert_eq!(nodes.nodes[1].held("x"), 1);
         nobody_else_runs(&nodes, command, ttl)?;
@@ -145,7 +146,7 @@ fn a_command_over_all_nodes_ends_in_time_when_one_loses_its_state() {
     wait_until("the command is ended", || !alive(command));
     let ended = run.end().code(122);
     assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
-    // The node cannot know what it granted: it grants nothing for as long as any lease of before may last.
+    // The node cannot know its earlier grants: it grants nothing while an earlier lease may last.
     wait_until("the next one is told why it waits", || {
         next.stderr()
             .contains("b is new or has lost its state, and grants nothing over nodes before")

@@ -1,5 +1,5 @@
-//! `canal run --on`: the lock is held at enough nodes while the command runs, and at none after it,
-//! whatever is killed.
+//! `canal run --on`: enough nodes hold the lock while the command runs, and none after it, whatever
+//! is killed.
 
 use std::fs;
 use std::io::pipe;
@@ -26,7 +26,7 @@ pub(crate) struct Nodes {
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A node whose state is new grants nothing for this time.
+/// A node with new state grants nothing for this time.
 const CONFIGURATION: &str = "[nodes]\nlongest_ttl = \"10s\"\n";
 
 /// The files of a node that has granted before.
@@ -85,7 +85,7 @@ impl Nodes {
         self.nodes.iter().map(|node| node.held("x")).collect()
     }
 
-    /// Waits until so many wait at that node which is asked first.
+    /// Waits until this many requests wait at the node that is asked first.
     fn until_waiting(&self, waiting: u64) {
         wait_until(&format!("{waiting} wait for x"), || {
             self.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>() == waiting
@@ -96,7 +96,7 @@ impl Nodes {
         wait_until("nothing is left on any node", || self.held() == [0, 0, 0]);
     }
 
-    /// Starts a command that ends when its standard input does, and waits until it runs.
+    /// Starts a command that ends with its standard input, and waits until it runs.
     fn start(&self, args: &[&str]) -> (Proc, i32) {
         let script = "echo $$ > started.tmp; mv started.tmp started; cat";
         let words: Vec<&str> = args.iter().chain(&["--", "sh", "-c", script]).copied().collect();
@@ -108,7 +108,7 @@ impl Nodes {
     }
 }
 
-/// The process that is started as the parent of a command, not the command that it becomes.
+/// The process that starts as the parent of a command, not the one that becomes the command.
 pub(crate) fn parent(command: i32) -> i32 {
     let stat = fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
@@ -144,7 +144,7 @@ fn all_any_and_majority_hold_the_lock_where_they_say_and_leave_nothing() {
     let refused = nodes.run(&["-n", "--", "true"]).end().code(75);
     assert!(refused.stderr.contains("is full"), "{}", refused.stderr);
     run.finish().code(0);
-    // It was given back before canal ended.
+    // The lock was released before canal ended.
     assert_eq!(nodes.held(), [0, 0, 0]);
 
     let (run, _) = nodes.start(&["--require", "majority"]);
@@ -178,7 +178,7 @@ fn tokens_grow_from_command_to_command_over_any_majority() {
     nodes.run(&["--", "true"]).end().code(0);
     let mut before = 0;
     for round in 0..6 {
-        // Another node is silent each time, so that each majority is another one.
+        // Another node is silent each time, so the majority differs each time.
         let silent = nodes.nodes[round % 3].daemon_pid();
         signal(silent, Signal::SIGSTOP);
         let words = ["--require", "majority", "--", "sh", "-c", "echo $CANAL_TOKEN"];
@@ -335,7 +335,7 @@ fn a_node_that_hangs_is_passed_over_while_enough_others_answer() {
     }
 }
 
-/// How often all processes of a coordinator slept, itself and its bridges.
+/// How often the processes of a coordinator slept: itself and its bridges.
 fn sleeps_of(coordinator: i32) -> u64 {
     children(coordinator).into_iter().chain([coordinator]).map(sleeps).sum()
 }
@@ -349,7 +349,7 @@ fn a_command_that_runs_wakes_its_coordinator_less_than_once_a_second() {
     let started = nodes.here.path("work").join("started");
     wait_until("the command runs", || started.exists());
     let coordinator = coordinator(run.pid(), run.pid()).unwrap();
-    // The first seconds after the start are for nodes that may join.
+    // During the first seconds after the start, nodes may still join.
     let seconds = Duration::from_secs(10);
     std::thread::sleep(Duration::from_secs(7));
     let before = sleeps_of(coordinator);
@@ -364,7 +364,7 @@ fn a_command_is_killed_before_its_lock_can_be_taken() {
     let nodes = Nodes::new();
     let (run, command) = nodes.start(&[]);
     let daemon = nodes.nodes[1].daemon_pid();
-    // The last renewal was sent before.
+    // The last renewal was sent earlier.
     let stopped = Instant::now();
     signal(daemon, Signal::SIGSTOP);
     wait_until("the command is ended", || !alive(command));
@@ -435,8 +435,8 @@ fn a_node_that_is_another_daemon_than_before_is_refused() {
     nodes.until_free();
 }
 
-/// Puts a program named `ssh` before the real one. `$host` is whom canal wants to reach, `$command`
-/// what is to be run there.
+/// Puts a program named `ssh` before the real one. `$host` is the host that canal wants to reach,
+/// `$command` the command to run there.
 fn stand_in(nodes: &Nodes, script: &str) -> String {
     let dir = nodes.here.path("bin");
     fs::create_dir_all(&dir).unwrap();
@@ -555,7 +555,8 @@ fn a_killed_bridge_is_replaced() {
     nodes.until_free();
 }
 
-/// The first child of the run becomes process 1 there, and getppid(2) tells none of them its parent.
+/// The first child of the run becomes process 1 there, and getppid(2) shows none of them its
+/// parent.
 #[test]
 fn a_run_whose_children_get_a_pid_namespace_waits_as_long_as_it_lives() {
     let what = "a run over nodes with its children in another pid namespace";
@@ -599,14 +600,14 @@ fn a_wait_whose_output_nobody_can_read_is_abandoned_at_its_node() {
         nodes.until_waiting(1);
         drop((out, err));
         waiter.end().code(75);
-        // On a busy machine, it may have asked another node, too.
+        // On a busy machine, it may also have asked another node.
         wait_until("its end is recorded", || abandoned() > before);
     }
     holder.finish().code(0);
     nodes.until_free();
 }
 
-/// Two majorities that have one node in common, which neither of them needs.
+/// Two majorities share one node, which neither of them needs.
 #[test]
 fn of_two_majorities_with_one_node_in_common_the_second_is_refused_if_that_can_be_asked() {
     let nodes = Nodes::new();
@@ -631,7 +632,7 @@ fn of_two_majorities_with_one_node_in_common_the_second_is_refused_if_that_can_b
         wait_until("the command runs", || nodes.here.path("work").join(name).exists());
         run
     };
-    // A job of the common node itself keeps it from taking part: it knows the list all the same.
+    // The common node's own job keeps it from granting a part, but it still knows the list.
     for key in ["z", "x"] {
         let job = common.canal(["run", "-k", key, "--", "cat"]);
         let job = job.stdin(std::process::Stdio::piped()).spawn();
@@ -642,7 +643,7 @@ fn of_two_majorities_with_one_node_in_common_the_second_is_refused_if_that_can_b
         runs.finish().code(0);
         job.finish().code(0);
     }
-    // One that does not reach it in time runs, and says so when it does.
+    // A run that does not reach it in time runs, and reports it later, when it does.
     let runs = start(&first, "one");
     wait_until("the common node takes part", || common.held("x") == 1);
     let daemon = common.daemon_pid();

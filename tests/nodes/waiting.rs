@@ -1,5 +1,5 @@
-//! Requests that wait at a node keep their place, and nothing waits behind itself, whatever breaks
-//! meanwhile. Those that do not go on keep nobody for longer than their TTL.
+//! Requests that wait at a node keep their place, and none waits behind itself, whatever breaks
+//! meanwhile. A client that does not continue blocks others for at most its TTL.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ enum How {
 }
 
 impl How {
-    /// Returns the next daemon, if it is not started by the next request.
+    /// Ends the daemon. Returns the next daemon, unless the next request starts it.
     fn end(self, node: &World) -> Option<Proc> {
         match self {
             Self::Killed => {
@@ -39,15 +39,15 @@ impl Nodes {
     }
 }
 
-/// A job of the node itself, which ends when it is finished.
+/// A job of the node itself, which ends when the test finishes it.
 fn job(node: &World) -> Proc {
     let job = node.canal(["run", "-k", "x", "--", "cat"]).stdin(Stdio::piped()).spawn();
     wait_until("the job runs", || node.held("x") == 1);
     job
 }
 
-/// A request that waits at one node, and behind it a job of that node, are served in this order although
-/// the daemon there starts again.
+/// A request waits at one node, and a job of that node behind it. They are served in this order
+/// although the daemon there restarts.
 #[track_caller]
 fn keeps_its_place(place: usize, how: How, ask: impl FnOnce(&Nodes) -> Cmd<'_>) {
     let nodes = Nodes::new();
@@ -110,8 +110,8 @@ fn a_lease_that_is_asked_for_keeps_its_place_too() {
     keeps_its_place(1, How::Killed, |nodes| nodes.here.program("sh", ["-c", script]));
 }
 
-/// A client that is frozen with all that belongs to it, as by `docker pause`, holds one node and waits at
-/// the next.
+/// A client that is frozen with all its processes, as by `docker pause`, holds one node and waits
+/// at the next.
 #[test]
 fn a_frozen_request_keeps_nobody_for_longer_than_its_ttl() {
     let nodes = Nodes::new();
