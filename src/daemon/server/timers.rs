@@ -24,6 +24,7 @@ impl Server {
             due.stopped,
             self.due.look_ahead.due,
             due.closing,
+            due.node_settled,
             due.progress,
             due.watch,
             due.leaders.look,

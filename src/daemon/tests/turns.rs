@@ -299,6 +299,14 @@ fn let_pass(world: &mut World) {
 }
 
 #[test]
+fn an_idle_daemon_wakes_to_note_that_it_knows_all_that_it_granted_over_nodes() {
+    let mut world = World::new();
+    world.server.due.node_settled = Some(Instant::now() + Duration::from_secs(600));
+    let time = world.server.time_to_sleep();
+    assert!(time.is_some_and(|time| time <= Duration::from_secs(600)), "{time:?}");
+}
+
+#[test]
 fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     let mut world = World::new();
     world.turn();
