@@ -179,6 +179,8 @@ fn a_renewal_with_a_longer_ttl_counts_at_each_node_and_for_each_later_renewal() 
     // Another process may count on the longer TTL.
     let shorter = nodes.with(&lease, "renew", &["--json", "--ttl", "1m"]).end().code(0).json();
     assert_eq!(shorter["lease"]["ttl_ms"], 600_000, "{shorter}");
+    let kept = nodes.with(&lease, "renew", &["--ttl", "1m"]).end().code(0).stderr;
+    assert!(kept.contains(" keeps the TTL of 10m00s: another process may rely on it"), "{kept}");
     // The handle still contains 10s, which does not count.
     let later = nodes.with(&lease, "renew", &["--json"]).end().code(0).json();
     assert_eq!(later["lease"]["ttl_ms"], 600_000, "{later}");

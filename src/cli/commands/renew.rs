@@ -46,9 +46,7 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Re
     verbosity.detail(&message(&renewed, &Now::here()));
     if ttl_ms.is_some_and(|ttl_ms| ttl_ms != renewed.lease.ttl_ms) {
         let ttl = stated(Duration::from_millis(renewed.lease.ttl_ms));
-        verbosity.message(&format!(
-            "the lease keeps its TTL of {ttl}: the daemon is older, and knows no `renew --ttl`"
-        ));
+        verbosity.message(&format!("the lease keeps its TTL of {ttl}"));
     }
     match process {
         Some(process) => lease.keep(&mut client, &process.pidfd, renewed.lease.ttl_ms, asked_at),

@@ -3,6 +3,7 @@
 //! The lease counts until the k-th latest of the times at which its nodes may end their parts, each
 //! counted from the time before its renewal was sent.
 
+use std::cmp::Ordering;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -140,13 +141,16 @@ impl Renewal<'_> {
 }
 
 impl Renewal<'_> {
-    /// The warning for a daemon that is too old for `--ttl` and leaves the TTL as it is.
+    /// The warning that a node has another TTL in force than the requested one.
     fn other_ttl(&self, answer: &PartAnswer) -> Option<String> {
         let (wanted, is) = (self.new_ttl_ms?, renewed(answer)?.lease.ttl_ms);
         let is_text = stated(Duration::from_millis(is));
-        (is != wanted).then(|| {
-            format!("{} keeps the TTL of {is_text}: its daemon knows no `renew --ttl`", answer.name)
-        })
+        let why = match is.cmp(&wanted) {
+            Ordering::Equal => return None,
+            Ordering::Greater => "another process may rely on it",
+            Ordering::Less => "its `longest_ttl` allows no longer one",
+        };
+        Some(format!("{} keeps the TTL of {is_text}: {why}", answer.name))
     }
 }
 
