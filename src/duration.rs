@@ -1,16 +1,16 @@
-//! Lengths of time as people write and read them, the same on the command line, in the configuration,
-//! and in every message, log line and report.
+//! Durations as people write and read them, the same on the command line, in the configuration, and
+//! in every message, log line and report.
 
 use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
 
-/// What is wrong with a text that [`parse`] does not read, as the end of a sentence about it.
+/// The end of a sentence about a text that [`parse`] refuses.
 pub(crate) const NOT_A_DURATION: &str =
     "not a duration; one looks like 90, 0.5, 500ms, 1h30m, 30d or PT5M";
 
-/// Reads `90`, `0.5`, `500ms`, `1h 30m`, `2d`, `1w` or `PT5M`; a bare number means seconds, and a day
-/// has 24 hours.
+/// Reads `90`, `0.5`, `500ms`, `1h 30m`, `2d`, `1w` or `PT5M`. A bare number means seconds, and a
+/// day has 24 hours.
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     let bare = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let zero = if text.starts_with('.') { "0" } else { "" };

@@ -1,5 +1,5 @@
-//! Foreign text that is safe to show: it cannot steer a terminal, break a line or change the direction
-//! of writing.
+//! Makes foreign text safe to show: it cannot control a terminal, break a line or change the
+//! direction of writing.
 
 /// The text with `?` for each unsafe character.
 pub(crate) fn sanitize(text: &str) -> String {
@@ -21,8 +21,8 @@ pub(crate) fn one_line(text: &str) -> String {
     sanitize(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Whether a character could steer a terminal, breaks a line, changes the direction of writing or does
-/// not show: those of Unicode's categories Cc, Cf, Zl and Zp, and what it calls ignorable by default.
+/// Whether a character could control a terminal, breaks a line, changes the direction of writing
+/// or is invisible: Unicode's Cc, Cf, Zl and Zp, and the characters it calls ignorable by default.
 pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'

@@ -4,6 +4,8 @@
 
 #[path = "fixtures/isolation.rs"]
 mod isolation;
+#[path = "surface/prose.rs"]
+mod prose;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

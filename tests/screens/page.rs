@@ -14,10 +14,10 @@ use crate::world::process::{Proc, installed_or_skip};
 use crate::world::{World, canal};
 
 const HEAD: &str = "\
-# What a terminal shows
+# Terminal screens
 
-Made by `UPDATE=1 cargo test --test screens` from real pseudo-terminals: the text is what stands on the
-screen. Names of users, numbers of processes and lengths of time are replaced by those of the manual.
+`UPDATE=1 cargo test --test screens` makes this page from real pseudo-terminals. It replaces user
+names, process numbers and durations by those of the manual.
 ";
 
 /// The sizes of the terminals, in lines and columns.
@@ -34,13 +34,13 @@ struct Scene {
 const SCENES: [Scene; 2] = [
     Scene {
         title: "One waiter",
-        words: "alice deploys. The line says whom a command waits for, and is gone when it starts.",
+        words: "alice deploys. The line names the holder, and canal erases it when the command starts.",
         command: "canal run -k deploy -- echo done",
         waits: "waiting for deploy, next in line",
     },
     Scene {
         title: "Four waiters below `make -j4`",
-        words: "Each of four recipes is `canal run -k deploy -- echo done`. One of them draws the line.",
+        words: "Each of four recipes is `canal run -k deploy -- echo done`. One canal draws the line.",
         command: "make -s -j4 one two three four",
         waits: "waiting for deploy (4 here)",
     },
@@ -66,7 +66,8 @@ fn the_page_shows_what_a_terminal_shows() {
         }
     }
     let [status_title, deadlock_title, doctor_title, top_title] = OF_THIS_MACHINE;
-    let words = "Without locks, with one, and with 200: what does not fit is counted.";
+    let words =
+        "Without locks, with one, and with 200. The last line counts the keys that do not fit.";
     write!(page, "\n## {status_title}\n\n{words}\n").unwrap();
     for (lines, columns) in SIZES {
         write!(page, "\n{columns}×{lines}:\n").unwrap();
@@ -75,22 +76,21 @@ fn the_page_shows_what_a_terminal_shows() {
             write!(page, "\n```\n{shown}\n```\n").unwrap();
         }
     }
-    let words = "Each of two scripts holds a lock and asks for that of the other one. The session that \
-                 began last is refused (75).";
+    let words = "Each of two scripts holds a lock and asks for the other one's. canal refuses the\nsession \
+                 that began last (75).";
     write!(page, "\n## {deadlock_title}\n\n{words}\n").unwrap();
     for (lines, columns) in SIZES {
         let shown = deadlock(lines, columns);
         write!(page, "\n{columns}×{lines}:\n\n```\n{shown}\n```\n").unwrap();
     }
-    let words = "Messages stand below what they are about where there is little room. The end of the \
-                 page:";
+    let words = "On a narrow terminal, a message is below its subject. The end of the page:";
     write!(page, "\n## {doctor_title}\n\n{words}\n").unwrap();
     for (lines, columns) in SIZES {
         let shown = doctor(lines, columns);
         write!(page, "\n{columns}×{lines}:\n\n```\n{shown}\n```\n").unwrap();
     }
-    let words = "The list of keys, the page of one with the mark on its waiter, what the waiter waits for, and \
-                 the question before its process is ended:";
+    let words = "The list of keys, the page of a key with its waiter selected, the chain of waits, and\nthe \
+                 question before canal ends a process:";
     write!(page, "\n## {top_title}\n\n{words}\n").unwrap();
     for (lines, columns) in SIZES {
         write!(page, "\n{columns}×{lines}:\n").unwrap();

@@ -37,11 +37,11 @@ const READ_BYTES: usize = 64 * 1024;
 /// A write of at most this many bytes does not block on a pipe that poll(2) calls writable.
 const WRITE_BYTES: usize = 4096;
 
-/// While this many bytes wait to be written, the bridge reads no more for the same direction.
+/// While this many bytes wait to be written, the bridge stops reading for the same direction.
 const PENDING_MAX: usize = 1 << 20;
 
-/// The longest sleep, because the clock of poll(2) stands still while the machine is suspended. After
-/// a suspend, a bridge ends late by up to this time.
+/// The longest sleep, because the clock of poll(2) stands still while the machine is suspended.
+/// After a suspend, a bridge ends late by up to this time.
 const SLEEP_MS_MAX: u64 = 10_000;
 
 /// How long the daemon may take to answer a client's last calls after the client's end.

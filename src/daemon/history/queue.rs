@@ -66,7 +66,7 @@ pub(crate) struct Noted {
 struct State {
     batch: Batch,
     /// The requests that ended with a process, about which the kernel may have an exit status.
-    /// There are no more of them than `Exits` keeps processes.
+    /// Their number is bounded by the processes that `Exits` keeps.
     with_exit: Vec<Raw>,
     /// The requests that ended before this daemon started.
     recalled: Vec<Record>,

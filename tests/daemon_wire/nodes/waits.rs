@@ -73,7 +73,7 @@ fn a_node_tells_what_runs_and_what_is_within_them_wait_for() {
     assert_eq!(keys(&found)[1], ["a"], "nothing waits within the second run: {found}");
 }
 
-/// The names and addresses of nodes go to whoever looks near the same run.
+/// The names and addresses of nodes go to every caller that searches near the same run.
 #[test]
 fn a_node_names_the_nodes_that_others_near_the_same_run_read() {
     let daemon = node();

@@ -22,8 +22,8 @@ use crate::sys::clock;
 /// Otherwise it sends the number of waiters instead.
 const LOOKED_UP_MAX: usize = 256;
 
-/// The least interval of progress, for each waiter: ten thousand waiters cost no more per second
-/// than a thousand.
+/// The least interval of progress, for each waiter, so that ten thousand waiters cost as much per
+/// second as a thousand.
 const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
 
 /// The facts that all waiters for a key in the same mode share.

@@ -29,7 +29,7 @@ pub struct WaitsNear {
     pub nodes: Vec<NodeAt>,
 }
 
-/// A node, and where it is for whoever names it.
+/// A node, and its address from the view of the caller that names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAt {
     /// The node.
