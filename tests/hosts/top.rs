@@ -23,7 +23,7 @@ fn what_other_hosts_hold_and_wait_for_is_shown_and_acted_upon(log: &Log) {
     top.keys(ENTER);
     let shown = top.until("the page of the key", |shown| shown.contains("> holds"));
     assert_eq!(shown.matches("on host a").count(), 2, "{shown}");
-    top.keys("k");
+    top.keys("x");
     let refusal = " runs on host a; run `canal kill` there";
     top.until("only its host ends a process", |shown| shown.contains(refusal));
     top.keys("r");

@@ -22,7 +22,7 @@ const CONFIRM_AT: &str = "io.canal.Nodes.ConfirmAt";
 /// A daemon that knows all its earlier grants.
 #[track_caller]
 fn node() -> Daemon {
-    node_configured("")
+    node_configured("[nodes]\nlongest_ttl = \"1h\"\n")
 }
 
 /// Starts such a daemon with this configuration file.
