@@ -309,6 +309,8 @@ fn an_idle_daemon_wakes_to_note_that_it_knows_all_that_it_granted_over_nodes() {
 #[test]
 fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     let mut world = World::new();
+    // The state of this daemon is new, so the time at which it grants over nodes is due, too.
+    world.server.due.node_settled = None;
     world.turn();
     assert_eq!((world.server.time_to_sleep(), world.server.due.timer.set_for()), (None, None));
     world.lease(1, "a");
