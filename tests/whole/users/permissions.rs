@@ -266,7 +266,7 @@ fn top_shows_and_does_no_more_than_its_user_may() {
         shows '> holds'
         printf r >&7
         shows '`\[\[permission\]\]`'
-        printf k >&7
+        printf x >&7
         shows 'belongs to'
         printf q >&7
         wait $top
