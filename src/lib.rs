@@ -1,5 +1,5 @@
-//! canal limits how many commands run at once, and shows who runs, who waits and why. Programs use
-//! this library to take such locks themselves.
+//! canal limits how many commands run at once, and shows which run, which wait, and why. Programs
+//! use this library to take such locks themselves.
 //!
 //! ```
 //! use std::time::Duration;

@@ -120,7 +120,7 @@ pub fn exec(
     }
 }
 
-/// An execve(2) that needs no more memory, so that a forked child can call it.
+/// An execve(2) that allocates no memory, so that a forked child can call it.
 pub(in crate::sys) struct Prepared {
     file: CString,
     argv: Vec<CString>,
