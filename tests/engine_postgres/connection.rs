@@ -88,6 +88,9 @@ fn persist(peer: &mut Peer, sequence: u64) {
             return;
         }
         peer.back();
+        // Another reason for the outage may have followed the first one before the server was back.
+        // The next round must not take it for an outage of its own.
+        peer.kept.retain(|answer| !matches!(answer, Answer::Away(_)));
     }
 }
 
