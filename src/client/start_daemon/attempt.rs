@@ -236,10 +236,11 @@ mod tests {
         }
     }
 
-    /// Starts a shell in place of a daemon. It may sleep for a short time and work for a long one.
-    fn bring_up(script: &str, lock: &Path) -> io::Result<String> {
+    /// Starts a shell in place of a daemon, with an argument that its script has as `$0`. It may sleep for a short time and work for a long one.
+    fn bring_up(script: &str, argument: &Path, lock: &Path) -> io::Result<String> {
         let limits = Limits::of(Duration::from_millis(100), BOUND);
-        let argv = ["sh", "-c", script].map(OsString::from);
+        let argv = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), argument.as_os_str()];
+        let argv = argv.map(OsString::from);
         let mut started = detach::start(Path::new("/bin/sh"), &argv, &[], None)?;
         report_of(&mut started, limits, &open_lock(lock)?)
     }
@@ -248,10 +249,9 @@ mod tests {
     fn a_daemon_that_works_is_waited_for_and_named_in_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let (lock, up) = (dir.path().join("start.lock"), dir.path().join("up"));
-        let script = format!("while ! [ -e {} ]; do :; done; echo $$ >&3", up.display());
         let starter = thread::spawn({
-            let lock = lock.clone();
-            move || bring_up(&script, &lock)
+            let (lock, up) = (lock.clone(), up.clone());
+            move || bring_up("while ! [ -e \"$0\" ]; do :; done; echo $$ >&3", &up, &lock)
         });
         // The lock names the daemon once the time of a sleeping one is over.
         let named = wait_for_lines(&lock, 1);
@@ -265,7 +265,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lock = dir.path().join("start.lock");
         let before = Instant::now();
-        let error = bring_up("exec sleep 600", &lock).unwrap_err();
+        let error = bring_up("exec sleep 600", dir.path(), &lock).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(before.elapsed() < BOUND);
         let daemon = Pidfd::open(pid_in(&lock).unwrap()).unwrap();

@@ -406,7 +406,9 @@ mod tests {
         let begin = format!("{} is damaged at byte ", path.display());
         assert!(said.starts_with(&begin), "{said}");
         let hint = &error.downcast_ref::<crate::daemon::Unusable>().unwrap().hint;
-        assert!(hint.contains(&format!("mv {0} {0}.damaged", path.display())), "{hint}");
+        let quoted = crate::shell_word::of_path(&path);
+        let aside = crate::shell_word::of_path(&path.with_extension("log.damaged"));
+        assert!(hint.contains(&format!("mv {quoted} {aside}")), "{hint}");
         // The leases are recovered once the damage is repaired.
         bytes[middle] ^= 1;
         std::fs::write(&path, &bytes).unwrap();

@@ -73,15 +73,15 @@ fn a_program_that_never_says_it_is_up_is_waited_for_no_longer_than_asked() {
 fn the_pid_is_known_before_the_program_says_anything() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
-    let script = "echo $$ >&2; read line <up; echo $line >&3";
-    let made = Command::new("mkfifo").arg(folder.path().join("up")).status().unwrap();
-    assert!(made.success());
-    let script = script.replace("up", folder.path().join("up").to_str().unwrap());
-    let mut started = start(Path::new(SHELL), &shell(&script), &[], Some(&log)).unwrap();
+    let up = folder.path().join("up");
+    assert!(Command::new("mkfifo").arg(&up).status().unwrap().success());
+    let mut argv = shell("echo $$ >&2; read line <\"$0\"; echo $line >&3");
+    argv.push(up.clone().into());
+    let mut started = start(Path::new(SHELL), &argv, &[], Some(&log)).unwrap();
     let pid: u32 = wait_for_lines(&log, 1).trim().parse().unwrap();
     assert_eq!(started.report_within(Duration::ZERO).unwrap(), None);
     assert_eq!(started.pid(), Some(pid));
-    std::fs::write(folder.path().join("up"), "ready\n").unwrap();
+    std::fs::write(&up, "ready\n").unwrap();
     assert_eq!(started.report_within(BOUND).unwrap().as_deref(), Some("ready\n"));
 }
 
