@@ -9,12 +9,14 @@ use serde_json::Value;
 pub(crate) struct Step {
     pub(crate) variables: Vec<(String, String)>,
     pub(crate) script: String,
+    /// The command that an action runs when the job ends, however it ends.
+    pub(crate) post: Option<String>,
 }
 
 impl Step {
     /// A command without variables.
     pub(crate) fn plain(script: &str) -> Self {
-        Self { variables: Vec::new(), script: script.to_owned() }
+        Self { variables: Vec::new(), script: script.to_owned(), post: None }
     }
 }
 
@@ -44,30 +46,29 @@ fn of_step(step: &Value) -> Vec<Step> {
     }
 }
 
-/// The steps of a composite action of this repository, with its inputs filled in.
+/// The step of an action of this repository, with its inputs as the runner passes them.
 fn of_action(folder: &str, with: &Value) -> Vec<Step> {
-    let path = format!("{}/{folder}/action.yml", env!("CARGO_MANIFEST_DIR"));
-    let action: Value = serde_yaml_ng::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    let input = |name: &str| match (&with[name], &action["inputs"][name]["default"]) {
-        (Value::Null, Value::Null) => panic!("the input {name} is not given"),
-        (Value::Null, default) => scalar(default),
-        (given, _) => scalar(given),
+    let folder = format!("{}/{folder}", env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| fs::read_to_string(format!("{folder}/{name}")).unwrap();
+    let action: Value = serde_yaml_ng::from_str(&read("action.yml")).unwrap();
+    let inputs = action["inputs"].as_object().unwrap();
+    let unknown = with.as_object().unwrap().keys().find(|name| !inputs.contains_key(*name));
+    assert_eq!(unknown, None, "the action has no such input");
+    let filled = |(name, input): (&String, &Value)| {
+        let value = match (&with[name], &input["default"]) {
+            (Value::Null, Value::Null) => panic!("the input {name} is not given"),
+            (Value::Null, default) => scalar(default),
+            (given, _) => scalar(given),
+        };
+        (format!("INPUT_{}", name.to_uppercase()), value)
     };
-    let filled = |value: &Value| {
-        let text = text_of(value);
-        let name = text.strip_prefix("${{ inputs.").and_then(|rest| rest.strip_suffix(" }}"));
-        name.map_or_else(|| text.to_owned(), input)
+    // The file is not in the namespaces of the recipe.
+    let node = |name: &str| {
+        let program = read(text_of(&action["runs"][name]));
+        format!("cat >{name}.js <<'END OF PROGRAM'\n{program}END OF PROGRAM\nnode {name}.js\n")
     };
-    let of_step = |step: &Value| Step {
-        variables: step["env"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .map(|(name, value)| (name.clone(), filled(value)))
-            .collect(),
-        script: text_of(&step["run"]).to_owned(),
-    };
-    action["runs"]["steps"].as_array().unwrap().iter().map(of_step).collect()
+    let variables = inputs.iter().map(filled).collect();
+    vec![Step { variables, script: node("main"), post: Some(node("post")) }]
 }
 
 /// The commands of a Jenkinsfile: the quoted text after `sh`.
