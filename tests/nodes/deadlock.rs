@@ -80,23 +80,31 @@ fn three_in_a_ring_over_three_nodes_have_one_victim() {
     tells(&ended[2], 3, &NAMES);
 }
 
+/// The addresses of the nodes, as a script has them from its environment.
+const NODE_0: &str = "\"unix:$NODE_0\"";
+const NODE_1: &str = "\"unix:$NODE_1\"";
+const NODE_2: &str = "\"unix:$NODE_2\"";
+
 /// Each request of the ring knows the addresses of only two nodes: they learn the third one's from
 /// each other. `last`: where the last of them is, and how it takes its first lock.
 #[track_caller]
 fn strangers_in_a_ring_have_one_victim(nodes: &Nodes, last: (&World, &str)) {
     let places = [&World::new(), &World::new(), last.0];
-    let at = |node: usize| format!("unix:{}", nodes.nodes[node].socket().display());
     let runs = [
-        (on(&at(0), "x", "HELD"), on(&at(1), "y", "true")),
-        (on(&at(1), "y", "HELD"), on(&at(2), "z", "true")),
-        (last.1.to_owned(), on(&at(0), "x", "true")),
+        (on(NODE_0, "x", "HELD"), on(NODE_1, "y", "true")),
+        (on(NODE_1, "y", "HELD"), on(NODE_2, "z", "true")),
+        (last.1.to_owned(), on(NODE_0, "x", "true")),
     ];
     let runs: Vec<Proc> = places
         .iter()
         .zip(runs)
         .map(|(place, (outer, inner))| {
             let held = format!("touch held; until [ -e go ]; do sleep 0.05; done; {inner}");
-            let run = place.sh(&outer.replace("HELD", &format!("sh -c '{held}'"))).spawn();
+            let run = place.sh(&outer.replace("HELD", &format!("sh -c '{held}'")));
+            let sockets = nodes.nodes.iter().enumerate();
+            let run =
+                sockets.fold(run, |run, (at, node)| run.env(&format!("NODE_{at}"), node.socket()));
+            let run = run.spawn();
             let path = place.path("work").join("held");
             wait_until("it holds its first lock", || path.exists());
             run
@@ -116,7 +124,7 @@ fn strangers_in_a_ring_have_one_victim(nodes: &Nodes, last: (&World, &str)) {
 #[test]
 fn three_who_know_their_own_nodes_only_have_one_victim() {
     let nodes = nodes();
-    let third = on(&format!("unix:{}", nodes.nodes[2].socket().display()), "z", "HELD");
+    let third = on(NODE_2, "z", "HELD");
     strangers_in_a_ring_have_one_victim(&nodes, (&World::new(), &third));
 }
 
