@@ -160,8 +160,7 @@ impl Link {
         let Some(process) = fork().map_err(failed)? else {
             drop((socket, errors));
             fds::close_from_except(3, &[its.as_fd(), its_errors.as_fd()]);
-            // Until the process is connected to the daemon, it does not notice that its input has
-            // ended.
+            // Until the process is connected to the daemon, it does not notice the end of its input.
             if end_with_parent(its.as_fd()).is_err() {
                 std::process::exit(BRIDGE_FAILED);
             }
