@@ -129,8 +129,8 @@ sed -i 's|^printf|export CANAL_SOCKET=/mnt/lasting/${CANAL_NODES%%,*}/canal.sock
 "#;
 
 /// Runs the steps of a CI run one after another. Each step gets the variables that earlier ones put
-/// into the file named by `GITHUB_ENV`. At the end, each action gets what it put into the file named
-/// by `GITHUB_STATE`.
+/// into the file named by `GITHUB_ENV`. At the end, each action gets what it put into the file
+/// named by `GITHUB_STATE`.
 fn in_steps(steps: impl IntoIterator<Item = Step>) -> String {
     let mut script = "export GITHUB_ENV=/mnt/github-env GITHUB_OUTPUT=/mnt/github-output\n\
                       touch $GITHUB_ENV\n"

@@ -89,8 +89,8 @@ pub fn bridge(
 ) -> Result<(), BridgeError> {
     let attach = |again: bool| attach(place, options, keys, again);
     let socket = attach(false)?;
-    // The end of the input shows the client's end from now on. A local bridge must not be killed with
-    // its client, because the client's last message may still be on the way.
+    // From now on, the end of the input shows the client's end. A local bridge must not be killed
+    // with its client, because the client's last message may still be on the way.
     outlive_parent()?;
     let bridge = Bridge {
         input: Some(input),

@@ -236,7 +236,8 @@ mod tests {
         }
     }
 
-    /// Starts a shell in place of a daemon, with an argument that its script has as `$0`. It may sleep for a short time and work for a long one.
+    /// Starts a shell in place of a daemon. The argument is `$0` in its script. It may sleep for a
+    /// short time and work for a long one.
     fn bring_up(script: &str, argument: &Path, lock: &Path) -> io::Result<String> {
         let limits = Limits::of(Duration::from_millis(100), BOUND);
         let argv = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), argument.as_os_str()];
