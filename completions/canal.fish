@@ -210,6 +210,7 @@ complete -c canal -n '__canal_at resize' -l resume -d 'End a pause'
 
 complete -c canal -n '__canal_at daemon' -l stop -d 'Stop the running daemon'
 complete -c canal -n '__canal_at daemon' -l replace -d 'Replace the running daemon'
+complete -c canal -n '__canal_at daemon' -l foreground -d 'Stay, and be the new daemon'
 complete -c canal -n '__canal_at bridge' -l leases -d 'Allow only leases over nodes'
 complete -c canal -n '__canal_at bridge' -l keys -x -a '(__canal_keys)' -d 'Allow only these keys'
 

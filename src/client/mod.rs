@@ -25,6 +25,7 @@ pub use calls::acquire::{Acquired, JobserverEnds};
 pub use calls::watch::{Next, Watch, Watched};
 pub use error::ClientError;
 pub use options::{Options, Start};
+pub use start_daemon::attempt::replace_daemon;
 pub(crate) use start_daemon::program::find as find_program;
 pub use start_daemon::program::{OWN, is_on_demand_daemon, own_program};
 pub(crate) use start_daemon::starts::last_line_of_log;

@@ -124,6 +124,11 @@ pub fn replace(place: &Place, uid: u32) -> anyhow::Result<Replacing> {
     Ok(Replacing::begin(place, uid)?)
 }
 
+/// Reports to the process that started this daemon why it cannot start.
+pub fn report_failure(message: &str, hint: Option<&str>) {
+    start::report_failure(message, hint);
+}
+
 /// Runs the daemon until it is asked to end.
 ///
 /// # Errors

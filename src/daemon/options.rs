@@ -10,8 +10,8 @@ use crate::protocol::place::Place;
 pub struct Options {
     /// The place of its socket and files.
     pub place: Place,
-    /// Whether a client started it. If so, it reports readiness and start-up errors to descriptor
-    /// 3.
+    /// Whether another process started it in the background. If so, it reports readiness and
+    /// start-up errors to descriptor 3.
     pub on_demand: bool,
     /// Whether to discard a journal that cannot be used, after dealing with the processes that it
     /// names.
@@ -39,4 +39,11 @@ pub struct Options {
     /// and ends in time the processes that the daemon would have ended. Without it, they are not
     /// ended. It is also the program of the guards of hooks. Without it, the daemon runs no hooks.
     pub watcher: Option<PathBuf>,
+}
+
+impl Options {
+    /// Whether a client started it because it found no daemon. No operator chose its options.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        self.on_demand && self.replaces.is_none()
+    }
 }

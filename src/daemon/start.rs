@@ -58,6 +58,12 @@ use crate::sys::{clock, detach, fds, peer, signals};
 /// The descriptor to which a daemon that was started on demand writes why it cannot start.
 const READINESS: i32 = 3;
 
+/// Reports to the process that started this daemon why it cannot start.
+pub(crate) fn report_failure(message: &str, hint: Option<&str>) {
+    let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    Readiness::take(true).report(&format!("{message}{hint}"));
+}
+
 /// Runs the daemon until it is asked to end.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let readiness = Readiness::take(options.on_demand);
@@ -133,7 +139,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         signals::set_ignored(Signal::SIGXFSZ)?;
     }
     let uid = crate::sys::process::user::geteuid().as_raw();
-    let claimed = match options.on_demand {
+    let claimed = match options.is_on_demand() {
         true => Claim::on_demand(place, uid),
         false => Claim::new(place, uid),
     };
@@ -142,7 +148,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     }
     let claim = match claimed {
         Ok(claim) => claim,
-        Err(ClaimError::Running { .. }) if options.on_demand => return Ok(None),
+        Err(ClaimError::Running { .. }) if options.is_on_demand() => return Ok(None),
         Err(error) => return Err(not_claimed(error)),
     };
     let config = Config::read_for_daemon(&place.stores().config)?;
@@ -371,17 +377,19 @@ impl Readiness {
 
     /// Reports that another daemon runs.
     fn gave_way(self) {
-        if let Some(fd) = self.0 {
-            let _ = writeln!(std::fs::File::from(fd), "{}", detach::GAVE_WAY);
-        }
+        self.report(detach::GAVE_WAY);
     }
 
     /// Reports why the daemon cannot start. The client prints this as its own message.
     fn failed(self, error: &anyhow::Error) {
+        let hint = error.downcast_ref::<Unusable>().map(|unusable| &unusable.hint);
+        let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        self.report(&format!("{error:#}{hint}"));
+    }
+
+    fn report(self, text: &str) {
         if let Some(fd) = self.0 {
-            let hint = error.downcast_ref::<Unusable>().map(|unusable| &unusable.hint);
-            let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-            let _ = writeln!(std::fs::File::from(fd), "{error:#}{hint}");
+            let _ = writeln!(std::fs::File::from(fd), "{text}");
         }
     }
 }

@@ -25,7 +25,9 @@ impl How {
                 node.kill_daemon_quietly();
                 None
             }
-            Self::Replaced => Some(node.canal(["daemon", "--replace"]).spawn()),
+            Self::Replaced => {
+                Some(node.canal(["daemon", "--replace", "--foreground"]).spawn())
+            }
         }
     }
 }

@@ -518,9 +518,12 @@ pub(crate) struct DaemonArgs {
     /// Stop the running daemon; the next daemon takes over its locks
     #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) stop: bool,
-    /// Replace the running daemon
+    /// Replace the running daemon, and return once the new one serves
     #[arg(long)]
     pub(crate) replace: bool,
+    /// With --replace: stay, and be the new daemon
+    #[arg(long, conflicts_with_all = ["stop", "reload"])]
+    pub(crate) foreground: bool,
     /// Make the running daemon read its configuration again
     ///
     /// A broken configuration changes nothing.

@@ -1,5 +1,6 @@
 //! `canal daemon`: runs, stops, replaces or reloads the daemon.
 
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use crate::cli::arguments::definition::{DaemonArgs, Global};
@@ -9,10 +10,10 @@ use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
-use crate::client::{Client, ClientError, Start, own_program};
+use crate::client::{self, Client, ClientError, OWN, Start, own_program};
 use crate::daemon::{self, Options};
 use crate::protocol::place::Place;
-use crate::protocol::{Reload, Reloaded, Stop};
+use crate::protocol::{Reload, Reloaded, StatusQuery, Stop};
 use crate::run::SUCCESS;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
@@ -31,6 +32,15 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
     }
     if args.reload {
         reload(&place, verbosity)?;
+        return Ok(SUCCESS);
+    }
+    if args.replace && !args.foreground && !args.on_demand {
+        let pid = client::replace_daemon(&place, OWN.as_ref(), passed_on(args, global))
+            .and_then(|mut client| client.status(&StatusQuery::default()))
+            .map_err(|error| connect::no_client(error, &place))?
+            .daemon
+            .pid;
+        verbosity.detail(&format!("the new daemon serves, pid {pid}"));
         return Ok(SUCCESS);
     }
     let mut options = Options {
@@ -54,10 +64,37 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
         return Ok(SUCCESS);
     }
     if args.replace {
-        replace(&mut options, verbosity)?;
+        replace(&mut options, verbosity).inspect_err(|failed| {
+            if args.on_demand {
+                daemon::report_failure(&failed.message, failed.hint.as_deref());
+            }
+        })?;
     }
     daemon::run(&options)?;
     Ok(SUCCESS)
+}
+
+/// The options of this command that the daemon in the background gets.
+fn passed_on(args: &DaemonArgs, global: &Global) -> Vec<OsString> {
+    let duration = |length: Length| match length {
+        Length::Finite(length) => format!("{}ms", length.as_millis()),
+        Length::Infinite => "infinity".to_owned(),
+    };
+    let mut words = vec!["-v".to_owned(); global.verbose.into()];
+    for (option, value) in [
+        ("--idle-exit", args.idle_exit.map(duration)),
+        ("--engine", args.engine.clone()),
+        ("--engine-ttl", args.engine_ttl.map(duration)),
+        ("--host", args.host.clone()),
+    ] {
+        words.extend(value.map(|value| format!("{option}={value}")));
+    }
+    for (option, is_given) in
+        [("--no-engine", args.no_engine), ("--discard-journal", args.discard_journal)]
+    {
+        words.extend(is_given.then(|| option.to_owned()));
+    }
+    words.into_iter().map(OsString::from).collect()
 }
 
 /// Ends the running daemon, if one with these options could take its place.

@@ -24,7 +24,7 @@ use super::starts::{Starts, log_of};
 use crate::client::connection::knock::{knock, pid_in, recorded_pid};
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
-use crate::client::{ClientError, Options};
+use crate::client::{Client, ClientError, Options, Start};
 
 /// The PATH of the daemon, whatever the PATH of its starter.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -100,6 +100,38 @@ pub(crate) fn attempt(
     }
     thread::sleep(LOST_PAUSE);
     Ok(Attempt::Started)
+}
+
+/// Starts a daemon in the background, with these arguments, that replaces the running one. Waits
+/// until it serves, as long as it lives, and connects.
+///
+/// # Errors
+/// It could not replace the running daemon, which then still runs unless the error tells otherwise.
+pub fn replace_daemon(
+    place: &Place,
+    program: &Path,
+    arguments: Vec<OsString>,
+) -> Result<Client, ClientError> {
+    let program = program::find(Some(program))?;
+    let argv = [argv(place), vec!["--replace".into()], arguments].concat();
+    // The caller is an operator, whose engine it is.
+    let engine = std::env::var_os("CANAL_ENGINE").map(|url| ("CANAL_ENGINE".into(), url));
+    let environment: Vec<_> = environment().into_iter().chain(engine).collect();
+    let report = || {
+        let mut started = detach::start(&program, &argv, &environment, Some(&log_of(place)))?;
+        loop {
+            if let Some(report) = started.report_within(Duration::from_secs(60))? {
+                return Ok(report);
+            }
+        }
+    };
+    let report = report().map_err(|error: io::Error| {
+        ClientError::Start(format!("cannot start {}: {error}", program.display()))
+    })?;
+    match report.trim() {
+        "" => Client::connect(place, Start::Never),
+        error => Err(ClientError::Start(error.to_owned())),
+    }
 }
 
 /// Waits for the report of a started daemon. If that takes long, writes the daemon's pid to the
@@ -186,7 +218,6 @@ mod tests {
     use nix::sys::signal::Signal;
 
     use super::*;
-    use crate::client::Start;
     use crate::sys::pidfd::Pidfd;
     use crate::sys::rerun::{BOUND, wait_for_lines, wait_until};
 

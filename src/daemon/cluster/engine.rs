@@ -306,7 +306,7 @@ fn complain(before: &mut String, what: String) {
 /// The address in `CANAL_ENGINE`. A daemon that a client started ignores it.
 fn variable(options: &Options) -> Option<String> {
     let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
-    variable.filter(|_| !options.on_demand)
+    variable.filter(|_| !options.is_on_demand())
 }
 
 /// The configured address, if any.

@@ -114,7 +114,7 @@ pub(crate) fn check(
                 tracing::warn!(engine = noted.engine, "given up: locks are of this machine alone");
             }
             None => return Err(vanished(&noted, place, config)),
-            Some(chosen) if options.on_demand && !noted.configured => {
+            Some(chosen) if options.is_on_demand() && !noted.configured => {
                 if chosen.name != noted.engine {
                     return Err(another(&noted, chosen, place, config));
                 }

@@ -161,7 +161,7 @@ fn a_daemon_is_not_replaced_by_a_daemon_with_a_taken_name() {
     assert!(refused.stderr.contains("another host has the name `b`"), "{refused:?}");
     assert_eq!((a.world.daemon_pid(), b.world.daemon_pid()), (pid, other));
     b.world.canal(["daemon", "--stop"]).end().code(0);
-    let _new = a.world.canal(["daemon", "--replace", "--host", "b"]).spawn();
+    a.world.canal(["daemon", "--replace", "--host", "b"]).end().code(0);
     wait_until("it has the name", || {
         a.world.look().and_then(|status| status.engine).is_some_and(|it| it.host == "b")
     });
@@ -199,7 +199,7 @@ fn a_daemon_is_not_replaced_by_a_daemon_that_cannot_work() {
     wait_until("the others show two hosts", || {
         b.world.look().is_some_and(|status| status.hosts.len() == 2)
     });
-    let _new = a.world.canal(["daemon", "--replace"]).spawn();
+    a.world.canal(["daemon", "--replace"]).end().code(0);
     wait_until("it is replaced", || {
         a.world.look().is_some_and(|status| status.daemon.pid.cast_signed() != pid)
     });

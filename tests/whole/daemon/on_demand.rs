@@ -246,15 +246,44 @@ fn a_daemon_is_replaced_without_losing_holders_and_waiters() {
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
     let first = world.daemon_pid();
-    let second = world.canal(["daemon", "--replace"]).spawn();
+    let second = world.canal(["daemon", "--replace", "--foreground"]).spawn();
     wait_until("the new one answers", || {
         world.look().is_some_and(|s| s.daemon.pid.cast_signed() == second.pid())
     });
     wait_until("the first one has ended", || !alive(first));
+    let ended = world.canal(["daemon", "--replace", "--idle-exit", "1h", "-v"]).end().code(0);
+    let status = world.canal(["status", "--no-start", "--json"]).end().code(0).json();
+    let third = status["daemon"]["pid"].as_i64().unwrap();
+    let said = format!("canal: the new daemon serves, pid {third}\n");
+    assert!(ended.stderr.ends_with(&said), "{ended:?}");
+    assert_ne!(third, i64::from(second.pid()));
+    second.end().code(0);
+    let config = world.canal(["config"]).end().code(0).stdout;
+    assert!(config.contains("1h") && config.contains("--idle-exit"), "{config}");
     world.until_waiting("x", 1);
     assert_eq!(world.held("x"), 1);
     holder.finish();
     assert_eq!(waiter.end().code(0).stdout, "on\n");
+}
+
+#[test]
+fn a_daemon_is_started_in_the_background_where_there_was_none_to_replace() {
+    let world = World::new();
+    world.canal(["daemon", "--replace"]).end().code(0);
+    world.canal(["run", "-k", "x", "--no-start", "--", "true"]).end().code(0);
+}
+
+#[test]
+fn a_daemon_that_cannot_work_replaces_none() {
+    let world = World::with_daemon().on_one_host();
+    let first = world.daemon_pid();
+    let config = world.runtime().join("canal.toml");
+    let good = fs::read_to_string(&config).unwrap_or_default();
+    fs::write(&config, "[limits\n").unwrap();
+    let refused = world.canal(["daemon", "--replace"]).end().code(125);
+    assert!(refused.stderr.starts_with("canal: ") && refused.stderr.contains("canal.toml, line 1"));
+    fs::write(&config, good).unwrap();
+    assert_eq!(world.daemon_pid(), first);
 }
 
 #[test]
