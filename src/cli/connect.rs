@@ -129,7 +129,7 @@ pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
 pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
         ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
-            Rule::Shared => machine_daemon::not_on_demand(),
+            Rule::Shared => machine_daemon::not_on_demand(place),
             Rule::Given | Rule::PerUser => {
                 "without --no-start one is started; `canal daemon` runs one in the foreground"
                     .to_owned()

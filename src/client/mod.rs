@@ -28,6 +28,7 @@ pub use options::{Options, Start};
 pub use start_daemon::attempt::replace_daemon;
 pub(crate) use start_daemon::program::find as find_program;
 pub use start_daemon::program::{OWN, is_on_demand_daemon, own_program};
+pub use start_daemon::service_manager::{ServiceManager, is_from_outside};
 pub(crate) use start_daemon::starts::last_line_of_log;
 
 use connection::stream::Connection;

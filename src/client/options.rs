@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Whether a client starts a daemon if none runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// It does, if the place allows it (`/run/canal` does not).
+    /// It does, if the place allows it. That of `/run/canal` allows it to root, where systemd does
+    /// not run.
     IfNeeded,
     /// It never does.
     Never,

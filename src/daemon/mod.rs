@@ -53,6 +53,7 @@ use crate::protocol::place::Place;
 
 pub use crate::daemon::cluster::engine::SeenEngine;
 pub use crate::daemon::cluster::watcher::watch;
+pub(crate) use crate::daemon::config::PACKAGED as PACKAGED_CONFIG;
 pub use crate::daemon::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
 pub(crate) use crate::daemon::event_loop::LAST_LINE;
 pub use crate::daemon::hooks::guard::guard as guard_hook;
@@ -68,6 +69,14 @@ pub use crate::log::engine::{Identity, Inspection, Outage, TableSize, Transport}
 #[must_use]
 pub fn runs(place: &Place, uid: u32) -> bool {
     runtime_dir::instance_guard::runs(place, uid)
+}
+
+/// Makes root, when it starts the daemon of the machine, the user whose directory that daemon uses.
+///
+/// # Errors
+/// This process may not become that user. The reason is text for people.
+pub fn become_owner(place: &Place) -> anyhow::Result<()> {
+    runtime_dir::owner::become_owner(place)
 }
 
 /// Checks whether a daemon could work, before the daemon that it replaces is asked to end.

@@ -39,6 +39,7 @@ use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::runtime_dir::is_full;
 use crate::daemon::runtime_dir::other_daemons::{Separation, separations};
+use crate::daemon::runtime_dir::owner;
 use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::{InForce, Overrides};
 use crate::daemon::store::node::Node;
@@ -151,6 +152,9 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         Err(ClaimError::Running { .. }) if options.is_on_demand() => return Ok(None),
         Err(error) => return Err(not_claimed(error)),
     };
+    if options.is_on_demand() && place.rule == Rule::Shared {
+        owner::refuse_outsider(place)?;
+    }
     let config = Config::read_for_daemon(&place.stores().config)?;
     let (descriptors, given) = if options.embedded {
         (fds::limit().context("the limit of open files cannot be read")?, None)

@@ -26,7 +26,7 @@ pub const USUAL_SOCKET: &str = "canal.sock";
 /// The durable state of a daemon shared by users.
 const SHARED_STATE_DIR: &str = "/var/lib/canal";
 /// The configuration of the machine.
-const MACHINE_CONFIG: &str = "/etc/canal/canal.toml";
+pub const MACHINE_CONFIG: &str = "/etc/canal/canal.toml";
 
 /// The files of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct Stores {
 pub enum Rule {
     /// `--socket` or `CANAL_SOCKET`: all files are next to the socket.
     Given,
-    /// The directory `/run/canal` exists: a daemon shared by users, never started on demand.
+    /// The directory `/run/canal` exists: a daemon shared by users, which only root may start.
     Shared,
     /// `/tmp/canal-UID`.
     PerUser,

@@ -25,9 +25,7 @@ impl How {
                 node.kill_daemon_quietly();
                 None
             }
-            Self::Replaced => {
-                Some(node.canal(["daemon", "--replace", "--foreground"]).spawn())
-            }
+            Self::Replaced => Some(node.canal(["daemon", "--replace", "--foreground"]).spawn()),
         }
     }
 }

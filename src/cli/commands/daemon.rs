@@ -1,6 +1,7 @@
 //! `canal daemon`: runs, stops, replaces or reloads the daemon.
 
 use std::ffi::OsString;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cli::arguments::definition::{DaemonArgs, Global};
@@ -10,9 +11,9 @@ use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
-use crate::client::{self, Client, ClientError, OWN, Start, own_program};
+use crate::client::{self, Client, ClientError, OWN, ServiceManager, Start, own_program};
 use crate::daemon::{self, Options};
-use crate::protocol::place::Place;
+use crate::protocol::place::{Place, Rule};
 use crate::protocol::{Reload, Reloaded, StatusQuery, Stop};
 use crate::run::SUCCESS;
 
@@ -34,9 +35,14 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
         reload(&place, verbosity)?;
         return Ok(SUCCESS);
     }
+    if args.replace && !args.foreground && is_systemds(&place) {
+        return restart_unit(args);
+    }
     if args.replace && !args.foreground && !args.on_demand {
-        let pid = client::replace_daemon(&place, OWN.as_ref(), passed_on(args, global))
-            .and_then(|mut client| client.status(&StatusQuery::default()))
+        let verbose = vec![OsString::from("-v"); global.verbose.into()];
+        let arguments = [passed_on(args), verbose].concat();
+        let pid = client::replace_daemon(&place, OWN.as_ref(), arguments)
+            .and_then(|()| Client::connect(&place, Start::Never)?.status(&StatusQuery::default()))
             .map_err(|error| connect::no_client(error, &place))?
             .daemon
             .pid;
@@ -63,24 +69,60 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
         daemon::watch(&options, &start)?;
         return Ok(SUCCESS);
     }
-    if args.replace {
-        replace(&mut options, verbosity).inspect_err(|failed| {
-            if args.on_demand {
-                daemon::report_failure(&failed.message, failed.hint.as_deref());
-            }
-        })?;
-    }
+    prepare(args, &mut options, verbosity).inspect_err(|failed| {
+        if args.on_demand {
+            daemon::report_failure(&failed.message, failed.hint.as_deref());
+        }
+    })?;
     daemon::run(&options)?;
     Ok(SUCCESS)
 }
 
+/// Prepares this process to be the daemon with these options.
+fn prepare(args: &DaemonArgs, options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
+    // systemd has the socket of the machine's daemon, and starts that as another user.
+    if ServiceManager::of_machine() != ServiceManager::Systemd {
+        daemon::become_owner(&options.place)?;
+    }
+    if args.replace { replace(options, verbosity) } else { Ok(()) }
+}
+
+/// Whether systemd runs the daemon of a place.
+fn is_systemds(place: &Place) -> bool {
+    let is_active = || {
+        let mut ask = Command::new("systemctl");
+        ask.args(["--quiet", "is-active", "canal.socket"]).stderr(Stdio::null());
+        ask.status().is_ok_and(|status| status.success())
+    };
+    place.rule == Rule::Shared
+        && ServiceManager::of_machine() == ServiceManager::Systemd
+        && is_active()
+}
+
+/// Has systemd replace the daemon of the machine, which it does without losing a lock.
+fn restart_unit(args: &DaemonArgs) -> Result<u8, Failed> {
+    let command = "systemctl restart canal.service";
+    if !passed_on(args).is_empty() {
+        let what = "systemd runs the daemon of this machine, whose unit names its options";
+        return Err(
+            Failed::new(what).hint(format!("`systemctl edit canal.service`, then `{command}`"))
+        );
+    }
+    let status = Command::new("systemctl").args(["restart", "canal.service"]).status();
+    match status {
+        Ok(status) if status.success() => Ok(SUCCESS),
+        Ok(status) => Err(Failed::new(format!("`{command}` failed: {status}"))),
+        Err(error) => Err(Failed::new(format!("`{command}`: {error}"))),
+    }
+}
+
 /// The options of this command that the daemon in the background gets.
-fn passed_on(args: &DaemonArgs, global: &Global) -> Vec<OsString> {
+fn passed_on(args: &DaemonArgs) -> Vec<OsString> {
     let duration = |length: Length| match length {
         Length::Finite(length) => format!("{}ms", length.as_millis()),
         Length::Infinite => "infinity".to_owned(),
     };
-    let mut words = vec!["-v".to_owned(); global.verbose.into()];
+    let mut words = Vec::new();
     for (option, value) in [
         ("--idle-exit", args.idle_exit.map(duration)),
         ("--engine", args.engine.clone()),
@@ -105,7 +147,8 @@ fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
         daemon::check(options)?;
     }
     let until = Instant::now() + REPLACE_MAX;
-    let mut free = false;
+    // Where no daemon runs, a client that is to stop it would wait for one.
+    let mut free = replacing.is_free(place);
     // A daemon that a client was just starting may come up after the first one ends, and must end
     // too.
     while !free && Instant::now() < until {

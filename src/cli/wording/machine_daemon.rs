@@ -1,27 +1,36 @@
-//! Describes how the daemon of this machine is started, which clients never do.
+//! Describes how the daemon of this machine is started, which only root's commands do.
 
 use std::path::Path;
 
-/// The directory that exists if systemd runs this machine (sd_booted(3)).
-const SYSTEMD: &str = "/run/systemd/system";
+use crate::client::{ServiceManager, is_from_outside};
+use crate::protocol::place::Place;
 
-/// The commands that create the directory and start the daemon without systemd.
-pub(crate) const WITHOUT_SYSTEMD: &str = "`mkdir -p -m 755 /run/canal && canal daemon &`";
+/// The script that starts the daemon where systemd does not run.
+pub(crate) const SCRIPT: &str = "/etc/init.d/canal";
 
-/// Whether systemd runs this machine.
-pub(crate) fn is_systemd() -> bool {
-    Path::new(SYSTEMD).is_dir()
-}
-
-/// How to start the daemon of this machine.
-pub(crate) fn start() -> String {
-    match is_systemd() {
-        true => "`systemctl enable --now canal.socket`".to_owned(),
-        false => format!("{WITHOUT_SYSTEMD}, as root and at each boot"),
+/// How root starts the daemon of this machine.
+pub(crate) fn start() -> &'static str {
+    let has_script = Path::new(SCRIPT).exists();
+    match ServiceManager::of_machine() {
+        ServiceManager::Systemd => "`systemctl enable --now canal.socket`",
+        ServiceManager::OpenRc if has_script => "`rc-service canal start`",
+        _ if has_script => "`/etc/init.d/canal start`",
+        _ => "`canal setup`",
     }
 }
 
-/// Advice if that daemon does not run.
-pub(crate) fn not_on_demand() -> String {
-    format!("the daemon of this machine is not started on demand: {}", start())
+/// Advice if the daemon of this machine, which has this place, does not run.
+pub(crate) fn not_on_demand(place: &Place) -> String {
+    if is_from_outside(place) {
+        let dir = place.dir.display();
+        return format!(
+            "{dir} is that of another system, such as a container's host: start it there"
+        );
+    }
+    match ServiceManager::of_machine() {
+        ServiceManager::Systemd => {
+            format!("the daemon of this machine is not started on demand: {}", start())
+        }
+        _ => format!("root starts it: with any canal command, or with {}", start()),
+    }
 }

@@ -18,13 +18,14 @@ use crate::protocol::place::{Place, Rule};
 use crate::sys::detach;
 use crate::sys::detach::{GAVE_WAY, Started};
 use crate::sys::process::Activity;
+use crate::sys::process::user::FilesOf;
 
 use super::program;
 use super::starts::{Starts, log_of};
 use crate::client::connection::knock::{knock, pid_in, recorded_pid};
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
-use crate::client::{Client, ClientError, Options, Start};
+use crate::client::{ClientError, Options};
 
 /// The PATH of the daemon, whatever the PATH of its starter.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -61,6 +62,7 @@ pub(crate) fn attempt(
     waited: Duration,
     starts: &mut Starts,
 ) -> Result<Attempt, ClientError> {
+    let _files = FilesOf::owner_of(&place.dir);
     let path = lock_path(place, options.answer, waited);
     let lock = open_lock(&path)
         .map_err(|error| ClientError::Place(format!("{}: {error}", path.display())))?;
@@ -103,7 +105,7 @@ pub(crate) fn attempt(
 }
 
 /// Starts a daemon in the background, with these arguments, that replaces the running one. Waits
-/// until it serves, as long as it lives, and connects.
+/// until it serves, as long as it lives.
 ///
 /// # Errors
 /// It could not replace the running daemon, which then still runs unless the error tells otherwise.
@@ -111,13 +113,14 @@ pub fn replace_daemon(
     place: &Place,
     program: &Path,
     arguments: Vec<OsString>,
-) -> Result<Client, ClientError> {
+) -> Result<(), ClientError> {
     let program = program::find(Some(program))?;
     let argv = [argv(place), vec!["--replace".into()], arguments].concat();
     // The caller is an operator, whose engine it is.
     let engine = std::env::var_os("CANAL_ENGINE").map(|url| ("CANAL_ENGINE".into(), url));
     let environment: Vec<_> = environment().into_iter().chain(engine).collect();
     let report = || {
+        let _files = FilesOf::owner_of(&place.dir);
         let mut started = detach::start(&program, &argv, &environment, Some(&log_of(place)))?;
         loop {
             if let Some(report) = started.report_within(Duration::from_secs(60))? {
@@ -129,7 +132,7 @@ pub fn replace_daemon(
         ClientError::Start(format!("cannot start {}: {error}", program.display()))
     })?;
     match report.trim() {
-        "" => Client::connect(place, Start::Never),
+        "" => Ok(()),
         error => Err(ClientError::Start(error.to_owned())),
     }
 }
@@ -218,6 +221,7 @@ mod tests {
     use nix::sys::signal::Signal;
 
     use super::*;
+    use crate::client::Start;
     use crate::sys::pidfd::Pidfd;
     use crate::sys::rerun::{BOUND, wait_for_lines, wait_until};
 

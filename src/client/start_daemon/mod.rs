@@ -6,4 +6,5 @@
 pub(super) mod attempt;
 pub(super) mod open;
 pub(super) mod program;
+pub(super) mod service_manager;
 pub(super) mod starts;

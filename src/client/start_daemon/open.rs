@@ -19,6 +19,7 @@ use crate::sys::dir::{
 };
 
 use super::attempt::{self, Attempt};
+use super::service_manager::may_start;
 use super::starts::Starts;
 use crate::client::connection::knock::knock;
 use crate::client::connection::silence::{Limits, Owed};
@@ -79,7 +80,7 @@ fn wait_for_one(
     wait: Duration,
     starts: &mut Starts,
 ) -> Result<Opened, ClientError> {
-    let may_start = options.start == Start::IfNeeded && place.rule != Rule::Shared;
+    let may_start = options.start == Start::IfNeeded && may_start(place);
     if !may_start && wait.is_zero() {
         return Err(ClientError::NoDaemon(place.socket.clone()));
     }

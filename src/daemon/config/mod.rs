@@ -37,6 +37,10 @@ use crate::daemon::limits::{
 use crate::daemon::logging;
 use crate::daemon::permissions::{self, Permission, Permissions};
 use crate::duration::read as duration;
+use crate::protocol::place::MACHINE_CONFIG;
+
+/// The packaged configuration of the machine's daemon. It is in force where there is no file.
+pub(crate) const PACKAGED: &str = include_str!("../../../packaging/canal.toml");
 
 /// The content of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -134,7 +138,8 @@ struct DaemonSection {
 }
 
 impl Config {
-    /// Reads the first of the files that exists. Without a file, the configuration is empty.
+    /// Reads the first of the files that exists. Without a file, the configuration is empty, or for
+    /// the daemon of the machine the packaged one.
     ///
     /// # Errors
     /// The error names the file and the line. For an unknown word it suggests the nearest known
@@ -147,7 +152,16 @@ impl Config {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self::default())
+        if is_machines(paths) { Self::packaged() } else { Ok(Self::default()) }
+    }
+
+    /// The packaged configuration, without permissions for groups that do not exist here.
+    fn packaged() -> Result<Self, ConfigError> {
+        let path = Path::new(MACHINE_CONFIG);
+        let mut file = Self::file(path, PACKAGED)?;
+        file.permission.retain(|section| !section.names_missing_group());
+        let nodes = ConfiguredNodes::default();
+        Ok(Self { path: None, nodes, ..Self::of_file(file, path, PACKAGED)? })
     }
 
     /// As [`Self::read`], for a daemon of this process's user.
@@ -181,22 +195,36 @@ impl Config {
             Err(ConfigError::Io { error, .. }) => !is_missing(error),
             _ => true,
         });
-        let Some(Ok(text)) = text else { return false };
-        toml::from_str(&text).is_ok_and(|file: File| {
+        let text = match &text {
+            Some(Ok(text)) => text,
+            Some(Err(_)) => return false,
+            None if is_machines(paths) => PACKAGED,
+            None => return false,
+        };
+        toml::from_str(text).is_ok_and(|file: File| {
             file.socket.looks_up_groups()
                 || file.permission.iter().any(permissions::Section::looks_up_groups)
         })
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::of_file(Self::file(path, text)?, path, text)
+    }
+
+    fn file(path: &Path, text: &str) -> Result<File, ConfigError> {
+        toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Wrong {
+            path: path.to_owned(),
+            line: line_of(text, error.span().map_or(0, |span| span.start)),
+            what: with_suggestion(error.message()),
+        })
+    }
+
+    fn of_file(file: File, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let wrong = |at: usize, what: String| ConfigError::Wrong {
             path: path.to_owned(),
             line: line_of(text, at),
             what,
         };
-        let file: File = toml::from_str(text).map_err(|error| {
-            wrong(error.span().map_or(0, |span| span.start), with_suggestion(error.message()))
-        })?;
         let mut views = BTreeMap::new();
         for (name, section) in &file.keys {
             let key = Key::new(name.get_ref()).map_err(|error| {
@@ -298,6 +326,11 @@ impl KeySection {
         }
         Ok(view)
     }
+}
+
+/// Whether a daemon that looks for its configuration at these paths is that of the machine.
+fn is_machines(paths: &[PathBuf]) -> bool {
+    matches!(paths, [only] if only.as_os_str() == MACHINE_CONFIG)
 }
 
 /// Whether the file does not exist, or its path leads through a file that is not a directory. A

@@ -152,6 +152,15 @@ impl Section {
         self.groups.iter().any(|group| group.get_ref().is_name())
     }
 
+    /// Whether it names a group that does not exist.
+    pub(crate) fn names_missing_group(&self) -> bool {
+        let is_missing = |group: &GroupNamed| match group {
+            GroupNamed::Number(_) => false,
+            GroupNamed::Name(name) => matches!(SystemGroup::from_name(name), Ok(None)),
+        };
+        self.groups.iter().any(|group| is_missing(group.get_ref()))
+    }
+
     /// Converts the entry, and looks up the names of groups.
     ///
     /// # Errors

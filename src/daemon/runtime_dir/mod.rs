@@ -6,6 +6,7 @@
 pub(super) mod claim_error;
 pub(super) mod instance_guard;
 pub(super) mod other_daemons;
+pub(super) mod owner;
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};

@@ -87,7 +87,7 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
 }
 
 /// The last writer, if a header can still be read.
-fn last_origin(dir: &Path) -> Option<Origin> {
+pub fn last_origin(dir: &Path) -> Option<Origin> {
     let header = |index| {
         let file = JournalFile::open(dir, index).ok()??;
         let (header, _) = Header::decode(&file.head().ok()?).ok()?;

@@ -18,7 +18,7 @@ pub use ancestry::{Ancestor, add_descendants, add_orphans_of_group, ancestors};
 #[cfg(test)]
 pub(crate) use belongings::is_link_to;
 pub use belongings::{OwnProgram, folder, has_named, has_open, variable, writers_of};
-pub use capabilities::may_look_into_others;
+pub use capabilities::{become_user, may_look_into_others};
 pub use identity::{Found, Identity, identity};
 pub use origin::{FIRST_PID_NAMESPACE, Origin};
 

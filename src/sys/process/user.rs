@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use nix::unistd::{Gid, Uid};
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::fs::Stat;
 
 /// The effective user.
@@ -33,6 +33,30 @@ pub fn getegid() -> Gid {
 #[must_use]
 pub fn getgid() -> Gid {
     Gid::from_raw(rustix::process::getgid().as_raw())
+}
+
+/// While this lives, this thread of root uses and creates files as the owner of a directory would.
+#[derive(Debug)]
+pub struct FilesOf {
+    before: (Uid, Gid),
+}
+
+impl FilesOf {
+    /// Begins it. `None` if this process is not root, the directory is root's, or there is none.
+    #[must_use]
+    pub fn owner_of(dir: &Path) -> Option<Self> {
+        let found = stat(dir).ok().filter(|found| geteuid().is_root() && found.st_uid != 0)?;
+        // Root gives up its power over files with the user, so the group comes first.
+        let gid = setfsgid(Gid::from_raw(found.st_gid));
+        Some(Self { before: (setfsuid(Uid::from_raw(found.st_uid)), gid) })
+    }
+}
+
+impl Drop for FilesOf {
+    fn drop(&mut self) {
+        setfsuid(self.before.0);
+        setfsgid(self.before.1);
+    }
 }
 
 /// Owner and mode of a file, and the other fields of stat(2). Follows links.

@@ -268,7 +268,7 @@ fn a_daemon_is_replaced_without_losing_holders_and_waiters() {
 
 #[test]
 fn a_daemon_is_started_in_the_background_where_there_was_none_to_replace() {
-    let world = World::new();
+    let world = World::new().on_one_host();
     world.canal(["daemon", "--replace"]).end().code(0);
     world.canal(["run", "-k", "x", "--no-start", "--", "true"]).end().code(0);
 }

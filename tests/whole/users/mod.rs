@@ -10,3 +10,4 @@ mod permissions;
 mod places;
 mod preloaded;
 mod separation;
+mod without_systemd;

@@ -41,9 +41,11 @@ fn cron_a_login_shell_and_a_ci_job_of_one_user_meet_at_one_daemon() {
 #[test]
 fn a_shared_place_without_a_daemon_is_an_error_and_no_other_place_is_taken() {
     let world = World::new();
-    let script = "mkdir -m 755 /run/canal; canal run -k x -- true; echo code $?; ls -A /tmp";
+    let script = "mkdir -m 755 /run/canal
+        setpriv --reuid 12345 --regid 12345 --clear-groups canal run -k x -- true; echo code $?
+        canal run -k x --no-start -- true; echo code $?; ls -A /tmp";
     let Some(ended) = privately(&world, script) else { return };
-    assert_eq!(ended.stdout, "code 125\n", "{ended:?}");
+    assert_eq!(ended.stdout, "code 125\ncode 125\n", "{ended:?}");
     assert!(ended.stderr.contains("/run/canal"), "{ended:?}");
 }
 

@@ -43,7 +43,7 @@ pub(super) fn unasked(place: &Place) -> Vec<Finding> {
 fn none(place: &Place) -> Finding {
     match place.rule {
         Rule::Shared => {
-            Finding::problem("daemon", "no daemon runs", machine_daemon::not_on_demand())
+            Finding::problem("daemon", "no daemon runs", machine_daemon::not_on_demand(place))
         }
         Rule::Given | Rule::PerUser => match last_line_of_log(place) {
             Some(line) if !line.ends_with(daemon::LAST_LINE) => {

@@ -16,7 +16,6 @@ use crate::cli::arguments::definition::SetupArgs;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stdout;
-use crate::cli::wording::machine_daemon;
 use crate::client::{Client, Start};
 use crate::protocol::StatusQuery;
 use crate::protocol::place::{Place, Rule};
@@ -28,9 +27,6 @@ use plan::{Plan, Step};
 const SHARED_DIR: &str = "/run/canal";
 
 pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {
-    if !machine_daemon::is_systemd() {
-        return Err(no_systemd());
-    }
     let plan = Plan::make()?;
     stdout::print(&plan.describe())?;
     if args.dry_run {
@@ -53,15 +49,6 @@ fn unchanged(why: &str) -> Failed {
     Failed::new(format!("{why}: nothing was changed"))
 }
 
-fn no_systemd() -> Failed {
-    unchanged("this machine is not run by systemd, so that canal cannot make a service").hint(
-        format!(
-            "at each boot, as root and before anything uses canal: {} (docs/packaging.md has more)",
-            machine_daemon::WITHOUT_SYSTEMD
-        ),
-    )
-}
-
 /// Asks on the terminal.
 fn is_confirmed() -> Result<bool, Failed> {
     let stdin = io::stdin();
@@ -82,8 +69,8 @@ fn carry_out(step: &Step) -> Result<(), Failed> {
             let program = program.map_err(|error| Failed::new(format!("this program: {error}")))?;
             files::create(to, &program, 0o755).map_err(Failed::new)
         }
-        Step::Write { path, text } => {
-            files::create(path, text.as_bytes(), 0o644).map_err(Failed::new)
+        Step::Write { path, text, mode } => {
+            files::create(path, text.as_bytes(), *mode).map_err(Failed::new)
         }
         Step::Run(words) => execute(words),
         Step::Keep { .. } => Ok(()),
@@ -110,7 +97,7 @@ fn is_up() -> Result<u8, Failed> {
     let place = Place::find(None, MachineUid::own()).map_err(Failed::new)?;
     if place.rule != Rule::Shared {
         return Err(Failed::new(format!(
-            "{SHARED_DIR} is not there, although the socket was started"
+            "{SHARED_DIR} is not there, although the daemon was started"
         )));
     }
     let mut client = Client::connect(&place, Start::Never).map_err(connect::failed)?;

@@ -1,12 +1,19 @@
 //! Plans the steps of `canal setup`.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{Group, User};
+
 use crate::cli::failed::Failed;
-use crate::client::OWN;
+use crate::cli::wording::machine_daemon::SCRIPT;
+use crate::client::{OWN, ServiceManager};
+use crate::daemon::PACKAGED_CONFIG;
+use crate::protocol::place::MACHINE_CONFIG;
+use crate::sys::process::exec::{Lookup, lookup};
 use crate::sys::process::user::lstat;
 
 /// The files that a package installs, too.
@@ -14,9 +21,11 @@ const SOCKET: &str = include_str!("../../../../packaging/systemd/canal.socket");
 const SERVICE: &str = include_str!("../../../../packaging/systemd/canal.service");
 const SYSUSERS: &str = include_str!("../../../../packaging/systemd/sysusers.conf");
 const TMPFILES: &str = include_str!("../../../../packaging/systemd/tmpfiles.conf");
-const CONFIG: &str = include_str!("../../../../packaging/canal.toml");
 
-/// The path of a packaged program, as the units name it.
+const LSB: &str = include_str!("../../../../packaging/init.d/lsb");
+const OPENRC: &str = include_str!("../../../../packaging/init.d/openrc");
+
+/// The path of a packaged program, as the units and scripts name it.
 const PACKAGED: &str = "/usr/bin/canal";
 
 /// The path for the program if a service cannot use it from its present path.
@@ -31,8 +40,8 @@ const PACKAGED_UNITS: [&str; 2] =
 pub(super) enum Step {
     /// Copy this program.
     Copy { to: PathBuf },
-    /// Write a file.
-    Write { path: PathBuf, text: String },
+    /// Write a file with this mode.
+    Write { path: PathBuf, text: String, mode: u32 },
     /// Leave an existing file as it is.
     Keep { path: PathBuf, is_same: bool },
     /// Run a program.
@@ -43,6 +52,8 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
+    /// The line that root's crontab needs if nothing else starts the daemon at boot.
+    at_boot: Option<&'static str>,
 }
 
 impl Plan {
@@ -51,6 +62,13 @@ impl Plan {
     /// # Errors
     /// A package has already done this, or an existing file conflicts.
     pub(super) fn make() -> Result<Self, Failed> {
+        match ServiceManager::of_machine() {
+            ServiceManager::Systemd => Self::with_systemd(),
+            manager => Self::with_script(manager),
+        }
+    }
+
+    fn with_systemd() -> Result<Self, Failed> {
         if PACKAGED_UNITS.iter().any(|unit| Path::new(unit).exists()) {
             let what = "canal is installed as a package, which brings all of this";
             return Err(Failed::new(what).hint("`systemctl enable --now canal.socket` starts it"));
@@ -60,12 +78,12 @@ impl Plan {
         let service = SERVICE.replace(PACKAGED, &program);
         for (path, text) in [
             ("/etc/sysusers.d/canal.conf", SYSUSERS),
-            ("/etc/canal/canal.toml", CONFIG),
+            (MACHINE_CONFIG, PACKAGED_CONFIG),
             ("/etc/systemd/system/canal.socket", SOCKET),
             ("/etc/systemd/system/canal.service", service.as_str()),
             ("/etc/tmpfiles.d/canal.conf", TMPFILES),
         ] {
-            steps.push(write(Path::new(path), text)?);
+            steps.push(write(Path::new(path), text, 0o644)?);
         }
         steps.extend([
             Step::Run(&["systemd-sysusers", "/etc/sysusers.d/canal.conf"]),
@@ -74,7 +92,36 @@ impl Plan {
             Step::Run(&["systemd-tmpfiles", "--create", "/etc/tmpfiles.d/canal.conf"]),
             Step::Run(&["systemctl", "enable", "--now", "canal.socket"]),
         ]);
-        Ok(Self { steps })
+        Ok(Self { steps, at_boot: None })
+    }
+
+    /// Installs a script. Packages bring the one for all but OpenRC.
+    fn with_script(manager: ServiceManager) -> Result<Self, Failed> {
+        let (program, copied) = program()?;
+        let mut steps: Vec<Step> = copied.into_iter().collect();
+        let text = if manager == ServiceManager::OpenRc { OPENRC } else { LSB };
+        steps.push(write(Path::new(MACHINE_CONFIG), PACKAGED_CONFIG, 0o644)?);
+        steps.push(write(Path::new(SCRIPT), &text.replace(PACKAGED, &program), 0o755)?);
+        steps.extend(make_user()?.iter().map(|words| Step::Run(words)));
+        let mut at_boot = None;
+        let (add, start): (Option<&'static [&'static str]>, &'static [&'static str]) = match manager
+        {
+            ServiceManager::OpenRc => {
+                (Some(&["rc-update", "add", "canal", "default"]), &["rc-service", "canal", "start"])
+            }
+            ServiceManager::SysV("update-rc.d") => {
+                (Some(&["update-rc.d", "canal", "defaults"]), &[SCRIPT, "start"])
+            }
+            ServiceManager::SysV("insserv") => (Some(&["insserv", "canal"]), &[SCRIPT, "start"]),
+            ServiceManager::SysV(_) => (Some(&["chkconfig", "--add", "canal"]), &[SCRIPT, "start"]),
+            ServiceManager::Systemd | ServiceManager::Unknown => {
+                at_boot = Some("@reboot /etc/init.d/canal start");
+                (None, &[SCRIPT, "start"])
+            }
+        };
+        steps.extend(add.map(Step::Run));
+        steps.push(Step::Run(start));
+        Ok(Self { steps, at_boot })
     }
 
     /// Describes the steps for the user.
@@ -98,6 +145,12 @@ impl Plan {
                 }
                 Step::Run(words) => writeln!(text, "  run    {}", words.join(" ")),
             };
+        }
+        if let Some(line) = self.at_boot {
+            text += "Nothing that canal knows starts services here. To start the daemon at each boot, add this line to \
+                     root's crontab (`crontab -e`):\n  ";
+            text += line;
+            text += "\n";
         }
         text += "Users whose own daemon still holds locks cannot take new ones until those have ended.\n";
         text
@@ -142,9 +195,63 @@ fn is_for_all(program: &Path) -> bool {
         && program.ancestors().skip(1).all(|dir| of_root(dir, 0o555))
 }
 
-fn write(path: &Path, text: &str) -> Result<Step, Failed> {
+/// The commands that make the user and the group of the daemon, unless they exist. Programs differ
+/// between distributions.
+fn make_user() -> Result<&'static [&'static [&'static str]], Failed> {
+    const FULL: &[&[&str]] = &[
+        &["groupadd", "--system", "canal"],
+        &[
+            "useradd",
+            "--system",
+            "--gid",
+            "canal",
+            "--home-dir",
+            "/var/lib/canal",
+            "--no-create-home",
+            "--shell",
+            "/usr/sbin/nologin",
+            "canal",
+        ],
+    ];
+    const BUSYBOX: &[&[&str]] = &[
+        &["addgroup", "-S", "canal"],
+        &[
+            "adduser",
+            "-S",
+            "-D",
+            "-H",
+            "-h",
+            "/var/lib/canal",
+            "-s",
+            "/sbin/nologin",
+            "-G",
+            "canal",
+            "canal",
+        ],
+    ];
+    let has = |program: &str| matches!(lookup(OsStr::new(program)), Lookup::Found(_));
+    let commands = if has("useradd") && has("groupadd") {
+        FULL
+    } else if has("adduser") && has("addgroup") {
+        BUSYBOX
+    } else {
+        &[]
+    };
+    let group = Group::from_name("canal").ok().flatten();
+    match (User::from_name("canal").ok().flatten(), group) {
+        (Some(_), Some(_)) => Ok(&[]),
+        (Some(_), None) => Ok(commands.get(..1).unwrap_or_default()),
+        _ if commands.is_empty() => {
+            Err(Failed::new("there is no user `canal`, and neither useradd nor adduser to make it"))
+        }
+        (None, None) => Ok(commands),
+        (None, Some(_)) => Ok(commands.get(1..).unwrap_or_default()),
+    }
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<Step, Failed> {
     Ok(match existing(path)? {
-        None => Step::Write { path: path.to_owned(), text: text.to_owned() },
+        None => Step::Write { path: path.to_owned(), text: text.to_owned(), mode },
         Some(there) => Step::Keep { path: path.to_owned(), is_same: there == text.as_bytes() },
     })
 }
@@ -171,6 +278,9 @@ mod tests {
     fn the_service_can_be_given_another_program() {
         assert_eq!(SERVICE.matches(PACKAGED).count(), 1);
         assert!(SERVICE.contains("\nExecStart=/usr/bin/canal daemon\n"));
+        for script in [LSB, OPENRC] {
+            assert_eq!(script.matches(PACKAGED).count(), 1);
+        }
     }
 
     #[test]
@@ -190,8 +300,9 @@ mod tests {
     fn what_is_there_is_kept_and_a_link_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("unit");
-        let step = |text: &str| write(&path, text);
-        assert_eq!(step("x").unwrap(), Step::Write { path: path.clone(), text: "x".into() });
+        let step = |text: &str| write(&path, text, 0o644);
+        let written = Step::Write { path: path.clone(), text: "x".into(), mode: 0o644 };
+        assert_eq!(step("x").unwrap(), written);
         fs::write(&path, "x").unwrap();
         assert_eq!(step("x").unwrap(), Step::Keep { path: path.clone(), is_same: true });
         assert_eq!(step("y").unwrap(), Step::Keep { path: path.clone(), is_same: false });

@@ -60,7 +60,9 @@ impl Overrides {
         let engine = match (&options.engine, variable) {
             (Some(_), _) => Some(Override::CommandLine("--engine")),
             // A daemon that a client started ignores the variable.
-            (None, Some(_)) if !options.is_on_demand() => Some(Override::Environment("CANAL_ENGINE")),
+            (None, Some(_)) if !options.is_on_demand() => {
+                Some(Override::Environment("CANAL_ENGINE"))
+            }
             _ => None,
         };
         Self {

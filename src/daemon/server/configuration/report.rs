@@ -69,10 +69,11 @@ impl Server {
         settings.extend(self.settings_of_keys());
         for written in &self.in_force.config.written {
             if !settings.iter().any(|setting| setting.name == written.name) {
-                let mut setting =
-                    SettingInfo::new(&written.name, &written.value, SettingSource::File);
-                setting.line = Some(written.line);
-                settings.push(setting);
+                // The packaged settings, which are in force without a file, are the defaults.
+                let line = self.in_force.config.path.as_ref().map(|_| written.line);
+                let source = line.map_or(SettingSource::Default, |_| SettingSource::File);
+                let setting = SettingInfo::new(&written.name, &written.value, source);
+                settings.push(SettingInfo { line, ..setting });
             }
         }
         settings
