@@ -5,6 +5,7 @@ mod children;
 mod environment;
 mod exit_codes;
 mod process_1;
+mod refused;
 mod streams;
 mod terminal;
 mod transparency;
