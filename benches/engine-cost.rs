@@ -193,11 +193,11 @@ fn idle<E: Counted>(engine: &E) -> io::Result<Counts> {
     Ok((after - before).per(begun.elapsed().as_secs_f64()))
 }
 
-/// What a `canal run` on a host costs, without what idle hosts cost per second.
-fn runs<E: Counted>(engine: &E, host: &Daemon, idle: Counts) -> io::Result<Counts> {
+/// What a `canal run` costs while these hosts take turns, without what idle hosts cost per second.
+fn runs<E: Counted>(engine: &E, hosts: &[Daemon], idle: Counts) -> io::Result<Counts> {
     let rounds = number("ROUNDS", 200);
     let (before, begun) = (engine.counts()?, Instant::now());
-    for _ in 0..rounds {
+    for (_, host) in (0..rounds).zip(hosts.iter().cycle()) {
         let mut run = host.canal(&["run", "-k", "x", "--", "true"]);
         let status = run.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
         assert!(status.success(), "canal run: {status}");
@@ -210,15 +210,18 @@ fn measure<E: Counted>(engine: &E) -> io::Result<()> {
     let name = E::NAME;
     let mut hosts = vec![member(&engine.url(), "h1")?];
     let alone = idle(engine)?;
-    let run = runs(engine, &hosts[0], alone)?;
+    let run = runs(engine, &hosts, alone)?;
     print(format_args!("{name}: a lone `canal run`"), &E::columns(run));
     print(format_args!("{name}: 1 idle host, per second"), &E::columns(alone));
     while hosts.len() < HOSTS {
         hosts.push(member(&engine.url(), &format!("h{}", hosts.len() + 1))?);
     }
     let together = idle(engine)?;
-    let run = runs(engine, &hosts[0], together)?;
-    print(format_args!("{name}: a `canal run` on one of {HOSTS} hosts"), &E::columns(run));
+    for some in [1, 2, HOSTS] {
+        let run = runs(engine, &hosts[..some], together)?;
+        let what = format_args!("{name}: a `canal run`, {some} of {HOSTS} hosts in turns");
+        print(what, &E::columns(run));
+    }
     print(format_args!("{name}: {HOSTS} idle hosts, per second"), &E::columns(together));
     Ok(())
 }

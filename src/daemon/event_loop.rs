@@ -77,9 +77,7 @@ fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Resul
         if left.is_zero() || is_done && !server.leave_unused() {
             return Ok(());
         }
-        if let Some(cluster) = &mut server.cluster {
-            cluster.ask_engine();
-        }
+        server.ask_engine();
         let is_busy = server.hears_engine(context) || server.has_work();
         server.conns.wait(Some(if is_busy { Duration::ZERO } else { left }));
         server.turn()?;

@@ -120,6 +120,11 @@ impl Mark {
     pub fn is_after(self, other: Self) -> bool {
         self.position > other.position
     }
+
+    #[cfg(test)]
+    pub(crate) fn position(self) -> Position {
+        self.position
+    }
 }
 
 impl Chain {

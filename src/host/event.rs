@@ -94,6 +94,8 @@ pub enum Event {
     Hindered(Outage),
     /// The host can take part again.
     Unhindered,
+    /// The clients that made this host read may be served, after [`super::Member::read_up`].
+    Present,
 }
 
 /// Why an incarnation is lost.

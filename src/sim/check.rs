@@ -5,6 +5,7 @@ use super::programs::claims::{Claim, Until};
 use super::world::{STEP_MS, World};
 use crate::core::{Owner, Snapshot, Table, WaiterState, WaiterStatus};
 use crate::host::Mark;
+use crate::log::engine::Position;
 
 /// How long it may take until all hosts have read the whole log.
 const READ_MS: u64 = 6_000;
@@ -82,6 +83,28 @@ impl World {
                 return Err(format!("{waiter:?} waits for nobody ({story})"));
             }
         }
+        Ok(())
+    }
+
+    /// Checks that a host that rested has read everything that was in the log when a client called,
+    /// before it serves that client.
+    pub(super) fn check_reads(&mut self, at: usize) -> Result<(), String> {
+        let (Some(network), host) = (&self.network, &mut self.hosts[at]) else { return Ok(()) };
+        let Some(cluster) = host.daemon.as_ref().and_then(|server| server.cluster.as_ref()) else {
+            return Ok(());
+        };
+        let (ended, is_pending) = cluster.reads();
+        let (checked, reached) = host.reads;
+        if ended != checked {
+            let read = cluster.read_to().map_or(Position(0), Mark::position);
+            let reached = reached.unwrap_or(network.head());
+            if read < reached {
+                return Err(format!("a client was served at {read:?} of {reached:?}"));
+            }
+        }
+        let begins = ended != checked || reached.is_none();
+        let reached = if begins { Some(network.head()) } else { reached };
+        host.reads = (ended, reached.filter(|_| is_pending));
         Ok(())
     }
 

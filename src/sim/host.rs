@@ -13,6 +13,7 @@ use super::machine::{Killed, Machine, Serial};
 use super::programs::program::Program;
 use super::watch::Watch;
 use crate::daemon::simulated::{Claim, Config, Options, Server, Source, open};
+use crate::log::engine::Position;
 use crate::log::journal::fault::{self, Disk};
 use crate::protocol::place::Place;
 use crate::sys::kernel::simulated::on;
@@ -55,6 +56,9 @@ pub(super) struct Host {
     watch: Watch,
     /// How many daemons have started.
     pub(super) daemons: u64,
+    /// How many of the daemon's reads for clients were checked, and how far the log reached when
+    /// the pending one began.
+    pub(super) reads: (u64, Option<Position>),
 }
 
 /// How a series of turns ended.
@@ -87,6 +91,7 @@ impl Host {
             spared_until: 0,
             watch: Watch::default(),
             daemons: 0,
+            reads: (0, None),
         }
     }
 
@@ -163,6 +168,7 @@ impl Host {
 
     fn is_gone(&mut self) {
         self.daemon_since = None;
+        self.reads = (0, None);
         self.machine.kill_daemon_after(None);
     }
 

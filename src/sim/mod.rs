@@ -260,6 +260,11 @@ in_own_process! {
         let what = found_over_engine(Rule::OldGrantsAreAskedAnew, 13);
         assert!(what.contains("was told after"), "{what}");
     }
+
+    fn a_client_that_is_served_before_a_resting_host_has_read_is_found, unread_log {
+        let what = found_over_engine(Rule::RestingHostsReadFirst, 0);
+        assert!(what.contains("a client was served at"), "{what}");
+    }
 }
 
 /// The failure found with a broken rule. `seed` found it earlier; if it no longer does, this tries

@@ -19,6 +19,7 @@ pub(super) struct Wire {
     now_ms: u64,
     /// Whether a daemon has connected since the engine's last check.
     is_new: bool,
+    lets_rest: bool,
 }
 
 /// The engine as the daemon of one machine sees it.
@@ -29,6 +30,10 @@ impl Engine for Remote {
     fn call(&mut self, call: Call) {
         let Wire { link, rng, now_ms, .. } = &mut *self.0.borrow_mut();
         link.send(rng, *now_ms, call);
+    }
+
+    fn lets_rest(&self) -> bool {
+        self.0.borrow().lets_rest
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<Answer> {
@@ -95,12 +100,13 @@ impl Network {
         server.careless = is_broken(Rule::HistoriesAreCompared);
         server.live_anew(1, false);
         let is_flaky = rng.bool();
+        let lets_rest = server.lets_rest();
         let wires = (0..emphasis.hosts).map(|_| {
             let mut link = Link::new(15);
             link.slow_answers_ms = if rng.bool() { emphasis.slow_answers_ms } else { 0 };
             link.repeat = if is_flaky { 50 } else { 0 };
             let rng = Rng::with_seed(rng.u64(..));
-            Rc::new(RefCell::new(Wire { link, rng, now_ms: 0, is_new: false }))
+            Rc::new(RefCell::new(Wire { link, rng, now_ms: 0, is_new: false, lets_rest }))
         });
         Self {
             server,
@@ -113,6 +119,11 @@ impl Network {
                 .loses_log()
                 .then(|| Past { lost_ms: 2 * emphasis.ttl_ms, ..Past::default() }),
         }
+    }
+
+    /// The position of the last batch.
+    pub(super) fn head(&self) -> Position {
+        self.server.head()
     }
 
     /// Counts of events at the engine.
@@ -171,7 +182,7 @@ impl Network {
         while let Some((connection, call)) = link.arrived(now_ms) {
             let gap = rng.u64(1..4);
             let is_late = connection != link.connection;
-            let follows = matches!(call, Call::Load | Call::Follow { .. });
+            let follows = matches!(call, Call::Load | Call::Follow { .. } | Call::Attend { .. });
             if is_late && (follows || self.server.is_in_new_era()) {
                 continue;
             }

@@ -35,10 +35,12 @@ pub(crate) enum Rule {
     /// After the log has lost entries, a host requests again each grant that had not reached its
     /// client.
     OldGrantsAreAskedAnew,
+    /// A host that rests reads the log before it serves a client.
+    RestingHostsReadFirst,
 }
 
 /// All rules, and whether a test breaks them over an engine.
-pub(super) const ALL: [(Rule, bool); 14] = [
+pub(super) const ALL: [(Rule, bool); 15] = [
     (Rule::GrantsAreTold, false),
     (Rule::DeathsAreNoticed, false),
     (Rule::InodesIdentifyProcesses, false),
@@ -53,6 +55,7 @@ pub(super) const ALL: [(Rule, bool); 14] = [
     (Rule::RecoveriesWait, true),
     (Rule::ToldTokensAreReported, true),
     (Rule::OldGrantsAreAskedAnew, true),
+    (Rule::RestingHostsReadFirst, true),
 ];
 
 thread_local! {

@@ -149,7 +149,10 @@ impl World {
             }
             self.bury(at);
             match self.network {
-                Some(_) => self.hosts[at].watch(),
+                Some(_) => {
+                    self.check_reads(at)?;
+                    self.hosts[at].watch();
+                }
                 None => self.check_owners(at)?,
             }
         }

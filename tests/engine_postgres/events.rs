@@ -1,6 +1,6 @@
 //! A host, and the engine's reports that are not answers.
 
-use canal::log::engine::Answer;
+use canal::log::engine::{Answer, Call};
 
 use crate::engine_contract::peer::Peer;
 
@@ -14,6 +14,9 @@ pub(crate) trait EngineEvents {
 
     /// Waits until the engine reports that it is unusable. Returns the reason and the hint.
     fn unable(&mut self) -> (String, String);
+
+    /// Listens or rests, and reads everything that is in the log.
+    fn attend(&mut self, listens: bool);
 
     /// The answers that the host has not waited for.
     fn kept(&self) -> impl Iterator<Item = &Answer>;
@@ -38,6 +41,15 @@ impl EngineEvents for Peer {
             }
             _ => None,
         })
+    }
+
+    fn attend(&mut self, listens: bool) {
+        self.call(Call::Attend { listens });
+        let told = self.until("Attends", |answer| match answer {
+            Answer::Attends { listens } => Some(*listens),
+            _ => None,
+        });
+        assert_eq!(told, listens);
     }
 
     fn kept(&self) -> impl Iterator<Item = &Answer> {

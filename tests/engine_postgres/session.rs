@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::engine_contract::peer::Peer;
 use crate::events::EngineEvents as _;
 use crate::joined;
-use crate::postgres_server::{Server, shared, start_postgres};
+use crate::postgres_server::{Server, shared, start_postgres, until};
 
 fn activity(server: &Server, url: &str, column: &str) -> String {
     let database = url.rsplit('/').next().unwrap();
@@ -59,6 +59,84 @@ fn twenty_hosts_follow_without_a_query_and_an_append_costs_one_transaction() {
     let large = peers[0].append(&[b'y'; 10_000]);
     peers.iter_mut().for_each(|peer| peer.read_to(large));
     assert_ne!(activity(server, &url, state), before, "what is large is read");
+}
+
+/// How many transactions the server counts while 20 hosts join, two of them get `grants` grants in
+/// turns, and all leave.
+fn transactions(server: &Server, grants: usize, may_rest: bool) -> i64 {
+    let url = server.new_url();
+    let mut peers: Vec<Peer> = (0..20).map(|n| joined(&url, &format!("host{n}"))).collect();
+    if may_rest {
+        peers.iter_mut().for_each(|peer| peer.attend(false));
+    }
+    for grant in 0..grants {
+        let peer = &mut peers[grant % 2];
+        if may_rest {
+            // A client calls.
+            peer.attend(false);
+        }
+        let asked = peer.append(b"request");
+        peer.read_to(asked);
+        let released = peer.append(b"release");
+        peer.read_to(released);
+    }
+    // A session reports what it did when it ends.
+    drop(peers);
+    until("all sessions end", || activity(server, &url, "count(*)") == "0");
+    let database = url.rsplit('/').next().unwrap();
+    let query = format!("SELECT xact_commit FROM pg_stat_database WHERE datname = '{database}'");
+    server.sql(&query).parse().unwrap()
+}
+
+#[test]
+fn a_grant_of_two_hosts_in_turns_costs_four_transactions_while_eighteen_rest() {
+    let Some(server) = start_postgres() else { return };
+    const GRANTS: usize = 30;
+    let cost = |may_rest| {
+        let joined = transactions(&server, 0, may_rest);
+        (transactions(&server, GRANTS, may_rest) - joined) as f64 / GRANTS as f64
+    };
+    let (resting, listening) = (cost(true), cost(false));
+    assert!((2.0..=4.0).contains(&resting), "{resting} transactions for a grant");
+    assert!(listening > 20.0, "{listening} transactions for a grant: nobody was woken");
+}
+
+#[test]
+fn a_host_that_rests_misses_nothing_when_it_listens_again() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let (mut one, mut two) = (joined(&url, "one"), joined(&url, "two"));
+    let before = one.append(b"before");
+    two.read_to(before);
+    two.attend(false);
+    let first = one.append(b"first");
+    assert!(two.poll(Duration::from_millis(300)).is_none(), "nothing is announced to it");
+    assert_eq!(two.renew().unwrap().0, first);
+    two.read_to(first);
+    // Its own batch brings those before it.
+    one.append(b"other");
+    let own = two.append(b"own");
+    two.read_to(own);
+    // It goes and returns while others append.
+    std::thread::scope(|scope| {
+        let appends = scope.spawn(|| (0..200u8).map(|n| one.append(&[n])).last().unwrap());
+        while !appends.is_finished() {
+            for listens in [true, false] {
+                two.attend(listens);
+                let read = two.log.last().unwrap().position;
+                let head = two.renew().unwrap().0;
+                assert!(read <= head);
+            }
+        }
+        two.attend(true);
+        let last = appends.join().unwrap();
+        assert_eq!(two.log.last().unwrap().position, last, "it read to the end");
+    });
+    let next = one.append(b"next");
+    two.read_to(next);
+    two.in_order();
+    one.read_to(next);
+    assert_eq!(one.log, two.log);
 }
 
 #[test]

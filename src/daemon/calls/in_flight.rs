@@ -55,7 +55,8 @@ pub(crate) struct LogWait {
 /// The event that a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaiting {
-    /// The membership of this host. The call is still the first in the queue of its connection.
+    /// The membership of this host, or a read of the log. The call is still the first in the queue
+    /// of its connection.
     Membership,
     /// The membership of this host, for a request that has already left the queue.
     MembershipOf(Tag),

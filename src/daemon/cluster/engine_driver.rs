@@ -62,13 +62,31 @@ impl EngineDriver {
         }
     }
 
-    /// Passes the member's calls to the engine.
-    pub(crate) fn end_turn(&mut self) {
+    /// Passes the member's calls to the engine. `is_needed`: something on this host depends on the
+    /// batches of other hosts.
+    pub(crate) fn end_turn(&mut self, is_needed: bool) {
+        self.member.attend(now(), is_needed || !self.engine.lets_rest());
         for call in self.member.take_calls() {
             self.engine.call(call);
         }
         let Deadlines { term_at, kill_at } = self.member.deadlines();
         self.engine.renew_by([term_at, kill_at]);
+    }
+
+    /// Whether clients may be served now. If not, [`Self::read_up`] makes that so.
+    pub(crate) fn is_present(&self) -> bool {
+        self.member.is_present()
+    }
+
+    /// Reads the log for clients that call while this host rests.
+    pub(crate) fn read_up(&mut self) {
+        self.member.read_up(now());
+    }
+
+    /// How many reads for clients have ended, and whether one is pending.
+    #[cfg(test)]
+    pub(crate) fn reads(&self) -> (u64, bool) {
+        self.member.reads()
     }
 
     pub(crate) fn propose(&mut self, change: Change) -> Ticket {

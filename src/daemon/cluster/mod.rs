@@ -138,9 +138,25 @@ impl Cluster {
         self.driver.next_event()
     }
 
-    /// Passes the calls of this turn to the engine.
-    pub(crate) fn ask_engine(&mut self) {
-        self.driver.end_turn();
+    /// Passes the calls of this turn to the engine. `is_needed`: something on this host depends on
+    /// the batches of other hosts.
+    pub(crate) fn ask_engine(&mut self, is_needed: bool) {
+        self.driver.end_turn(is_needed);
+    }
+
+    /// Whether clients may be served now. If not, this host reads the log first.
+    pub(crate) fn is_present(&mut self) -> bool {
+        let is_present = self.driver.is_present();
+        if !is_present {
+            self.driver.read_up();
+        }
+        is_present
+    }
+
+    /// How many reads for clients have ended, and whether one is pending.
+    #[cfg(test)]
+    pub(crate) fn reads(&self) -> (u64, bool) {
+        self.driver.reads()
     }
 
     /// Proposes a change for the log.

@@ -394,6 +394,11 @@ impl Conns {
         }
     }
 
+    /// Whether there is a connection of this kind.
+    pub(crate) fn any(&self, is: impl Fn(&Connection) -> bool) -> bool {
+        self.open.iter().any(|(_, conn)| is(conn))
+    }
+
     /// The connections that watch the status.
     pub(crate) fn watchers(&self) -> Vec<ConnId> {
         let watching = self.open.iter().filter(|(_, conn)| conn.watches());

@@ -82,9 +82,7 @@ impl Server {
         }
         self.ledger.commit()?;
         self.jobservers.deliver();
-        if let Some(cluster) = &mut self.cluster {
-            cluster.ask_engine();
-        }
+        self.ask_engine();
         self.conns.flush();
         self.tell_hooks();
         self.history.hand_over();

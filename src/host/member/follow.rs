@@ -128,6 +128,10 @@ impl Member {
         };
         incarnation.confirming = None;
         self.read(batches, Trust::Live);
+        let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
+        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| read >= it.head) {
+            incarnation.behind.clear();
+        }
         self.store_due();
     }
 

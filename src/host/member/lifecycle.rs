@@ -94,6 +94,7 @@ impl Member {
             self.obstacle = Some(obstacle);
             self.tell_obstacle();
         }
+        self.end_read();
     }
 
     /// Reading works again.

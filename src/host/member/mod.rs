@@ -3,6 +3,7 @@
 //!
 //! Invariant: it acts only by calls to the engine and events for its driver.
 
+mod attention;
 mod follow;
 mod join;
 mod lifecycle;
@@ -21,6 +22,7 @@ use crate::host::snapshot_keeper::SnapshotKeeper;
 use crate::host::writer::Writer;
 use crate::host::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
 use crate::log::engine::{Answer, Call, Identity, Outage, Position};
+use attention::Attention;
 
 /// One host's part in the log of many.
 #[derive(Debug)]
@@ -53,6 +55,8 @@ pub struct Member {
     /// The part of the log that was read; `None` during the first load.
     pub(in crate::host) chain: Option<Chain>,
     pub(in crate::host) writer: Writer,
+    /// What the engine announces to this host.
+    attention: Attention,
     pub(in crate::host) failure_detector: FailureDetector,
     pub(in crate::host) snapshot_keeper: SnapshotKeeper,
     /// Since when the engine has no record of incarnations that have not ended.
@@ -98,6 +102,7 @@ impl Member {
             incarnation: None,
             chain: None,
             writer: Writer::default(),
+            attention: Attention::default(),
             failure_detector: FailureDetector::default(),
             snapshot_keeper: SnapshotKeeper::default(),
             unknown_since: BTreeMap::new(),
@@ -156,6 +161,7 @@ impl Member {
     /// proposals of the turn go out together.
     pub fn take_calls(&mut self) -> Vec<Call> {
         self.append_next();
+        self.attend_next();
         self.calls.drain(..).collect()
     }
 
@@ -197,6 +203,7 @@ impl Member {
             }
             Answer::NewEra { before, era, may_lack } => self.note_era(before, era, may_lack),
             Answer::Stored { position } => self.stored(position),
+            Answer::Attends { listens } => self.attends(listens),
             Answer::Away(outage) => self.gone_away(outage),
             Answer::Back => self.come_back(),
             Answer::Full(full) => self.events.push_back(Event::Full(full)),
@@ -212,7 +219,9 @@ impl Member {
 
     /// The next task for the driver.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        self.attention.has_read |= matches!(event, Some(Event::Present));
+        event
     }
 
     /// The answer to [`Event::Clear`]: no command of an earlier incarnation lives.

@@ -16,6 +16,7 @@ impl Member {
             let since_ms = incarnation.since_ms;
             self.lose(LostWhy::NotRenewed { since_ms });
         }
+        self.read_on_time();
         if self.cut {
             return;
         }
@@ -48,6 +49,7 @@ impl Member {
         if self.cut {
             return end;
         }
+        let clients = self.read_due();
         let registering = self.standing == Standing::Registering;
         let register = registering.then_some(self.register.0).flatten();
         let renew = incarnation.and_then(|incarnation| incarnation.renew.0);
@@ -60,7 +62,7 @@ impl Member {
             in_flight.asked_ms.unwrap_or(0) + incarnation.timing.renewal_ms
         });
         let recovered = self.recovered_at().filter(|_| self.may_say_recovered());
-        [end, register, renew, read, again, recovered].into_iter().flatten().min()
+        [end, clients, register, renew, read, again, recovered].into_iter().flatten().min()
     }
 
     pub(in crate::host) fn send_load(&mut self) {
@@ -227,6 +229,7 @@ impl Member {
     pub(in crate::host) fn gone_away(&mut self, outage: Outage) {
         self.calls.clear();
         self.cut = true;
+        self.listen_again();
         self.tell_withdrawn();
         if self.outage.as_ref() != Some(&outage) {
             self.events.push_back(Event::Away(outage.clone()));

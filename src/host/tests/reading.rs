@@ -4,7 +4,7 @@
 use crate::core::{Change, HostId};
 use crate::host::chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust};
 use crate::host::encoding::{genesis, write_batch};
-use crate::host::tests::direct::{Direct, TTL_MS, identity, server, settings};
+use crate::host::tests::direct::{Direct, TTL_MS, at, identity, server, settings};
 use crate::host::writer::entry;
 use crate::host::{Event, LostWhy, Settings};
 use crate::log::engine::simulated::Server;
@@ -403,4 +403,72 @@ fn rule_13_waiting_costs_the_engine_nothing_but_renewals() {
     let renewals = calls.iter().filter(|call| matches!(call, Call::Renew { .. })).count();
     assert_eq!(renewals, 18, "{calls:?}");
     assert_eq!(calls.len() - renewals, 1, "the other host, silent here, is gone: {calls:?}");
+}
+
+#[test]
+fn rule_13_a_host_that_needs_nothing_rests_and_reads_before_it_serves_a_client() {
+    let mut server = server();
+    let mut one = Direct::joined(1, &mut server, 0);
+    let mut two = Direct::joined(2, &mut server, 0);
+    let mut pid = 0;
+    let mut ask = |server: &mut Server, now_ms| {
+        pid += 1;
+        two.ask(pid, "a");
+        two.settle(server, now_ms);
+    };
+    one.settle(&mut server, 0);
+    let renewal_ms = TTL_MS / 6;
+    one.member.attend(at(renewal_ms - 1), false);
+    one.settle(&mut server, renewal_ms - 1);
+    assert!(one.member.is_present(), "it listens for a while");
+    one.member.attend(at(renewal_ms), false);
+    one.settle(&mut server, renewal_ms);
+    assert!(!one.member.is_present());
+
+    ask(&mut server, 201);
+    let read = one.entries.len();
+    one.settle(&mut server, 202);
+    assert_eq!(one.entries.len(), read, "no batch is announced");
+    one.member.read_up(at(203));
+    assert!(!one.member.is_present());
+    one.settle(&mut server, 203);
+    assert!(one.saw(|event| *event == Event::Present) && one.member.is_present());
+    assert_eq!(one.entries.len(), read + 1);
+    one.member.attend(at(204), false);
+    assert!(!one.member.is_present(), "the next client needs another read");
+
+    ask(&mut server, 205);
+    one.settle(&mut server, 400);
+    assert_eq!(one.entries.len(), read + 2, "each renewal reads");
+    one.propose(Change::Policy { bypass_max: 9 });
+    ask(&mut server, 401);
+    one.settle(&mut server, 402);
+    assert_eq!(one.entries.len(), read + 4, "its own batch comes after all before it");
+
+    ask(&mut server, 403);
+    one.member.attend(at(404), true);
+    one.settle(&mut server, 404);
+    assert!(one.member.is_present());
+    ask(&mut server, 405);
+    one.settle(&mut server, 406);
+    assert_eq!(one.entries.len(), read + 6);
+}
+
+#[test]
+fn rule_13_a_host_that_rests_serves_clients_although_the_engine_is_silent_or_away() {
+    let mut server = server();
+    let mut one = Direct::joined(1, &mut server, 0);
+    one.member.attend(at(200), false);
+    one.settle(&mut server, 200);
+    one.member.read_up(at(210));
+    one.tick(709);
+    assert!(!one.saw(|event| *event == Event::Present));
+    one.tick(710);
+    assert!(one.saw(|event| *event == Event::Present) && one.member.is_present());
+    one.settle(&mut server, 711);
+    one.member.attend(at(711), false);
+    assert!(!one.member.is_present(), "the engine answers again");
+    one.member.read_up(at(712));
+    one.tell(713, Answer::Away(Outage::unreachable("cut")));
+    assert!(one.saw(|event| *event == Event::Present) && one.member.is_present());
 }

@@ -94,6 +94,11 @@ pub enum Answer {
         /// The position of the snapshot that is now stored.
         position: Position,
     },
+    /// To `Attend`: the host has all batches that were in the log when the engine did this.
+    Attends {
+        /// Whether batches are announced.
+        listens: bool,
+    },
     /// The engine is unusable for now. Pending calls may have been carried out or not. Sent again
     /// if the reason changes.
     Away(Outage),

@@ -46,6 +46,14 @@ pub enum Call {
         /// Returned in the answer: the caller's CLOCK_BOOTTIME before the call, in milliseconds.
         asked_at: u64,
     },
+    /// Starts or stops the announcements of batches that others append, and reads everything that
+    /// is in the log by then. A connection begins with announcements; without them,
+    /// `Answer::Batches` comes only after this host's own calls. Answered by `Answer::Attends`, after
+    /// the batches. Only for an engine that lets hosts rest, and one at a time.
+    Attend {
+        /// Whether to announce batches.
+        listens: bool,
+    },
     /// Notes an era in the log, by a batch whose author is [`HostId`] 0, if the engine's last noted
     /// era is still `before`. There is no answer: the engine either carries out the calls that
     /// waited for it, or sends `Answer::NewEra` again.

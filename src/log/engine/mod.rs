@@ -82,6 +82,11 @@ pub trait Engine: fmt::Debug {
     /// that is away is tried often enough to be back by then.
     fn renew_by(&mut self, _times: [u64; 2]) {}
 
+    /// Whether a host spares the engine work while no batches are announced to it.
+    fn lets_rest(&self) -> bool {
+        false
+    }
+
     /// The next answer.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer>;
 }

@@ -34,6 +34,9 @@ use crate::protocol::{ErrorName, Failure};
 impl Server {
     /// Serves the next call of a connection, which was read for this batch or for an earlier one.
     pub(crate) fn serve_one(&mut self, batch: &Batch, id: ConnId) {
+        if !self.is_present() {
+            return self.put_off(id);
+        }
         let needs_log =
             |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.needs_log());
         if !self.ledger.is_member() && self.conns.peek(id).is_some_and(needs_log) {

@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Makes the first call of a connection wait until this host is a member.
+    /// Makes the first call of a connection wait until this host is a member, or has read the log.
     pub(super) fn put_off(&mut self, id: ConnId) {
         let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
         let patience = call.patience();
@@ -129,7 +129,7 @@ impl Server {
         self.fail_pending();
     }
 
-    /// Serves the calls that waited until this host is a member.
+    /// Serves the calls that waited until this host is a member, or has read the log.
     pub(crate) fn resume_put_off(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         for id in cluster.in_flight.take_put_off() {

@@ -108,6 +108,7 @@ impl Server {
                 cluster.note_unhindered();
                 self.due.changed = true;
             }
+            Event::Present => self.resume_put_off(),
         }
         Ok(())
     }

@@ -5,3 +5,4 @@ mod end_commands;
 mod follow;
 mod join;
 mod recovering;
+mod rest;

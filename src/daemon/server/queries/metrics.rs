@@ -16,7 +16,7 @@ impl Server {
 
     /// Passes the current figures to the thread that offers metrics, if it asked for them.
     pub(crate) fn give_metrics(&mut self) {
-        if self.exporter.as_ref().is_some_and(|exporter| exporter.is_asked()) {
+        if self.exporter.as_ref().is_some_and(|exporter| exporter.is_asked()) && self.is_present() {
             let snapshot = self.snapshot();
             if let Some(exporter) = &self.exporter {
                 exporter.give(snapshot);

@@ -365,6 +365,8 @@ impl Running {
                 let task = tasks.spawn(append::append(shared, append.clone()));
                 self.append = Some((append, task));
             }
+            // Its watch wakes no host that waits for nothing.
+            Call::Attend { .. } => {}
             Call::Renew { host, asked_at } => {
                 tasks.spawn(renew::renew(shared, host, asked_at));
             }

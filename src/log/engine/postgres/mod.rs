@@ -78,6 +78,10 @@ impl Engine for Postgres {
         self.renew_by.set(times);
     }
 
+    fn lets_rest(&self) -> bool {
+        true
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
         match self.answers.poll_recv(context) {
             Poll::Ready(Some(answer)) => Poll::Ready(answer),

@@ -146,6 +146,9 @@ impl Thread {
                     self.tell_era(begun.as_ref());
                 }
                 Some(WorkerEvent::Call(call)) if begun.is_some() => held.push_back(call),
+                Some(WorkerEvent::Call(Call::Attend { listens })) => {
+                    self.attend_to(session, listens).await?;
+                }
                 Some(WorkerEvent::Call(call)) => {
                     for answer in done(session, &call).await? {
                         self.answer(answer);
@@ -166,6 +169,26 @@ impl Thread {
                 self.answer(answer);
             }
         }
+    }
+
+    /// Starts or stops the announcements, then reads everything that is in the log. In this order,
+    /// no batch is missed.
+    async fn attend_to(
+        &mut self,
+        session: &mut Session,
+        listens: bool,
+    ) -> Result<(), PostgresError> {
+        in_time(session.listen(listens)).await?;
+        loop {
+            if let Some(answer) = in_time(session.page()).await? {
+                self.answer(answer);
+            }
+            if !session.is_behind() {
+                break;
+            }
+        }
+        self.answer(Answer::Attends { listens });
+        Ok(())
     }
 
     /// Reports to the host an era that must be noted.
@@ -250,8 +273,8 @@ async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Post
         Call::Load => session.load().await?,
         Call::Follow { after } => session.follow(*after).await?,
         Call::Renew { host, asked_at } => session.renew(*host, *asked_at).await?,
-        // There is no era left to note.
-        Call::NoteEra { .. } => return Ok(Vec::new()),
+        // There is no era left to note, and the loop attends.
+        Call::NoteEra { .. } | Call::Attend { .. } => return Ok(Vec::new()),
         Call::Store(stored) => session.store(stored).await?,
     };
     Ok(vec![answer])

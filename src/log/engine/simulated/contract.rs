@@ -59,6 +59,10 @@ impl Engine for Client {
         }
     }
 
+    fn lets_rest(&self) -> bool {
+        self.shared.state().server.lets_rest()
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
         let mut state = self.shared.state();
         let answer = self.answers.pop_front().or_else(|| state.server.push(self.number));

@@ -48,7 +48,9 @@ impl Link {
         }
         let now_ms = now_ms.max(self.calls_stall_until);
         let at = self.place(now_ms + rng.u64(0..=self.slow_ms));
-        let again = rng.u32(0..1000) < self.repeat;
+        // A connection carries each of these once, and a host sends one at a time.
+        let is_once = matches!(call, Call::Attend { .. });
+        let again = rng.u32(0..1000) < self.repeat && !is_once;
         if again {
             let later = self.place(now_ms + rng.u64(0..=self.slow_ms * 5));
             self.calls.insert(later, (self.connection, call.clone()));
@@ -67,14 +69,19 @@ impl Link {
         let mut at_ms = now_ms.max(self.answers_stall_until) + rng.u64(0..=slow_ms);
         let in_order = matches!(
             answer,
-            Answer::Loaded { .. } | Answer::Batches(_) | Answer::Rewritten | Answer::Compacted
+            Answer::Loaded { .. }
+                | Answer::Batches(_)
+                | Answer::Rewritten
+                | Answer::Compacted
+                | Answer::Attends { .. }
         );
         if in_order {
             at_ms = at_ms.max(self.stream_ms);
             self.stream_ms = at_ms;
         }
         let at = self.place(at_ms);
-        if rng.u32(0..1000) < self.repeat {
+        let is_once = matches!(answer, Answer::Attends { .. });
+        if rng.u32(0..1000) < self.repeat && !is_once {
             let later = self.place(if in_order { at_ms } else { at_ms + rng.u64(0..50) });
             self.answers.insert(later, answer.clone());
         }

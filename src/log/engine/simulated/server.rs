@@ -60,6 +60,8 @@ pub(crate) struct Server {
     pub(crate) hosts: BTreeMap<HostId, Incarnation>,
     /// The position up to which each following client has received batches.
     pub(crate) cursors: BTreeMap<usize, Position>,
+    /// The clients that get batches only after their own calls.
+    resting: BTreeSet<usize>,
     /// Skips the check that the batches read are still there.
     pub(crate) careless: bool,
     last_host: u64,
@@ -98,6 +100,7 @@ impl Server {
             head: Position(0),
             hosts: BTreeMap::new(),
             cursors: BTreeMap::new(),
+            resting: BTreeSet::new(),
             careless: false,
             last_host: 0,
             lost_hosts: 0,
@@ -134,6 +137,7 @@ impl Server {
     /// Another life of the engine begins. All connections are gone.
     pub(crate) fn live_anew(&mut self, incarnation: u64, may_lack: bool) {
         self.cursors.clear();
+        self.resting.clear();
         self.held_back.clear();
         self.told.clear();
         self.incarnation = incarnation;
@@ -143,6 +147,7 @@ impl Server {
     /// A client loses its connection.
     pub(crate) fn disconnect(&mut self, client: usize) {
         self.cursors.remove(&client);
+        self.resting.remove(&client);
         self.held_back.remove(&client);
         self.told.remove(&client);
     }
@@ -197,7 +202,25 @@ impl Server {
             self.held_back.entry(client).or_default().push(call);
             return self.connect(client).into_iter().collect();
         }
-        vec![self.call(client, now_ms, gap, call)]
+        if let Call::Attend { listens } = call {
+            let batches = self.unread(client);
+            if listens {
+                self.resting.remove(&client);
+            } else {
+                self.resting.insert(client);
+            }
+            return batches.into_iter().chain([Answer::Attends { listens }]).collect();
+        }
+        let reads = matches!(call, Call::Append(_) | Call::Renew { .. });
+        let answer = self.call(client, now_ms, gap, call);
+        let reads = reads && self.resting.contains(&client);
+        let batches = reads.then(|| self.unread(client)).flatten();
+        [answer].into_iter().chain(batches).collect()
+    }
+
+    /// Whether clients may rest.
+    pub(crate) fn lets_rest(&self) -> bool {
+        self.flavour == Flavour::Counting
     }
 
     fn lapsed(&self, incarnation: &Incarnation, now_ms: u64) -> bool {
@@ -230,7 +253,7 @@ impl Server {
             }
             Call::Append(append) => self.append(now_ms, gap, append),
             Call::Renew { host, asked_at } => self.renew(now_ms, host, asked_at),
-            Call::NoteEra { .. } => unreachable!("it was taken before"),
+            Call::NoteEra { .. } | Call::Attend { .. } => unreachable!("it was taken before"),
             Call::Store(stored) => {
                 self.store(stored);
                 let position = self.stored.as_ref().map_or(Position(0), |stored| stored.position);
@@ -395,8 +418,13 @@ impl Server {
         Answer::Renewed { asked_at, ttl_ms, head: self.head, hosts: alive.collect() }
     }
 
-    /// The batches that a following client has not received yet.
+    /// The batches to announce to a client.
     pub(crate) fn push(&mut self, client: usize) -> Option<Answer> {
+        if self.resting.contains(&client) { None } else { self.unread(client) }
+    }
+
+    /// The batches that a following client has not received yet.
+    fn unread(&mut self, client: usize) -> Option<Answer> {
         let cursor = self.cursors.get_mut(&client)?;
         if self.stored.as_ref().is_some_and(|stored| stored.position > *cursor) {
             self.cursors.remove(&client);

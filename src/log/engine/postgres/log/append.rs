@@ -28,6 +28,10 @@ impl Session {
                 self.knows(position);
                 let mut answers =
                     vec![Answer::Appended { host, sequence, position: Position(position) }];
+                // Without an announcement, this host has to fetch what lies before its batch.
+                if let Some(cursor) = self.cursor.as_mut().filter(|_| !self.listens) {
+                    cursor.learn_head(position);
+                }
                 // The next batch in the log is known, so there is nothing to fetch.
                 if let Some(cursor) = self.cursor.as_mut().filter(|it| it.next_is(position)) {
                     cursor.read_to(position);

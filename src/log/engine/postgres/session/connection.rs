@@ -1,7 +1,7 @@
 //! One connection to the server, checked and set up, until it breaks.
 //!
 //! Invariant: an open session writes to a primary, through no pooler, in tables of this program's
-//! format, knows the server's era, and is notified of every append from then on.
+//! format, knows the server's era, and is notified of every append while it listens.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -59,6 +59,8 @@ pub(crate) struct Session {
     pub(crate) id: u64,
     pub(crate) client: Client,
     pub(crate) schema: String,
+    /// Whether the server announces appends.
+    pub(crate) listens: bool,
     /// How far the log was read, if it is being read.
     pub(crate) cursor: Option<Cursor>,
     /// The nonces of the incarnations that were registered here. After a fail-over that lost them,
@@ -124,6 +126,7 @@ impl Session {
             id,
             client,
             schema,
+            listens: false,
             cursor: None,
             nonces: BTreeMap::new(),
             proof,
@@ -145,8 +148,18 @@ impl Session {
         session.set_up().await?;
         session.make_schema().await?;
         // Listen before reading, so that every later append is announced.
-        session.client.batch_execute(&format!("LISTEN \"{}\"", session.schema)).await?;
+        session.listen(true).await?;
         Ok(session)
+    }
+
+    /// Makes the server announce appends, or stops that.
+    pub(crate) async fn listen(&mut self, listens: bool) -> Result<(), PostgresError> {
+        if listens != self.listens {
+            let verb = if listens { "LISTEN" } else { "UNLISTEN" };
+            self.client.batch_execute(&format!("{verb} \"{}\"", self.schema)).await?;
+            self.listens = listens;
+        }
+        Ok(())
     }
 
     /// Checks that this server can be used.
