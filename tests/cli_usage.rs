@@ -49,16 +49,16 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         ),
         (
             &["run", "--key-literal", "/fix=2"],
-            "--key-literal /fix=2: a key does not begin with `/`; use `fix=2`",
+            "--key-literal /fix=2: a key cannot begin with `/`; use `fix=2`",
         ),
-        (&["run", "--read", "x/", "true"], "--read x/: a key does not end with `/`; use `x`"),
+        (&["run", "--read", "x/", "true"], "--read x/: a key cannot end with `/`; use `x`"),
         (
             &["status", "--why", "make"],
             "--why make: neither the number of a process nor a session such as s17",
         ),
         (&["status", "--why", "5", "db"], "--why and KEY cannot be given together"),
         (&["status", "--graph", "--watch"], "--graph and --watch cannot be given together"),
-        (&["run", "-k", "/x", "true"], "--key /x: a key does not begin with `/`; use `x`"),
+        (&["run", "-k", "/x", "true"], "--key /x: a key cannot begin with `/`; use `x`"),
         (
             &["run", "-k", "x", "-c", "true", "more"],
             "-c takes the whole command; `more` is left over",
@@ -80,7 +80,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
             &["resize", "x", "--pause", "--slots", "2"],
             "--pause and --slots cannot be given together",
         ),
-        (&["status", "a//b"], "KEY a//b: a key has no empty component; `//` is at byte 1"),
+        (&["status", "a//b"], "KEY a//b: a key cannot have an empty component; `//` is at byte 1"),
     ] {
         let assert = canal(&dir, args).code(125).stdout("");
         let said = stderr(&assert);
@@ -97,7 +97,7 @@ fn long_and_odd_keys_are_refused_with_their_fault() {
     for (key, fault) in [
         (long.as_str(), "a key has at most 1024 bytes, this one has 2048"),
         ("a\nb", "this one has U+000A at byte 1"),
-        ("a//b", "a key has no empty component"),
+        ("a//b", "a key cannot have an empty component"),
         ("", "a key cannot be empty"),
     ] {
         let assert = canal(&dir, &["run", "-k", key, "true"]).code(125);

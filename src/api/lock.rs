@@ -358,9 +358,9 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_when_it_is_asked_for() {
         assert_eq!(fault(Lock::new("")), "a key cannot be empty");
-        assert_eq!(fault(Lock::new("a").and("/b")), "a key does not begin with `/`; use `b`");
+        assert_eq!(fault(Lock::new("a").and("/b")), "a key cannot begin with `/`; use `b`");
         assert_eq!(fault(Lock::read("a").slots(2)), "`a` is read or written: it has no size");
-        assert_eq!(fault(Lock::new("a/").and("/b")), "a key does not end with `/`; use `a`");
+        assert_eq!(fault(Lock::new("a/").and("/b")), "a key cannot end with `/`; use `a`");
         let words = "a note has at most 512 bytes, this one has 513";
         assert_eq!(fault(Lock::new("a").note("x".repeat(513))), words);
     }

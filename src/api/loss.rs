@@ -94,13 +94,13 @@ impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { token, engine, host, unreached_for, .. } = self;
         let seconds = unreached_for.as_secs();
-        write!(f, "the lock with token {token} is lost: ")?;
+        write!(f, "lost the lock with token {token}: ")?;
         match self.reason {
-            LostReason::Unreachable => write!(f, "{engine} was last reached {seconds}s before"),
+            LostReason::Unreachable => write!(f, "{engine} was last reached {seconds}s earlier"),
             LostReason::Gone => write!(f, "this host ({host}) was declared gone"),
-            LostReason::Rewritten => write!(f, "{engine} has another history than before"),
+            LostReason::Rewritten => write!(f, "the history of {engine} changed"),
             LostReason::Taken => write!(f, "another daemon writes to {engine} as {host}"),
-            LostReason::Other => write!(f, "the daemon of this host ({host}) says so"),
+            LostReason::Other => write!(f, "the daemon of this host ({host}) reported it"),
         }
     }
 }
@@ -127,7 +127,7 @@ mod tests {
         };
         assert_eq!(
             lost(Why::Away).to_string(),
-            "the lock with token 7 is lost: etcd was last reached 45s before"
+            "lost the lock with token 7: etcd was last reached 45s earlier"
         );
         for (why, words) in [
             (Why::Gone, "this host (alpha) was declared gone"),

@@ -226,7 +226,7 @@ impl Dir {
         let parent = if fits { usual } else { SHORT_DIR.into() };
         let made = nix::unistd::mkdtemp(&parent.join("canal-test-XXXXXX"));
         let dir = made.map_err(|error| {
-            let message = format!("no directory can be made in {}: {error}", parent.display());
+            let message = format!("cannot create a directory in {}: {error}", parent.display());
             Error::new(ErrorKind::Unreachable, message)
         })?;
         Ok(Self(dir))

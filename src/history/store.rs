@@ -267,7 +267,7 @@ impl Store {
 }
 
 const UNREADABLE: &str = "cannot be read";
-const NOT_OURS: &str = "is no file of the history, or one of another version";
+const NOT_OURS: &str = "is not a history file, or has another version";
 
 fn first_ms(bytes: &[u8]) -> u64 {
     // The time is at the beginning; the rest of the record need not be there.
@@ -309,7 +309,7 @@ fn create_dir(dir: &Path) -> io::Result<()> {
     }
     let found = user::lstat(dir)?;
     if !user::is_dir(&found) || found.st_uid != user::geteuid().as_raw() {
-        let what = "is no directory of this user";
+        let what = "is not a directory of this user";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     if found.st_mode & 0o077 != 0 {

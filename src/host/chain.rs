@@ -259,7 +259,7 @@ impl Chain {
             |change: &Change| matches!(change, Change::HostJoin { host: h, .. } if *h == host);
         if sequence == 1 && !batch.entries.first().is_some_and(|entry| joins(&entry.change)) {
             return Err(unreadable(
-                "the first batch of a host has to begin with its joining, and this one does not"
+                "the first batch of a host must begin with its join, and this one does not"
                     .to_owned(),
             ));
         }
@@ -280,9 +280,8 @@ impl Chain {
         let entries = batch_of(placed)?.entries;
         let notes = |entry: &Entry| matches!(entry.change, Change::Era { number, .. } if number == sequence);
         if entries.len() != 1 || !entries.iter().all(notes) {
-            let what = format!(
-                "era {sequence}: the batch has other entries than the one that begins an era"
-            );
+            let what =
+                format!("era {sequence}: the batch has more than the entry that begins an era");
             return Err(Trouble::Unreadable(what));
         }
         let first = Revision(self.revision.0 + 1);
@@ -321,7 +320,7 @@ fn batch_of(placed: &Placed) -> Result<Batch, Trouble> {
     let batch = batch.map_err(|error| unreadable(error.to_string()))?;
     if (batch.host, batch.sequence) != (host, sequence) {
         let inside = encoding::author(batch.host, batch.sequence);
-        return Err(unreadable(format!("its content is that of {inside}")));
+        return Err(unreadable(format!("it contains {inside}")));
     }
     Ok(batch)
 }

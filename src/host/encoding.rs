@@ -13,7 +13,7 @@ use crate::log::engine::{Batch, FORMAT, Hash, Link, Position};
 /// Why this host cannot use a body in the engine, and must stop reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::host) enum Unreadable {
-    #[error("it was written by another version: `{found}` where this one writes `{expected}`")]
+    #[error("another version wrote it: `{found}`, where this one writes `{expected}`")]
     Version { found: String, expected: String },
     #[error("it is damaged: {0}")]
     Damaged(String),
@@ -133,8 +133,7 @@ mod tests {
         let refused = read_batch(&body).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "it was written by another version: `canal batch 1 2` where this one writes \
-             `canal batch 1 1`"
+            "another version wrote it: `canal batch 1 2`, where this one writes `canal batch 1 1`"
         );
         let body = b"canal batch 2 2\nwhat nobody knows yet";
         assert!(matches!(read_batch(body), Err(Unreadable::Version { .. })));

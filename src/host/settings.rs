@@ -68,14 +68,14 @@ impl fmt::Display for TooShort {
         if margin_ms < *drift_ms {
             return write!(
                 f,
-                "the margin of {margin} is shorter than what clocks may differ by in a TTL of \
-                 {ttl}, {drift}"
+                "the margin of {margin} is shorter than {drift}, which is how far clocks may drift \
+                 apart in a TTL of {ttl}"
             );
         }
         write!(
             f,
             "a TTL of {ttl} is too short: three renewals of {renewal}, the grace of {grace}, the \
-             margin of {margin} and {drift} for clocks that differ need {needed}"
+             margin of {margin} and {drift} of clock drift need {needed}"
         )
     }
 }

@@ -23,10 +23,10 @@ pub(in crate::host) fn write_kept(kept: &Kept) -> Vec<u8> {
 pub(in crate::host) fn read_kept(body: &[u8]) -> Result<Kept, Unreadable> {
     let kept: Kept = read("snapshot", body)?;
     if table_hash(&kept.table) != kept.hash {
-        return Err(Unreadable::Damaged("its table is not the one that was hashed".to_owned()));
+        return Err(Unreadable::Damaged("its table does not match its hash".to_owned()));
     }
     if kept.table.revision != kept.chain.revision() {
-        return Err(Unreadable::Damaged("its table is of another revision".to_owned()));
+        return Err(Unreadable::Damaged("its table has another revision".to_owned()));
     }
     Ok(kept)
 }

@@ -59,8 +59,10 @@ pub(super) fn sweep(dir: &Path, name: &str) {
     });
     for path in left.map(|name| dir.join(name)) {
         match remove_unlocked(&path) {
-            Ok(()) => tracing::info!("removed {}, which a killed daemon left", path.display()),
-            Err(error) => tracing::debug!(%error, "{} stays", path.display()),
+            Ok(()) => {
+                tracing::info!("removed {}, which a killed daemon left behind", path.display());
+            }
+            Err(error) => tracing::debug!(%error, "could not remove {}", path.display()),
         }
     }
 }

@@ -139,9 +139,8 @@ fn parse(bytes: &[u8]) -> io::Result<Durable> {
     // The version first: the rest may have another form in a later one.
     let Version { version } = serde_json::from_slice(bytes).map_err(damaged)?;
     if version > VERSION {
-        let what = format!(
-            "it was written by a newer canal (version {version}, this one knows {VERSION})"
-        );
+        let what =
+            format!("a newer canal wrote it (version {version}, this one reads up to {VERSION})");
         return Err(invalid(what));
     }
     serde_json::from_slice(bytes).map_err(damaged)
@@ -226,7 +225,7 @@ mod tests {
     #[test]
     fn a_later_version_is_refused_as_such() {
         let said = error("{\"version\":2,\"something\":\"else\"}");
-        assert_eq!(said, "it was written by a newer canal (version 2, this one knows 1)");
+        assert_eq!(said, "a newer canal wrote it (version 2, this one reads up to 1)");
     }
 
     #[test]

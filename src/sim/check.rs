@@ -11,7 +11,14 @@ use crate::log::engine::Position;
 const READ_MS: u64 = 6_000;
 
 /// Parts of the messages of a daemon that cannot use what it or another daemon has written.
-const CANNOT_READ: [&str; 4] = ["at revision", "cannot be read", "cannot be used", "not whole"];
+const CANNOT_READ: [&str; 6] = [
+    "at revision",
+    "cannot be read",
+    "cannot read",
+    "cannot be used",
+    "cannot use",
+    "inconsistent",
+];
 
 impl World {
     /// Checks that no daemon is blocked by something that it or another daemon has written.

@@ -9,7 +9,7 @@ use crate::etcd_server::{Etcd, installed, start_etcd_with, until};
 fn fill(server: &Etcd) {
     let value = "x".repeat(100_000);
     // On a stalled machine a put fails too.
-    until("etcd is full", || {
+    until("etcd is out of space", || {
         while server.ctl(&["put", "filler", &value]).status.success() {}
         server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
     });

@@ -23,7 +23,7 @@ fn a_prefix_that_something_else_uses_is_refused() {
     log.server.ctl_ok(&["put", &format!("/test{}/meta", log.number), "hello"]);
     let mut one = Peer::with(log.engine("one"), "one");
     let (why, hint) = unable(&mut one);
-    assert!(why.contains("is not canal's") && hint.contains("prefix"), "{why}; {hint}");
+    assert!(why.contains("does not belong to canal") && hint.contains("prefix"), "{why}; {hint}");
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_batch_that_etcd_would_refuse_for_its_size_is_refused_clearly() {
     one.ask(1, &vec![0; canal::log::engine::etcd::BODY_MAX], None);
     assert!(matches!(one.appended(1), crate::engine_contract::peer::Appending::At(_)));
     one.ask(2, &vec![0; canal::log::engine::etcd::BODY_MAX + 1], None);
-    assert!(unable(&mut one).0.contains("is more than etcd takes"));
+    assert!(unable(&mut one).0.contains("exceeds the limit of etcd"));
     back(&mut one);
     assert!(one.renew().is_some(), "the others need not suffer for it");
 }

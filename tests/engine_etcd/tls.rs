@@ -92,7 +92,7 @@ fn tls_and_no_tls_are_distinguished() {
     let certificates = Certificates::new();
     let server = start_etcd();
     let why = away(&mut peer(&at(&server, &query(&certificates.file("ca.pem"))), "one"));
-    assert!(why.contains("if it speaks no TLS, write etcd://"), "{why}");
+    assert!(why.contains("if it does not use TLS, write etcd://"), "{why}");
     let (cert, key) = certificates.sign("127.0.0.1");
     let server = start_etcd_tls(&cert, &key, None);
     let why = away(&mut peer(&format!("etcd://{}", server.endpoint()), "one"));
@@ -109,8 +109,8 @@ fn a_server_that_resets_the_connection_may_or_may_not_use_tls() {
     });
     for _ in 0..20 {
         let why = away(&mut peer(&format!("etcd://{at}"), "one"));
-        assert!(why.contains("if it speaks TLS, write etcds://"), "{why}");
+        assert!(why.contains("if it uses TLS, write etcds://"), "{why}");
         let why = away(&mut peer(&format!("etcds://{at}"), "one"));
-        assert!(why.contains("if it speaks no TLS, write etcd://"), "{why}");
+        assert!(why.contains("if it does not use TLS, write etcd://"), "{why}");
     }
 }

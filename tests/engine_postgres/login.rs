@@ -34,7 +34,7 @@ fn passwords_come_from_the_url_or_a_file() {
 
     fs::write(&file, "").unwrap();
     let (why, hint) = unable(&format!("postgres://locks@{address}?passfile={}", file.display()));
-    assert_eq!(why, "the server asks for a password and there is none");
+    assert_eq!(why, "the server asks for a password, and none is set");
     assert!(hint.contains("pgpass"), "{hint}");
 }
 

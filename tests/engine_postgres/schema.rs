@@ -62,7 +62,7 @@ fn a_user_that_may_not_create_a_schema_gets_the_grant_to_run() {
     server.sql_in("rich", "GRANT USAGE ON SCHEMA canal TO other");
     let (why, hint) = unable(&url.replace("poor%20Bob", "other"));
     assert!(why.contains("belong to another user"), "{why}");
-    assert!(hint.contains("same") || hint.contains("user that made them"), "{hint}");
+    assert!(hint.contains("same") || hint.contains("user that created them"), "{hint}");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn foreign_tables_are_refused_and_left_alone() {
         server.sql_in(database, &format!("CREATE SCHEMA canal AUTHORIZATION {database}"));
         server.sql_in(database, &format!("SET ROLE {database}; {tables}"));
         let (why, hint) = unable(&url);
-        assert_eq!(why, "schema canal has tables that are not canal's");
+        assert_eq!(why, "schema canal has tables that do not belong to canal");
         assert!(hint.contains("canal_schema="), "{hint}");
         joined(&format!("{url}?canal_schema=mine"), "one");
     }
@@ -87,7 +87,7 @@ fn a_log_of_another_format_is_refused() {
     joined(&url, "one").append(b"a");
     server.sql_in(url.rsplit('/').next().unwrap(), "UPDATE canal.head SET format = 99");
     let (why, hint) = unable(&url);
-    assert_eq!(why, "the log there is of format 99, this canal knows format 1");
+    assert_eq!(why, "the log there has format 99, and this canal needs format 1");
     assert!(hint.contains("same version"), "{hint}");
 }
 

@@ -120,7 +120,7 @@ fn a_server_without_tls_is_refused_where_tls_is_demanded() {
     let url = server.new_url();
     joined(&format!("{url}?sslmode=prefer"), "one");
     let (why, hint) = unable(&format!("{url}?sslmode=require"));
-    assert!(why.contains("offers no TLS"), "{why}");
+    assert!(why.contains("does not offer TLS"), "{why}");
     assert!(hint.contains("ssl = on"), "{hint}");
 }
 

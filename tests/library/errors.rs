@@ -17,7 +17,7 @@ fn each_kind_of_mistake_has_its_kind_of_error() {
         (error.kind(), error.to_string())
     };
     for (lock, message) in [
-        (lock(&daemon, "a//b"), "a key has no empty component; `//` is at byte 1"),
+        (lock(&daemon, "a//b"), "a key cannot have an empty component; `//` is at byte 1"),
         (lock(&daemon, "a").slots(2).per(1), "`a` has either `slots`, or `per` and `buckets`"),
         (lock(&daemon, "a").buckets(2), "`per` and `buckets` of `a` belong together"),
         (

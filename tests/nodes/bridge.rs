@@ -164,7 +164,7 @@ fn wrong_options_are_one_line() {
     let world = World::new();
     for (args, said) in [
         (&["bridge", "--keys", "x"][..], "--leases"),
-        (&["bridge", "--leases", "--keys", "a//b"], "a key has no empty component"),
+        (&["bridge", "--leases", "--keys", "a//b"], "a key cannot have an empty component"),
         (&["bridge", "--leases", "--keys"], "--keys needs a value"),
     ] {
         let ended = world.canal(args).end().code(125);

@@ -240,7 +240,7 @@ fn a_cut_ends_the_command_in_time(require: &str, cut: &[usize], how: Cut) {
     let waiting = || nodes.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
     wait_until("another request waits", || waiting() > 0);
     cut.iter().for_each(|node| network.cut(*node, how));
-    wait_until("the command is ended", || !alive(command));
+    wait_until("canal ends the command", || !alive(command));
     let ended = run.end().code(122);
     assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
     let named = format!("ssh:{}", HOSTS[cut[0]]);

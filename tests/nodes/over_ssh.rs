@@ -119,7 +119,7 @@ fn a_lock_is_held_over_three_servers_and_survives_the_end_of_every_connection() 
     }
     let until = Instant::now() + TTL + TTL / 2;
     while Instant::now() < until {
-        assert!(alive(command), "the command goes on");
+        assert!(alive(command), "the command keeps running");
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(nodes.held(), [1, 1, 1]);
@@ -161,7 +161,7 @@ fn the_jump_hosts_and_shared_connections_of_the_user_are_used_and_none_is_made()
     wait_until("there is another connection", || accepted(2) > before);
     let until = Instant::now() + TTL;
     while Instant::now() < until {
-        assert!(alive(command), "the command goes on");
+        assert!(alive(command), "the command keeps running");
         std::thread::sleep(Duration::from_millis(200));
     }
     holder.finish().code(0);

@@ -143,7 +143,7 @@ fn a_command_over_all_nodes_ends_in_time_when_one_loses_its_state() {
     let Some(nodes) = nodes() else { return };
     let (run, next, command, _) = start(&nodes, TTL, "all");
     reboot(&nodes.nodes[1], ALL);
-    wait_until("the command is ended", || !alive(command));
+    wait_until("canal ends the command", || !alive(command));
     let ended = run.end().code(122);
     assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
     // The node cannot know its earlier grants: it grants nothing while an earlier lease may last.

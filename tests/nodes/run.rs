@@ -128,8 +128,8 @@ pub(crate) fn coordinator(parent: i32, command: i32) -> Option<i32> {
 fn a_node_whose_state_is_new_grants_nothing_until_the_longest_ttl_is_over() {
     let node = new_node("[nodes]\nlongest_ttl = \"1h\"\n");
     let early = run_at(&node, &["-n"]).end().code(125);
-    assert!(early.stderr.contains("is new or has lost its state"), "{}", early.stderr);
-    assert!(early.stderr.contains("it grants nothing over nodes yet"), "{}", early.stderr);
+    assert!(early.stderr.contains("is new or lost its state"), "{}", early.stderr);
+    assert!(early.stderr.contains("grants nothing over nodes yet"), "{}", early.stderr);
     let before = Instant::now();
     let node = new_node(CONFIGURATION);
     run_at(&node, &[]).end().code(0);
@@ -218,7 +218,7 @@ fn a_killed_coordinator_is_replaced_and_the_lock_stays_held() {
     // Its leases would have ended by now.
     let until = Instant::now() + TTL + TTL / 2;
     while Instant::now() < until {
-        assert!(alive(command), "the command goes on");
+        assert!(alive(command), "the command keeps running");
         assert!(nodes.held().iter().sum::<u64>() >= 2);
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -258,7 +258,7 @@ fn a_command_whose_parent_is_killed_keeps_the_lock_until_it_ends() {
     wait_until("it is gone", || !alive(parent));
     let until = Instant::now() + TTL + TTL / 2;
     while Instant::now() < until {
-        assert!(alive(command), "the command goes on");
+        assert!(alive(command), "the command keeps running");
         assert_eq!(nodes.held(), [1, 1, 1]);
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -276,7 +276,7 @@ fn nodes_that_are_killed_and_come_back_cost_the_command_nothing() {
     }
     let until = Instant::now() + TTL + TTL / 2;
     while Instant::now() < until {
-        assert!(alive(command), "the command goes on");
+        assert!(alive(command), "the command keeps running");
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(nodes.held(), [1, 1, 1]);
@@ -328,7 +328,7 @@ fn a_node_that_hangs_is_passed_over_while_enough_others_answer() {
             nodes.run(&[how, "--require", "majority", "--", "true"]).end().code(0);
         }
         let needed = nodes.run(&["-w3", "--", "true"]).end().code(75);
-        let expected = format!("the time to wait is over; {name} does not answer");
+        let expected = format!("the wait timed out; {name} does not answer");
         assert!(needed.stderr.contains(&expected), "{}", needed.stderr);
         signal(daemon, Signal::SIGCONT);
         nodes.until_free();
@@ -372,7 +372,7 @@ fn a_command_is_killed_before_its_lock_can_be_taken() {
     // The last renewal was sent earlier.
     let stopped = Instant::now();
     signal(daemon, Signal::SIGSTOP);
-    wait_until("the command is ended", || !alive(command));
+    wait_until("canal ends the command", || !alive(command));
     assert!(stopped.elapsed() < TTL, "{:?}", stopped.elapsed());
     let ended = run.end().code(122);
     assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
@@ -552,7 +552,7 @@ fn a_killed_bridge_is_replaced() {
     }
     let until = Instant::now() + TTL + TTL / 2;
     while Instant::now() < until {
-        assert!(alive(command), "the command goes on");
+        assert!(alive(command), "the command keeps running");
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(nodes.held(), [1, 1, 1]);

@@ -150,7 +150,7 @@ fn the_time_to_wait_is_one_for_all_coordinators() {
     let mut request = nodes.run(&["-w", "5s", "--", "true"]).spawn();
     let mut seen: Option<(i32, Instant)> = None;
     // Each coordinator lives for less than the time to wait.
-    wait_until("the time to wait is over", || {
+    wait_until("the wait timed out", || {
         let now = crate::killed::coordinator(request.pid());
         match (seen, now) {
             (Some((pid, since)), Some(now)) if pid == now => {

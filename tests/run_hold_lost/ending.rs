@@ -161,7 +161,7 @@ fn on_lost_warn_prints_the_loss_and_passes_the_status_on() {
     fake.line("pids");
     fake.hasten(&running, 50, 100);
     let said = fake.line("said");
-    assert!(said.ends_with("the command goes on (--on-lost warn)"), "{said}");
+    assert!(said.ends_with("the command keeps running (--on-lost warn)"), "{said}");
     fake.write("gate");
     assert_eq!(running.code(), Some(7));
     assert_eq!(fake.read("log"), "");

@@ -17,7 +17,7 @@ fn the_message_says_once_what_was_lost_when_and_why() {
     let first = said.lines().next().unwrap();
     assert!(first.starts_with("canal: lost `db` (token 9) at "), "{said}");
     let (_, silence) = first.split_once(": etcd was last reached ").unwrap_or_default();
-    assert!(silence.ends_with("s before; the command is ended"), "{said}");
+    assert!(silence.ends_with("s before; canal ends the command"), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
     assert!(said.lines().nth(1).unwrap().starts_with("hint: "), "{said}");
 }
@@ -26,7 +26,7 @@ fn the_message_says_once_what_was_lost_when_and_why() {
 fn the_message_has_the_reason_that_the_daemon_knows() {
     for (why, words) in [
         (Why::Gone, "this host (alpha) was declared gone, etcd was last reached"),
-        (Why::Rewritten, "etcd has another history than before"),
+        (Why::Rewritten, "the history of etcd changed"),
         (Why::Taken, "another daemon writes to etcd as this host (alpha)"),
     ] {
         let fake = Fake::sure(LONG, LONG);

@@ -341,8 +341,8 @@ mod tests {
         for (text, why) in [
             ("", "a key cannot be empty"),
             ("=3", "a key cannot be empty"),
-            ("/a/b", "a key does not begin with `/`; use `a/b`"),
-            ("a/", "a key does not end with `/`; use `a`"),
+            ("/a/b", "a key cannot begin with `/`; use `a/b`"),
+            ("a/", "a key cannot end with `/`; use `a`"),
             ("a\nb", "U+000A"),
             ("db=", "`=`: not a whole number; a view is `=4` (slots) or `=3x2`"),
             ("db=x", "`=x`: per: not a whole number; a view is"),

@@ -11,11 +11,11 @@ use crate::sys::clock;
 use crate::sys::deadline::Why;
 
 /// Advice for a lost lock.
-pub(crate) const HINT: &str = "canal-run(1) says under LOSING THE LOCK what this means";
+pub(crate) const HINT: &str = "see LOSING THE LOCK in canal-run(1)";
 
 /// Advice about a process that canal cannot signal.
 pub(crate) const REFUSED_HINT: &str =
-    "canal waits until it ends; canal could end it if it ran as the same user, or as root";
+    "canal waits until it ends; run canal as the same user or as root to let canal end it";
 
 /// The failure of a command that did not start because its lock was already lost.
 pub(crate) fn not_begun(lost: &LostHold, keys: &[&str]) -> Failed {
@@ -38,24 +38,24 @@ fn sentence(lost: &LostHold, keys: &[&str], at: &str) -> String {
     let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
     let LostHold { token, engine, host, .. } = lost;
     let silence = short(Duration::from_millis(lost.at.saturating_sub(lost.reached_at)));
-    let reached = format!("{engine} was last reached {silence} before");
+    let reached = format!("{engine} was last reached {silence} earlier");
     let why = match lost.why {
         Why::Away => reached,
         Why::Gone => format!("this host ({host}) was declared gone, {reached}"),
         Why::Rewritten => {
-            format!("{engine} has another history than before (a fail-over, a restored backup)")
+            format!("the history of {engine} changed (a fail-over, a restored backup)")
         }
         Why::Taken => format!("another daemon writes to {engine} as this host ({host})"),
-        Why::Fewer => format!("too few nodes hold it any more; {reached}"),
-        Why::Other => format!("the daemon of this host ({host}) says so; {reached}"),
+        Why::Fewer => format!("too few nodes still hold it; {reached}"),
+        Why::Other => format!("the daemon of this host ({host}) reported it; {reached}"),
     };
     let then = match lost.then {
         None => "the command was not started",
         Some(OnLost::Kill | OnLost::Term) if lost.is_refused => {
-            "the command goes on, as canal cannot signal it"
+            "the command keeps running, because canal cannot signal it"
         }
-        Some(OnLost::Kill | OnLost::Term) => "the command is ended",
-        Some(OnLost::Warn) => "the command goes on (--on-lost warn)",
+        Some(OnLost::Kill | OnLost::Term) => "canal ends the command",
+        Some(OnLost::Warn) => "the command keeps running (--on-lost warn)",
     };
     format!("lost {} (token {token}) at {at}: {why}; {then}", keys.join(", "))
 }
@@ -83,17 +83,17 @@ mod tests {
         let sentence = |why, then| sentence(&lost(why, then), &["db", "a b"], "14:02:11");
         assert_eq!(
             sentence(Why::Away, Some(OnLost::Kill)),
-            "lost `db`, `a b` (token 77) at 14:02:11: etcd was last reached 45s before; \
-             the command is ended"
+            "lost `db`, `a b` (token 77) at 14:02:11: etcd was last reached 45s earlier; canal \
+             ends the command"
         );
         let message = sentence(Why::Gone, Some(OnLost::Warn));
         assert!(
             message.contains("this host (alpha) was declared gone, etcd was last"),
             "{message}"
         );
-        assert!(message.ends_with("; the command goes on (--on-lost warn)"), "{message}");
+        assert!(message.ends_with("; the command keeps running (--on-lost warn)"), "{message}");
         let message = sentence(Why::Rewritten, None);
-        assert!(message.contains("another history than before"), "{message}");
+        assert!(message.contains("the history of etcd changed"), "{message}");
         assert!(message.ends_with("; the command was not started"), "{message}");
     }
 
@@ -101,7 +101,10 @@ mod tests {
     fn a_command_that_cannot_be_signalled_is_not_said_to_be_ended() {
         let lost = LostHold { is_refused: true, ..lost(Why::Away, Some(OnLost::Kill)) };
         let message = sentence(&lost, &["db"], "14:02:11");
-        assert!(message.ends_with("; the command goes on, as canal cannot signal it"), "{message}");
+        assert!(
+            message.ends_with("; the command keeps running, because canal cannot signal it"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -309,7 +309,7 @@ mod tests {
         let message = "web1: no such host; web3: permission denied".to_owned();
         let failed = NotHeld::Failed { message, hint: None };
         assert_eq!(not_held(&ending(Outcome::Failed { nodes })), failed);
-        let (refusal, why) = (Refusal::Timeout, "the time to wait is over".to_owned());
+        let (refusal, why) = (Refusal::Timeout, "the wait timed out".to_owned());
         for (silent, end) in
             [(vec![1], "; web2 does not answer"), (vec![0, 2], "; web1, web3 do not answer")]
         {

@@ -42,17 +42,18 @@ pub enum KeyError {
     Control(u32, usize),
     /// A character that is invisible or looks like a space: two keys could look alike.
     #[error(
-        "a key cannot contain characters that do not show, this one has U+{0:04X} at byte {1}: leave it out"
+        "a key cannot contain invisible characters, this one has U+{0:04X} at byte {1}: leave it \
+         out"
     )]
     Invisible(u32, usize),
     /// The text begins with `/`; carries the key to use instead, if there is one.
-    #[error("a key does not begin with `/`{}", .0.as_ref().map(|k| format!("; use `{k}`")).unwrap_or_default())]
+    #[error("a key cannot begin with `/`{}", .0.as_ref().map(|k| format!("; use `{k}`")).unwrap_or_default())]
     Leading(Option<String>),
     /// The text ends with `/`; carries the key to use instead.
-    #[error("a key does not end with `/`; use `{0}`")]
+    #[error("a key cannot end with `/`; use `{0}`")]
     Trailing(String),
     /// An empty component, as in `a//b`.
-    #[error("a key has no empty component; `//` is at byte {0}")]
+    #[error("a key cannot have an empty component; `//` is at byte {0}")]
     Component(usize),
 }
 
@@ -261,14 +262,16 @@ mod tests {
     fn invalid_keys_are_errors_with_the_reason() {
         let error = |text: &str| Key::new(text).unwrap_err().to_string();
         assert_eq!(error(""), "a key cannot be empty");
-        assert_eq!(error("/a/b"), "a key does not begin with `/`; use `a/b`");
-        assert_eq!(error("/"), "a key does not begin with `/`");
-        assert_eq!(error("a/"), "a key does not end with `/`; use `a`");
-        assert_eq!(error("a//b"), "a key has no empty component; `//` is at byte 1");
+        assert_eq!(error("/a/b"), "a key cannot begin with `/`; use `a/b`");
+        assert_eq!(error("/"), "a key cannot begin with `/`");
+        assert_eq!(error("a/"), "a key cannot end with `/`; use `a`");
+        assert_eq!(error("a//b"), "a key cannot have an empty component; `//` is at byte 1");
         assert!(error("a\nb").contains("U+000A at byte 1"));
         for c in "\u{ad}\u{200b}\u{202e}\u{2028}\u{feff}\u{a0}\u{3000}\u{e0041}".chars() {
-            let fault =
-                format!("do not show, this one has U+{:04X} at byte 4: leave", u32::from(c));
+            let fault = format!(
+                "invisible characters, this one has U+{:04X} at byte 4: leave",
+                u32::from(c)
+            );
             assert!(error(&format!("é/x{c}y")).contains(&fault), "{fault}");
         }
         assert!(Key::new("Größe/漢字 ✓").is_ok());

@@ -21,7 +21,7 @@ impl Table {
     ) -> Result<(), InvalidOutcome> {
         let id = granted.request;
         if granted.token < self.next_token {
-            return Err(format!("token {} was given out before", granted.token).into());
+            return Err(format!("token {} was granted before", granted.token).into());
         }
         let (asked, asked_at) = match self.waiters.get(&id) {
             Some(waiter) => (waiter.request.clone(), waiter.since),
@@ -149,7 +149,7 @@ impl Table {
         let mut gone = Vec::new();
         for key in keys {
             let at = hold.items.iter().position(|item| item.key == *key);
-            let at = at.ok_or_else(|| format!("hold {token} has nothing of `{key}`"))?;
+            let at = at.ok_or_else(|| format!("hold {token} does not contain `{key}`"))?;
             gone.push(hold.items.remove(at));
         }
         gone.iter().for_each(|item| self.return_item((frame, uid), token, item));

@@ -36,10 +36,11 @@ impl Table {
         renewal: u64,
     ) -> Result<(), InvalidOutcome> {
         let Change::Renew { host, note, ttl_ms, .. } = &entry.change else {
-            return Err("a lease was renewed by an entry that is no renewal".to_owned().into());
+            return Err("an entry other than a renewal renewed a lease".to_owned().into());
         };
         let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
-        let lease = frame.state.lease.as_mut().ok_or_else(|| format!("frame {id} is no lease"))?;
+        let lease =
+            frame.state.lease.as_mut().ok_or_else(|| format!("frame {id} is not a lease"))?;
         lease.renewals = renewal;
         lease.renewed = Some(entry.at);
         lease.ttl_ms = ttl_ms.unwrap_or(lease.ttl_ms);
@@ -64,7 +65,7 @@ impl Table {
         token: Token,
     ) -> Result<(), InvalidOutcome> {
         let Change::ConfirmAt { note, .. } = &entry.change else {
-            return Err("a hold was confirmed by an entry that confirms none".to_owned().into());
+            return Err("an entry other than a confirmation confirmed a hold".to_owned().into());
         };
         if was != token {
             self.change_token(was, token)?;
@@ -81,7 +82,7 @@ impl Table {
     /// Changes the token of a hold wherever the table uses it.
     fn change_token(&mut self, was: Token, token: Token) -> Result<(), InvalidOutcome> {
         if self.holds.contains_key(&token) {
-            return Err(format!("token {token} is that of another hold").into());
+            return Err(format!("another hold has token {token}").into());
         }
         let mut hold = self.holds.remove(&was).ok_or_else(|| format!("no hold {was}"))?;
         Arc::make_mut(&mut hold).token = token;

@@ -102,7 +102,7 @@ impl Table {
 
     pub(in crate::core) fn store_view(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
         let Change::Resize { key, view } = &entry.change else {
-            return Err("a view was stored by an entry that is no resize".to_owned().into());
+            return Err("an entry other than a resize stored a size".to_owned().into());
         };
         self.change_setting(key, |lock| lock.stored = *view);
         Ok(())
@@ -110,7 +110,7 @@ impl Table {
 
     pub(in crate::core) fn store_pause(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
         let Change::Pause { key, paused } = &entry.change else {
-            return Err("a key was paused by an entry that is no pause".to_owned().into());
+            return Err("an entry other than a pause paused a key".to_owned().into());
         };
         self.change_setting(key, |lock| lock.paused = *paused);
         for id in self.served(key) {

@@ -76,7 +76,7 @@ impl Table {
     ) -> Result<(), Diverged> {
         let diverged = |what| Diverged { revision, what };
         if revision.0 != self.revision.0 + 1 {
-            return Err(diverged(format!("the entry before it is missing, {}", self.revision)));
+            return Err(diverged(format!("the previous entry is missing, {}", self.revision)));
         }
         self.revision = revision;
         self.mark(entry);

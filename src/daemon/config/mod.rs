@@ -439,7 +439,7 @@ mod tests {
             assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
             assert!(error.contains(what), "{error}");
         };
-        line("[keys.\"/db\"]\nslots = 1\n", 1, "`/db`: a key does not begin with `/`; use `db`");
+        line("[keys.\"/db\"]\nslots = 1\n", 1, "`/db`: a key cannot begin with `/`; use `db`");
         line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
         line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
         line("[keys.db]\nslots = 0\n", 1, "`canal resize db --pause` pauses it");
@@ -625,7 +625,7 @@ mod tests {
         assert!(entry("may", "[\"zzz\"]").contains("line 4: unknown word `zzz`, expected one of"));
         assert_eq!(
             entry("keys", "\"a/\""),
-            "canal.toml, line 2: `a/`: a key does not end with `/`; use `a`"
+            "canal.toml, line 2: `a/`: a key cannot end with `/`; use `a`"
         );
         assert_eq!(
             parse("[[permission]]\ngroup = [0]\nmay = [\"hold\"]\n").unwrap_err(),

@@ -15,7 +15,7 @@ impl Member {
         let kept = match snapshot.map(|stored| self.read_snapshot(&stored, epoch)).transpose() {
             Ok(kept) => kept,
             Err(why) => {
-                let why = format!("the snapshot in the engine cannot be used: {why}");
+                let why = format!("cannot use the snapshot in the engine: {why}");
                 return self.stall(Outage::refused(why, Some(same_version())));
             }
         };
@@ -32,12 +32,10 @@ impl Member {
     fn read_snapshot(&self, stored: &Stored, epoch: u128) -> Result<Kept, String> {
         let kept = read_kept(&stored.body).map_err(|error| error.to_string())?;
         if !kept.chain.is_of(epoch) {
-            return Err("it was taken of another history of the log".to_owned());
+            return Err("it belongs to another history of the log".to_owned());
         }
         if kept.chain.link().position != stored.position {
-            return Err(
-                "the engine stores it under another position than it was taken at".to_owned()
-            );
+            return Err("the engine stores it under a position other than its own".to_owned());
         }
         Ok(kept)
     }
@@ -168,12 +166,12 @@ impl Member {
             }
             Err(Trouble::Divergent) => return false,
             Err(Trouble::Gap(what)) => {
-                let why = format!("the log in the engine is not whole: {what}");
+                let why = format!("the log in the engine is inconsistent: {what}");
                 self.stall(Outage::refused(why, None));
                 return false;
             }
             Err(Trouble::Unreadable(what)) => {
-                let why = format!("the log in the engine cannot be read: {what}");
+                let why = format!("cannot read the log in the engine: {what}");
                 self.stall(Outage::refused(why, Some(same_version())));
                 return false;
             }
@@ -189,7 +187,7 @@ impl Member {
             Step::Counts { host, sequence, .. }
                 if self.writes_as(host) && self.writer.is_foreign(sequence, &placed.body) =>
             {
-                let why = "somebody else appends to the log in its name".to_owned();
+                let why = "another process appends to the log in its name".to_owned();
                 self.lose(LostWhy::Fenced { why });
                 false
             }

@@ -34,7 +34,7 @@ impl Member {
         let timing = match self.settings.check(ttl_ms) {
             Ok(timing) => timing,
             Err(error) => {
-                let why = format!("the engine grants another TTL than was asked for: {error}");
+                let why = format!("the engine grants a TTL other than the requested one: {error}");
                 self.hinder(too_short(why));
                 self.calls.push_back(Call::Withdraw { host });
                 return;

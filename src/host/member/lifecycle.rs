@@ -184,10 +184,9 @@ impl Member {
     }
 
     pub(in crate::host) fn differs(&mut self, Differs(revision): Differs) {
-        let why = format!(
-            "this host's table is not the one that other hosts have at revision {revision}"
-        );
-        let hint = "this is a defect: please report it, with the versions of all hosts".to_owned();
+        let why =
+            format!("this host's table differs from that of other hosts at revision {revision}");
+        let hint = "report this defect, with the versions of all hosts".to_owned();
         self.hinder(Outage::refused(why, Some(hint)));
     }
 }

@@ -68,7 +68,7 @@ pub enum OpenError {
     #[error("this canal was built without the engine {0}")]
     LeftOut(&'static str),
     /// No engine has such an address.
-    #[error("`{0}` names no engine that is known")]
+    #[error("`{0}` does not name a known engine")]
     Unknown(String),
 }
 

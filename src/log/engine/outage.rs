@@ -26,7 +26,7 @@ impl Outage {
 
     /// The address names another table than before. A daemon stays with its first table.
     pub(in crate::log::engine) fn moved() -> Self {
-        let hint = "`canal daemon --replace` goes over to the other one".to_owned();
+        let hint = "`canal daemon --replace` changes to the other one".to_owned();
         Self::refused("the configuration names another table now", Some(hint))
     }
 

@@ -77,7 +77,7 @@ impl JournalFile {
         };
         let found = file.metadata()?;
         if !found.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let len = found.len();
         Ok(Some(Self { file, path, len, dirty: len }))

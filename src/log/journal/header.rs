@@ -73,7 +73,7 @@ impl Header {
         let format = [*a, *b, *c, *d];
         let sum = rest.first_chunk::<4>().copied().map(u32::from_le_bytes);
         if sum != Some(crc32fast::hash(&format)) {
-            return damaged(8, "the checksum of the format number is wrong");
+            return damaged(8, "the format number has a wrong checksum");
         }
         let found = u32::from_le_bytes(format);
         if found > FORMAT {

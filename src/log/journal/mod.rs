@@ -103,7 +103,7 @@ pub enum OpenError {
         origin: Option<Origin>,
     },
     /// A later version of canal wrote it.
-    #[error("{path} was written by a newer canal (format {found}, this one knows {known})")]
+    #[error("a newer canal wrote {path} (format {found}, this one reads up to {known})")]
     Newer {
         /// The file.
         path: PathBuf,
@@ -198,7 +198,7 @@ impl Journal {
     /// the last one.
     pub fn append(&mut self, records: &Batch) -> io::Result<()> {
         let Some(live) = &mut self.live else {
-            return Err(invalid("the journal is new: it begins with a snapshot"));
+            return Err(invalid("began a new journal with a snapshot"));
         };
         let (bytes, revision) = records.after(live.revision)?;
         live.file.append(live.end, bytes)?;

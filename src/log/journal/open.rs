@@ -127,7 +127,7 @@ fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
         _ => {
             let all = file.read().map_err(|error| io(&name, error))?;
             if !all.is_empty() {
-                return Err(damaged(&name, 0, "it does not begin as a journal does", None));
+                return Err(damaged(&name, 0, "it does not begin like a journal", None));
             }
             file.found(0);
             Ok(FileState::Unused(file))
@@ -223,7 +223,7 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
                 let record = parse(name, body.end, payload, header)?;
                 if record.revision != Revision(next_revision) {
                     let found = record.revision;
-                    let what = format!("revision {found} stands where {next_revision} belongs");
+                    let what = format!("revision {found} is where {next_revision} belongs");
                     return Err(broken(body.end, &what));
                 }
                 body.records.push(record);

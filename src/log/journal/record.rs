@@ -57,7 +57,7 @@ fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io
     serde_json::to_writer(&mut *buffer, payload)?;
     let length = buffer.len() - start - PREFIX;
     let Some(field) = u32::try_from(length).ok().filter(|_| length <= PAYLOAD_MAX) else {
-        let what = format!("a record of {length} bytes is larger than the journal takes");
+        let what = format!("a record of {length} bytes exceeds the journal's limit");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     };
     let length = field.to_le_bytes();
@@ -107,15 +107,15 @@ pub(in crate::log) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
     }
     let after = at.saturating_add(PREFIX).saturating_add(size);
     let Some(trailer) = file.byte(after).filter(|_| size <= PAYLOAD_MAX) else {
-        return bad(at, format!("the length of a record, {size}, is impossible here"));
+        return bad(at, format!("a record has the impossible length {size}"));
     };
     match (trailer, file.bytes.get(at + PREFIX..after)) {
         (TRAILER, Some(payload)) if checksum(length, payload) == u32::from_le_bytes(sum) => {
             Framed::Whole { payload, next: after + 1 }
         }
-        (TRAILER, _) => bad(at, "the checksum of a record is wrong".to_owned()),
+        (TRAILER, _) => bad(at, "a record has a wrong checksum".to_owned()),
         (0, _) => torn(file, at, after),
-        _ => bad(after, "a record does not end where its length says".to_owned()),
+        _ => bad(after, "a record does not end at its length".to_owned()),
     }
 }
 
@@ -128,14 +128,14 @@ pub(in crate::log) fn is_zero(bytes: &[u8]) -> bool {
 /// A record without a trailer: torn if it is the beginning of a record, followed by zeros.
 fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
     if !is_zero(file.from(after)) {
-        return bad(after, "a record has no trailer, and something follows it".to_owned());
+        return bad(after, "a record has no trailer, and bytes follow it".to_owned());
     }
     let rest = file.from(at);
     let rest = &rest[..rest.len().min(after - at)];
     let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let payload = rest[..written].get(PREFIX..).unwrap_or_default();
     match payload.iter().position(|byte| matches!(*byte, 0 | TRAILER)) {
-        Some(inside) => bad(at + PREFIX + inside, "this cannot be in a record".to_owned()),
+        Some(inside) => bad(at + PREFIX + inside, "a record cannot contain this".to_owned()),
         None => Framed::Torn { bytes: written },
     }
 }
@@ -146,7 +146,7 @@ fn end(file: Content<'_>, at: usize) -> Framed<'_> {
         return Framed::End;
     }
     let first = rest.iter().position(|byte| *byte != 0).unwrap_or_default();
-    bad(at + first, "there is something after the last record".to_owned())
+    bad(at + first, "bytes follow the last record".to_owned())
 }
 
 fn bad<'a>(offset: usize, what: String) -> Framed<'a> {

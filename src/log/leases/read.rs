@@ -31,7 +31,7 @@ pub(super) fn file(path: &Path) -> Result<Option<(Held, u64)>, OpenError> {
         Err(error) => return Err(failed(error)),
     };
     if !file.metadata().map_err(failed)?.is_file() {
-        let what = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+        let what = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
         return Err(failed(what));
     }
     let mut bytes = Vec::new();
@@ -69,7 +69,7 @@ fn header(path: &Path, bytes: &[u8]) -> Result<(Header, usize), OpenError> {
         Framed::Whole { payload, next } => (payload, next),
         Framed::Bad { offset, what } => return Err(damaged(path, offset, &what)),
         Framed::Torn { .. } | Framed::End => {
-            return Err(damaged(path, 0, "it does not begin as a record of leases does"));
+            return Err(damaged(path, 0, "it does not begin like a record of leases"));
         }
     };
     let header: Header = parse(path, 0, payload)?;

@@ -61,7 +61,7 @@ impl Coordinator {
         if may_answer < self.need {
             return Some(self.failed(turn));
         }
-        let why = "the time to wait is over".to_owned();
+        let why = "the wait timed out".to_owned();
         Some(self.refused(turn.now, None, Refusal::Timeout, why))
     }
 
@@ -365,7 +365,7 @@ impl Coordinator {
         let Some((largest, by)) = tokens.max() else { return false };
         let token = Token(largest.0.saturating_add(1)).max(self.least_token);
         if token.0 > CONFIRMED_TOKEN_MAX {
-            let why = format!("its tokens have come to {largest}, and cannot grow any more");
+            let why = format!("its tokens reached {largest}, the largest there is");
             self.end(turn, Outcome::Failed { nodes: vec![(by, why)] });
             return true;
         }

@@ -47,7 +47,7 @@ impl Coordinator {
                 }
             }
             Input::ConfirmFailed { node } => {
-                let why = "what it granted was gone when it was to be confirmed".to_owned();
+                let why = "its grant had ended before the confirmation".to_owned();
                 self.hear_unconfirmed(node, why, turn);
             }
             Input::TokenTaken { node, least } => {

@@ -69,7 +69,7 @@ fn a_password_that_is_changed_ends_no_command_and_is_read_again() {
     }
     // A request meets the fault before the next renewal does.
     let refused = a.world.canal(["run", "-n", "-k", "y", "--", "echo", "ran"]).end().code(125);
-    assert!(refused.stderr.contains("does not accept the user or the password"), "{refused:?}");
+    assert!(refused.stderr.contains("rejects the user or the password"), "{refused:?}");
     a.until("unable");
     let engine = a.world.look().unwrap().engine.unwrap();
     assert!(engine.why.unwrap().contains("password") && engine.away_since.is_some());
@@ -219,7 +219,7 @@ fn a_host_joins_a_full_etcd_once_there_is_room() {
         "--election-timeout=500",
     ]);
     let value = "x".repeat(100_000);
-    wait_until("etcd is full", || {
+    wait_until("etcd is out of space", || {
         while server.ctl(&["put", "filler", &value]).status.success() {}
         server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
     });
@@ -228,7 +228,7 @@ fn a_host_joins_a_full_etcd_once_there_is_room() {
     // A request that may wait does so; the daemon refuses the other one with the reason.
     let waiter = a.world.canal(["run", "-k", "y", "--", "true"]).spawn();
     let refused = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
-    assert!(refused.stderr.contains("etcd is full"), "{refused:?}");
+    assert!(refused.stderr.contains("etcd is out of space"), "{refused:?}");
     assert!(refused.stderr.contains("hint: make room with"), "{refused:?}");
     server.ctl_ok(&["compact", &server.revision().to_string()]);
     server.ctl_ok(&["defrag"]);

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 fn fill(server: &Etcd) {
     let value = "x".repeat(100_000);
-    until("etcd is full", || {
+    until("etcd is out of space", || {
         while server.ctl(&["put", "filler", &value]).status.success() {}
         server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
     });
@@ -35,11 +35,12 @@ fn a_full_etcd_is_shown_and_a_daemon_killed_meanwhile_costs_no_waiter_its_place(
     fill(&server);
     let late = next(&a, "3");
     let engine = || a.world.look().and_then(|status| status.engine);
-    let shows = || engine().and_then(|it| it.why).is_some_and(|why| why.contains("etcd is full"));
+    let shows =
+        || engine().and_then(|it| it.why).is_some_and(|why| why.contains("etcd is out of space"));
     wait_until("the status shows it", shows);
     assert!(engine().unwrap().hint.is_some_and(|hint| hint.contains("etcdctl alarm disarm")));
     let refused = a.world.canal(["run", "-n", "-k", "y", "--", "echo", "ran"]).end().code(125);
-    assert!(refused.stderr.contains("etcd is full"), "{refused:?}");
+    assert!(refused.stderr.contains("etcd is out of space"), "{refused:?}");
     let pid = a.world.daemon_pid();
     signal(pid, Signal::SIGKILL);
     wait_until("the daemon is dead", || !alive(pid));

@@ -128,7 +128,7 @@ fn the_reason_that_is_shown_for_an_outage_is_the_present_one() {
     server.configure("default_transaction_read_only = on");
     server.start();
     let why = || a.world.look().and_then(|status| status.engine?.why).unwrap_or_default();
-    wait_until("the reason is another one", || why().contains("read only"));
+    wait_until("the reason is another one", || why().contains("read-only"));
     server.configure("default_transaction_read_only = off");
     server.halt();
     server.start();

@@ -17,7 +17,8 @@ const USER: &str = r#"
 
 /// canal's messages about the process whose pid the command wrote to the file `pid`.
 const REFUSED: &str = "canal: cannot signal pid %s: it runs as root\n\
-                       hint: canal waits until it ends; canal could end it if it ran as the same user, or as root\n";
+                       hint: canal waits until it ends; run canal as the same user or as root to \
+                       let canal end it\n";
 
 /// Calls `attempt` with longer and longer times for `--max-run`, until the command has become root
 /// within that time, as its file `pid` shows. The attempt returns the output of the script, if this

@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn an_engine_that_takes_nothing_in_is_shown_with_the_reason() {
         let now = at("2026-11-20T14:05:23Z");
-        let why = Some("etcd is full and takes nothing in".to_owned());
+        let why = Some("etcd is out of space and refuses writes".to_owned());
         let (words, style) = standing(&EngineInfo { why, ..engine_in("member") }, &[], &now);
-        assert_eq!(words, "host alpha, one of 0 hosts: etcd is full and takes nothing in");
+        assert_eq!(words, "host alpha, one of 0 hosts: etcd is out of space and refuses writes");
         assert_eq!(style, WARNING);
     }
 

@@ -26,7 +26,7 @@ fn usage_errors_are_one_line_that_names_the_option() {
         (&["run", "-j", "-1"], "--slots -1: must be at least 1"),
         (&["run", "-w", "-5"], "--wait -5: must not be negative"),
         (&["run", "-E", "256"], "--conflict-exit-code 256: an exit code is 0 to 255"),
-        (&["run", "-k", "/a"], "--key /a: a key does not begin with `/`; use `a`"),
+        (&["run", "-k", "/a"], "--key /a: a key cannot begin with `/`; use `a`"),
         (&["run", "-n", "-w", "3"], "--no-wait and --wait cannot be given together"),
         (&["run", "-n", "-n"], "--no-wait is given twice"),
         (
@@ -36,7 +36,7 @@ fn usage_errors_are_one_line_that_names_the_option() {
         (&["acquire", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "--handle", "x"], "unknown option `--handle`"),
         (&["release", "a", "b"], "`b` is one argument too many"),
-        (&["status", "a//b"], "KEY a//b: a key has no empty component; `//` is at byte 1"),
+        (&["status", "a//b"], "KEY a//b: a key cannot have an empty component; `//` is at byte 1"),
         (&["status", "--json=1"], "--json takes no value"),
         (&["run", "--socket="], "--socket needs a value"),
         (&["help", "rum"], "unknown command `rum`"),

@@ -68,7 +68,7 @@ async fn look(
         } else {
             seen.remarks.push(Remark {
                 what: format!("etcd reports an alarm: {alarm}"),
-                hint: "`etcdctl alarm list` shows it".to_owned(),
+                hint: "see `etcdctl alarm list`".to_owned(),
             });
         }
     }

@@ -174,8 +174,8 @@ pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, EtcdError>
     serde_json::from_slice(&kv.value).map_err(|error| {
         let key = String::from_utf8_lossy(&kv.key);
         EtcdError::refused(
-            format!("the key `{key}` in etcd is not canal's: {error}"),
-            "give canal a prefix that nothing else writes below: etcd://host/prefix",
+            format!("the key `{key}` in etcd does not belong to canal: {error}"),
+            "give canal its own prefix: etcd://host/prefix",
         )
     })
 }

@@ -57,7 +57,7 @@ impl EngineState {
                 self.say(Answer::Full(Some(EtcdError::Full.into())));
             }
             (true, true) => {
-                tracing::info!("etcd takes in again what it is given");
+                tracing::info!("etcd accepts writes again");
                 self.say(Answer::Full(None));
             }
             (true, false) | (false, true) => {}

@@ -268,7 +268,7 @@ pub(super) fn version_in_use(status: &Status) -> Result<Version, EtcdError> {
         return Err(EtcdError::refused(why, "canal needs etcd 3.4 or later"));
     }
     if status.is_learner {
-        return Err(EtcdError::Away("is a learner, which answers nothing".into()));
+        return Err(EtcdError::Away("is a learner, which serves no requests".into()));
     }
     if status.leader == 0 {
         let why = "has no leader: too few members can reach each other";

@@ -40,18 +40,18 @@ impl Refusal {
 }
 
 /// The advice for a connection that passes through a pooler.
-pub(super) const DIRECT: &str = "canal needs a connection of its own to PostgreSQL: name the \
-                                 server itself in the URL, not PgBouncer or another pooler";
+pub(super) const DIRECT: &str = "name the PostgreSQL server itself in the URL, not PgBouncer or \
+                                 another pooler: canal needs its own connection";
 
 impl PostgresError {
     /// The error for any call that takes too long.
     pub(super) fn silent() -> Self {
-        Self::Away("the server does not answer in time".to_owned())
+        Self::Away("the server did not answer in time".to_owned())
     }
 
     /// The error for tables that differ from those at the start of the session: a dump was loaded.
     pub(super) fn replaced() -> Self {
-        Self::Away("the tables were replaced by others".to_owned())
+        Self::Away("other tables replaced those of the log".to_owned())
     }
 
     /// The error of a login. `passfile` explains why the usual password file was not used.
@@ -89,14 +89,14 @@ impl From<Error> for PostgresError {
         match kind.as_str() {
             "error performing TLS handshake" => of_tls(&error, &why),
             "invalid configuration" if is_password_missing(&error) => Self::Refused(Refusal::new(
-                "the server asks for a password and there is none",
-                "put it in a password file (~/.pgpass, or passfile=FILE in the URL)",
+                "the server asks for a password, and none is set",
+                "put it into a password file (~/.pgpass, or passfile=FILE in the URL)",
             )),
             "invalid configuration" | "authentication error" => {
                 Self::Refused(Refusal::bare(format!("cannot log in: {why}")))
             }
             "error connecting to server" if why == "database does not allow writes" => {
-                Self::Away("the server is a standby, or read only".to_owned())
+                Self::Away("the server is a standby, or read-only".to_owned())
             }
             "error connecting to server" => Self::Away(format!("cannot connect: {why}")),
             _ => {
@@ -140,7 +140,7 @@ fn of_server(said: &DbError) -> PostgresError {
     if *code == SqlState::INVALID_PASSWORD {
         return PostgresError::Refused(Refusal::new(
             why,
-            "check user and password: in the URL, or in a password file (~/.pgpass)",
+            "check the user and password in the URL, or in a password file (~/.pgpass)",
         ));
     }
     // The text is in the server's language, but the function's name is not.
@@ -149,21 +149,21 @@ fn of_server(said: &DbError) -> PostgresError {
     {
         return PostgresError::Refused(Refusal::new(
             why,
-            "create the role at the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another user \
-             in the URL",
+            "create the role on the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another \
+             user in the URL",
         ));
     }
     if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
         return PostgresError::Refused(Refusal::new(
             why,
-            "see pg_hba.conf of the server: which users it lets in, from where, and whether with \
-             TLS (sslmode=require)",
+            "check pg_hba.conf on the server: it lists the users, the addresses, and whether TLS \
+             is required (sslmode=require)",
         ));
     }
     if *code == SqlState::INVALID_CATALOG_NAME {
         return PostgresError::Refused(Refusal::new(
             why,
-            "make it with `createdb`, or name another one in the URL",
+            "create it with `createdb`, or name another one in the URL",
         ));
     }
     // PgBouncer refuses parameters that it cannot forward.
@@ -173,10 +173,10 @@ fn of_server(said: &DbError) -> PostgresError {
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         return PostgresError::Refused(Refusal::bare(why));
     }
-    tracing::debug!("the server says: {why}");
+    tracing::debug!("the server reports: {why}");
     PostgresError::Away(match in_plain_words(code) {
         Some(plain) => plain.to_owned(),
-        None => format!("the server says: {why}"),
+        None => format!("the server reports: {why}"),
     })
 }
 
@@ -184,13 +184,19 @@ fn of_server(said: &DbError) -> PostgresError {
 /// describes statements that the user did not write.
 fn in_plain_words(code: &SqlState) -> Option<&'static str> {
     let plain = [
-        (SqlState::ADMIN_SHUTDOWN, "the server shuts down, or an administrator ended the session"),
+        (
+            SqlState::ADMIN_SHUTDOWN,
+            "the server is shutting down, or an administrator ended the session",
+        ),
         (SqlState::CRASH_SHUTDOWN, "the server is restarting after a crash"),
-        (SqlState::CANNOT_CONNECT_NOW, "the server starts up or shuts down"),
-        (SqlState::TOO_MANY_CONNECTIONS, "the server takes no more connections (max_connections)"),
+        (SqlState::CANNOT_CONNECT_NOW, "the server is starting up or shutting down"),
+        (
+            SqlState::TOO_MANY_CONNECTIONS,
+            "the server has reached its connection limit (max_connections)",
+        ),
         (SqlState::READ_ONLY_SQL_TRANSACTION, "the database is read-only"),
-        (SqlState::DISK_FULL, "the disk of the server is full"),
-        (SqlState::OUT_OF_MEMORY, "the server has no memory left"),
+        (SqlState::DISK_FULL, "the server's disk is full"),
+        (SqlState::OUT_OF_MEMORY, "the server is out of memory"),
         (SqlState::UNDEFINED_TABLE, "the tables of the log are gone"),
     ];
     plain.into_iter().find(|(known, _)| known == code).map(|(_, words)| words)
@@ -199,24 +205,25 @@ fn in_plain_words(code: &SqlState) -> Option<&'static str> {
 fn of_tls(error: &Error, why: &str) -> PostgresError {
     if why == "server does not support TLS" {
         return PostgresError::Refused(Refusal::new(
-            "the server offers no TLS, which sslmode demands",
-            "set `ssl = on` at the server; sslmode=prefer would do without where that is safe",
+            "the server does not offer TLS, which sslmode requires",
+            "set `ssl = on` on the server, or use sslmode=prefer where unencrypted connections are \
+             safe",
         ));
     }
     let hint = match certificate(error) {
         Some(rustls::CertificateError::UnknownIssuer) => {
-            "sslrootcert=FILE names who signs for the server; sslrootcert=system takes those of \
-             this machine"
+            "name the server's authority with sslrootcert=FILE, or use those of this machine with \
+             sslrootcert=system"
         }
         Some(
             rustls::CertificateError::NotValidForName
             | rustls::CertificateError::NotValidForNameContext { .. },
-        ) => "name the server in the URL as its certificate does (in its subjectAltName)",
-        Some(_) => "see the certificate of the server (ssl_cert_file)",
+        ) => "name the server in the URL as its certificate does (subjectAltName)",
+        Some(_) => "check the certificate of the server (ssl_cert_file)",
         // A connection that breaks in the middle; the server did not report this itself.
-        None => return PostgresError::Away(format!("no TLS with the server: {why}")),
+        None => return PostgresError::Away(format!("cannot set up TLS with the server: {why}")),
     };
-    PostgresError::Refused(Refusal::new(format!("no TLS with the server: {why}"), hint))
+    PostgresError::Refused(Refusal::new(format!("cannot set up TLS with the server: {why}"), hint))
 }
 
 /// The error of the server's certificate, if that is the cause.

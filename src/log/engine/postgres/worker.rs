@@ -256,7 +256,7 @@ enum End {
 async fn done(session: &mut Session, call: &Call) -> Result<Vec<Answer>, PostgresError> {
     for _ in 1..ATTEMPTS {
         match in_time(attempt(session, call)).await {
-            Err(PostgresError::Undone(why)) => tracing::debug!("asked again: {why}"),
+            Err(PostgresError::Undone(why)) => tracing::debug!("asking again: {why}"),
             other => return other,
         }
     }

@@ -64,10 +64,10 @@ pub enum AddressError {
     #[error("names a user without a password: etcd://user:password@host")]
     NoPassword,
     /// A `%` without two hexadecimal digits, or digits that are not text.
-    #[error("has a % that is not followed by two hexadecimal digits of a text (% itself is %25)")]
+    #[error("has a % without two hexadecimal digits of a text after it (write % itself as %25)")]
     Percent,
     /// A parameter that does not exist.
-    #[error("has an unknown parameter `{0}`; there are cacert, cert and key")]
+    #[error("has the unknown parameter `{0}`; known are cacert, cert and key")]
     Parameter(String),
     /// A repeated parameter.
     #[error("has the parameter `{0}` twice")]
@@ -76,13 +76,16 @@ pub enum AddressError {
     #[error("has the parameter `{0}`, which needs etcds://")]
     NoTls(String),
     /// A certificate without its key, or a key without its certificate.
-    #[error("needs both of cert= and key=, or none")]
+    #[error("needs both cert= and key=, or neither")]
     HalfIdentity,
     /// A `/` or a `?` in a password would split it; the error shows no part of it.
-    #[error("has an @ behind a / or ? (in a password they are %2F and %3F, elsewhere @ is %40)")]
+    #[error(
+        "has an @ after a / or ? (write these as %2F and %3F in a password; elsewhere, write @ as \
+         %40)"
+    )]
     At,
     /// A fragment.
-    #[error("has a # (in a password it is %23)")]
+    #[error("has a # (write it as %23 in a password)")]
     Fragment,
 }
 

@@ -206,7 +206,7 @@ impl Client {
             done => done?,
         };
         let token = MetadataValue::try_from(token)
-            .map_err(|_| EtcdError::Away("etcd gave a token that cannot be used".into()))?;
+            .map_err(|_| EtcdError::Away("etcd sent an unusable token".into()))?;
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Client {
 /// The error for a token that etcd issued and does not accept. Without a user there is no token.
 fn no_token(error: EtcdError) -> EtcdError {
     match error {
-        EtcdError::Token => EtcdError::Away("etcd does not accept the token that it gave".into()),
+        EtcdError::Token => EtcdError::Away("etcd rejects the token that it issued".into()),
         other => other,
     }
 }
@@ -268,9 +268,9 @@ fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint,
     let Some(tls) = &address.tls else {
         return Ok(target);
     };
-    target.tls_config(tls_config(tls)?).map_err(|error| {
-        bad(format!("the certificates for etcd cannot be used: {}", cause(&error)))
-    })
+    target
+        .tls_config(tls_config(tls)?)
+        .map_err(|error| bad(format!("cannot use the certificates for etcd: {}", cause(&error))))
 }
 
 fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, EtcdError> {
@@ -299,7 +299,9 @@ fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdEr
     // A peer that closes with unread data resets the connection.
     let closes = why.contains("handshake eof") || why.contains("connection reset");
     let why = match (closes, tls) {
-        (true, true) => "closes the connection as TLS begins; if it speaks no TLS, write etcd://",
+        (true, true) => {
+            "closes the connection when TLS begins; if it does not use TLS, write etcd://"
+        }
         (true, false) => CLOSES_AT_ONCE,
         (false, _) => &why,
     };
@@ -308,4 +310,4 @@ fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdEr
 
 /// The message for a member that is contacted without TLS.
 pub(crate) const CLOSES_AT_ONCE: &str =
-    "closes the connection at once; if it speaks TLS, write etcds://";
+    "closes the connection immediately; if it uses TLS, write etcds://";

@@ -30,7 +30,7 @@ impl EtcdError {
 
     pub(crate) fn forbidden() -> Self {
         Self::refused(
-            "etcd does not permit its user to read and write below the prefix",
+            "the user may not read and write below the prefix in etcd",
             "etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
         )
     }
@@ -42,8 +42,8 @@ impl From<EtcdError> for Outage {
             EtcdError::Away(why) => Self::unreachable(why),
             EtcdError::Refused { why, hint } => Self::refused(why, hint),
             EtcdError::OtherRevision => Self::unreachable("etcd compacts too early"),
-            EtcdError::Token => Self::unreachable("etcd does not accept the token that it gave"),
-            EtcdError::NoLease => Self::unreachable("a lease of etcd's ended early"),
+            EtcdError::Token => Self::unreachable("etcd rejects the token that it issued"),
+            EtcdError::NoLease => Self::unreachable("a lease in etcd ended early"),
             // The call can wait: an operator makes room, or etcd itself does.
             EtcdError::Full => {
                 Self { why: FULL.to_owned(), hint: Some(ROOM.to_owned()), refused: false }
@@ -53,7 +53,7 @@ impl From<EtcdError> for Outage {
 }
 
 /// The message for an etcd at its quota.
-pub(crate) const FULL: &str = "etcd is full and takes nothing in";
+pub(crate) const FULL: &str = "etcd is out of space and refuses writes";
 
 /// How to make room.
 pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then `etcdctl alarm disarm`; \
@@ -73,21 +73,21 @@ impl From<Status> for EtcdError {
             Code::InvalidArgument if has("revision of auth store is old") => Self::Token,
             Code::ResourceExhausted if has(NO_SPACE) => Self::Full,
             Code::InvalidArgument if has("user name is empty") => Self::refused(
-                "etcd asks for a user and a password",
-                "name them in the address: etcd://user:password@host",
+                "etcd requires a user and a password",
+                "put them into the address: etcd://user:password@host",
             ),
             Code::InvalidArgument if has("authentication failed") => Self::refused(
-                "etcd does not accept the user or the password",
-                "in an address, special characters are written as %xx",
+                "etcd rejects the user or the password",
+                "write special characters in the address as %xx",
             ),
             Code::PermissionDenied => Self::forbidden(),
             Code::NotFound if has("lease not found") => Self::NoLease,
             Code::Unimplemented => Self::refused(
-                format!("this is not an etcd, or one before 3.4: {said}"),
+                format!("this is not etcd, or older than 3.4: {said}"),
                 "canal needs etcd 3.4 or later",
             ),
             Code::InvalidArgument if has("request is too large") => Self::refused(
-                "etcd refuses a request for its size",
+                "etcd refuses a request because of its size",
                 "set --max-request-bytes of etcd to 1572864, its default, or more",
             ),
             _ => match status.source() {
@@ -103,14 +103,14 @@ fn in_plain_words(said: &str) -> String {
     let has = |words: &str| said.contains(words);
     let plain = match said {
         _ if has("no leader") => "etcd has no leader",
-        _ if has("leader changed") => "etcd changes its leader",
+        _ if has("leader changed") => "etcd is electing a leader",
         _ if has("timed out") || has("Timeout expired") || has("deadline") => SILENT,
-        _ if has("too many requests") => "etcd has too much to do",
-        _ if has("server stopped") || has("stopping") => "etcd shuts down",
+        _ if has("too many requests") => "etcd is overloaded",
+        _ if has("server stopped") || has("stopping") => "etcd is shutting down",
         "" => LOST,
         // From the library, not from etcd.
         _ if has("h2 ") || has("http2") || has("grpc") || has("HTTP") || has("transport") => LOST,
-        _ => return format!("etcd says: {said}"),
+        _ => return format!("etcd reports: {said}"),
     };
     tracing::debug!("{plain}: {said}");
     plain.to_owned()
@@ -138,8 +138,8 @@ pub(crate) fn certificate(why: &str) -> Option<EtcdError> {
     concerns.then(|| {
         EtcdError::refused(
             format!("etcd and canal do not trust each other: {why}"),
-            "the address names the files: etcds://host/prefix?cacert=FILE with etcd's authority, \
-             and &cert=FILE&key=FILE if etcd asks for a certificate",
+            "name the files in the address: etcds://host/prefix?cacert=FILE with etcd's authority, \
+             and &cert=FILE&key=FILE if etcd requires a certificate",
         )
     })
 }

@@ -18,7 +18,7 @@ pub const BODY_MAX: usize = 1 << 20;
 
 pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdError> {
     if append.body.len() > BODY_MAX {
-        let why = format!("a batch of {} bytes is more than etcd takes", append.body.len());
+        let why = format!("a batch of {} bytes exceeds the limit of etcd", append.body.len());
         return Err(EtcdError::Refused { why, hint: None });
     }
     let answer = loop {
@@ -132,17 +132,14 @@ fn verdict(
         // A snapshot has covered it meanwhile.
         appended(kv)
     } else if last < sequence {
-        fenced(format!("the log in etcd has lost batches of host {}", append.host))
+        fenced(format!("the log in etcd lost batches of host {}", append.host))
     } else {
         fenced(format!("another daemon appends as host {}", append.host))
     })
 }
 
 fn ended(append: &Append) -> Answer {
-    Answer::Fenced {
-        host: append.host,
-        why: format!("host {} has been declared gone", append.host),
-    }
+    Answer::Fenced { host: append.host, why: format!("host {} was declared gone", append.host) }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
         shared.say(Answer::Loaded { snapshot, batches });
         return go_on(&shared, cursor, revision).await;
     }
-    Err(EtcdError::Away("etcd compacts faster than it can be read".into()))
+    Err(EtcdError::Away("etcd compacts faster than canal can read".into()))
 }
 
 pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), EtcdError> {
@@ -91,7 +91,7 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
             biased;
             kvs = watch.next() => kvs?,
             () = behind => {
-                tracing::warn!("the watch of etcd is behind the log; making another one");
+                tracing::warn!("the etcd watch is behind the log; making another one");
                 return Ok(());
             }
         };
@@ -116,7 +116,7 @@ async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError>
             done => return done,
         }
     }
-    Err(EtcdError::Away("etcd compacts faster than it can be read".into()))
+    Err(EtcdError::Away("etcd compacts faster than canal can read".into()))
 }
 
 async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {

@@ -52,7 +52,7 @@ pub(crate) async fn register(shared: Shared, registration: Registration) -> Resu
             return Ok(());
         }
     }
-    Err(EtcdError::Away("too many daemons register at once".into()))
+    Err(EtcdError::Away("too many daemons register at the same time".into()))
 }
 
 /// Withdraws an incarnation that has appended nothing.
@@ -117,12 +117,13 @@ pub(crate) fn meta_of(found: &RangeResult) -> Result<Option<Meta>, EtcdError> {
         return Ok(Some(meta));
     }
     let why = format!(
-        "the log in etcd has format {}, this canal knows {FORMAT}: all hosts need the same one",
+        "the log in etcd has format {}, and this canal needs {FORMAT}: all hosts need the same \
+         format",
         meta.format
     );
     Err(EtcdError::refused(
         why,
-        "install the canal that the other hosts have, or use another prefix",
+        "install the same version as on the other hosts, or use another prefix",
     ))
 }
 
@@ -195,7 +196,7 @@ async fn enter(
 /// The error for a lease that ended before it was used: the next request gets a new one.
 fn no_lease(error: EtcdError) -> EtcdError {
     match error {
-        EtcdError::NoLease => EtcdError::Away("etcd took longer than the time to live".into()),
+        EtcdError::NoLease => EtcdError::Away("etcd took longer than the TTL".into()),
         other => other,
     }
 }
@@ -209,7 +210,10 @@ fn registered(
 ) -> Result<Answer, EtcdError> {
     let epoch = meta.and_then(|meta| u128::from_str_radix(&meta.epoch, 16).ok());
     let epoch = epoch.ok_or_else(|| {
-        EtcdError::refused("the log in etcd has no epoch", "use another prefix, or clear this one")
+        EtcdError::refused(
+            "the log in etcd has no epoch",
+            "use another prefix, or delete everything below this one",
+        )
     })?;
     let others = seen.names.iter().filter(|(other, name)| {
         *other != host && name.identity.label == registration.identity.label
@@ -231,7 +235,7 @@ fn hex(number: u128) -> String {
 pub(crate) fn random() -> Result<u128, EtcdError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| EtcdError::Refused {
-        why: format!("no randomness: {error}"),
+        why: format!("no random bytes: {error}"),
         hint: None,
     })?;
     Ok(u128::from_ne_bytes(bytes))

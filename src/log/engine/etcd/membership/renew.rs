@@ -66,7 +66,7 @@ pub(crate) async fn keep(
             return Ok((ttl_s * 1000, done.found()));
         }
     }
-    Err(EtcdError::Away("etcd changes its leader".into()))
+    Err(EtcdError::Away("etcd is electing a leader".into()))
 }
 
 async fn keep_alive(shared: &Shared, lease: i64) -> Result<LeaseKept, EtcdError> {
@@ -127,9 +127,9 @@ fn surely(ttl_ms: u64) -> Duration {
 }
 
 fn ended(host: HostId) -> Answer {
-    Answer::Fenced { host, why: format!("host {host} has been declared gone") }
+    Answer::Fenced { host, why: format!("host {host} was declared gone") }
 }
 
 fn lost(host: HostId) -> Answer {
-    Answer::Fenced { host, why: format!("the lease of host {host} in etcd was lost") }
+    Answer::Fenced { host, why: format!("etcd lost the lease of host {host}") }
 }

@@ -19,7 +19,7 @@ impl Session {
         let asked = self.statements(append);
         let row = first_row(&self.client.simple_query(&asked).await?);
         let [verdict, position, last, ended, _] = row.as_slice() else {
-            return Err(PostgresError::Away("the server's answer cannot be understood".to_owned()));
+            return Err(PostgresError::Away("cannot parse the server's answer".to_owned()));
         };
         let number = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
         let (host, sequence) = (append.host, append.sequence);
@@ -121,13 +121,14 @@ FROM judged"#
 fn fenced(verdict: &str, append: &Append, last: u64, ended: u64) -> String {
     let (host, sequence) = (append.host.0, append.sequence);
     match verdict {
-        "ended" => format!("incarnation {host} was ended, at position {ended}"),
-        "unknown" => format!("the log knows no incarnation {host} of ours"),
+        "ended" => format!("incarnation {host} was ended at position {ended}"),
+        "unknown" => format!("the log has no incarnation {host} of this daemon"),
         _ if sequence <= last => {
-            format!("batch {sequence} of incarnation {host} is in the log with another content")
+            format!("batch {sequence} of incarnation {host} has other contents in the log")
         }
         _ => format!(
-            "batch {sequence} of incarnation {host} is out of order: the last in the log is {last}"
+            "batch {sequence} of incarnation {host} is out of order: the last one in the log is \
+             {last}"
         ),
     }
 }

@@ -24,7 +24,7 @@ impl Session {
         let read = self.cursor.map_or(0, |cursor| cursor.after);
         let fits = stored.body.len() <= BYTES_MAX;
         if !fits {
-            tracing::warn!("a snapshot of {} bytes is too large to be kept", stored.body.len());
+            tracing::warn!("a snapshot of {} bytes is too large to store", stored.body.len());
         }
         if stored.position.0 <= now || stored.position.0 > read || !fits {
             return Ok(Answer::Stored { position: Position(now) });

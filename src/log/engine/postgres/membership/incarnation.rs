@@ -18,9 +18,8 @@ impl Session {
         asked_at: u64,
     ) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
-        let told = serde_json::to_string(identity).map_err(|why| {
-            PostgresError::Away(format!("an identity that cannot be encoded: {why}"))
-        })?;
+        let told = serde_json::to_string(identity)
+            .map_err(|why| PostgresError::Away(format!("cannot encode the identity: {why}")))?;
         let asked_ttl = signed(ttl_ms);
         let bytes = nonce.to_be_bytes();
         let nonce_bytes = bytes.as_slice();
@@ -72,7 +71,7 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
             // A nonce that cannot be read matches no host.
             let nonce = <[u8; 16]>::try_from(nonce).map_or(0, u128::from_be_bytes);
             let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
-                PostgresError::Away(format!("incarnation {host} cannot be read: {why}"))
+                PostgresError::Away(format!("cannot read incarnation {host}: {why}"))
             })?;
             others.push(Claimant { host: HostId(unsigned(host)), nonce, identity });
         }
@@ -126,8 +125,8 @@ ORDER BY h.host"#
         }
         let Some(ttl_ms) = first.try_get::<_, Option<i64>>(0)? else {
             let why = match first.try_get::<_, Option<i64>>(3)? {
-                Some(ended) => format!("incarnation {} was ended, at position {ended}", host.0),
-                None => format!("the log knows no incarnation {} of ours", host.0),
+                Some(ended) => format!("incarnation {} was ended at position {ended}", host.0),
+                None => format!("the log has no incarnation {} of this daemon", host.0),
             };
             return Ok(Answer::Fenced { host, why });
         };

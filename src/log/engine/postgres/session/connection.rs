@@ -179,7 +179,7 @@ impl Session {
             return Err(PostgresError::Away("the server is a standby".to_owned()));
         }
         if text(3) == "off" {
-            tracing::warn!("the server runs with fsync = off: a crash of it can lose locks");
+            tracing::warn!("the server runs with fsync = off: if it crashes, locks can be lost");
         }
         self.tells_system = text(4) == "t";
         Ok(())
@@ -190,8 +190,8 @@ impl Session {
         if proof == self.proof {
             return Ok(());
         }
-        let why = "a pooler lies between here and the server: the session is not the one that was \
-                   opened";
+        let why =
+            "a pooler is in front of the server: the session is not the one that canal opened";
         Err(PostgresError::Refused(Refusal::new(why, DIRECT)))
     }
 
@@ -246,14 +246,14 @@ fn fits(version: &str) -> Result<(), PostgresError> {
     if number >= OLDEST {
         return Ok(());
     }
-    let why = format!("the server is PostgreSQL {}, canal needs 13 or later", number / 10_000);
+    let why = format!("the server is PostgreSQL {}, and canal needs 13 or later", number / 10_000);
     Err(PostgresError::Refused(Refusal::new(why, "upgrade the server, or use another one")))
 }
 
 fn random_hex() -> Result<String, PostgresError> {
     let mut bytes = [0; 16];
     let filled = getrandom::fill(&mut bytes);
-    filled.map_err(|why| PostgresError::Away(format!("no random numbers: {why}")))?;
+    filled.map_err(|why| PostgresError::Away(format!("no random bytes: {why}")))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
@@ -276,7 +276,7 @@ where
                 let _ = wake.send(WorkerEvent::Notified(notification));
             }
             Some(Ok(AsyncMessage::Notice(notice))) => {
-                tracing::debug!("the server says: {}", notice.message());
+                tracing::debug!("the server reports: {}", notice.message());
             }
             Some(Ok(_)) => {}
             Some(Err(why)) => break Some(why),

@@ -67,8 +67,9 @@ impl Session {
         };
         if text(3) == "off" {
             seen.remarks.push(Remark {
-                what: "the server runs with fsync = off: a crash of it can lose locks".to_owned(),
-                hint: "set `fsync = on` at the server".to_owned(),
+                what: "the server runs with fsync = off: if it crashes, locks can be lost"
+                    .to_owned(),
+                hint: "set `fsync = on` on the server".to_owned(),
             });
         }
         let found = self.find().await?;
@@ -101,7 +102,7 @@ impl Session {
                 let why = format!(
                     "{user} may not use the tables in schema {schema}: {missing} is missing"
                 );
-                refused(why, "let all hosts log in as the user that made them".to_owned())
+                refused(why, "let all hosts log in as the user that created them".to_owned())
             });
         }
         if found.tables {
@@ -113,13 +114,13 @@ impl Session {
                     "SELECT has_schema_privilege('{schema}', 'USAGE') \
                      AND has_schema_privilege('{schema}', 'CREATE')"
                 ),
-                format!("{user} may not make tables in schema {schema}"),
+                format!("{user} may not create tables in schema {schema}"),
                 format!("GRANT USAGE, CREATE ON SCHEMA \"{schema}\" TO {user}"),
             )
         } else {
             (
                 "SELECT has_database_privilege(current_database(), 'CREATE')".to_owned(),
-                format!("{user} may not make the schema {schema} in database {database}"),
+                format!("{user} may not create the schema {schema} in database {database}"),
                 format!("GRANT CREATE ON DATABASE {database} TO {user}"),
             )
         };
@@ -170,7 +171,7 @@ impl Session {
         for row in rows {
             let told: &str = row.try_get(0)?;
             let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
-                PostgresError::Away(format!("the identity of a host cannot be read: {why}"))
+                PostgresError::Away(format!("cannot read the identity of a host: {why}"))
             })?;
             hosts.push(identity);
         }

@@ -142,7 +142,7 @@ impl Session {
             "INSERT INTO \"{schema}\".head (format, epoch) VALUES ({FORMAT}, '\\x{epoch}'); COMMIT"
         );
         self.client.batch_execute(&head).await?;
-        tracing::info!("made the tables of a new log in schema {schema}");
+        tracing::info!("created the tables of a new log in schema {schema}");
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl Session {
             Err(error) if PostgresError::is_denied(&error) => {
                 return Err(PostgresError::Refused(Refusal::new(
                     format!("the tables in schema {schema} belong to another user of the database"),
-                    "let all hosts log in as the user that made them",
+                    "let all hosts log in as the user that created them",
                 )));
             }
             Err(error) if error.as_db_error().is_some_and(|said| said.code().code() == "42703") => {
@@ -170,7 +170,7 @@ impl Session {
             return Observation::of(row, 1);
         }
         Err(PostgresError::Refused(Refusal::new(
-            format!("the log there is of format {format}, this canal knows format {FORMAT}"),
+            format!("the log there has format {format}, and this canal needs format {FORMAT}"),
             "run the same version of canal on all hosts",
         )))
     }
@@ -178,7 +178,7 @@ impl Session {
 
 pub(super) fn foreign(schema: &str) -> PostgresError {
     PostgresError::Refused(Refusal::new(
-        format!("schema {schema} has tables that are not canal's"),
+        format!("schema {schema} has tables that do not belong to canal"),
         "name another schema in the URL: canal_schema=NAME",
     ))
 }

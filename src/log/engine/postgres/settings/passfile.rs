@@ -23,7 +23,7 @@ pub enum PassfileError {
         why: io::Error,
     },
     /// Others can read it.
-    #[error("password file {} can be read by others; `chmod 600` it", .0.display())]
+    #[error("other users can read password file {}; `chmod 600` it", .0.display())]
     Public(PathBuf),
 }
 
@@ -171,7 +171,7 @@ mod tests {
         fs::write(&path, "*:*:*:*:secret\n").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let unusable = fill_from(&mut config, path.clone(), false).unwrap().unwrap().to_string();
-        assert!(unusable.contains("can be read by others"), "{unusable}");
+        assert!(unusable.contains("other users can read"), "{unusable}");
         assert!(unusable.contains(&path.display().to_string()), "{unusable}");
         assert_eq!(config.get_password(), None);
     }

@@ -60,8 +60,8 @@ pub enum TlsError {
     },
     /// Verification needs a root certificate.
     #[error(
-        "sslmode=verify-ca and verify-full need to know who signs for the server: \
-         sslrootcert=FILE, or sslrootcert=system with verify-full"
+        "sslmode=verify-ca and verify-full need the server's authority: sslrootcert=FILE, or \
+         sslrootcert=system with verify-full"
     )]
     NoRoots,
     /// Authorities that sign for everyone prove nothing unless the name is checked.
@@ -71,7 +71,7 @@ pub enum TlsError {
     #[error("sslrootcert=system: this machine has no certificates of authorities{0}")]
     NoSystemRoots(String),
     /// Only one of `sslcert` and `sslkey` is given.
-    #[error("sslcert and sslkey go together")]
+    #[error("sslcert and sslkey need each other")]
     HalfAKey,
     /// The TLS library refuses.
     #[error("cannot set up TLS: {0}")]
@@ -181,7 +181,7 @@ fn file(what: &'static str, path: &Path) -> impl FnOnce(pem::Error) -> TlsError 
     move |why| {
         let why = match why {
             pem::Error::Io(why) => io::Error::to_string(&why),
-            pem::Error::NoItemsFound => "there is none in PEM form".to_owned(),
+            pem::Error::NoItemsFound => "there is none in PEM format".to_owned(),
             other => other.to_string(),
         };
         TlsError::File { what, path, why }

@@ -39,12 +39,12 @@ pub enum UrlError {
     NoHost,
     /// The value of `canal_schema` is invalid.
     #[error(
-        "canal_schema=`{0}`: a schema's name has lower-case letters, digits and `_`, begins with a \
-         letter and not with `pg_`, and has at most 63 characters"
+        "canal_schema=`{0}`: a schema name has only lower-case letters, digits and `_`, begins \
+         with a letter but not with `pg_`, and has at most 63 characters"
     )]
     Schema(String),
     /// The value of `sslmode` is invalid.
-    #[error("sslmode=`{0}`: it is disable, prefer, require, verify-ca or verify-full")]
+    #[error("sslmode=`{0}`: use disable, prefer, require, verify-ca or verify-full")]
     SslMode(String),
     /// The TLS options are invalid.
     #[error(transparent)]
