@@ -73,16 +73,18 @@ fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
     let [db, gpu, acquired] = verbose.lines().collect::<Vec<_>>()[..] else { panic!("{verbose}") };
     assert!(acquired.starts_with(expected), "{verbose}");
     assert!(
-        db.contains("`db=3x2` is read as") && gpu.contains("`gpu=4:2` is read as"),
+        db.contains("canal reads `db=3x2` as") && gpu.contains("canal reads `gpu=4:2` as"),
         "{verbose}"
     );
     let detailed = said(&["run", "-vv", "-k", "db=3x2", "--", "true"]);
     let [asking, daemon, sent, answer, acquired] = detailed.lines().collect::<Vec<_>>()[..] else {
         panic!("{detailed}")
     };
-    assert!(asking.starts_with("canal: asking the daemon at /") && asking.contains("/s, as "));
+    assert!(
+        asking.starts_with("canal: calling the daemon at /") && asking.contains("/s, given by ")
+    );
     assert!(daemon.starts_with("canal: the daemon is pid "), "{detailed}");
-    assert!(daemon.ends_with(" with every right"), "{detailed}");
+    assert!(daemon.ends_with(" with all rights"), "{detailed}");
     let tag = sent.strip_prefix("canal: sending Acquire, request ").expect(sent);
     assert_eq!(tag.len(), 32, "{detailed}");
     assert!(answer.starts_with("canal: Acquire: granted, token "), "{detailed}");
@@ -94,7 +96,7 @@ fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
     let pid = std::process::id().to_string();
     assert_eq!(said(&["acquire", "-q", "-k", "db", "--pid", &pid]), "");
     assert!(
-        said(&["release", "-v", "db", "--pid", &pid]).starts_with("canal: gave back db of pid ")
+        said(&["release", "-v", "db", "--pid", &pid]).starts_with("canal: released db of pid ")
     );
 }
 
@@ -110,7 +112,7 @@ fn a_resize_reports_the_old_and_the_new_size() {
     let expected = "1 key, 0 holders, 0 waiters\ndb  buckets 4x1, 0 of 4 held, stored\n";
     assert_eq!(status, expected);
     place.prints(&["resize", "db", "--forget"]);
-    assert_eq!(place.prints(&["status"]), "no locks are held and nobody waits\n");
+    assert_eq!(place.prints(&["status"]), "no locks are held, and no one waits\n");
 }
 
 #[test]

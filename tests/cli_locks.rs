@@ -138,11 +138,17 @@ fn status_why_follows_the_chain_and_the_graph_has_its_edges() {
     let lines: Vec<&str> = why.lines().collect();
     assert_eq!(lines.len(), 4, "{why}");
     assert!(lines[0].starts_with(&format!("pid {pid} `true` (")), "{why}");
-    assert!(lines[0].contains(") waits to read `b/x` since "), "{why}");
-    assert!(lines[1].starts_with("  pid ") && lines[1].contains(" holds `b` for writing"), "{why}");
-    assert!(lines[2].starts_with("    pid ") && lines[2].contains(" waits to write `a`"), "{why}");
+    assert!(lines[0].contains(") has waited to read `b/x` since "), "{why}");
     assert!(
-        lines[3].starts_with("      pid ") && lines[3].contains(" holds `a` for writing"),
+        lines[1].starts_with("  pid ") && lines[1].contains(" has held `b` for writing"),
+        "{why}"
+    );
+    assert!(
+        lines[2].starts_with("    pid ") && lines[2].contains(" has waited to write `a`"),
+        "{why}"
+    );
+    assert!(
+        lines[3].starts_with("      pid ") && lines[3].contains(" has held `a` for writing"),
         "{why}"
     );
     let waits = place.json(&format!("canal status --why {pid} --json"));
@@ -154,8 +160,8 @@ fn status_why_follows_the_chain_and_the_graph_has_its_edges() {
     let none = place.prints(&format!("canal status --why {holder}"));
     let lines: Vec<&str> = none.lines().collect();
     assert_eq!(lines[..2], [&*format!("pid {holder} waits for nothing"), "2 wait for it:"]);
-    assert!(lines[2].contains(") waits to write `a` since "), "{none}");
-    assert!(lines[3].contains(") waits to read `b/x` since "), "{none}");
+    assert!(lines[2].contains(") has waited to write `a` since "), "{none}");
+    assert!(lines[3].contains(") has waited to read `b/x` since "), "{none}");
     let unknown = place.output("canal status --why 1");
     assert_eq!(unknown.status.code(), Some(125));
     assert!(text(&unknown.stderr).starts_with("canal: process 1 "), "{}", text(&unknown.stderr));
@@ -289,7 +295,10 @@ fn a_script_that_blocks_its_own_command_is_named_at_once() {
     );
     let said = text(&output.stderr);
     assert_eq!(text(&output.stdout), "75\n", "{said}");
-    let warning = said.lines().find(|line| line.contains("from which this command was started"));
-    assert!(warning.is_some_and(|line| line.starts_with("canal: `a` is held by pid ")), "{said}");
-    assert!(said.contains("\nhint: release it before, or run the outer one under"), "{said}");
+    let warning = said.lines().find(|line| line.contains("and started this command"));
+    assert!(
+        warning.is_some_and(|line| line.starts_with("canal: pid ") && line.contains(" holds `a` ")),
+        "{said}"
+    );
+    assert!(said.contains("\nhint: release it first, or run the outer command under"), "{said}");
 }

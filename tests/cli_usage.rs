@@ -45,7 +45,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["run", "-k", "x", "--write", "x", "true"], "`x` is given with --key and with --write"),
         (
             &["acquire", "--write", "x", "--slots", "2"],
-            "--per, --buckets, --slots and --count describe a lock of --key, and none is given",
+            "--per, --buckets, --slots and --count need a --key",
         ),
         (
             &["run", "--key-literal", "/fix=2"],
@@ -61,12 +61,12 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["run", "-k", "/x", "true"], "--key /x: a key cannot begin with `/`; use `x`"),
         (
             &["run", "-k", "x", "-c", "true", "more"],
-            "-c takes the whole command; `more` is left over",
+            "-c takes the whole command, but `more` follows it",
         ),
         (&["run", "-k", "x", "--timeout", "3", "true"], "unknown option `--timeout`"),
         (&["run", "-k", "x", "--signal", "INT", "true"], "--signal needs --max-run"),
-        (&["acquire", "-k", "x", "y"], "`y` stands alone beside options that name keys"),
-        (&["acquire", "-k", "x", "-E", "0"], "-E 0 would mean to go on without the lock"),
+        (&["acquire", "-k", "x", "y"], "`y` cannot follow options that name keys"),
+        (&["acquire", "-k", "x", "-E", "0"], "-E 0 would let the script continue without the lock"),
         (&["acquire", "-k", "x", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "-k", "x", "--pid", "4194305"], "there is no process 4194305"),
         (&["release"], "which lock? give its KEY, --all, or --handle"),
@@ -126,9 +126,9 @@ fn what_only_a_shell_understands_is_pointed_to_c() {
     };
     assert_eq!(
         hint(&["run", "-k", "x", "echo hi && ls"]),
-        "hint: a command line for the shell goes after -c: -c 'echo hi && ls'"
+        "hint: give a command line for the shell after -c: -c 'echo hi && ls'"
     );
-    let string = "hint: a command line for the shell goes after -c: -c STRING";
+    let string = "hint: give a command line for the shell after -c: -c STRING";
     assert_eq!(hint(&["run", "-k", "x", "echo 'hi' | cat"]), string);
     assert_eq!(hint(&["run", "-k", "x", &"x && ".repeat(99)]), string);
     assert_eq!(hint(&["run", "-k", "x", "cd", "/tmp"]), string);
@@ -142,7 +142,7 @@ fn a_key_before_the_dashes_is_pointed_to_its_option() {
     assert_eq!(
         said,
         "canal: which lock? give --key KEY\n\
-         hint: the key follows an option: canal run --key nightly -- COMMAND\n"
+         hint: give the key with an option: canal run --key nightly -- COMMAND\n"
     );
 }
 

@@ -286,7 +286,7 @@ impl Lock {
         }
         if let Some(bytes) = self.note.as_ref().map(String::len).filter(|n| *n > NOTE_BYTES_MAX) {
             let message =
-                format!("a note has at most {NOTE_BYTES_MAX} bytes, this one has {bytes}");
+                format!("a note can have at most {NOTE_BYTES_MAX} bytes, this one has {bytes}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let enclosing = |name| match self.new_session {
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(fault(Lock::new("a").and("/b")), "a key cannot begin with `/`; use `b`");
         assert_eq!(fault(Lock::read("a").slots(2)), "`a` is read or written: it has no size");
         assert_eq!(fault(Lock::new("a/").and("/b")), "a key cannot end with `/`; use `a`");
-        let words = "a note has at most 512 bytes, this one has 513";
+        let words = "a note can have at most 512 bytes, this one has 513";
         assert_eq!(fault(Lock::new("a").note("x".repeat(513))), words);
     }
 

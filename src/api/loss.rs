@@ -131,7 +131,7 @@ mod tests {
         );
         for (why, words) in [
             (Why::Gone, "this host (alpha) was declared gone"),
-            (Why::Rewritten, "etcd has another history"),
+            (Why::Rewritten, "the history of etcd changed"),
             (Why::Taken, "another daemon writes to etcd as alpha"),
             (Why::Other, "the daemon of this host (alpha)"),
         ] {

@@ -13,11 +13,9 @@ pub(super) fn confirm(
     again: &str,
     verbosity: Verbosity,
 ) -> Result<(), Failed> {
-    let hint = format!("`{again}` does it without a question");
+    let hint = format!("run `{again}` to skip the question");
     if verbosity < Verbosity::Normal {
-        return Err(
-            Failed::new("with -q nothing is shown that could be agreed to: give --yes").hint(hint)
-        );
+        return Err(Failed::new("-q hides the question: give --yes").hint(hint));
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failed::new(format!("{undone}: there is no terminal to ask on")).hint(hint));

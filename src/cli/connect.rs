@@ -80,11 +80,11 @@ impl Target {
 /// The daemon that canal asks, and why this one.
 fn asking(place: &Place) -> String {
     let why = match place.rule {
-        Rule::Given => "as --socket or CANAL_SOCKET says",
+        Rule::Given => "given by --socket or CANAL_SOCKET",
         Rule::Shared => "that of this machine",
         Rule::PerUser => "that of this user",
     };
-    format!("asking the daemon at {}, {why}", place.socket.display())
+    format!("calling the daemon at {}, {why}", place.socket.display())
 }
 
 /// Describes the daemon and the permissions that the caller has there.
@@ -92,15 +92,15 @@ fn introduction(client: &mut Client) -> String {
     let nothing = StatusQuery { names_max: Some(0), ..StatusQuery::default() };
     let daemon = match client.status(&nothing) {
         Ok(status) => status.daemon,
-        Err(error) => return format!("the daemon does not say who it is: {error}"),
+        Err(error) => return format!("the daemon did not identify itself: {error}"),
     };
     let uid = uid_of_machine(geteuid().as_raw());
     let rights = match uid == 0 || uid == daemon.uid {
-        true => "with every right",
-        false => "with the rights that `[[permission]]` of its configuration gives",
+        true => "with all rights",
+        false => "with the rights from `[[permission]]` of its configuration",
     };
     format!(
-        "the daemon is pid {}, version {}, of {}, since {}; asking it as {} {rights}",
+        "the daemon is pid {}, version {}, of {}, since {}; calling it as {} {rights}",
         daemon.pid,
         daemon.version,
         user_name::name(daemon.uid),
@@ -131,7 +131,8 @@ pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
         ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
             Rule::Shared => machine_daemon::not_on_demand(place),
             Rule::Given | Rule::PerUser => {
-                "without --no-start one is started; `canal daemon` runs one in the foreground"
+                "leave out --no-start to start one, or run one in the foreground with `canal \
+                 daemon`"
                     .to_owned()
             }
         }),
@@ -153,17 +154,17 @@ pub(crate) fn failed(error: ClientError) -> Failed {
         }
         error @ ClientError::Abandoned => {
             Failed::with_code(OwnCode::NotAcquired.number(), error.to_string())
-                .hint("`--unattended` goes on waiting")
+                .hint("keep waiting with `--unattended`")
         }
         ClientError::Start(message) => started_badly(&message),
         ClientError::Place(message) => {
-            Failed::new(message).hint("--socket or CANAL_SOCKET names another place")
+            Failed::new(message).hint("name another place with --socket or CANAL_SOCKET")
         }
         ClientError::Silent { pid, state } => silent(pid, state),
         ClientError::HeldAtOwnDaemon { ref socket, .. } => {
             let socket = shell_word::of_path(socket);
             Failed::new(error.to_string()).hint(format!(
-                "wait until they end (`canal status --socket {socket}`), or give them up: \
+                "wait until they end (`canal status --socket {socket}`), or give them up with \
                  `canal daemon --stop --socket {socket}`"
             ))
         }
@@ -174,10 +175,12 @@ pub(crate) fn failed(error: ClientError) -> Failed {
 fn silent(pid: u32, state: char) -> Failed {
     let failed = Failed::new(ClientError::Silent { pid, state }.to_string());
     match (pid, state) {
-        (0, _) => failed.hint("`canal doctor` looks for the reason"),
-        (_, 'T' | 't') => failed.hint(format!("it is stopped: `kill -CONT {pid}` lets it go on")),
+        (0, _) => failed.hint("find the reason with `canal doctor`"),
+        (_, 'T' | 't') => {
+            failed.hint(format!("it is stopped; continue it with `kill -CONT {pid}`"))
+        }
         _ => failed.hint(format!(
-            "`kill -9 {pid}` ends it; the next one takes up what is held, nothing is lost"
+            "end it with `kill -9 {pid}`; the next daemon takes over all holds, and nothing is lost"
         )),
     }
 }

@@ -9,7 +9,7 @@ use super::failed::Failed;
 use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::process;
 
-const HINT: &str = "--pid $$ names the process of the script";
+const HINT: &str = "in a script, name its own process with --pid $$";
 
 /// The process that owns, or will own, a lock.
 #[derive(Debug)]
@@ -27,11 +27,12 @@ impl Owner {
     pub(crate) fn find(pid: Option<u32>) -> Result<Self, Failed> {
         match pid {
             Some(pid) if pid == std::process::id() => {
-                Err(Failed::new(format!("--pid {pid} is canal itself, which ends at once"))
+                Err(Failed::new(format!("--pid {pid} is canal itself, which ends immediately"))
                     .hint(HINT))
             }
             Some(pid) if is_init_of_machine(pid) => {
-                Err(Failed::new("process 1 never ends, and neither would its lock").hint(HINT))
+                Err(Failed::new("process 1 never ends, so its lock would never end either")
+                    .hint(HINT))
             }
             Some(pid) => Ok(Self { pidfd: open(pid)?, pid, by_default: false }),
             None => Self::parent(),
@@ -43,7 +44,7 @@ impl Owner {
         // The first process of a container may be the script itself.
         if pid == 0 || is_init_of_machine(pid) {
             return Err(Failed::new(format!(
-                "no process to hold the lock for: the parent process is pid {pid}"
+                "no process can own the lock: the parent process is pid {pid}"
             ))
             .hint(HINT));
         }
@@ -115,7 +116,7 @@ mod tests {
         assert!(!container.is_init_of_machine(1));
         if origin.is_init_of_machine(1) {
             let failed = Owner::find(Some(1)).unwrap_err();
-            assert_eq!(failed.message, "process 1 never ends, and neither would its lock");
+            assert_eq!(failed.message, "process 1 never ends, so its lock would never end either");
         } else {
             assert_eq!(Owner::find(Some(1)).unwrap().pid, 1);
         }

@@ -27,9 +27,7 @@ pub(crate) fn uid(text: &str) -> Result<u32, String> {
     match User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
         Ok(None) => text.parse().map_err(|_| "there is no such user".to_owned()),
-        Err(error) => {
-            text.parse().map_err(|_| format!("users cannot be looked up: {}", error.desc()))
-        }
+        Err(error) => text.parse().map_err(|_| format!("cannot look up users: {}", error.desc())),
     }
 }
 

@@ -36,13 +36,13 @@ pub enum ClientError {
         state: char,
     },
     /// No process can read this process's output any longer, so it gave up the request.
-    #[error("gave up: nobody reads standard output and standard error any longer")]
+    #[error("gave up: standard output and standard error have no reader left")]
     Abandoned,
     /// The daemon went away before it answered a call that must not be repeated.
-    #[error("the daemon went away before it answered; `canal status` tells what it did")]
+    #[error("the daemon ended before it answered; `canal status` shows what it did")]
     Gone,
     /// The user's own daemon, from before the machine had one, still has holders or waiters.
-    #[error("your own daemon still has locks that the machine's daemon does not know: {what}")]
+    #[error("your own daemon still has locks that the machine's daemon does not have: {what}")]
     HeldAtOwnDaemon {
         /// Some of the keys, with their processes.
         what: String,
@@ -53,7 +53,7 @@ pub enum ClientError {
     #[error("{0}")]
     Place(String),
     /// The answer violates the protocol.
-    #[error("the daemon's answer cannot be understood: {0}")]
+    #[error("cannot parse the daemon's answer: {0}")]
     Protocol(String),
     /// A system call failed.
     #[error("{0}")]
@@ -109,10 +109,10 @@ impl Broken {
         match attempt {
             Ok(answer) => done(answer),
             Err(Self::Disconnected(CallOutcome::Undone)) => {
-                "the daemon ended the connection before it took the call".to_owned()
+                "the daemon closed the connection before it took the call".to_owned()
             }
             Err(Self::Disconnected(CallOutcome::Unknown)) => {
-                "the daemon ended the connection before it answered".to_owned()
+                "the daemon closed the connection before it answered".to_owned()
             }
             Err(Self::Failed(error)) => error.to_string(),
         }

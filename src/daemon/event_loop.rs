@@ -20,7 +20,7 @@ use crate::daemon::server::Server;
 use crate::sys::clock;
 
 /// The last log line of a daemon that ends in order.
-pub(crate) const LAST_LINE: &str = "the daemon ends; what is held stays held";
+pub(crate) const LAST_LINE: &str = "the daemon ends; all holds stay";
 
 /// Does turns until the daemon is asked to end, or cannot continue.
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
         if server.conns.reported.take(Source::Signals) {
             let received = signals.received();
             if let Some(signal) = received.ending {
-                tracing::info!("told to end by {signal}");
+                tracing::info!("stopping on {signal}");
                 server.stopping = true;
             } else if received.hangup {
                 server.in_force.reload_asked = true;

@@ -82,7 +82,7 @@ pub(crate) fn follow(verbose: u8, config: Option<&str>) {
     match filter(verbose, config) {
         Ok(filter) => {
             if !replace(filter) {
-                tracing::warn!("the filter of the log cannot be replaced");
+                tracing::warn!("cannot replace the log filter");
             }
         }
         Err(error) => tracing::warn!("{error:#}"),
@@ -96,14 +96,14 @@ pub(crate) fn follow(verbose: u8, config: Option<&str>) {
 pub(crate) fn check(text: &str) -> Result<(), String> {
     match targets(text) {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("`{text}` is no filter of the log: {error}")),
+        Err(error) => Err(format!("`{text}` is not a log filter: {error}")),
     }
 }
 
 /// A note for operators if lines were dropped.
 pub(crate) fn note() -> Option<String> {
     let lost = LOST.load(Ordering::Relaxed);
-    (lost > 0).then(|| format!("{} of its log could not be written", lines(lost)))
+    (lost > 0).then(|| format!("it lost {} of its log", lines(lost)))
 }
 
 fn lines(count: u64) -> String {
@@ -144,7 +144,7 @@ fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
         Chosen::Config => "`log` of the configuration",
         Chosen::Default => "the default",
     };
-    targets(&text).with_context(|| format!("{whose} cannot be used (`{text}`)"))
+    targets(&text).with_context(|| format!("cannot use {whose} (`{text}`)"))
 }
 
 fn targets(text: &str) -> Result<Targets, <Targets as FromStr>::Err> {
@@ -238,7 +238,7 @@ impl Lines {
             // Writing to a string does not fail.
             let _ = write!(text, "{:.3} ", jiff::Timestamp::now());
         }
-        let _ = writeln!(text, " WARN {} of this log could not be written", lines(self.lost));
+        let _ = writeln!(text, " WARN lost {} of this log", lines(self.lost));
         text
     }
 }
@@ -377,14 +377,11 @@ mod tests {
         text += std::str::from_utf8(&piece[..count]).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.iter().filter(|line| line.len() == 9_999).count(), whole);
-        assert_eq!(
-            lines[lines.len() - 2..],
-            [" WARN 4 lines of this log could not be written", "again"]
-        );
+        assert_eq!(lines[lines.len() - 2..], [" WARN lost 4 lines of this log", "again"]);
         drop(read_end);
         write();
         assert_eq!(lost(), 1, "a reader that is gone is no failure either");
-        assert!(note().unwrap().ends_with("of its log could not be written"));
+        assert!(note().unwrap().ends_with("of its log"));
     }
 
     #[test]
@@ -397,6 +394,6 @@ mod tests {
         std::fs::remove_dir(&path).unwrap();
         (&log).write_all(b"two\n").unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, " WARN 1 line of this log could not be written\ntwo\n");
+        assert_eq!(text, " WARN lost 1 line of this log\ntwo\n");
     }
 }

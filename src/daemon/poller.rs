@@ -59,7 +59,7 @@ impl Poller {
     /// Removes a descriptor. Closing it would not be enough if another process has a copy.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         if let Err(error) = self.epoll.delete(fd) {
-            tracing::warn!(%error, "a descriptor could not be taken out of its epoll instance");
+            tracing::warn!(%error, "cannot remove a descriptor from its epoll instance");
         }
     }
 

@@ -157,14 +157,14 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     }
     let config = Config::read_for_daemon(&place.stores().config)?;
     let (descriptors, given) = if options.embedded {
-        (fds::limit().context("the limit of open files cannot be read")?, None)
+        (fds::limit().context("cannot read the limit of open files")?, None)
     } else {
         let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
         logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
         (descriptors()?, given_socket()?)
     };
     // Before the engine's thread starts, so that the signals are blocked there, too.
-    let signals = Signals::take().context("signals cannot be received")?;
+    let signals = Signals::take().context("cannot receive signals")?;
     let server = open(options, &config, claim, given, descriptors)?;
     tracing::info!(
         socket = %place.socket.display(),
@@ -180,9 +180,9 @@ fn not_claimed(error: ClaimError) -> anyhow::Error {
     let hint = match &error {
         ClaimError::OtherSocket { theirs, .. } => {
             let theirs = shell_word::of_path(theirs);
-            format!("`--socket {theirs}` names it; another socket needs a directory of its own")
+            format!("reach it with `--socket {theirs}`; another socket needs its own directory")
         }
-        ClaimError::Lock { .. } => "--socket or CANAL_SOCKET names another place".to_owned(),
+        ClaimError::Lock { .. } => "name another place with --socket or CANAL_SOCKET".to_owned(),
         _ => return error.into(),
     };
     Unusable { what: error.to_string(), hint: hint.into() }.into()
@@ -219,8 +219,8 @@ pub(crate) fn open(
     let in_force = InForce::new(config.clone(), paths, descriptors, Overrides::of(options));
     if given.is_some() && config.socket != SocketAccess::default() {
         tracing::warn!(
-            "the socket is the service manager's: its unit names group and mode, and `[socket]` of \
-             the configuration does not apply"
+            "the socket comes from the service manager: its unit sets group and mode, and \
+             `[socket]` of the configuration does not apply"
         );
     }
     let runtime_dir = claim.open(given, config.socket.clone())?;
@@ -250,8 +250,8 @@ pub(crate) fn open(
         match Exporter::start(listen) {
             Ok(exporter) => server.exporter = Some(exporter),
             Err(error) => {
-                tracing::warn!("metrics cannot be offered: {error}");
-                server.about.notes.push(format!("metrics cannot be offered: {error}"));
+                tracing::warn!("cannot serve metrics: {error}");
+                server.about.notes.push(format!("cannot serve metrics: {error}"));
             }
         }
     }
@@ -266,18 +266,19 @@ pub(crate) fn open(
 
 /// The note of a daemon with an engine that cannot find the processes that other users' killed
 /// commands left.
-const BLIND: &str = "it lacks CAP_SYS_PTRACE or CAP_DAC_READ_SEARCH: if a lock is lost and its `canal \
-                     run` was killed, it ends the command but not what that has started";
+const BLIND: &str = "it lacks CAP_SYS_PTRACE or CAP_DAC_READ_SEARCH: if a lock is lost and its \
+                     `canal run` was killed, it ends the command but not the processes that the \
+                     command started";
 
 /// The limit on the daemon's descriptors, after raising it.
 fn descriptors() -> anyhow::Result<u64> {
     let raised = fds::raise_limit(DESCRIPTORS_MIN);
-    let descriptors = raised.context("the limit of open files cannot be read")?;
+    let descriptors = raised.context("cannot read the limit of open files")?;
     if descriptors < DESCRIPTORS_MIN {
         let what = format!(
-            "at most {descriptors} files may be open, and a daemon needs {DESCRIPTORS_MIN}"
+            "the limit of open files is {descriptors}, and a daemon needs {DESCRIPTORS_MIN}"
         );
-        let hint = "start it where more are allowed (`ulimit -n`): `canal daemon`";
+        let hint = "raise the limit (`ulimit -n`), then run `canal daemon`";
         return Err(Unusable { what, hint: hint.into() }.into());
     }
     Ok(descriptors)
@@ -313,7 +314,7 @@ pub(crate) fn server(
     owners.unverified = unverified;
     for (frame, pidfd) in found {
         if let Err(error) = owners.watch(frame, None, pidfd) {
-            tracing::warn!(%error, session = %format_args!("s{frame}"), "an owner cannot be watched");
+            tracing::warn!(%error, session = %format_args!("s{frame}"), "cannot watch an owner");
             owners.unverified.insert(frame);
         }
     }
@@ -403,7 +404,7 @@ fn given_socket() -> anyhow::Result<Option<UnixListener>> {
     let mut given = sd_notify::listen_fds().context("the sockets of the service manager")?;
     let Some(first) = given.next() else { return Ok(None) };
     if given.next().is_some() {
-        anyhow::bail!("the service manager handed over several sockets, one is expected");
+        anyhow::bail!("the service manager passed several sockets instead of one");
     }
     let socket = fds::adopt(first).context("the socket of the service manager")?;
     Ok(Some(UnixListener::from(socket)))
@@ -411,7 +412,7 @@ fn given_socket() -> anyhow::Result<Option<UnixListener>> {
 
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
@@ -419,11 +420,12 @@ fn notify(state: &[NotifyState<'_>]) {
 fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
     let mut notes = Vec::new();
     if origin.pid_namespace != FIRST_PID_NAMESPACE {
-        notes.push("it runs in a pid namespace of its own, such as a container's".to_owned());
+        notes.push("it runs in its own pid namespace, such as a container's".to_owned());
     }
     if !peer::has_peer_pidfd() {
         notes.push(
-            "the kernel is older than 6.5: a peer is known by its number and start time".to_owned(),
+            "the kernel is older than 6.5: the daemon identifies a peer by its pid and start time"
+                .to_owned(),
         );
     }
     notes.extend(separations(place).iter().filter_map(Separation::note));

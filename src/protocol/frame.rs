@@ -20,7 +20,7 @@ const ROOM_KEPT: usize = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// A message is longer than its receiver accepts; nothing after it can be read.
-    #[error("a message is larger than {0} bytes")]
+    #[error("a message exceeds {0} bytes")]
     TooLarge(usize),
     /// A message is not JSON, or not an object of the expected form.
     #[error("not a message: {0}")]

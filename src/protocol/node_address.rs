@@ -83,12 +83,14 @@ impl fmt::Display for NodeAddress {
 fn socket(path: &str) -> Result<PathBuf, String> {
     let path = Path::new(path);
     if !path.is_absolute() {
-        return Err(format!("unix: needs the whole path of a socket: unix:/path/{USUAL_SOCKET}"));
+        return Err(format!(
+            "unix: needs the absolute path of a socket: unix:/path/{USUAL_SOCKET}"
+        ));
     }
     let length = path.as_os_str().len();
     if length > SOCKET_PATH_MAX {
         return Err(format!(
-            "the path of the socket has {length} bytes, more than the {SOCKET_PATH_MAX} that fit"
+            "the path of the socket has {length} bytes, the limit is {SOCKET_PATH_MAX}"
         ));
     }
     if path.to_string_lossy().contains(char::is_control) {
@@ -99,7 +101,7 @@ fn socket(path: &str) -> Result<PathBuf, String> {
 
 fn ssh_host(text: &str) -> Result<SshHost, String> {
     if text.starts_with("//") {
-        return Err("no slashes follow `ssh:`; it is ssh:[user@]host[:port]".to_owned());
+        return Err("write ssh:[user@]host[:port], without slashes after `ssh:`".to_owned());
     }
     // Users of a directory service have an `@` in their name.
     let (user, rest) = match text.rsplit_once('@') {
@@ -121,7 +123,7 @@ fn ssh_host(text: &str) -> Result<SshHost, String> {
                 None => (rest, None),
             };
             if port.is_some_and(|port| port.contains(':')) {
-                return Err("an address of IPv6 stands in brackets: ssh:[::1]:22".to_owned());
+                return Err("write an IPv6 address in brackets: ssh:[::1]:22".to_owned());
             }
             (part(host, "host", &['.', '_', '-'])?, port)
         }
@@ -133,7 +135,7 @@ fn ssh_host(text: &str) -> Result<SshHost, String> {
 /// A part of the address. It may contain only letters, digits and these characters.
 fn part(text: &str, what: &str, others: &[char]) -> Result<String, String> {
     if text.is_empty() {
-        return Err(format!("the {what} is missing; it is ssh:[user@]host[:port]"));
+        return Err(format!("the {what} is missing; write ssh:[user@]host[:port]"));
     }
     if text.starts_with('-') {
         return Err(format!("a {what} cannot begin with `-`: ssh would take it for an option"));
@@ -205,11 +207,11 @@ mod tests {
         for (text, why) in [
             ("web1", "an address is local, unix:/path"),
             ("tcp:web1", "an address is local, unix:/path"),
-            ("unix:x.sock", "needs the whole path"),
-            ("unix:", "needs the whole path"),
+            ("unix:x.sock", "needs the absolute path"),
+            ("unix:", "needs the absolute path"),
             ("ssh:", "the host is missing"),
             ("ssh:@web1", "the user is missing"),
-            ("ssh://web1", "no slashes follow"),
+            ("ssh://web1", "without slashes after"),
             ("ssh:web1:x", "a port is a number"),
             ("ssh:web1:0", "a port is a number"),
             ("ssh:web1:+5", "a port is a number"),

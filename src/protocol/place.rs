@@ -154,13 +154,15 @@ impl Place {
         let length = socket.as_os_str().len();
         if length > SOCKET_PATH_MAX {
             return Err(format!(
-                "the path of the socket has {length} bytes, more than the {SOCKET_PATH_MAX} that \
-                 fit: {}",
+                "the path of the socket has {length} bytes, the limit is {SOCKET_PATH_MAX}: {}",
                 socket.display()
             ));
         }
         let Some(dir) = dir else {
-            return Err(format!("the path of the socket names no file: {}", socket.display()));
+            return Err(format!(
+                "the path of the socket does not name a file: {}",
+                socket.display()
+            ));
         };
         Ok(Self { socket, dir, rule: Rule::Given, uid, stores: OnceLock::new() })
     }
@@ -250,7 +252,7 @@ mod tests {
     fn a_path_that_names_no_file_is_refused() {
         for path in ["/", "/tmp/", "/tmp/.."] {
             let error = Place::find(Some(Path::new(path)), 0).unwrap_err();
-            assert!(error.contains("names no file"), "{path}: {error}");
+            assert!(error.contains("does not name a file"), "{path}: {error}");
         }
     }
 

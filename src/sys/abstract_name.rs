@@ -189,7 +189,7 @@ fn by_proc(name: &str) -> io::Result<Option<u32>> {
             return Ok(Some(stat(&entry.path())?.st_uid));
         }
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, "no process is seen that has the abstract name"))
+    Err(io::Error::new(io::ErrorKind::NotFound, "no visible process has the abstract name"))
 }
 
 /// The inode of a socket, if this line of /proc/net/unix describes it: `Num: RefCount Protocol

@@ -30,20 +30,24 @@ pub enum DirError {
     #[error("{0} belongs to uid {1}, not to uid {2}")]
     Foreign(PathBuf, u32, u32),
     /// Other users may write in it: path and mode.
-    #[error("{0} can be written by others (mode {1:04o}, expected 0700)")]
+    #[error("{0} is writable for other users (mode {1:04o}, expected 0700)")]
     Open(PathBuf, u32),
     /// Others could write in it and left a file there: that file and its owner.
-    #[error("{0} belongs to uid {1} and lies in a directory that others could write to: remove it")]
+    #[error(
+        "{0} belongs to uid {1} and is in a directory that other users could write to: remove it"
+    )]
     Planted(PathBuf, u32),
     /// Others could write in it, and a file in it has a second name, so it may be one of ours from
     /// elsewhere.
-    #[error("{0} has a second name and lies in a directory that others could write to: remove it")]
+    #[error(
+        "{0} has a second name and is in a directory that other users could write to: remove it"
+    )]
     Linked(PathBuf),
     /// It does not exist.
     #[error("{0} does not exist")]
     Missing(PathBuf),
     /// It does not exist, and cannot be created in the directory above it.
-    #[error("{0} does not exist, and {1} is no place where a directory can be made")]
+    #[error("{0} does not exist, and canal cannot create a directory in {1}")]
     NoPlace(PathBuf, PathBuf),
     /// Any other error.
     #[error("{0}: {1}")]

@@ -193,7 +193,7 @@ impl SignalRefused {
 impl fmt::Display for SignalRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot signal pid {}: ", self.pid)?;
-        let Some(uid) = self.uid else { return f.write_str("the system does not permit it") };
+        let Some(uid) = self.uid else { return f.write_str("the system forbids it") };
         match User::from_uid(Uid::from_raw(uid)) {
             Ok(Some(user)) => write!(f, "it runs as {}", user.name),
             Ok(None) | Err(_) => write!(f, "it runs as user {uid}"),
@@ -253,6 +253,6 @@ mod tests {
         let text = |uid| SignalRefused { pid: Pid::from_raw(12), uid }.to_string();
         assert_eq!(text(Some(0)), "cannot signal pid 12: it runs as root");
         assert_eq!(text(Some(3_999_999_999)), "cannot signal pid 12: it runs as user 3999999999");
-        assert_eq!(text(None), "cannot signal pid 12: the system does not permit it");
+        assert_eq!(text(None), "cannot signal pid 12: the system forbids it");
     }
 }

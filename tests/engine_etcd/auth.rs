@@ -86,7 +86,7 @@ fn a_user_without_permission_gets_the_reason() {
         why
     };
     assert_eq!(said(format!("etcd://{at}")), "etcd requires a user and a password");
-    let wrong = "etcd rejects the user or the password";
+    let wrong = "etcd refuses the user or the password";
     assert_eq!(said(format!("etcd://ci:wrongret@{at}")), wrong);
     assert_eq!(said(format!("etcd://who:wrongret@{at}")), wrong);
     let forbidden = "the user may not read and write below the prefix in etcd";
@@ -118,7 +118,7 @@ fn a_changed_password_is_read_again_without_a_restart() {
         server.ctl_ok(args);
     }
     one.call(canal::log::engine::Call::Renew { host: one.host, asked_at: 1 });
-    assert_eq!(unable(&mut one).0, "etcd rejects the user or the password");
+    assert_eq!(unable(&mut one).0, "etcd refuses the user or the password");
     std::fs::write(file.path(), address("another")).unwrap();
     back(&mut one);
     assert!(one.renew().is_some(), "it is the same incarnation");

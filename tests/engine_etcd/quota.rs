@@ -106,5 +106,5 @@ fn a_host_on_a_full_etcd_is_told_how_to_make_room() {
     // The append keeps waiting; the engine does not refuse it.
     assert!(!outage.refused, "{outage:?}");
     let (why, hint) = (outage.why, outage.hint.unwrap_or_default());
-    assert!(why.contains("full") && hint.contains("etcdctl alarm disarm"), "{why}; {hint}");
+    assert!(why.contains("out of space") && hint.contains("etcdctl alarm disarm"), "{why}; {hint}");
 }

@@ -13,7 +13,7 @@ fn a_log_of_another_format_is_refused_and_left_alone() {
     log.server.ctl_ok(&["put", &key, meta]);
     let mut one = Peer::with(log.engine("one"), "one");
     let (why, hint) = unable(&mut one);
-    assert!(why.contains("format 99") && hint.contains("canal"), "{why}; {hint}");
+    assert!(why.contains("format 99") && hint.contains("version"), "{why}; {hint}");
     assert_eq!(log.server.ctl_ok(&["get", "--print-value-only", &key]).trim(), meta);
 }
 

@@ -19,11 +19,8 @@ fn each_kind_of_mistake_has_its_kind_of_error() {
     for (lock, message) in [
         (lock(&daemon, "a//b"), "a key cannot have an empty component; `//` is at byte 1"),
         (lock(&daemon, "a").slots(2).per(1), "`a` has either `slots`, or `per` and `buckets`"),
-        (lock(&daemon, "a").buckets(2), "`per` and `buckets` of `a` belong together"),
-        (
-            lock(&daemon, "a").slots(2).count(3),
-            "3 slots of `a` can never fit: the stated size is 2",
-        ),
+        (lock(&daemon, "a").buckets(2), "`per` and `buckets` of `a` need each other"),
+        (lock(&daemon, "a").slots(2).count(3), "3 slots of `a` can never fit: the given size is 2"),
     ] {
         let (kind, said) = kind(lock);
         assert_eq!(kind, ErrorKind::Invalid, "{said}");

@@ -103,7 +103,7 @@ fn a_bridge_that_hears_nothing_for_a_ttl_ends_with_its_connection() {
     let collect = json!({ "method": "io.canal.Nodes.Collect", "parameters": { "ttl_ms": 700 } });
     bridge.send(&collect);
     let (code, said) = bridge.end();
-    assert_eq!((code, said.as_str()), (125, "canal: the other side was silent for 700ms\n"));
+    assert_eq!((code, said.as_str()), (125, "canal: the other side sent nothing for 700ms\n"));
     world.until_held("x", 0);
 }
 

@@ -147,7 +147,7 @@ fn whoever_waits_is_told_which_node_could_not_be_read() {
     wait_until("it waits", || nodes.nodes[0].key("y").waiting == 1);
     let hung = nodes.nodes[1].daemon_pid();
     signal(hung, Signal::SIGSTOP);
-    let note = "b cannot be read: a deadlock over it would not be found";
+    let note = "cannot read b: canal would not find a deadlock over it";
     wait_until("it says so", || waits.stderr().contains(note));
     signal(hung, Signal::SIGCONT);
     go(&nodes);

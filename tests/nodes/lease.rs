@@ -160,7 +160,7 @@ fn a_lease_that_nobody_renews_ends_everywhere() {
     assert_eq!(refused.json()["refused"], "full");
     nodes.until_free();
     let lost = nodes.with(&lease, "renew", &[]).end().code(122);
-    assert!(lost.stderr.contains("3 of its 3 nodes do not hold it, 3 have to"), "{}", lost.stderr);
+    assert!(lost.stderr.contains("3 of its 3 nodes do not hold it, and 3 must"), "{}", lost.stderr);
     for name in NAMES {
         let said = format!("{name}: the lease of `x`");
         assert!(lost.stderr.contains(&said), "{}", lost.stderr);
@@ -186,7 +186,7 @@ fn a_renewal_with_a_longer_ttl_counts_at_each_node_and_for_each_later_renewal() 
     assert_eq!(later["lease"]["ttl_ms"], 600_000, "{later}");
     assert!(later["lease"]["left_ms"].as_u64().unwrap() < 600_000, "{later}");
     let too_long = nodes.with(&lease, "renew", &["--ttl", "2h"]).end().code(125);
-    assert!(too_long.stderr.contains("lives for at most 1h00m here"), "{too_long:?}");
+    assert!(too_long.stderr.contains("can be at most 1h00m here"), "{too_long:?}");
     assert!(!too_long.stderr.contains("away"), "they answered: {too_long:?}");
     assert!(too_long.stderr.contains("hint: `longest_ttl`"), "{too_long:?}");
     let too_short = nodes.with(&lease, "renew", &["--ttl", "5s"]).end().code(125);
@@ -251,7 +251,7 @@ fn a_node_that_is_away_is_named_and_costs_a_majority_nothing() {
     assert_eq!(states(&renewed.json()), ["renewed", "away", "renewed"]);
     let released = nodes.with(&lease, "release", &["--json"]).end().code(0);
     assert!(released.stderr.contains("canal: b is away: "), "{}", released.stderr);
-    assert!(released.stderr.contains("ends when its TTL is over"), "{}", released.stderr);
+    assert!(released.stderr.contains("ends there when its TTL expires"), "{}", released.stderr);
     assert_eq!(states(&released.json()), ["released", "away", "released"]);
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [0, 0]);
     signal(away, Signal::SIGCONT);
@@ -430,9 +430,9 @@ fn handles_that_are_none_are_refused_without_being_repeated() {
     let changed = format!("{}{}", &handle[..40], handle[40..].replace('0', "1"));
     let garbage = format!("n{}", "secret".repeat(40));
     for (wrong, message) in [
-        (cut, "the handle is not whole: it was cut or changed"),
-        (changed.as_str(), "the handle is not whole: it was cut or changed"),
-        (garbage.as_str(), "the handle is not whole: it was cut or changed"),
+        (cut, "the handle is incomplete or changed"),
+        (changed.as_str(), "the handle is incomplete or changed"),
+        (garbage.as_str(), "the handle is incomplete or changed"),
         (&handle[1..], "a handle is 32 hexadecimal digits"),
     ] {
         for verb in ["renew", "release"] {
@@ -483,15 +483,19 @@ fn a_handle_is_of_use_elsewhere_only_to_those_who_reach_the_nodes() {
 fn options_that_do_not_go_together_are_one_line_with_a_hint() {
     let nodes = Nodes::ready();
     for (args, message, hint) in [
-        (&["x"][..], "--on goes with --ttl: other machines cannot see", "`canal run --on` holds"),
-        (&["x", "--pid", "1"], "--on goes with --ttl: other machines cannot see", ""),
-        (&["x", "--ttl", "9s"], "over nodes a TTL of 9s is too short", "no time to reach"),
+        (&["x"][..], "--on needs --ttl, because other machines cannot see", "`canal run --on`"),
+        (&["x", "--pid", "1"], "--on needs --ttl, because other machines cannot see", ""),
+        (&["x", "--ttl", "9s"], "a TTL of 9s is too short over nodes", "no time to reconnect"),
         (
             &["--write", "x", "--ttl", "10s", "--require", "majority"],
-            "--write x would not stop what runs on the other nodes",
+            "--write x would not block commands on the other nodes",
             "--require all",
         ),
-        (&["x", "--ttl", "10s", "-E", "0"], "-E 0 would mean to go on without the lock", ""),
+        (
+            &["x", "--ttl", "10s", "-E", "0"],
+            "-E 0 would let the script continue without the lock",
+            "",
+        ),
     ] {
         let words = ["acquire", "--on", "a,b,c"].iter().chain(args);
         let ended = nodes.here.canal(words).end().code(125);

@@ -258,16 +258,24 @@ fn what_a_server_refuses_is_said_with_what_to_do_and_leaves_nothing() {
     for (host, message, hint) in [
         (
             "password",
-            "permission denied; it takes a password, which canal cannot type",
+            "permission denied; it asks for a password, which canal cannot enter",
             "`ssh-copy-id`",
         ),
-        ("denied", "permission denied", "must work without a question"),
+        ("denied", "permission denied", "work without a prompt"),
         ("changed", "its host key has changed", "ssh-keygen -R changed"),
         ("unknown", "its host key is not known yet", "compare the key that it shows"),
         ("none", "no `canal` there", "install canal there"),
-        ("first", "the canal there is older and knows no nodes", "install the same version"),
-        ("second", "the canal there is older and knows no nodes", "install the same version"),
-        ("talks", "what comes from there is no answer of canal", "a login script"),
+        (
+            "first",
+            "the canal there is older and does not support nodes",
+            "install the same version",
+        ),
+        (
+            "second",
+            "the canal there is older and does not support nodes",
+            "install the same version",
+        ),
+        ("talks", "the other side sent something other than canal's answer", "login scripts"),
         ("closed", "the bridge there ended with code 3", ""),
     ] {
         let on = format!("a,ssh:{host}");
@@ -342,7 +350,7 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
     // The same address leads to the daemon of the user that runs the tests.
     ssh.authorize("web1", "");
     let before = format!("before the daemon of uid {STRANGER}");
-    failed(&nodes, again(), "ssh:web1 is another daemon than before: now the daemon of ", &before);
+    failed(&nodes, again(), "ssh:web1 is a different daemon now: the daemon of ", &before);
     // The address leads to a daemon whose folder belongs to another user.
     ssh.authorize("web1", &as_them("CANAL_SOCKET"));
     let ended = run(&nodes, &ssh, "ssh:web1", &["-n", "-k", "x", "--", "true"]).end();

@@ -403,12 +403,12 @@ fn lists_and_options_that_cannot_be_used_are_one_line_with_a_hint() {
     for (args, message, hint) in [
         (&["--on", "wbe"][..], "unknown node `wbe`", "[nodes] of "),
         (&["--on", "@al"], "unknown group `@al`", "did you mean @all?"),
-        (&["--on", "a,a"], "a is named twice", "name it once"),
-        (&["--on", ""], "the list of nodes is empty", "a list looks like"),
-        (&["--on", &again], " are one daemon: ", "name it once"),
+        (&["--on", "a,a"], "a is named twice", "name each node once"),
+        (&["--on", ""], "the list of nodes is empty", "write a list like"),
+        (&["--on", &again], " are the same daemon: ", "name each node once"),
         (&["--on", "ssh:-oProxyCommand=x"], "cannot begin with `-`", ""),
-        (&["--on", "a", "--ttl", "9s"], "at least 10s", "no time to reach"),
-        (&["--ttl", "20s"], "--ttl goes with --on", ""),
+        (&["--on", "a", "--ttl", "9s"], "at least 10s", "no time to reconnect"),
+        (&["--ttl", "20s"], "--ttl needs --on", ""),
         (&["--require", "all"], "--on", ""),
         (&["--on", "a,unix:/proc/nope/s"], "unix:/proc/nope/s was never met", ""),
     ] {
@@ -420,7 +420,7 @@ fn lists_and_options_that_cannot_be_used_are_one_line_with_a_hint() {
     }
     let write = ["run", "--on", "@all", "--require", "majority", "--write", "x", "--", "true"];
     let ended = nodes.here.canal(write).end().code(125);
-    assert!(ended.stderr.contains("--require all stops it"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("block all nodes with --require all"), "{}", ended.stderr);
     assert_eq!(nodes.held(), [0, 0, 0]);
 }
 
@@ -435,7 +435,7 @@ fn a_node_that_is_another_daemon_than_before_is_refused() {
     first["node"] = format!("{:032x}", 7).into();
     fs::write(&pins, met.to_string()).unwrap();
     let ended = nodes.run(&["--", "true"]).end().code(125);
-    assert!(ended.stderr.contains("is another daemon than before"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("is a different daemon now"), "{}", ended.stderr);
     assert!(ended.stderr.contains("hint: if that is meant"), "{}", ended.stderr);
     nodes.until_free();
 }
@@ -512,7 +512,7 @@ fn what_ssh_says_is_said_with_what_to_do() {
         (
             "echo \"u@$host: Permission denied (publickey,password).\" >&2; exit 255",
             ": permission denied; it takes a password",
-            "`ssh-copy-id` puts your key there",
+            "`ssh-copy-id` installs your key there",
         ),
         (
             "echo \"ssh: Could not resolve hostname $host: Name or service not known\" >&2; exit 255",
@@ -527,7 +527,7 @@ fn what_ssh_says_is_said_with_what_to_do() {
         ),
         (
             "echo 'welcome to web1'; cat",
-            "what comes from there is no answer of canal",
+            "the other side sent something other than canal's answer",
             "login script",
         ),
     ] {
@@ -655,7 +655,7 @@ fn of_two_majorities_with_one_node_in_common_the_second_is_refused_if_that_can_b
     signal(daemon, Signal::SIGSTOP);
     let also_runs = start(&second, "other");
     signal(daemon, Signal::SIGCONT);
-    wait_until("it says so", || also_runs.stderr().contains("takes no part in the lock"));
+    wait_until("it says so", || also_runs.stderr().contains("does not take part in the lock"));
     let doctor = common.canal(["doctor"]).end().stdout;
     assert!(doctor.contains("may not exclude each other: `x` is in use over"), "{doctor}");
     let history = common.canal(["history"]).end().stdout;

@@ -17,7 +17,7 @@ fn the_message_says_once_what_was_lost_when_and_why() {
     let first = said.lines().next().unwrap();
     assert!(first.starts_with("canal: lost `db` (token 9) at "), "{said}");
     let (_, silence) = first.split_once(": etcd was last reached ").unwrap_or_default();
-    assert!(silence.ends_with("s before; canal ends the command"), "{said}");
+    assert!(silence.ends_with("s earlier; canal ends the command"), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
     assert!(said.lines().nth(1).unwrap().starts_with("hint: "), "{said}");
 }

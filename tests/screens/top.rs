@@ -80,12 +80,12 @@ pub(crate) fn screens(lines: u16, columns: u16) -> Vec<String> {
     for (keys, what) in [
         (ENTER, "> holds"),
         (DOWN, "> #1"),
-        ("w", "what waits for what"),
+        ("w", "chain of waits"),
         (ESCAPE, "> #1"),
         ("x", "[y/N]"),
     ] {
         screen.keys(keys);
-        let asked = "the daemon is asked";
+        let asked = "waiting for the daemon";
         let now = screen.until(what, |shown| shown.contains(what) && !shown.contains(asked));
         if what != "> holds" && keys != ESCAPE {
             shown.push(now);
@@ -279,7 +279,7 @@ fn keys_holders_and_waiters_can_be_looked_into() {
         screen.keys(ESCAPE);
         screen.until("its page again", |shown| shown.contains(&format!("> #1     {waits}")));
         screen.keys("h");
-        screen.until("nothing has ended", |shown| shown.contains("nothing like that has ended"));
+        screen.until("nothing has ended", |shown| shown.contains("no matching request has ended"));
         screen.keys("q");
         wait_until("it ends", || tops(&world).is_empty());
         let written = screen.written();
@@ -363,7 +363,7 @@ fn without_a_terminal_it_says_what_to_use() {
     assert_eq!(
         ended.stderr,
         "canal: canal top needs a terminal on standard input and output\n\
-         hint: `canal status --watch --json` prints the same for programs\n"
+         hint: use `canal status --watch --json` in programs\n"
     );
     let mut screen = Screen::start(&world, &["env", "TERM=dumb", "canal", "top"], 24, 80);
     screen.until("it says why", |shown| shown.contains("that can move its cursor (TERM)"));

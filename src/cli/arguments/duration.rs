@@ -36,7 +36,7 @@ pub(crate) fn parse_some(text: &str) -> Result<Length, String> {
     match parse(text) {
         Ok(length) if length != Length::Finite(Duration::ZERO) => Ok(length),
         Err(error) if !is_negative(text) => Err(error),
-        _ => Err("must be more than 0; `infinity` is without end".to_owned()),
+        _ => Err("must be more than 0; `infinity` sets no limit".to_owned()),
     }
 }
 
@@ -46,14 +46,16 @@ pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
     match parse(text) {
         Ok(Length::Finite(ttl)) if ttl > Duration::from_millis(LEASE_MS_MAX) => {
             let most = stated(Duration::from_millis(LEASE_MS_MAX));
-            Err(format!("a lease lives for at most {most}: renew one that is needed for longer"))
+            Err(format!("a TTL can be at most {most}; renew the lease to keep it longer"))
         }
         Ok(Length::Finite(ttl)) if ttl >= Duration::from_millis(LEASE_MS_MIN) => Ok(ttl),
-        Ok(Length::Infinite) => Err("a lease without end would never be taken over".to_owned()),
+        Ok(Length::Infinite) => {
+            Err("a lease needs an end, so that another client can take the lock over".to_owned())
+        }
         Err(error) if !is_negative(text) => Err(error),
         _ => {
             let least = stated(Duration::from_millis(LEASE_MS_MIN));
-            Err(format!("a lease lives for at least {least}: it takes time to renew it"))
+            Err(format!("a TTL must be at least {least}, because a renewal takes time"))
         }
     }
 }

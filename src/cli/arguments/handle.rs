@@ -87,6 +87,6 @@ mod tests {
         assert_eq!(args.read().unwrap(), Some(GivenHandle::OfDaemon(Handle::new(7))));
         let args = HandleArgs { handle: Some("n0123secret".to_owned()) };
         let failed = args.read().unwrap_err();
-        assert_eq!(failed.message, "--handle: the handle is not whole: it was cut or changed");
+        assert_eq!(failed.message, "--handle: the handle is incomplete or changed");
     }
 }

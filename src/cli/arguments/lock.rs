@@ -115,7 +115,7 @@ fn size_of(rest: &str) -> Result<(Option<View>, Option<u64>), String> {
 /// Reads `4` or `3x2`.
 pub(crate) fn view_of(text: &str) -> Result<View, String> {
     let wrong =
-        |why: String| format!("`={text}`: {why}; a view is `=4` (slots) or `=3x2` (per x buckets)");
+        |why: String| format!("`={text}`: {why}; a size is `=4` (slots) or `=3x2` (per x buckets)");
     match text.split_once('x') {
         Some((per, buckets)) => Ok(View::Buckets {
             per: positive(per).map_err(|why| wrong(format!("per: {why}")))?,
@@ -127,7 +127,7 @@ pub(crate) fn view_of(text: &str) -> Result<View, String> {
 
 fn count_of(text: &str) -> Result<u64, String> {
     positive(text)
-        .map_err(|why| format!("`:{text}`: {why}; what follows `:` is how many slots to take"))
+        .map_err(|why| format!("`:{text}`: {why}; after `:` comes the number of slots to take"))
 }
 
 impl LockArgs {
@@ -141,8 +141,10 @@ impl LockArgs {
         items.extend(self.reads.iter().map(|key| shared_or_alone(key, Mode::Read)));
         items.extend(self.writes.iter().map(|key| shared_or_alone(key, Mode::Write)));
         if items.is_empty() {
-            return Err(Failed::new("which lock? give --key KEY")
-                .hint("--read KEY shares KEY and all keys below it with other readers, --write KEY has them alone"));
+            return Err(Failed::new("which lock? give --key KEY").hint(
+                "--read KEY shares KEY and all keys below it with other readers, --write KEY \
+                       holds them alone",
+            ));
         }
         if items.len() == 1 {
             return Ok(items);
@@ -163,8 +165,8 @@ impl LockArgs {
         let Some(operand) = operand else { return Ok(lock) };
         if !self.names_none() {
             let key = &operand.key;
-            return Err(Failed::new(format!("`{key}` stands alone beside options that name keys"))
-                .hint("--key KEY, --read KEY or --write KEY asks for it, too"));
+            return Err(Failed::new(format!("`{key}` cannot follow options that name keys"))
+                .hint("add it with --key KEY, --read KEY or --write KEY"));
         }
         lock.keys.push(operand.clone());
         Ok(lock)
@@ -184,15 +186,14 @@ impl LockArgs {
         let keys: Vec<&KeyArg> = self.keys.iter().chain(&self.literals).collect();
         match keys.as_slice() {
             [] if described && !(self.reads.is_empty() && self.writes.is_empty()) => {
-                Err(Failed::new(
-                    "--per, --buckets, --slots and --count describe a lock of --key, and none is given",
-                ))
+                Err(Failed::new("--per, --buckets, --slots and --count need a --key"))
             }
             [one] => Ok(vec![item(&self.describe(one)?)]),
             [_, _, ..] if described => Err(Failed::new(
-                "--per, --buckets, --slots and --count describe a single lock, and several are given",
+                "--per, --buckets, --slots and --count describe a single lock, but several are \
+                 given",
             )
-            .hint("say it with each key: --key db=3x2:1 --key deploy=1")),
+            .hint("write the size with each key: --key db=3x2:1 --key deploy=1")),
             several => Ok(several.iter().copied().map(item).collect()),
         }
     }
@@ -202,12 +203,12 @@ impl LockArgs {
         let view = self.view()?;
         if view.is_some() && one.view.is_some() {
             return Err(Failed::new(format!(
-                "`{}` has a view of its own: leave out either it or --per, --buckets and --slots",
+                "`{}` already has a size: leave out either it or --per, --buckets and --slots",
                 one.key
             )));
         }
         if self.count.is_some() && one.count.is_some() {
-            return Err(Failed::new("--count and `:COUNT` say the same thing twice"));
+            return Err(Failed::new("--count and `:COUNT` both give the count; use one of them"));
         }
         Ok(KeyArg { view: view.or(one.view), count: self.count.or(one.count), ..one.clone() })
     }
@@ -229,11 +230,11 @@ pub(crate) fn stated_view(
             Ok(Some(View::Buckets { per, buckets: buckets.unwrap_or(1) }))
         }
         (None, Some(_), None) => Err(Failed::new("--buckets needs --per")
-            .hint("--per P --buckets B admits P x B at once; for N in all, give --slots N")),
+            .hint("--per P --buckets B makes P x B slots; for N in total, give --slots N")),
         (_, _, Some(_)) => Err(Failed::new(
             "--slots cannot be given together with --per or --buckets: they are two kinds of lock",
         )
-        .hint("--slots N admits N at once; --per P --buckets B admits P x B")),
+        .hint("--slots N makes N slots; --per P --buckets B makes P x B")),
     }
 }
 
@@ -271,8 +272,8 @@ fn twice(items: &[WireItem]) -> Option<Failed> {
     let (key, one, other) = (&other.key, option(one), option(other));
     if one != other {
         let (needless, why) = match other {
-            "--write" => (one, "--write has the key alone already"),
-            _ => (other, "--key keeps writers away already, as --read does"),
+            "--write" => (one, "--write already holds the key alone"),
+            _ => (other, "--key already keeps writers away, as --read does"),
         };
         return Some(
             Failed::new(format!("`{key}` is given with {one} and with {other}"))
@@ -281,7 +282,7 @@ fn twice(items: &[WireItem]) -> Option<Failed> {
     }
     let failed = Failed::new(format!("{one} {key} is given twice"));
     Some(if one == "--key" && !key.contains(['/', '=', ':']) {
-        failed.hint(format!("--key {key}:2 takes two slots at once"))
+        failed.hint(format!("to take two slots, write --key {key}:2"))
     } else {
         failed
     })
@@ -344,16 +345,16 @@ mod tests {
             ("/a/b", "a key cannot begin with `/`; use `a/b`"),
             ("a/", "a key cannot end with `/`; use `a`"),
             ("a\nb", "U+000A"),
-            ("db=", "`=`: not a whole number; a view is `=4` (slots) or `=3x2`"),
-            ("db=x", "`=x`: per: not a whole number; a view is"),
-            ("db=prod", "`=prod`: not a whole number; a view is"),
+            ("db=", "`=`: not a whole number; a size is `=4` (slots) or `=3x2`"),
+            ("db=x", "`=x`: per: not a whole number; a size is"),
+            ("db=prod", "`=prod`: not a whole number; a size is"),
             ("db=0", "must be at least 1"),
             ("db=-1", "`=-1`: must be at least 1"),
             ("db=0x2", "per: must be at least 1"),
             ("db=3x-1", "`=3x-1`: buckets: must not be negative"),
             ("db:0", "must be at least 1"),
-            ("db:x", "what follows `:` is how many slots to take"),
-            ("a:1=2", "`:1=2`: not a whole number; what follows"),
+            ("db:x", "after `:` comes the number of slots to take"),
+            ("a:1=2", "`:1=2`: not a whole number; after"),
         ] {
             let error = text.parse::<KeyArg>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
@@ -406,8 +407,16 @@ mod tests {
         assert_eq!(error(args(&[])).message, "which lock? give --key KEY");
         assert!(error(LockArgs { per: Some(1), ..args(&["a", "b"]) }).hint.is_some());
         assert!(error(LockArgs { count: Some(1), ..args(&["a", "b"]) }).hint.is_some());
-        assert!(error(LockArgs { slots: Some(1), ..args(&["a=2"]) }).message.contains("its own"));
-        assert!(error(LockArgs { count: Some(1), ..args(&["a:2"]) }).message.contains("twice"));
+        assert!(
+            error(LockArgs { slots: Some(1), ..args(&["a=2"]) })
+                .message
+                .contains("already has a size")
+        );
+        assert!(
+            error(LockArgs { count: Some(1), ..args(&["a:2"]) })
+                .message
+                .contains("use one of them")
+        );
     }
 
     fn with(keys: &[&str], reads: &[&str], writes: &[&str]) -> LockArgs {
@@ -418,7 +427,11 @@ mod tests {
     #[test]
     fn a_key_is_asked_for_only_once() {
         for (args, message, hint) in [
-            (args(&["a", "b", "a:2"]), "--key a is given twice", "--key a:2 takes two slots"),
+            (
+                args(&["a", "b", "a:2"]),
+                "--key a is given twice",
+                "to take two slots, write --key a:2",
+            ),
             (with(&[], &["a", "b", "a"], &[]), "--read a is given twice", ""),
             (with(&[], &[], &["a", "a"]), "--write a is given twice", ""),
             (with(&["a"], &["a"], &[]), "`a` is given with --key and with --read", "out --read:"),
@@ -458,7 +471,7 @@ mod tests {
             LockArgs { count: Some(2), ..with(&[], &[], &["a"]) },
         ] {
             let message = args.items().unwrap_err().message;
-            assert!(message.ends_with("describe a lock of --key, and none is given"), "{message}");
+            assert!(message.ends_with("need a --key"), "{message}");
         }
     }
 
@@ -470,7 +483,7 @@ mod tests {
         assert_eq!(args(&["b"]).with_operand(None).unwrap().items().unwrap().len(), 1);
         for beside in [args(&["b"]), with(&[], &["b"], &[]), with(&[], &[], &["b"])] {
             let failed = beside.with_operand(Some(&operand)).unwrap_err();
-            assert_eq!(failed.message, "`a` stands alone beside options that name keys");
+            assert_eq!(failed.message, "`a` cannot follow options that name keys");
         }
     }
 

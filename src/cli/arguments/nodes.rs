@@ -120,10 +120,10 @@ impl NodesArgs {
         match items.iter().find(|item| item.mode == Some(Mode::Write)).filter(|_| is_part) {
             None => Ok(()),
             Some(item) => Err(Failed::new(format!(
-                "--write {} would not stop what runs on the other nodes",
+                "--write {} would not block commands on the other nodes",
                 item.key
             ))
-            .hint("--require all stops it on each of them")),
+            .hint("block all nodes with --require all")),
         }
     }
 }
@@ -138,10 +138,10 @@ pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64, Failed> {
     if ttl_ms < LEASE_OVER_NODES_MS_MIN {
         let least = stated(Duration::from_millis(LEASE_OVER_NODES_MS_MIN));
         return Err(Failed::new(format!(
-            "over nodes a TTL of {} is too short: it is at least {least}",
+            "a TTL of {} is too short over nodes: it must be at least {least}",
             stated(ttl)
         ))
-        .hint("a shorter one leaves no time to reach a node again"));
+        .hint("give a longer one; a shorter one leaves no time to reconnect to a node"));
     }
     Ok(ttl_ms)
 }
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(ttl_ms(None).unwrap(), 60_000);
         assert_eq!(ttl_ms(Some(Duration::from_secs(10))).unwrap(), 10_000);
         let failed = ttl_ms(Some(Duration::from_secs(9))).unwrap_err();
-        assert_eq!(failed.message, "over nodes a TTL of 9s is too short: it is at least 10s");
+        assert_eq!(failed.message, "a TTL of 9s is too short over nodes: it must be at least 10s");
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let item = WireItem { key: "db".into(), mode: Some(Mode::Write), ..WireItem::default() };
         let failed =
             args(Some(RequireArg::Majority)).check(std::slice::from_ref(&item)).unwrap_err();
-        assert_eq!(failed.message, "--write db would not stop what runs on the other nodes");
+        assert_eq!(failed.message, "--write db would not block commands on the other nodes");
         assert!(args(None).check(&[item]).is_ok());
     }
 }

@@ -89,9 +89,9 @@ fn checked(note: &OsStr, source: &str) -> Result<String, Failed> {
     match note.len() {
         0..=NOTE_BYTES_MAX => Ok(note.into_owned()),
         bytes => Err(Failed::new(format!(
-            "{source} has {bytes} bytes; a note has at most {NOTE_BYTES_MAX}"
+            "{source} has {bytes} bytes; a note can have at most {NOTE_BYTES_MAX}"
         ))
-        .hint("put the details where a link in the note leads")),
+        .hint("put the details elsewhere, and a link to them in the note")),
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
         let longest = "é".repeat(NOTE_BYTES_MAX / 2);
         assert_eq!(given(&longest).of_request().unwrap(), Some(longest.clone()));
         let failed = given(&(longest + "x")).of_request().unwrap_err();
-        assert_eq!(failed.message, "--note has 513 bytes; a note has at most 512");
+        assert_eq!(failed.message, "--note has 513 bytes; a note can have at most 512");
         assert!(failed.hint.is_some());
     }
 

@@ -62,7 +62,9 @@ fn bytes(text: &str) -> Result<u64, String> {
         Some(b'M') => 20,
         Some(b'G') => 30,
         Some(b'T') => 40,
-        _ => return Err("a slot of memory is a number with K, M, G or T, such as 8G".to_owned()),
+        _ => {
+            return Err("the memory of a slot is a number with K, M, G or T, such as 8G".to_owned());
+        }
     };
     let count = positive(&text[..text.len() - 1])?;
     count.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())

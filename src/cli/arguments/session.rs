@@ -50,7 +50,8 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
     (*session != grant.session).then(|| {
         let new = &grant.session;
         format!(
-            "a new session: {new} instead of {session}, as CANAL_FRAME={frame} names nothing that encloses this process"
+            "began session {new} instead of {session}, because CANAL_FRAME={frame} does not \
+             enclose this process"
         )
     })
 }
@@ -70,7 +71,7 @@ pub(crate) fn inherited() -> Option<String> {
 fn same_process(session: &str, grant: &Grant) -> Option<String> {
     (*session == *grant.session).then(|| {
         format!(
-            "--new-session changes nothing: process {} took the locks of session {session} itself",
+            "--new-session has no effect: process {} itself took the locks of session {session}",
             grant.owner.pid
         )
     })
@@ -123,12 +124,12 @@ mod tests {
         grant.session = "s5".to_owned();
         let message = not_believed(&request, &grant).unwrap();
         assert!(
-            message.starts_with("a new session: s5 instead of s3, as CANAL_FRAME=f4"),
+            message.starts_with("began session s5 instead of s3, because CANAL_FRAME=f4"),
             "{message}"
         );
         assert_eq!(same_process("s3", &grant), None);
         let message = same_process("s5", &grant).unwrap();
-        assert!(message.starts_with("--new-session changes nothing: process 1"), "{message}");
+        assert!(message.starts_with("--new-session has no effect: process 1"), "{message}");
         assert_eq!(not_new(&request, &grant), None, "it asked for no new one");
         request.frame = None;
         assert_eq!(not_believed(&request, &grant), None);

@@ -43,8 +43,10 @@ struct Refused<'a> {
 
 pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     if args.wait.conflict_exit_code == Some(0) {
-        return Err(Failed::new("-E 0 would mean to go on without the lock")
-            .hint("`canal run -E 0` skips its command; with `canal acquire`, choose another code and test for it"));
+        return Err(Failed::new("-E 0 would let the script continue without the lock").hint(
+            "with `canal acquire`, choose another code and test for it; only `canal run -E \
+                   0` skips its command",
+        ));
     }
     // This precedes the search for the owner, so that errors in the options come first.
     let lock = args.lock.with_operand(args.key.as_ref())?;
@@ -97,7 +99,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
             say(verbosity, &format!("held for {}", owner.shown()));
         }
         (None, ttl) => verbosity.detail(&format!(
-            "a lease of {}: `canal renew` keeps it, `canal release --handle` ends it",
+            "a lease of {}: extend it with `canal renew`, end it with `canal release --handle`",
             stated(ttl.unwrap_or_default())
         )),
     }
@@ -119,10 +121,11 @@ fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
 fn not_for_a_process() -> Failed {
     wrong(
         "acquire",
-        "--on goes with --ttl: other machines cannot see when a process of this one ends",
+        "--on needs --ttl, because other machines cannot see when a process of this one ends",
     )
     .hint(
-        "`canal run --on` holds it as long as a command; `canal renew --while PID` renews a lease",
+        "hold it while a command runs with `canal run --on`, or renew a lease with `canal renew \
+         --while PID`",
     )
 }
 

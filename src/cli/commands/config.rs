@@ -43,10 +43,10 @@ fn page(found: &Configuration, now: &Now) -> String {
     };
     lines.extend(shown.iter().map(row));
     if found.withheld {
-        lines.push("root and the user who runs the daemon see all settings".to_owned());
+        lines.push("only root and the user who runs the daemon see all settings".to_owned());
     }
     if let Some(broken) = &found.broken {
-        lines.push(format!("not in force, because the file cannot be used as it is now: {broken}"));
+        lines.push(format!("not in force, because the file has an error: {broken}"));
     }
     if !found.pending.is_empty() {
         lines.push("not in force yet (`canal daemon --reload`):".to_owned());
@@ -74,11 +74,11 @@ fn source(setting: &SettingInfo) -> String {
     }
 }
 
-/// `limits.waiters_per_user: 100 (was not stated)`.
+/// `limits.waiters_per_user: 100 (was not given)`.
 pub(crate) fn changed(change: &SettingChange) -> String {
     let shown = |value: &Option<String>| match value {
         Some(value) => cut(value, 2 * COLUMNS_MAX),
-        None => "not stated".to_owned(),
+        None => "not given".to_owned(),
     };
     let SettingChange { name, before, now, restart } = change;
     let after = if *restart { ", after a restart: `canal daemon --replace`" } else { "" };
@@ -97,7 +97,7 @@ mod tests {
             "withheld": true,
         }));
         let page = page(&found.unwrap(), &at("2026-11-20T14:05:23Z"));
-        assert!(page.ends_with("\nroot and the user who runs the daemon see all settings\n"));
+        assert!(page.ends_with("\nonly root and the user who runs the daemon see all settings\n"));
     }
 
     #[test]
@@ -126,8 +126,8 @@ mod tests {
              daemon.log               debug  CANAL_LOG\n\
              keys.db                  4x2    canal resize\n\
              not in force yet (`canal daemon --reload`):\n  \
-             engine.url: etcd://a (was not stated), after a restart: `canal daemon --replace`\n  \
-             limits.waiters_per_user: not stated (was 100)\n"
+             engine.url: etcd://a (was not given), after a restart: `canal daemon --replace`\n  \
+             limits.waiters_per_user: not given (was 100)\n"
         );
     }
 }

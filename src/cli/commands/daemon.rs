@@ -196,8 +196,8 @@ fn reload(place: &Place, verbosity: Verbosity) -> Result<(), Failed> {
         Ok(reloaded) => reload_lines(&reloaded).iter().for_each(|line| verbosity.message(line)),
         Err(ClientError::NoDaemon(_)) => {
             let next = match daemon::check_configuration(place)? {
-                Some(file) => format!("the next one reads {}", file.display()),
-                None => "there is no configuration for the next one".to_owned(),
+                Some(file) => format!("the next one will read {}", file.display()),
+                None => "the next one will find no configuration".to_owned(),
             };
             verbosity.message(&format!("no daemon runs at {}; {next}", place.socket.display()));
         }
@@ -209,9 +209,9 @@ fn reload(place: &Place, verbosity: Verbosity) -> Result<(), Failed> {
 fn reload_lines(reloaded: &Reloaded) -> Vec<String> {
     let Reloaded { file, changed, notes, .. } = reloaded;
     let what = match changed.len() {
-        0 => "nothing has changed".to_owned(),
-        1 => "1 setting has changed".to_owned(),
-        count => format!("{count} settings have changed"),
+        0 => "nothing changed".to_owned(),
+        1 => "1 setting changed".to_owned(),
+        count => format!("{count} settings changed"),
     };
     let first = match file {
         Some(file) => format!("read {file}: {what}"),

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     // have it by now.
     if let Some(key) = force_key.filter(|_| !args.yes) {
         let again = format!("canal release --force --yes {key}");
-        confirm("break the hold?", "nothing was released", &again, verbosity)?;
+        confirm("break the hold?", "released nothing", &again, verbosity)?;
     }
     let released = match client.release_once(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
         Ok(released) => released,
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     }
     // canal always reports a hold that was broken by force.
     let say = if args.force { Verbosity::note } else { Verbosity::detail };
-    let (done, whose) = if args.force { ("broke the hold of", "by") } else { ("gave back", "of") };
+    let (done, whose) = if args.force { ("broke the hold of", "by") } else { ("released", "of") };
     for line in lines(&released, done, whose) {
         say(verbosity, &line);
     }
@@ -73,12 +73,14 @@ fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
     let holders: Vec<&HolderInfo> = holders.filter(|holder| holder.key.is_none()).collect();
     match *holders {
         [holder] => Ok(holder.token),
-        [] => Err(Failed::new(format!("nobody holds `{key}`"))
-            .hint("`canal status` shows who holds and waits")),
+        [] => Err(Failed::new(format!("no one holds `{key}`"))
+            .hint("`canal status` shows the holders and waiters")),
         _ => {
             let count = holders.len();
-            Err(Failed::new(format!("{count} hold `{key}`: --force --token says which to break"))
-                .hint(format!("`canal status -v {key}` shows the tokens")))
+            Err(Failed::new(format!(
+                "`{key}` has {count} holders; choose one with --force --token"
+            ))
+            .hint(format!("`canal status -v {key}` shows the tokens")))
         }
     }
 }
@@ -93,10 +95,11 @@ fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> F
         // The daemon's own hint may be better.
         _ if !not_held || failed.hint.is_some() => failed,
         _ if args.key.as_ref().is_some_and(is_sized) => {
-            failed.hint("KEY is a key as it stands here: leave out =VIEW and :COUNT of `--key`")
+            failed.hint("give KEY alone, without the =SIZE and :COUNT of `--key`")
         }
         Some(owner) if owner.by_default => failed.hint(format!(
-            "without --pid, canal releases for its parent process, {}; --pid names another",
+            "name another process with --pid; without it, canal releases for its parent process, \
+             {}",
             owner.shown()
         )),
         _ => failed,
@@ -144,26 +147,26 @@ fn what(args: &ReleaseArgs) -> Result<What, Failed> {
         return Ok(What::lease(handle));
     }
     if args.yes && !args.force {
-        return error("--yes goes with --force KEY: nothing else asks");
+        return error("--yes needs --force KEY, the only release that asks");
     }
     let here = |release| Ok(What::Here(release));
     match (&args.key, args.all, args.force, args.token) {
         (None, false, true, Some(token)) => match args.whose.pid {
             None => here(Release { token: Some(token), ..Release::default() }),
             Some(_) => {
-                error("--force releases by --token, whatever process holds it: leave out --pid")
+                error("--force releases by --token, whichever process holds it: leave out --pid")
             }
         },
         (Some(key), false, true, None) => match args.whose.pid {
             None => Ok(What::Forced(key.text().to_string())),
             Some(_) => {
-                error("--force KEY breaks a hold, whatever process holds it: leave out --pid")
+                error("--force KEY breaks a hold, whichever process holds it: leave out --pid")
             }
         },
         (_, _, true, None) => Err(wrong("release", "--force needs KEY or --token")
             .hint("`canal status -v` shows the tokens")),
         (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),
-        (_, _, false, Some(_)) => error("--token goes with --force"),
+        (_, _, false, Some(_)) => error("--token needs --force"),
         (Some(_), true, false, None) => error("KEY and --all cannot be given together"),
         (Some(key), false, false, None) => {
             here(Release { key: Some(key.text().clone()), ..Release::default() })

@@ -77,7 +77,7 @@ impl Lease {
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
                 // A script releases its lease while its renewals run in parallel. Nothing is lost.
                 if self.is_kept && failure.reason.as_deref() == Some("released") {
-                    self.verbosity.detail("the lease was given back: there is nothing to renew");
+                    self.verbosity.detail("the lease was released; nothing is left to renew");
                     return Err(Failed::silent(SUCCESS));
                 }
                 Err(lease_lost::explain(&failure, self.json, self.verbosity)?)
@@ -105,7 +105,7 @@ impl Lease {
             match self.renew(client, None)? {
                 Ok(renewed) => {
                     if failing {
-                        self.verbosity.note("the lease is renewed again");
+                        self.verbosity.note("renewed the lease again");
                     }
                     self.verbosity.detail(&message(&renewed, &Now::here()));
                     (renewed_at, failing) = (asked_at, false);
@@ -121,9 +121,8 @@ impl Lease {
                         return Err(not_renewed(ttl_ms, &error));
                     }
                     if !failing {
-                        self.verbosity.message(&format!(
-                            "the lease is not renewed yet, trying again: {error}"
-                        ));
+                        self.verbosity
+                            .message(&format!("cannot renew the lease, trying again: {error}"));
                     }
                     failing = true;
                 }
@@ -150,9 +149,10 @@ fn ends_within(process: &Pidfd, time_ms: u64) -> bool {
 /// The failure if a lease could not be renewed for a whole TTL.
 fn not_renewed(ttl_ms: u64, error: &ClientError) -> Failed {
     let ttl = stated(Duration::from_millis(ttl_ms));
-    let message = format!("the lease could not be renewed for {ttl} and counts as lost: {error}");
+    let message =
+        format!("canal could not renew the lease for {ttl}, so it counts as lost: {error}");
     Failed::with_code(OwnCode::LockLost.number(), message)
-        .hint("`canal renew` tells whether it has ended, once the daemon answers")
+        .hint("run `canal renew` once the daemon answers, to see whether it has ended")
 }
 
 /// `renewed db until 14:06:23, token 77`.

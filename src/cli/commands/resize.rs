@@ -25,7 +25,7 @@ fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
     let view = stated_view(args.per, args.buckets, args.slots)?;
     let pause = (args.pause || args.resume).then_some(args.pause);
     if view.is_none() && !args.forget && pause.is_none() {
-        let shown = || format!("`canal status {key}` shows the present one");
+        let shown = || format!("`canal status {key}` shows the current one");
         return Err(Failed::new(
             "which size? give --per P --buckets B, --slots N, --forget, --pause or --resume",
         )

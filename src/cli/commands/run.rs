@@ -33,7 +33,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     if args.ttl.is_some() && !args.nodes.is_given() {
         return Err(wrong(
             "run",
-            "--ttl goes with --on: without nodes the lock lasts as long as the command",
+            "--ttl needs --on: without nodes, the lock lasts as long as the command",
         ));
     }
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -149,7 +149,7 @@ impl Job<'_> {
         let failed = match why {
             NotBegun::NotRun(not_run) => not_run.into(),
             NotBegun::Lost(lost) => hold_lost::not_begun(&lost, &self.keys()),
-            NotBegun::Alone => Failed::new("the process that was to stay by the command has ended"),
+            NotBegun::Alone => Failed::new("the supervisor of the command has ended"),
         };
         failed.into()
     }
@@ -164,7 +164,7 @@ impl Job<'_> {
             let failed = match self.start(Some(child_channel)) {
                 NotStarted::Failed(failed) => failed,
                 NotStarted::SupervisorRequired => {
-                    Failed::new("the daemon does not see the supervisor that stays by the command")
+                    Failed::new("the daemon does not see the supervisor of the command")
                 }
             };
             self.verbosity.failure(&failed);
@@ -219,7 +219,7 @@ fn argv(args: &RunArgs) -> Result<Vec<OsString>, Failed> {
         (Some(text), []) => Ok(vec!["sh".into(), "-c".into(), text.clone()]),
         (Some(_), [first, ..]) => Err(wrong(
             "run",
-            format!("-c takes the whole command; `{}` is left over", first.to_string_lossy()),
+            format!("-c takes the whole command, but `{}` follows it", first.to_string_lossy()),
         )),
         (None, []) => Err(Failed::new("which command? give it after the options")
             .hint("canal run --key x -- COMMAND…, or a string for sh with -c STRING")),
@@ -249,9 +249,9 @@ fn not_found(not_run: NotRun, args: &RunArgs) -> Failed {
         return failed;
     }
     failed.hint(if line && !name.contains('\'') && name.len() <= HINT_COLUMNS {
-        format!("a command line for the shell goes after -c: -c '{name}'")
+        format!("give a command line for the shell after -c: -c '{name}'")
     } else {
-        "a command line for the shell goes after -c: -c STRING".to_owned()
+        "give a command line for the shell after -c: -c STRING".to_owned()
     })
 }
 
@@ -264,7 +264,7 @@ fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
     match args.command.as_slice() {
         [key, dashes, ..] if args.lock.names_none() && dashes == "--" => {
             let key = cut(&key.to_string_lossy(), HINT_COLUMNS);
-            failed.hint(format!("the key follows an option: canal run --key {key} -- COMMAND"))
+            failed.hint(format!("give the key with an option: canal run --key {key} -- COMMAND"))
         }
         _ => failed,
     }
@@ -283,11 +283,12 @@ fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result<(), Failed> {
     };
     let wrong = |why: &str| Err(wrong("run", format!("--jobserver {why}")));
     if args.nodes.is_given() {
-        return wrong("does not go with --on: its slots are those of one daemon");
+        return wrong("cannot be combined with --on, because its slots belong to one daemon");
     }
     if !is_one_slot {
         return wrong(
-            "takes the slots of one --key, one for each job: it goes with no other key, no --read or --write and no --count",
+            "takes one slot of one --key for each job: leave out other keys, --read, --write and \
+             --count",
         );
     }
     Ok(())

@@ -141,15 +141,16 @@ impl Waiting {
         let key = holder.key.as_ref().unwrap_or(&last.key);
         let pid = process(holder.pid);
         self.verbosity.note(&format!(
-            "`{key}` is held by {pid}, from which this command was started: if that one waits for \
-             this command, neither ever ends"
+            "{pid} holds `{key}` and started this command: if it waits for this command, neither \
+             ever ends"
         ));
         let is_of_ours = inherited().is_some_and(|session| session == holder.session);
         self.verbosity.advice(if is_of_ours {
-            "release it before, or leave out `--new-session`: then its locks are not in the way"
+            "release it first, or leave out `--new-session`, so that its locks do not block this \
+             command"
         } else {
-            "release it before, or run the outer one under `canal run` too: then its locks are \
-             not in the way"
+            "release it first, or run the outer command under `canal run` too, so that its locks \
+             do not block this command"
         });
     }
 

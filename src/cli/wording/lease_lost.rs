@@ -39,7 +39,7 @@ pub(crate) fn explain(
         verbosity.message(&line);
     }
     if reason == "expired" {
-        verbosity.hint("renew a lease when a third of its time is over: then one renewal may fail");
+        verbosity.hint("renew a lease after a third of its TTL, so that one renewal may fail");
     }
     Ok(Failed::silent(OwnCode::LockLost.number()))
 }
@@ -50,7 +50,7 @@ fn lines(failure: &Failure, reason: &str, now: &Now) -> Vec<String> {
         None => failure.message.clone(),
     };
     let holders = failure.holders.iter();
-    let holders = holders.map(|one| format!("held now by {}", holder(one, COMMAND_COLUMNS, now)));
+    let holders = holders.map(|one| format!("now held by {}", holder(one, COMMAND_COLUMNS, now)));
     std::iter::once(first).chain(holders).collect()
 }
 
@@ -71,7 +71,7 @@ fn sentence(lost: &LostLease, reason: &str, now: &Now) -> Option<String> {
         "released" => format!("{lease} was released {when}"),
         "forced" => format!("{lease} was broken by force {when}"),
         "withdrawn" => format!(
-            "{lease} was taken back {when}: the client that asked for it ended before it confirmed it"
+            "the daemon took {lease} back {when}: its client ended before it confirmed the grant"
         ),
         _ => return None,
     })
@@ -104,7 +104,7 @@ mod tests {
             [
                 "the lease of `db` (token 7) expired 3m12s ago, at 14:02:11: it was not renewed \
                  for 1m00s",
-                "held now by pid 812 `make` (root, for 3m11s)",
+                "now held by pid 812 `make` (root, for 3m11s)",
             ]
         );
         for (reason, words) in [("released", "was released"), ("forced", "was broken by force")] {

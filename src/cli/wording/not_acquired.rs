@@ -10,11 +10,11 @@ use crate::protocol::{Failure, HOLDERS_SHOWN_MAX};
 use crate::run::OwnCode;
 
 /// Advice on a deadlock, unless the daemon has better advice.
-pub(crate) const AGAIN: &str = "run it again from where the first lock was taken; locks that are taken together, \
-                     in one request, cannot end so";
+pub(crate) const AGAIN: &str = "run it again from where it took its first lock; taking all locks \
+                                in one request avoids deadlocks";
 
 /// Advice if there may be more holders than a refusal names.
-const ALL_HOLDERS: &str = "these hold it longest; `canal status` shows all holders";
+const ALL_HOLDERS: &str = "these have held it longest; `canal status` shows all holders";
 
 /// Prints why canal acquired nothing, and the holders; returns the exit code. `-E` applies only to
 /// a busy or paused lock, a wait that is over, and too many waiters. `-E 0` prints nothing, which

@@ -33,7 +33,7 @@ fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
     let (is_note, text) = match word {
         Word::Met { nodes } => (true, met(nodes)),
         Word::LeftOut { name, failure } => {
-            (true, format!("{name} is left out, because it was never met: {}", failure.what))
+            (true, format!("leaving out {name}, which was never reached before: {}", failure.what))
         }
         // The line that shows the wait contains this.
         Word::Waits { .. } => return None,
@@ -65,7 +65,7 @@ fn met(nodes: &[(&Node, Pin)]) -> String {
 /// Which nodes a search for deadlocks could not read.
 pub(crate) fn unread(nodes: &[String]) -> String {
     let of_it = if nodes.len() == 1 { "it" } else { "them" };
-    format!("{} cannot be read: a deadlock over {of_it} would not be found", nodes.join(", "))
+    format!("cannot read {}: canal would not find a deadlock over {of_it}", nodes.join(", "))
 }
 
 fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, String)> {
@@ -97,10 +97,11 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
             let (names, until) = (names.join(", "), clock_of(*until));
             let text = match nodes.len() {
                 1 => format!(
-                    "{names} is new or has lost its state, and grants nothing over nodes before {until}"
+                    "{names} is new or lost its state, and grants nothing over nodes before {until}"
                 ),
                 _ => format!(
-                    "{names} are new or have lost their state, and grant nothing over nodes before {until}"
+                    "{names} are new or lost their state, and grant nothing over nodes before \
+                     {until}"
                 ),
             };
             (true, text)
@@ -108,24 +109,25 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
         Change::TooFew { answering, need } => (
             true,
             format!(
-                "{answering} of the nodes answer, {need} are needed; nothing is held until they do"
+                "{answering} of the nodes answer, {need} are needed; canal holds nothing until \
+                 they do"
             ),
         ),
         Change::AskedAnew { node: Some(node) } => {
-            (true, format!("asking all nodes anew, because of {}", name(*node)))
+            (true, format!("asking all nodes again because of {}", name(*node)))
         }
         Change::AskedAnew { node: None } => (true, "gave way to another request".to_owned()),
         Change::OtherList { node, why } => (
             true,
             format!(
-                "{} takes no part in the lock, so that a command over other nodes can run at the same \
-                 time: {why}",
+                "{} does not take part in the lock, so a command over other nodes can run at the \
+                 same time: {why}",
                 name(*node)
             ),
         ),
         Change::Lost { node, held, need } => {
             let held = held_of(*held, *need, names.len());
-            (true, format!("{} does not hold the lock any more; {held}", name(*node)))
+            (true, format!("{} no longer holds the lock; {held}", name(*node)))
         }
     })
 }
@@ -269,8 +271,7 @@ mod tests {
         assert_eq!(met(&all[2..]), own, "on this machine nobody else asks it");
         let until = clock::boottime_ms();
         let new = said(&Change::NotYet { nodes: vec![0, 2], until });
-        let words =
-            "web1, web3 are new or have lost their state, and grant nothing over nodes before ";
+        let words = "web1, web3 are new or lost their state, and grant nothing over nodes before ";
         assert!(new.starts_with(words), "{new}");
     }
 
@@ -286,7 +287,7 @@ mod tests {
             assert_eq!(said(&Change::Back { node: 0, held, need }), said_of_it);
         }
         let lost = Change::Lost { node: 1, held: 2, need: 2 };
-        assert_eq!(said(&lost), "web2 does not hold the lock any more; 2 of 3 held, 2 are needed");
+        assert_eq!(said(&lost), "web2 no longer holds the lock; 2 of 3 held, 2 are needed");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::protocol::place::{Place, Rule};
 const SEPARATE: &str = "CANAL_SEPARATE";
 
 /// How to end all separations.
-pub(crate) const ONE_TABLE: &str = "`canal setup`, as root, makes one table for all users";
+pub(crate) const ONE_TABLE: &str = "run `canal setup` as root to make one table for all users";
 
 /// The file that records which users' daemons were reported. Its time is that of the last check.
 const TOLD: &str = "told-users";
@@ -171,15 +171,17 @@ pub(crate) fn about(separation: &Separation) -> String {
                 names.push(format!("{more} more"));
             }
             let have = match names.len() {
-                1 => "has a daemon of its own",
-                _ => "have daemons of their own",
+                1 => "has its own daemon",
+                _ => "have their own daemons",
             };
             let last = names.pop().unwrap_or_default();
             let names = match names.len() {
                 0 => last,
                 _ => format!("{} and {last}", names.join(", ")),
             };
-            format!("{names} {have} on this machine: their locks and yours do not exclude each other")
+            format!(
+                "{names} {have} on this machine: their locks and yours do not exclude each other"
+            )
         }
         Separation::PrivateTmp => {
             "/tmp is private to this service (PrivateTmp=): its locks and those of your other \
@@ -192,12 +194,11 @@ pub(crate) fn about(separation: &Separation) -> String {
                 .to_owned()
         }
         Separation::DaemonInAnotherTmp => {
-            "another daemon of yours runs with another /tmp: its locks and these do not exclude \
-             each other"
+            "you have another daemon in another /tmp: its locks and these do not exclude each other"
                 .to_owned()
         }
         Separation::PidNamespace => {
-            "this is a container or the like (a pid namespace of its own): the locks here and those \
+            "this is a container or similar (its own pid namespace): the locks here and those \
              outside do not exclude each other"
                 .to_owned()
         }
@@ -215,8 +216,8 @@ fn by_environment(place: &Place) -> Option<String> {
     (is_in_use && usual.socket != place.socket).then(|| {
         let usual = usual.socket.display();
         format!(
-            "CANAL_SOCKET names another daemon than that of commands without it ({usual}): their \
-             locks and these do not exclude each other"
+            "CANAL_SOCKET names a daemon other than the usual one ({usual}): the locks of the two \
+             do not exclude each other"
         )
     })
 }
@@ -244,9 +245,7 @@ fn under_sudo(place: &Place, always: bool) -> Option<String> {
         return None;
     }
     let (who, socket) = (user_name::name(uid), theirs.socket.display());
-    Some(format!(
-        "under sudo root's own locks are used, not those of {who} ({socket}); {ONE_TABLE}"
-    ))
+    Some(format!("under sudo, canal uses root's locks, not those of {who} ({socket}); {ONE_TABLE}"))
 }
 
 /// Creates a file, and returns whether it did not exist.
@@ -269,11 +268,11 @@ mod tests {
             said.split(" on this machine").next().unwrap().to_owned()
         };
         let many = 3_999_999_990;
-        assert_eq!(users(&[0]), "root has a daemon of its own");
-        assert_eq!(users(&[0, many]), "root and 3999999990 have daemons of their own");
+        assert_eq!(users(&[0]), "root has its own daemon");
+        assert_eq!(users(&[0, many]), "root and 3999999990 have their own daemons");
         assert_eq!(
             users(&[0, many, many + 1, many + 2, many + 3]),
-            "root, 3999999990, 3999999991 and 2 more have daemons of their own"
+            "root, 3999999990, 3999999991 and 2 more have their own daemons"
         );
     }
 }

@@ -61,13 +61,13 @@ pub enum BridgeError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The daemon is older than the calls to which the client would be restricted.
-    #[error("the daemon is older than its `canal`, and knows no nodes")]
+    #[error("the daemon is older than its `canal` and does not support nodes")]
     OlderDaemon,
     /// The daemon went away while it owed an answer, or while a grant depended on the connection.
     #[error("the daemon went away")]
     DaemonGone,
     /// The client was silent for too long.
-    #[error("the other side was silent for {}", stated(*.0))]
+    #[error("the other side sent nothing for {}", stated(*.0))]
     Silent(Duration),
     /// A message is too large, or a system call failed.
     #[error("{0}")]

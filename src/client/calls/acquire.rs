@@ -187,8 +187,8 @@ impl Client {
 fn waits(word: &Progress) -> String {
     let Progress { key, position, waiting, reason, .. } = word;
     match waiting {
-        0 => format!("waits for {key}: {reason}"),
-        _ => format!("waits for {key}, {position} of {waiting} in line: {reason}"),
+        0 => format!("waiting for {key}: {reason}"),
+        _ => format!("waiting for {key}, {position} of {waiting} in line: {reason}"),
     }
 }
 

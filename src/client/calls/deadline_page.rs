@@ -21,7 +21,7 @@ impl Received {
     pub(crate) fn take(&mut self, index: u32) -> Result<OwnedFd, ClientError> {
         let place = usize::try_from(index).ok().and_then(|index| self.0.get_mut(index));
         place.and_then(Option::take).ok_or_else(|| {
-            let text = "a descriptor that it names did not come with it";
+            let text = "the reply names a descriptor that did not come with it";
             ClientError::Protocol(text.to_owned())
         })
     }

@@ -141,7 +141,7 @@ impl Link {
             .stderr(Stdio::from(its_errors));
         let child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                NodeFailure::permanent("no `ssh` on this machine").hint("install openssh-client")
+                NodeFailure::permanent("this machine has no `ssh`").hint("install openssh-client")
             }
             _ => failed(error),
         })?;
@@ -272,8 +272,12 @@ impl Link {
 
     fn take_answers(&mut self, answers: &mut Vec<Answer>) -> Result<(), NodeFailure> {
         let wrong = |what: String| {
-            NodeFailure::permanent(format!("what comes from there is no answer of canal: {what}"))
-                .hint("a login script there must print nothing when no person logs in")
+            NodeFailure::permanent(format!(
+                "the other side sent something other than canal's answer: {what}"
+            ))
+            .hint(
+                "make sure that login scripts there print nothing in a session without a terminal",
+            )
         };
         while let Some(message) =
             self.decoder.next_message().map_err(|error| wrong(error.to_string()))?

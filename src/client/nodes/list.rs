@@ -47,7 +47,7 @@ pub enum ListError {
     #[error("the list of nodes is empty")]
     Empty,
     /// A name between two commas is missing.
-    #[error("`{0}` has nothing before or after a comma")]
+    #[error("`{0}` has an empty name before or after a comma")]
     Gap(String),
     /// The configuration does not define this node.
     #[error("unknown node `{name}`")]
@@ -82,7 +82,7 @@ pub enum ListError {
         by_group: String,
     },
     /// The list contains a node under two names.
-    #[error("{one} and {other} are one node: {address}")]
+    #[error("{one} and {other} are the same node: {address}")]
     SameAddress {
         /// One name.
         one: String,
@@ -99,13 +99,11 @@ impl ListError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Empty | Self::Gap(_) => {
-                "a list looks like web1,web2 or ssh:deploy@web1,local".to_owned()
+                "write a list like web1,web2 or ssh:deploy@web1,local".to_owned()
             }
             Self::UnknownNode { hint, .. } | Self::UnknownGroup { hint, .. } => hint.clone(),
             Self::Address { .. } => return None,
-            Self::Twice { .. } | Self::SameAddress { .. } => {
-                "each node counts once: name it once".to_owned()
-            }
+            Self::Twice { .. } | Self::SameAddress { .. } => "name each node once".to_owned(),
         })
     }
 }
@@ -188,11 +186,10 @@ impl KnownNodes {
         let hint = match nearest(text, self.nodes.keys()) {
             Some(near) => format!("did you mean {near}? It is in [nodes] of {}", self.source),
             None if self.groups.contains_key(text) => {
-                format!("a group begins with @: @{text} is in [node_groups] of {}", self.source)
+                format!("begin a group with @: @{text} is in [node_groups] of {}", self.source)
             }
             None => format!(
-                "[nodes] of {} gives names, as in {text} = \"ssh:{text}\"; or give the address: \
-                 ssh:{text}",
+                "add {text} = \"ssh:{text}\" to [nodes] of {}, or give the address: ssh:{text}",
                 self.source
             ),
         };
@@ -207,7 +204,7 @@ impl KnownNodes {
             Some(near) => {
                 format!("did you mean @{near}? It is in [node_groups] of {}", self.source)
             }
-            None => format!("[node_groups] of {} gives names to groups", self.source),
+            None => format!("define groups in [node_groups] of {}", self.source),
         };
         Err(ListError::UnknownGroup { name: name.to_owned(), hint })
     }
@@ -276,15 +273,15 @@ mod tests {
     #[test]
     fn each_error_says_what_to_do() {
         for (words, message, hint) in [
-            (&[""][..], "the list of nodes is empty", "a list looks like"),
-            (&["web1,"], "`web1,` has nothing before or after a comma", "a list looks like"),
-            (&[",web1"], "`,web1` has nothing before or after a comma", "a list looks like"),
+            (&[""][..], "the list of nodes is empty", "write a list like"),
+            (&["web1,"], "`web1,` has an empty name before or after a comma", "write a list like"),
+            (&[",web1"], "`,web1` has an empty name before or after a comma", "write a list like"),
             (
                 &["wbe1"],
                 "unknown node `wbe1`",
                 "did you mean web1? It is in [nodes] of /etc/canal/canal.toml",
             ),
-            (&["db"], "unknown node `db`", "[nodes] of /etc/canal/canal.toml gives names"),
+            (&["db"], "unknown node `db`", "to [nodes] of /etc/canal/canal.toml, or give"),
             (
                 &["web"],
                 "unknown node `web`",
@@ -296,12 +293,20 @@ mod tests {
                 "did you mean @web? It is in [node_groups] of /etc/canal/canal.toml",
             ),
             (&["@db"], "unknown group `@db`", "[node_groups] of"),
-            (&["web1,web1"], "web1 is named twice", "name it once"),
-            (&["@web", "web1"], "web1 is named twice (once by @web)", "name it once"),
-            (&["web2,also-web2"], "web2 and also-web2 are one node: ssh:web2", "name it once"),
-            (&["web2,ssh:web2"], "web2 and ssh:web2 are one node: ssh:web2", "name it once"),
+            (&["web1,web1"], "web1 is named twice", "name each node once"),
+            (&["@web", "web1"], "web1 is named twice (once by @web)", "name each node once"),
+            (
+                &["web2,also-web2"],
+                "web2 and also-web2 are the same node: ssh:web2",
+                "name each node once",
+            ),
+            (
+                &["web2,ssh:web2"],
+                "web2 and ssh:web2 are the same node: ssh:web2",
+                "name each node once",
+            ),
             (&["ssh:-x"], "`ssh:-x`: a host cannot begin with `-`", ""),
-            (&["local,local"], "local is named twice", "name it once"),
+            (&["local,local"], "local is named twice", "name each node once"),
         ] {
             let (found, found_hint) = error(words);
             assert!(found.starts_with(message), "{words:?}: {found}");

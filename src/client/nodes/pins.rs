@@ -54,7 +54,7 @@ pub enum PinError {
         error: io::Error,
     },
     /// Another program has written the file.
-    #[error("{path} is no list of nodes: {what}")]
+    #[error("{path} is not a list of nodes: {what}")]
     Broken {
         /// The path.
         path: PathBuf,
@@ -65,7 +65,7 @@ pub enum PinError {
     #[error("{0}")]
     Dir(String),
     /// An address leads to another daemon than before.
-    #[error("{name} is another daemon than before: now {now}, before {before}")]
+    #[error("{name} is a different daemon now: {now}, before {before}")]
     Differs {
         /// The user's word for the node.
         name: String,
@@ -87,11 +87,11 @@ impl PinError {
         match self {
             Self::Io { .. } | Self::Dir(_) => None,
             Self::Broken { path, .. } => Some(format!(
-                "remove {} to meet all nodes anew, if nothing runs over them",
+                "if no command runs over these nodes, remove {} to accept all of them again",
                 path.display()
             )),
             Self::Differs { address, path, .. } => Some(format!(
-                "if that is meant and nothing runs over it any more, remove \"{address}\" from {}",
+                "if that is intended and no command runs over it, remove \"{address}\" from {}",
                 path.display()
             )),
         }
@@ -297,7 +297,7 @@ mod tests {
         let error = pins.meet("web1", &web1, &Pin { uid: 9, user: None, ..pin(8) }).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "web1 is another daemon than before: now the daemon of uid 9 at /tmp/canal-1001 on web1, \
+            "web1 is a different daemon now: the daemon of uid 9 at /tmp/canal-1001 on web1, \
              before the daemon of deploy (uid 1001) at /tmp/canal-1001 on web1"
         );
         assert!(error.hint().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
@@ -328,7 +328,7 @@ mod tests {
         let pins = pins(dir.path());
         fs::write(pins.path(), "{}").unwrap();
         let error = pins.meet("web1", &address("ssh:web1"), &pin(7)).unwrap_err();
-        assert!(error.to_string().contains("nodes.json is no list of nodes: "), "{error}");
+        assert!(error.to_string().contains("nodes.json is not a list of nodes: "), "{error}");
         assert_eq!(fs::read_to_string(pins.path()).unwrap(), "{}");
     }
 }

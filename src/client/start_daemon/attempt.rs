@@ -160,7 +160,7 @@ fn report_of(started: &mut Started, limits: Limits, lock: &File) -> io::Result<S
         if owed.grow(patience, doing) {
             let pid = started.pid().map_or_else(String::new, |pid| format!("pid {pid} "));
             let time = stated(Duration::from_secs(owed.silent().as_secs()));
-            let text = format!("{pid}is not up after {time}");
+            let text = format!("{pid}is not ready after {time}");
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
     }

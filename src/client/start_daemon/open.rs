@@ -131,11 +131,11 @@ fn never_up(place: &Place, after: Duration, left: Option<&Path>) -> ClientError 
     let socket = place.socket.display();
     ClientError::Start(match left {
         None => {
-            format!("the daemon was started, but nothing listens at {socket} after {time}")
+            format!("the daemon started, but nothing listens at {socket} after {time}")
         }
         Some(lock) => format!(
-            "nothing listens at {socket} after {time}: other clients were to start a daemon, \
-             and one of them still holds {}",
+            "nothing listens at {socket} after {time}: another client is starting a daemon and \
+             still holds {}",
             lock.display()
         ),
     })
@@ -216,11 +216,11 @@ mod tests {
         let said = |left: Option<&str>| {
             never_up(&place, Duration::from_millis(10_123), left.map(Path::new)).to_string()
         };
-        assert_eq!(said(None), "the daemon was started, but nothing listens at /d/s after 10s");
+        assert_eq!(said(None), "the daemon started, but nothing listens at /d/s after 10s");
         assert_eq!(
             said(Some("/d/start.lock.4")),
-            "nothing listens at /d/s after 10s: other clients were to start a daemon, and one of \
-             them still holds /d/start.lock.4"
+            "nothing listens at /d/s after 10s: another client is starting a daemon and still \
+             holds /d/start.lock.4"
         );
     }
 }

@@ -22,8 +22,8 @@ const STARTS_MAX: u32 = 3;
 /// How many bytes from the end of a log are read.
 const LOG_BYTES_MAX: u64 = 16 * 1024;
 
-const HINT: &str =
-    "`canal doctor` looks for the reason; `canal daemon -v` runs the daemon in the foreground";
+const HINT: &str = "find the reason with `canal doctor`, or run the daemon in the foreground with \
+                    `canal daemon -v`";
 
 /// The daemons that a client has started since one last answered it.
 #[derive(Debug, Default)]
@@ -71,11 +71,12 @@ impl Starts {
         let how = how.map(|how| format!(" ({how})")).unwrap_or_default();
         let (count, path) = (STARTS_MAX, log.display());
         let last = match last_line(log, self.log_bytes) {
-            Some(line) => format!("wrote last in {path}: {line}"),
+            Some(line) => format!("last wrote in {path}: {line}"),
             None => format!("wrote nothing in {path}"),
         };
         format!(
-            "{count} daemons were started, and each died before it answered; the last one{how} {last}\nhint: {HINT}"
+            "{count} daemons started, and each died before it answered; the last one{how} {last}\n\
+             hint: {HINT}"
         )
     }
 }

@@ -191,7 +191,7 @@ fn a_daemon_that_hangs_as_it_comes_up_is_given_up_within_the_wait_of_the_request
     let options = starting(&scratch, r#"echo $$ >"${0%/*}/pid"; exec sleep 600"#);
     let options = Options { up: Duration::from_millis(100), ..options };
     let error = Client::connect(&scratch.place, options).unwrap_err();
-    assert!(error.to_string().contains("is not up after"), "{error}");
+    assert!(error.to_string().contains("is not ready after"), "{error}");
     let pid = wait_for_lines(&scratch.dir.path().join("pid"), 1);
     Pidfd::open(pid.trim().parse().unwrap()).unwrap().signal(Signal::SIGKILL).unwrap();
 }

@@ -301,7 +301,7 @@ fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> Se
 pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     fds.into_iter().nth(index).ok_or_else(|| {
-        let message = format!("no descriptor {index} came with the call, though it names one");
+        let message = format!("the call names descriptor {index}, which did not come with it");
         Failure::new(ErrorName::BadRequest, message)
     })
 }

@@ -28,11 +28,11 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     let twice =
         items.iter().enumerate().find(|(at, item)| items[..*at].iter().any(|o| o.key == item.key));
     if let Some((_, item)) = twice {
-        return Err(bad(format!("key `{}` stands twice in one request", item.key)));
+        return Err(bad(format!("one request names key `{}` twice", item.key)));
     }
     let slots = items.iter().map(count).fold(0, u64::saturating_add);
     if slots > SLOTS_MAX {
-        return Err(bad(format!("a request takes at most {SLOTS_MAX} slots at once, not {slots}")));
+        return Err(bad(format!("a request can take at most {SLOTS_MAX} slots, not {slots}")));
     }
     Ok(items)
 }
@@ -55,10 +55,8 @@ fn item(wire: &WireItem) -> Result<Item, Failure> {
 /// The ask for a key that is read or written as a whole.
 fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
     if [wire.count, wire.per, wire.buckets, wire.slots].iter().any(Option::is_some) {
-        let message = format!(
-            "`{key}` is to be read or written: `count`, `per`, `buckets` and `slots` do not go \
-             with that"
-        );
+        let message =
+            format!("`{key}` is read or written: leave out `count`, `per`, `buckets` and `slots`");
         return Err(bad(message));
     }
     Ok(ask)
@@ -81,15 +79,15 @@ pub(crate) fn shared_key(text: &Arc<str>) -> Result<Key, Failure> {
 /// knows whether the count fits: a stored size, or slots that can be shared, may make it fit.
 fn check_numbers(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure> {
     if count == 0 {
-        return Err(bad(format!("0 slots of `{key}` cannot be taken; ask for 1 or more")));
+        return Err(bad(format!("cannot take 0 slots of `{key}`; ask for at least 1")));
     }
     match view {
         Some(View::Buckets { per: 0, .. }) => {
-            Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
+            Err(bad(format!("`per` of `{key}` must be at least 1, not 0")))
         }
         Some(View::Slots { slots: 0 }) => {
-            let message = format!("a lock of 0 slots (`{key}`) admits nobody; state at least 1");
-            let hint = format!("`canal resize {key} --pause` lets nobody have it from now on");
+            let message = format!("a lock of 0 slots (`{key}`) admits no one; give it at least 1");
+            let hint = format!("`canal resize {key} --pause` stops all grants of it");
             Err(bad(message).hint(hint))
         }
         _ => Ok(()),
@@ -111,7 +109,7 @@ fn view(
             let message = format!("`{key}` has either `slots`, or `per` and `buckets`, not both");
             return Err(bad(message));
         }
-        _ => return Err(bad(format!("`per` and `buckets` of `{key}` belong together"))),
+        _ => return Err(bad(format!("`per` and `buckets` of `{key}` need each other"))),
     };
     let largest = [per, buckets, Some(view.capacity())].into_iter().flatten().max();
     if largest > Some(NUMBER_MAX) {
@@ -138,19 +136,19 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
     let setting = match (view, resize.forget, resize.pause) {
         (Some(View::Buckets { per: 0, .. }), ..) => {
-            return Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")));
+            return Err(bad(format!("`per` of `{key}` must be at least 1, not 0")));
         }
         (Some(View::Slots { slots: 0 }), false, None) => Setting::Pause(true),
         (Some(view), false, None) => Setting::View(Some(view)),
         (None, true, None) => Setting::View(None),
         (None, false, Some(paused)) => Setting::Pause(paused),
         (None, false, None) => {
-            return Err(bad(format!("nothing says how large `{key}` shall be"))
-                .hint("state `per` and `buckets`, or `slots`, or `forget`, or `pause`"));
+            return Err(bad(format!("no size is given for `{key}`"))
+                .hint("give `per` and `buckets`, or `slots`, or `forget`, or `pause`"));
         }
-        (_, true, _) => return Err(bad("a view cannot be stored and forgotten at once")),
+        (_, true, _) => return Err(bad("one call cannot store and forget a size")),
         (_, false, Some(_)) => {
-            return Err(bad("a size and a pause are stored by a call each"));
+            return Err(bad("one call cannot store a size and pause; make two calls"));
         }
     };
     Ok((key, setting))
@@ -196,9 +194,9 @@ pub(crate) fn new_note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> 
     if text.len() > NOTE_BYTES_MAX {
         let bytes = text.len();
         return Err(bad(format!(
-            "a note has at most {NOTE_BYTES_MAX} bytes, this one has {bytes}"
+            "a note can have at most {NOTE_BYTES_MAX} bytes, this one has {bytes}"
         ))
-        .hint("put the details where a link in the note leads"));
+        .hint("put the details elsewhere, and a link to them in the note"));
     }
     Ok(Some(one_line(text).into()))
 }
@@ -264,7 +262,7 @@ mod tests {
         assert_eq!(new_note(Some("\n")).unwrap().as_deref(), Some(""), "it removes the old one");
         let failure = note(Some(&"x".repeat(NOTE_BYTES_MAX + 1))).unwrap_err();
         assert_eq!(failure.name, ErrorName::BadRequest);
-        assert_eq!(failure.message, "a note has at most 512 bytes, this one has 513");
+        assert_eq!(failure.message, "a note can have at most 512 bytes, this one has 513");
         // No replacement is longer than the character that it replaces.
         let odd = "\u{1b}".repeat(NOTE_BYTES_MAX);
         assert_eq!(noted(&odd).map(|note| note.len()), Some(NOTE_BYTES_MAX));
@@ -296,7 +294,7 @@ mod tests {
                 WireItem { buckets: Some(1), ..item.clone() },
                 WireItem { slots: Some(1), ..item.clone() },
             ] {
-                assert!(refused(wrong).contains("do not go with that"));
+                assert!(refused(wrong).contains("leave out `count`"));
             }
         }
         let both = [WireItem { mode: Some(Mode::Read), ..wire("a") }, wire("a")];
@@ -306,8 +304,8 @@ mod tests {
     #[test]
     fn items_that_make_no_sense_say_why() {
         assert!(refused(WireItem { count: Some(0), ..wire("a") }).contains("0 slots"));
-        assert!(refused(WireItem { per: Some(1), ..wire("a") }).contains("belong together"));
-        assert!(refused(WireItem { buckets: Some(1), ..wire("a") }).contains("belong together"));
+        assert!(refused(WireItem { per: Some(1), ..wire("a") }).contains("need each other"));
+        assert!(refused(WireItem { buckets: Some(1), ..wire("a") }).contains("need each other"));
         let both = WireItem { per: Some(1), buckets: Some(1), slots: Some(1), ..wire("a") };
         assert!(refused(both).contains("not both"));
         let zero = WireItem { per: Some(0), buckets: Some(1), ..wire("a") };
@@ -338,7 +336,7 @@ mod tests {
             ..wire("a")
         };
         assert!(items(&[canal(1, SLOTS_MAX)]).is_ok());
-        assert!(refused(canal(1, SLOTS_MAX + 1)).contains("at most 65536 slots at once"));
+        assert!(refused(canal(1, SLOTS_MAX + 1)).contains("at most 65536 slots, not 65537"));
         let two = [canal(1, SLOTS_MAX), WireItem { key: "b".into(), ..canal(1, 1) }];
         assert!(items(&two).unwrap_err().message.contains("not 65537"));
         // The product of `per` and `buckets` may be as large as a size can be, and no larger.

@@ -86,7 +86,7 @@ impl Cluster {
                 Err(error) => {
                     if self.terminator.unsignalled.insert(process) {
                         let pid = process.pid;
-                        tracing::error!(pid, token = token.0, %error, "it cannot be stopped yet");
+                        tracing::error!(pid, token = token.0, %error, "cannot stop the process yet");
                     }
                 }
             }
@@ -206,7 +206,11 @@ fn signal(
         Err(error) if !is_gone(&error) => Err(error),
         _ => {
             let pid = process.pid;
-            tracing::warn!(pid, token = token.0, "the engine is away for too long: {signal}");
+            tracing::warn!(
+                pid,
+                token = token.0,
+                "the engine has been away for too long: sent {signal}"
+            );
             Ok(())
         }
     }

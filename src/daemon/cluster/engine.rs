@@ -98,16 +98,16 @@ impl Chosen {
         }
         if options.engine.as_deref().is_some_and(has_password) {
             return Err(unusable(
-                "a password in `--engine` could be read by everybody on this machine",
-                "put the address into CANAL_ENGINE, or into a file that `url_file` in [engine] of \
-                 the configuration names",
+                "everyone on this machine could read a password in `--engine`",
+                "put the address into CANAL_ENGINE, or into a file and name it as `url_file` in \
+                 [engine] of the configuration",
             ));
         }
         let Some(url) = stated(options, config)? else {
             let only_with_engine = options.engine_ttl_ms.is_some() || options.host.is_some();
             if only_with_engine || *configured != Configured::default() {
                 return Err(unusable(
-                    "a host's name or a TTL is stated, and no engine",
+                    "a host's name or a TTL needs an engine, and none is given",
                     "name the engine with --engine, CANAL_ENGINE or `url` in [engine]",
                 ));
             }
@@ -119,7 +119,7 @@ impl Chosen {
         };
         if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control)
         {
-            let what = format!("`{}` cannot be the name of a host", label.escape_debug());
+            let what = format!("`{}` is not a valid name for a host", label.escape_debug());
             return Err(unusable(&what, "give it a short one with --host"));
         }
         let defaults = Settings::default();
@@ -133,7 +133,7 @@ impl Chosen {
             ..defaults
         };
         settings.check(ttl_ms).map_err(|error| {
-            let hint = "state a longer --engine-ttl, or shorter `renewal`, `grace` and `margin` in \
+            let hint = "give a longer --engine-ttl, or shorter `renewal`, `grace` and `margin` in \
                         [engine] of the configuration";
             unusable(&error.to_string(), hint)
         })?;
@@ -164,7 +164,7 @@ impl Chosen {
             OpenError::Thread(error) => error.into(),
             OpenError::LeftOut(_) => unusable(&error.to_string(), LEFT_OUT_HINT),
             OpenError::Unknown(_) => {
-                wrong(&format_args!("`{}` names no engine that is known", self.name))
+                wrong(&format_args!("`{}` does not name a known engine", self.name))
             }
         }
     }
@@ -212,8 +212,8 @@ impl Chosen {
                 let what = format!(
                     "another host has the name `{label}`: uid {uid}, {dir}, machine {machine}"
                 );
-                let hint = "give this host another name with --host; the daemon that runs is left \
-                            as it is";
+                let hint =
+                    "give this host another name with --host; the running daemon is unchanged";
                 Err(unusable(&what, hint))
             }
         }
@@ -225,8 +225,8 @@ impl Chosen {
         loop {
             match engine.poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Answer::Away(Outage { why, hint, .. })) => {
-                    let what = format!("{} cannot be used: {why}", self.name);
-                    let left = "the daemon that runs is left as it is".to_owned();
+                    let what = format!("cannot use {}: {why}", self.name);
+                    let left = "the running daemon is unchanged".to_owned();
                     let hint = hint.map_or_else(|| left.clone(), |hint| format!("{hint}; {left}"));
                     return Err(Unusable { what, hint: hint.into() }.into());
                 }
@@ -253,10 +253,10 @@ impl Chosen {
                     complaint.clear();
                     last = Some(url);
                 }
-                Ok(None) => complain(&mut complaint, "no engine is stated any more".to_owned()),
+                Ok(None) => complain(&mut complaint, "no engine is given now".to_owned()),
                 Err(error) => complain(&mut complaint, format!("{error:#}")),
             }
-            last.clone().ok_or_else(|| Outage::refused("no engine is stated", None))
+            last.clone().ok_or_else(|| Outage::refused("no engine is given", None))
         })
     }
 
@@ -298,7 +298,7 @@ fn again(options: &Options) -> anyhow::Result<Option<String>> {
 /// Logs a problem once: the same text is not logged twice in a row.
 fn complain(before: &mut String, what: String) {
     if *before != what {
-        tracing::warn!("the engine's address stays what it was: {what}");
+        tracing::warn!("keeping the previous address of the engine: {what}");
         *before = what;
     }
 }
@@ -328,8 +328,8 @@ fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> 
 const PROBE_MAX: Duration = Duration::from_secs(20);
 const PROBE_PAUSE: Duration = Duration::from_millis(5);
 
-const LEFT_OUT_HINT: &str = "a canal that is built with the default features has all engines; this \
-                             one was built with --no-default-features";
+const LEFT_OUT_HINT: &str = "build canal with the default features, which include all engines; \
+                             this one was built with --no-default-features";
 const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
 
 /// The number of batches between two snapshots, if a test sets it. All hosts need the same number.
@@ -354,10 +354,10 @@ fn refuse_configured(config: &Config) -> anyhow::Result<()> {
     }
     let file = config.path.as_deref().unwrap_or(Path::new("the configuration"));
     let what = format!("{} names an engine, which the next daemon would use", file.display());
-    Err(unusable(&what, "remove `engine` there, then say --no-engine again"))
+    Err(unusable(&what, "remove `engine` there, then repeat --no-engine"))
 }
 
-const FILE_HINT: &str = "`chmod 600` it: nobody else may read it";
+const FILE_HINT: &str = "`chmod 600` it, so that only its owner can read it";
 
 /// Reads the address from a separate file. A relative path starts at the configuration's directory.
 fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
@@ -366,7 +366,7 @@ fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(&file).map_err(named)?;
     let url = text.trim();
     if url.is_empty() {
-        anyhow::bail!("{}: no address stands in it", file.display());
+        anyhow::bail!("{} contains no address", file.display());
     }
     check_readers(url, Some(&file))?;
     Ok(url.to_owned())
@@ -376,7 +376,7 @@ fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
 fn check_readers(url: &str, file: Option<&Path>) -> anyhow::Result<()> {
     let mode = file.and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.mode());
     if let Some(file) = file.filter(|_| has_password(url) && mode & 0o004 != 0) {
-        let what = format!("{} holds a password, and everybody may read it", file.display());
+        let what = format!("{} contains a password, and everyone can read it", file.display());
         return Err(unusable(&what, FILE_HINT));
     }
     Ok(())

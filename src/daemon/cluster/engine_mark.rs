@@ -111,7 +111,10 @@ pub(crate) fn check(
         match chosen {
             None if options.without_engine => {
                 fs::remove_file(&path).with_context(|| path.display().to_string())?;
-                tracing::warn!(engine = noted.engine, "given up: locks are of this machine alone");
+                tracing::warn!(
+                    engine = noted.engine,
+                    "left the engine: locks now belong to this machine alone"
+                );
             }
             None => return Err(vanished(&noted, place, config)),
             Some(chosen) if options.is_on_demand() && !noted.configured => {
@@ -127,12 +130,12 @@ pub(crate) fn check(
 
 fn vanished(noted: &Noted, place: &Place, config: &Config) -> anyhow::Error {
     let what = format!(
-        "this place shares its locks with other hosts over {}, but no engine is named now",
+        "this daemon shared its locks with other hosts over {}, but no engine is given now",
         noted.engine
     );
     let hint = format!(
-        "name it as `url` in [engine] of {}; `canal daemon --no-engine` goes on without the other \
-         hosts",
+        "name it as `url` in [engine] of {}, or continue without the other hosts with `canal \
+         daemon --no-engine`",
         configuration(place, config).display()
     );
     Unusable { what, hint: hint.into() }.into()
@@ -141,7 +144,7 @@ fn vanished(noted: &Noted, place: &Place, config: &Config) -> anyhow::Error {
 fn another(noted: &Noted, chosen: &Chosen, place: &Place, config: &Config) -> anyhow::Error {
     let file = configuration(place, config).display().to_string();
     let what = format!(
-        "this place shares its locks with other hosts over {}, but {file} names {}",
+        "this daemon shared its locks with other hosts over {}, but {file} names {}",
         noted.engine, chosen.name
     );
     let hint =
@@ -247,7 +250,7 @@ mod tests {
         mark.set().unwrap();
         mark.set().unwrap();
         let (what, hint) = refused(&plain, None).unwrap();
-        assert!(what.contains("over etcd://one/x, but no engine is named now"), "{what}");
+        assert!(what.contains("over etcd://one/x, but no engine is given now"), "{what}");
         assert!(hint.contains("canal.toml") && hint.contains("--no-engine"), "{hint}");
         assert_eq!(refused(&plain, Some(&with)), None);
         assert_eq!(refused(&plain, Some(&chosen(&plain, "etcd://two/x", true))), None);

@@ -64,15 +64,16 @@ impl Cluster {
     /// The event that this host waits for before it joins.
     fn what_for(&self, standing: &Standing) -> Option<String> {
         let what = match standing {
-            Standing::Registering => "asks for a membership".to_owned(),
-            Standing::Reading => "reads the log".to_owned(),
+            Standing::Registering => "requesting a membership".to_owned(),
+            Standing::Reading => "reading the log".to_owned(),
             Standing::LabelInUse { by } => format!(
-                "another host (number {}) has the name `{}`; waits until it is known whether it is \
-                 gone",
+                "another host (number {}) has the name `{}`; waiting until it answers or is gone",
                 by.0, self.status.label
             ),
             Standing::Clearing => return self.terminator.awaited_words(),
-            Standing::Joining | Standing::Member => "waits to read that it has joined".to_owned(),
+            Standing::Joining | Standing::Member => {
+                "waiting for its own join in the log".to_owned()
+            }
             Standing::Idle => return None,
         };
         Some(what)

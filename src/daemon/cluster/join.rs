@@ -26,10 +26,10 @@ use crate::sys::process::Origin;
 const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine first, or leave \
                                that journal out with `canal daemon --discard-journal`";
 
-const NO_BOOT: &str = "other hosts must be able to tell this boot of the machine from an earlier one, and \
-                       /proc/sys/kernel/random/boot_id cannot be read";
+const NO_BOOT: &str = "cannot read /proc/sys/kernel/random/boot_id, which tells other hosts this \
+                       boot of the machine from an earlier one";
 
-const NO_BOOT_HINT: &str = "mount /proc here, as a whole: `mount -t proc proc /proc`";
+const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`";
 
 /// Begins to take part in the table of an engine.
 ///
@@ -80,7 +80,7 @@ pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()
     let hold =
         if left == 1 { "1 process holds".to_owned() } else { format!("{left} processes hold") };
     let what = format!(
-        "{hold} locks of this machine alone, which other hosts know nothing of (the journal in {})",
+        "{hold} locks of this machine alone, unknown to other hosts (the journal in {})",
         place.dir.display()
     );
     Err(Unusable { what, hint: TWO_TABLES_HINT.into() }.into())
@@ -98,7 +98,8 @@ impl Cluster {
         let deadline = self.published_deadline();
         self.page = Some(Writer::create(host.0, &self.status.name, &self.status.label, deadline)?);
         if let Some(Err(error)) = self.mark.as_mut().map(EngineMark::set) {
-            tracing::error!(%error, "a later daemon without the engine would not notice that");
+            tracing::error!(%error, "cannot mark this membership for a later daemon without the \
+                                     engine");
         }
         self.published = self.driver.deadlines();
         Ok(())
@@ -114,7 +115,7 @@ impl Cluster {
             let was_told = self.was_told(hold.token);
             let holder = Holder { taken_over: !was_told, ..holder };
             if let Err(error) = self.holder_record.tell(hold.token, holder) {
-                tracing::error!(%error, "an owner cannot be recorded");
+                tracing::error!(%error, "cannot record an owner");
             }
         }
     }

@@ -86,12 +86,12 @@ impl Cluster {
         let place = &options.place;
         let origin = Origin::read()?;
         let (mark, boots) = EngineMark::prepare(place, chosen, &origin.boot_id)
-            .context("the engine cannot be noted")?;
+            .context("cannot record the engine")?;
         let holder_record = HolderRecord::open(&place.dir, origin, options.discard_journal)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
         let tokens = ToldTokens::open(place, &chosen.name)
             .context(place.dir.display().to_string())
-            .context("the tokens that were told here are not known")?;
+            .context("cannot read which tokens were granted here")?;
         let status = EngineStatus::new(chosen, config, options.on_demand);
         let mut cluster = Self::new(driver, status, holder_record, tokens);
         cluster.driver.remember_boots(boots);
@@ -281,7 +281,8 @@ impl Cluster {
     /// Notes that this daemon sends no further tokens.
     pub(crate) fn close_tokens(&mut self) {
         if let Err(error) = self.tokens.close() {
-            tracing::warn!(%error, "the next daemon does not know exactly which tokens were told");
+            tracing::warn!(%error, "the next daemon will not know exactly which tokens were \
+                                    granted");
         }
     }
 

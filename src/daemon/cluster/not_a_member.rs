@@ -27,7 +27,7 @@ impl Cluster {
         if self.status.lives_on || !self.holder_record.is_empty() {
             return Ok(());
         }
-        let what = format!("cannot take part in {}: {why}", self.status.name);
+        let what = format!("cannot join {}: {why}", self.status.name);
         Err(match hint {
             Some(hint) => Unusable { what, hint: hint.clone().into() }.into(),
             None => anyhow::Error::msg(what),
@@ -39,7 +39,10 @@ impl Cluster {
         let advised = |outage: &&OngoingOutage| outage.hint.is_some();
         let advised = self.status.away.as_ref().or(self.status.full.as_ref()).filter(advised);
         if let Some(OngoingOutage { why, hint, since, .. }) = self.status.refusal().or(advised) {
-            let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
+            let message = format!(
+                "the daemon has been unable to use its engine since {}: {why}",
+                time(*since)
+            );
             let failure = Failure::new(ErrorName::EngineAway, message);
             return match hint {
                 Some(hint) => failure.hint(hint.as_str()),
@@ -47,19 +50,20 @@ impl Cluster {
             };
         }
         if let Some(OngoingOutage { why, since, .. }) = &self.status.away {
-            let message = format!("the engine cannot be reached since {}: {why}", time(*since));
-            return Failure::new(ErrorName::EngineAway, message).hint(
-                "`canal status` shows when it can be reached again; what is held stays held as \
-                 long as that is safe",
+            let message = format!(
+                "the daemon has been unable to reach its engine since {}: {why}",
+                time(*since)
             );
+            return Failure::new(ErrorName::EngineAway, message)
+                .hint("`canal status` shows when it is back; holds stay valid while that is safe");
         }
         if let Some(message) = self.terminator.awaited_words() {
             return Failure::new(ErrorName::EngineAway, message)
-                .hint("end them; this host asks for no lock as long as they run");
+                .hint("end them; this host requests no locks while they run");
         }
         if let Some(message) = self.recovery_words(&ledger.table) {
             return Failure::new(ErrorName::EngineAway, message)
-                .hint("`canal status` shows how long that takes; what is held stays held");
+                .hint("`canal status` shows how long that takes; holds stay valid");
         }
         if !ledger.is_member() {
             return not_yet();
@@ -76,7 +80,7 @@ impl Cluster {
 
 /// The failure for a client that calls before this host has joined.
 pub(crate) fn not_yet() -> Failure {
-    let message = "this host does not take part in the engine's table yet";
+    let message = "this host has not yet joined the engine's table";
     Failure::new(ErrorName::EngineAway, message).hint(SHOWN)
 }
 
@@ -88,10 +92,10 @@ fn has_earlier_incarnation(ledger: &Ledger) -> bool {
 
 /// The failure for a client whose request still belongs to an earlier incarnation of this host.
 fn not_before_it_ends() -> Failure {
-    let message = "the daemon lost its place at the engine and has a new one: what was asked for \
-                   before waits until the old place has expired";
+    let message = "the daemon lost its membership in the engine and has a new one: earlier \
+                   requests wait until the old membership expires";
     Failure::new(ErrorName::EngineAway, message)
-        .hint("it expires by itself, after `ttl` of [engine]; `canal status -v` shows the hosts")
+        .hint("wait for `ttl` of [engine]; `canal status -v` shows the hosts")
 }
 
 /// The failure for a client that calls while the engine does not answer.
@@ -99,4 +103,4 @@ fn not_now() -> Failure {
     Failure::new(ErrorName::EngineAway, "the engine does not answer").hint(SHOWN)
 }
 
-const SHOWN: &str = "`canal status -v` shows how far it is";
+const SHOWN: &str = "`canal status -v` shows the progress";

@@ -17,7 +17,8 @@ impl Cluster {
         };
         let left = left_ms.map(|ms| format!("{} s have passed", ms.div_ceil(1_000)));
         let until = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
-        let until = if until.is_empty() { "it has read on".to_owned() } else { until };
+        let until =
+            if until.is_empty() { "it has read the rest of the log".to_owned() } else { until };
         Some(format!("the engine may have lost entries: no lock is granted until {until}"))
     }
 

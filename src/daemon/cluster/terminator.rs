@@ -67,7 +67,7 @@ impl Terminator {
     pub(crate) fn awaited_words(&self) -> Option<String> {
         let pids: Vec<String> = self.lost_processes.awaited().iter().map(u32::to_string).collect();
         let words =
-            || format!("commands that lost their locks have to end first: pid {}", pids.join(", "));
+            || format!("commands that lost their locks must end first: pid {}", pids.join(", "));
         (!pids.is_empty()).then(words)
     }
 

@@ -68,7 +68,7 @@ impl Section {
     pub(crate) fn configured(self) -> Result<Configured, (usize, String)> {
         let Details { url, url_file, host, ttl, renewal, grace, margin } = self.0;
         if let (Some(_), Some(file)) = (&url, &url_file) {
-            let what = "`url` and `url_file` say the same thing, state one of them";
+            let what = "`url` and `url_file` both name the engine; use one of them";
             return Err((file.span().start, what.to_owned()));
         }
         let ms = |text: Option<Spanned<String>>| {

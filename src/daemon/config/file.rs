@@ -29,19 +29,19 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     let mut file = opened.map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() {
-        return Err(refused("is no regular file".to_owned()));
+        return Err(refused("is not a regular file".to_owned()));
     }
     let owned = user::fstat(&file).map_err(failed)?;
     let (owner, uid) = (owned.st_uid, user::geteuid().as_raw());
     if owner != uid && !is_root(owner) {
         let may = if uid == 0 { "root".to_owned() } else { format!("root or uid {uid}") };
-        return Err(refused(format!("belongs to uid {owner}, and must belong to {may}")));
+        return Err(refused(format!("belongs to uid {owner} and must belong to {may}")));
     }
     let mode = owned.st_mode & 0o7777;
     if mode & OTHERS_WRITE != 0 {
         let path = shell_word::of_path(path);
         return Err(refused(format!(
-            "can be written by others (mode {mode:04o}): `chmod go-w {path}` ends that"
+            "is writable for other users (mode {mode:04o}): run `chmod go-w {path}`"
         )));
     }
     let mut text = String::new();
@@ -78,7 +78,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let said = refusal(&path);
             assert!(
-                said.contains(&format!("can be written by others (mode {mode:04o})")),
+                said.contains(&format!("is writable for other users (mode {mode:04o})")),
                 "{said}"
             );
             assert!(said.contains("`chmod go-w "), "{said}");
@@ -102,7 +102,7 @@ mod tests {
         fs::write(&path, "x").unwrap();
         chown(&path, Some(12345), None).unwrap();
         let said = refusal(&path);
-        assert!(said.ends_with("belongs to uid 12345, and must belong to root"), "{said}");
+        assert!(said.ends_with("belongs to uid 12345 and must belong to root"), "{said}");
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
-        assert!(refusal(&fifo).ends_with("is no regular file"));
-        assert!(refusal(dir.path()).ends_with("is no regular file"));
+        assert!(refusal(&fifo).ends_with("is not a regular file"));
+        assert!(refusal(dir.path()).ends_with("is not a regular file"));
     }
 }

@@ -70,7 +70,7 @@ impl Section {
         if let Some(max) = &self.max {
             settings.max_bytes = max.get_ref().0;
             if (1..MAX_BYTES_MIN).contains(&settings.max_bytes) {
-                let what = "a history has at least 64KiB; 0 turns it off";
+                let what = "a history needs at least 64KiB; 0 turns it off";
                 return Err((max.span().start, what.to_owned()));
             }
         }
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 fn wrong(text: &str) -> String {
-    format!("`{text}` is no size; write it like `64MiB` or `1GB`")
+    format!("`{text}` is not a size; write one like `64MiB` or `1GB`")
 }
 
 fn bytes(text: &str) -> Option<u64> {

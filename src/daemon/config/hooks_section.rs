@@ -100,17 +100,17 @@ impl Section {
     pub(crate) fn settings(&self) -> Result<HookSettings, (usize, String)> {
         let on = self.on.get_ref();
         if on.is_empty() {
-            return Err((self.on.span().start, "`on` names nothing to be told of".to_owned()));
+            return Err((self.on.span().start, "`on` names no event".to_owned()));
         }
         let time = |text: &Spanned<String>| {
             duration(text.get_ref()).map_err(|what| (text.span().start, what))
         };
         let has_time = on.iter().any(|on| on.has_time());
         let after = self.after.as_ref();
-        let long = "`after` says when a wait or a hold is long";
+        let long = "`after` is the time from which a wait or a hold counts as long";
         match after {
             None if has_time => {
-                return Err((self.on.span().start, format!("{long}, such as \"10m\"; state it")));
+                return Err((self.on.span().start, format!("{long}, such as \"10m\"; add it")));
             }
             Some(after) if !has_time => {
                 let what = format!("{long}, and `on` names neither `long-wait` nor `long-hold`");
@@ -163,8 +163,8 @@ fn check_run(run: &[String]) -> Result<(), String> {
     let program = run.first().ok_or("`run` names no program")?;
     if !program.starts_with('/') {
         return Err(format!(
-            "`run` begins with the path of a program, as in [\"/usr/bin/logger\", \"-t\", \"canal\"]; \
-             `{program}` is no absolute path, and no shell reads it"
+            "`run` begins with the path of a program, as in [\"/usr/bin/logger\", \"-t\", \
+             \"canal\"]; `{program}` is not an absolute path, and no shell reads it"
         ));
     }
     match run.iter().any(|word| word.contains('\0')) {
@@ -219,13 +219,13 @@ pub(in crate::daemon) mod tests {
         for (text, line, what) in [
             ("run = [\"/x\"]", 1, "missing field `on`"),
             ("on = [\"deadlock\"]", 1, "missing field `run`"),
-            ("on = []\nrun = [\"/x\"]", 2, "`on` names nothing"),
+            ("on = []\nrun = [\"/x\"]", 2, "`on` names no event"),
             (
                 "on = [\"deadlok\"]\nrun = [\"/x\"]",
                 2,
                 "unknown word `deadlok`; did you mean `deadlock`?",
             ),
-            ("on = [\"long-wait\"]\nrun = [\"/x\"]", 2, "such as \"10m\"; state it"),
+            ("on = [\"long-wait\"]\nrun = [\"/x\"]", 2, "such as \"10m\"; add it"),
             ("on = [\"deadlock\"]\nafter = \"1m\"\nrun = [\"/x\"]", 3, "neither `long-wait` nor"),
             ("on = [\"long-hold\"]\nafter = \"10ms\"\nrun = [\"/x\"]", 3, "`after` is at least 1s"),
             (
@@ -234,11 +234,11 @@ pub(in crate::daemon) mod tests {
                 "`soon` is not a duration",
             ),
             ("on = [\"deadlock\"]\nrun = []", 3, "`run` names no program"),
-            ("on = [\"deadlock\"]\nrun = [\"tell\"]", 3, "`tell` is no absolute path"),
+            ("on = [\"deadlock\"]\nrun = [\"tell\"]", 3, "`tell` is not an absolute path"),
             ("on = [\"deadlock\"]\nrun = [\"/x\", \"\\u0000\"]", 3, "contains a NUL"),
             ("on = [\"deadlock\"]\nrun = [\"/x\"]\ntimeout = \"2h\"", 4, "at most 1h"),
             ("on = [\"deadlock\"]\nrun = [\"/x\"]\nuser = \"\"", 4, "name or number of a user"),
-            ("on = [\"deadlock\"]\nrun = [\"/x\"]\nkeys = \"/a\"", 4, "does not begin with `/`"),
+            ("on = [\"deadlock\"]\nrun = [\"/x\"]\nkeys = \"/a\"", 4, "cannot begin with `/`"),
             ("on = [\"deadlock\"]\nrun = [\"/x\"]\ntimout = \"1m\"", 4, "did you mean `timeout`?"),
         ] {
             let error = one(text).unwrap_err();

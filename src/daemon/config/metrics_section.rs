@@ -50,7 +50,7 @@ fn parse(text: &str) -> Result<Listen, String> {
     if text.starts_with('/') {
         if text.len() > SOCKET_BYTES_MAX || text.contains('\0') {
             return Err(format!(
-                "the path of a socket has at most {SOCKET_BYTES_MAX} bytes, no zero"
+                "the path of a socket can have at most {SOCKET_BYTES_MAX} bytes, and no NUL"
             ));
         }
         return Ok(Listen::Unix(text.into()));
@@ -65,8 +65,7 @@ fn parse(text: &str) -> Result<Listen, String> {
     })?;
     if !address.ip().is_loopback() {
         return Err(format!(
-            "metrics are offered on loopback addresses only, and {} is none: other machines could \
-             read them",
+            "metrics need a loopback address, and {} is not one: other machines could read them",
             address.ip()
         ));
     }
@@ -97,10 +96,10 @@ mod tests {
     fn everything_else_is_refused_in_words() {
         let long = format!("/{}", "x".repeat(SOCKET_BYTES_MAX));
         for (text, what) in [
-            ("0.0.0.0:9632", "0.0.0.0 is none"),
-            ("[::]:9632", ":: is none"),
-            ("192.168.0.7:9632", "loopback addresses only"),
-            ("[::ffff:127.0.0.1]:9632", "loopback addresses only"),
+            ("0.0.0.0:9632", "0.0.0.0 is not one"),
+            ("[::]:9632", ":: is not one"),
+            ("192.168.0.7:9632", "loopback address"),
+            ("[::ffff:127.0.0.1]:9632", "loopback address"),
             ("127.0.0.1:0", "need a port"),
             ("127.0.0.1", "neither a loopback address with a port"),
             ("9632", "neither"),

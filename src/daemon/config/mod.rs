@@ -182,8 +182,7 @@ impl Config {
         Err(ConfigError::Wrong {
             path: self.path.clone().unwrap_or_default(),
             line: self.written.iter().find(|one| one.name == name).map_or(1, |one| one.line),
-            what: "a daemon of root runs a hook only as a user that it names: `user = \"NAME\"`"
-                .to_owned(),
+            what: "a hook of a root daemon must name a user: `user = \"NAME\"`".to_owned(),
         })
     }
 
@@ -402,12 +401,12 @@ mod tests {
             ("[nodes]\n\nweb1 = \"ssh:-x\"\n", 3, "cannot begin with `-`"),
             ("[nodes]\nlocal = \"ssh:x\"\n", 2, "needs another name"),
             ("[nodes]\n\"a,b\" = \"ssh:x\"\n", 2, "the node `a,b` needs a name of letters"),
-            ("[nodes]\na = { address = \"local\", canal = \"x\" }\n", 2, "ssh only"),
+            ("[nodes]\na = { address = \"local\", canal = \"x\" }\n", 2, "needs an ssh address"),
             ("[nodes]\na = { adress = \"local\" }\n", 2, "did you mean `address`?"),
             ("[nodes]\na = 7\n", 2, "a node is its address, or a table with"),
             ("[node_groups]\nweb = []\n", 2, "group `web` has no nodes"),
-            ("[node_groups]\nweb = [\"web1\"]\n", 2, "`web1` is no node of [nodes]"),
-            ("[node_groups]\nweb = [\"@x\"]\n", 2, "a group contains nodes only"),
+            ("[node_groups]\nweb = [\"web1\"]\n", 2, "`web1` is not a node in [nodes]"),
+            ("[node_groups]\nweb = [\"@x\"]\n", 2, "a group can contain only nodes"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
@@ -443,18 +442,14 @@ mod tests {
         line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
         line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
         line("[keys.db]\nslots = 0\n", 1, "`canal resize db --pause` pauses it");
-        line(
-            "[keys.db]\nslots = -1\n",
-            2,
-            "integer `-1`, expected a whole number that is not negative",
-        );
+        line("[keys.db]\nslots = -1\n", 2, "integer `-1`, expected a whole number of at least 0");
         line("[keys.db]\nslots = 9007199254740992\n", 1, "is more than");
-        line("[limits]\nconnections = 0\n", 2, "expected a whole number that is at least 1");
+        line("[limits]\nconnections = 0\n", 2, "expected a whole number of at least 1");
         let per_user = "[limits]\nconnections_per_user = 0\n";
-        line(per_user, 2, "expected a whole number that is at least 1");
+        line(per_user, 2, "expected a whole number of at least 1");
         line("[limits]\nconnection_idle = \"soon\"\n", 2, "`soon` is not a duration");
         line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is not a duration");
-        line("[daemon]\n\nlog = \"debug,x=loud\"\n", 3, "`debug,x=loud` is no filter of the log");
+        line("[daemon]\n\nlog = \"debug,x=loud\"\n", 3, "`debug,x=loud` is not a log filter");
         line("[daemon\n", 1, "");
     }
 
@@ -474,7 +469,7 @@ mod tests {
             ("\n[engine]\nurll = \"x\"\n", 3, "unknown field `urll`; did you mean `url`?"),
             ("[engine]\nuri = \"x\"\n", 2, "unknown field `uri`; did you mean `url`?"),
             ("[engine]\nttl = \"soon\"\n", 2, "`soon` is not a duration"),
-            ("[engine]\nurl = \"x\"\nurl_file = \"y\"\n", 3, "state one of them"),
+            ("[engine]\nurl = \"x\"\nurl_file = \"y\"\n", 3, "use one of them"),
             ("engine = 3\n", 1, "the address of an engine, or a table"),
         ] {
             let error = parse(text).unwrap_err();
@@ -491,7 +486,7 @@ mod tests {
         assert!(
             parse("\n[metrics]\nlisten = \"0.0.0.0:9632\"\n")
                 .unwrap_err()
-                .starts_with("canal.toml, line 3: metrics are offered on loopback addresses only")
+                .starts_with("canal.toml, line 3: metrics need a loopback address")
         );
         assert_eq!(
             parse("[metrics]\nlisen = \"/x\"\n").unwrap_err(),
@@ -508,8 +503,8 @@ mod tests {
         assert_eq!((stated.keep.as_secs(), stated.max_bytes), (90 * 86_400, 1 << 30));
         assert_eq!(history("max = 0").unwrap().limits(), None);
         for (text, what) in [
-            ("max = \"lots\"", "`lots` is no size"),
-            ("max = -1", "`-1` is no size"),
+            ("max = \"lots\"", "`lots` is not a size"),
+            ("max = -1", "`-1` is not a size"),
             ("max = \"1KiB\"", "at least 64KiB"),
             ("max = true", "expected a size like"),
             ("keep = \"soon\"", "`soon` is not a duration"),
@@ -526,7 +521,10 @@ mod tests {
         let config = parse(&format!("{hook}user = \"ann\"\n\n{hook}")).unwrap();
         assert!(config.check_hooks(false).is_ok());
         let error = config.check_hooks(true).unwrap_err().to_string();
-        assert!(error.starts_with("canal.toml, line 6: a daemon of root runs a hook"), "{error}");
+        assert!(
+            error.starts_with("canal.toml, line 6: a hook of a root daemon must name a user"),
+            "{error}"
+        );
         assert!(parse(&format!("{hook}user = \"ann\"")).unwrap().check_hooks(true).is_ok());
     }
 
@@ -621,7 +619,7 @@ mod tests {
         );
         assert_eq!(entry("groups", "[-1]"), "canal.toml, line 3: a group is a name or a number");
         assert!(entry("groups", "[65534]").contains("line 3: group 65534 stands for many groups"));
-        assert!(entry("may", "[]").contains("line 4: `may` names nothing"));
+        assert!(entry("may", "[]").contains("line 4: `may` permits nothing"));
         assert!(entry("may", "[\"zzz\"]").contains("line 4: unknown word `zzz`, expected one of"));
         assert_eq!(
             entry("keys", "\"a/\""),

@@ -126,7 +126,7 @@ pub(crate) fn configured(
         let address: NodeAddress = address.parse().map_err(wrong)?;
         let is_ssh = matches!(address, NodeAddress::Ssh(_));
         if canal.is_some() && !is_ssh {
-            return Err(wrong("`canal` goes with an address of ssh only".to_owned()));
+            return Err(wrong("`canal` needs an ssh address".to_owned()));
         }
         if canal
             .as_deref()
@@ -177,13 +177,13 @@ fn check_member(
 ) -> Result<(), String> {
     let text = member.get_ref();
     if text.starts_with('@') {
-        return Err(format!("`{text}` is a group; a group contains nodes only"));
+        return Err(format!("`{text}` is a group; a group can contain only nodes"));
     }
     if NodeAddress::is_meant(text) {
         return text.parse::<NodeAddress>().map(drop).map_err(|what| format!("`{text}`: {what}"));
     }
     match nodes.contains_key(text) {
         true => Ok(()),
-        false => Err(format!("`{text}` is no node of [nodes]")),
+        false => Err(format!("`{text}` is not a node in [nodes]")),
     }
 }

@@ -118,7 +118,7 @@ impl Readings {
                 Ok(read) => Some(read),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Disconnected) => {
-                    Some(Err("the configuration cannot be read: its thread has ended".to_owned()))
+                    Some(Err("cannot read the configuration: its thread has ended".to_owned()))
                 }
             };
             if let Some(read) = result {
@@ -174,8 +174,8 @@ impl Readings {
 fn silence() -> String {
     let seconds = READING_MAX.as_secs();
     format!(
-        "the groups that it names could not be looked up within {seconds} s: the directory service \
-         does not answer (`getent group NAME`)"
+        "cannot look up its groups within {seconds} s: the directory service does not answer \
+         (`getent group NAME`)"
     )
 }
 

@@ -84,7 +84,7 @@ fn group(named: &Spanned<GroupNamed>) -> Result<SocketGroup, (usize, String)> {
 }
 
 fn mode(mode: &Spanned<Mode>) -> Result<u32, (usize, String)> {
-    let what = "`mode` is octal, at most \"0777\", and lets the daemon itself read and write, such as \
-                \"0660\"";
+    let what = "`mode` is octal, at most \"0777\", and must let the daemon itself read and write, \
+                such as \"0660\"";
     mode.get_ref().bits().ok_or_else(|| (mode.span().start, what.to_owned()))
 }

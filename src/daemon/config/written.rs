@@ -153,8 +153,8 @@ pub(super) fn with_suggestion(message: &str) -> String {
 /// Describes a Rust number type in plain words.
 fn number_range(type_of: &str) -> Option<&'static str> {
     match type_of {
-        "u8" | "u32" | "u64" | "usize" => Some("a whole number that is not negative"),
-        "a nonzero usize" => Some("a whole number that is at least 1"),
+        "u8" | "u32" | "u64" | "usize" => Some("a whole number of at least 0"),
+        "a nonzero usize" => Some("a whole number of at least 1"),
         _ => None,
     }
 }

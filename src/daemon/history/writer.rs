@@ -177,7 +177,7 @@ impl Writer {
         };
         if let Err(error) = written {
             let dir = dir.display();
-            tracing::debug!("what is open cannot be noted in {dir}: {error}");
+            tracing::debug!("cannot record open requests in {dir}: {error}");
         }
     }
 
@@ -207,12 +207,12 @@ impl Writer {
         match Store::open(&self.files.dir, self.files.limits) {
             Ok((store, aside)) => {
                 if let Some(aside) = aside {
-                    tracing::warn!("a file of the history was set aside: {aside}");
-                    let note = format!("a file of its history was set aside: {aside}");
+                    tracing::warn!("moved a file of the history aside: {aside}");
+                    let note = format!("it moved a file of its history aside: {aside}");
                     self.queue.note(About::Aside, Some(note));
                 }
                 if self.failed.take().is_some() {
-                    tracing::info!("the history is written again");
+                    tracing::info!("writing the history again");
                 }
                 self.queue.note(About::Writing, None);
                 self.queue.set_bytes(store.bytes());
@@ -225,10 +225,10 @@ impl Writer {
     fn fail(&mut self, error: &io::Error) {
         let dir = self.files.dir.display();
         if self.failed.is_none() {
-            tracing::warn!("the history in {dir} cannot be written: {error}");
+            tracing::warn!("cannot write the history in {dir}: {error}");
         }
         self.failed = Some(Instant::now());
-        let note = format!("its history in {dir} cannot be written: {error}");
+        let note = format!("it cannot write its history in {dir}: {error}");
         self.queue.note(About::Writing, Some(note));
     }
 

@@ -40,9 +40,8 @@ impl Account {
             None
         } else if own.is_root() {
             let name = CString::new(found.name.as_str()).map_err(|error| error.to_string())?;
-            let groups = getgrouplist(&name, found.gid).map_err(|error| {
-                format!("the groups of `{wanted}` cannot be looked up: {error}")
-            })?;
+            let groups = getgrouplist(&name, found.gid)
+                .map_err(|error| format!("cannot look up the groups of `{wanted}`: {error}"))?;
             Some(UserIds { uid: found.uid, gid: found.gid, groups })
         } else {
             return Err(format!("only a daemon of root can run it as another user (`{wanted}`)"));
@@ -61,7 +60,7 @@ impl Account {
 
 /// Looks up a user by name or number.
 fn known(user: &str) -> Result<User, String> {
-    let failed = |error| format!("the user `{user}` cannot be looked up: {error}");
+    let failed = |error| format!("cannot look up the user `{user}`: {error}");
     let mut found = User::from_name(user).map_err(failed)?;
     if found.is_none()
         && let Ok(number) = user.parse::<u32>()

@@ -256,7 +256,7 @@ impl By {
         let file = File::options().create(true).append(true).open(&self.told_until);
         if let Err(error) = file.and_then(|file| file.set_modified(time)) {
             let path = self.told_until.display();
-            tracing::warn!("{path}: {error}; the next daemon tells its hooks again");
+            tracing::warn!("{path}: {error}; the next daemon will run its hooks again");
         }
     }
 }
@@ -374,7 +374,7 @@ mod tests {
         let now = Instant::now();
         assert!(hooks.due.take().is_some_and(|due| due <= now), "a daemon looks when it starts");
         hooks.look_ahead(true, now);
-        assert_eq!(hooks.due, None, "nothing has changed");
+        assert_eq!(hooks.due, None, "nothing changed");
         hooks.stirred = true;
         hooks.look_ahead(false, now);
         assert_eq!(hooks.due, None, "nothing waits or holds");

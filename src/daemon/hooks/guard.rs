@@ -131,10 +131,10 @@ impl Job {
     /// whether the program reads them.
     fn start(self) -> Result<Child, String> {
         let account = Account::find(self.user.as_deref())?;
-        let (file, arguments) = self.run.split_first().ok_or("it names no program")?;
+        let (file, arguments) = self.run.split_first().ok_or("it does not name a program")?;
         program::check(Path::new(file), geteuid().as_raw(), account.uid)?;
         let line = self.facts.for_viewer(account.uid).line();
-        let input = file_of(&line).map_err(|error| format!("it has no input: {error}"))?;
+        let input = file_of(&line).map_err(|error| format!("cannot open its input: {error}"))?;
         let mut command = Command::new(file);
         command
             .args(arguments)

@@ -15,22 +15,22 @@ use crate::sys::process::user;
 /// # Errors
 /// It must not or cannot be run. The reason is text for people.
 pub(crate) fn check(path: &Path, daemon: u32, user: u32) -> Result<(), String> {
-    let found = std::fs::metadata(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let found = std::fs::metadata(path).map_err(|error| format!("cannot read it: {error}"))?;
     if !found.is_file() {
-        return Err("it is no regular file".to_owned());
+        return Err("it is not a regular file".to_owned());
     }
-    let owned = user::stat(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let owned = user::stat(path).map_err(|error| format!("cannot read it: {error}"))?;
     let (owner, mode) = (owned.st_uid, owned.st_mode & 0o7777);
     if owner != daemon && owner != user && !is_root(owner) {
         let mut may = vec!["root".to_owned()];
         may.extend([daemon, user].iter().filter(|uid| **uid != 0).map(|uid| format!("uid {uid}")));
         may.dedup();
-        return Err(format!("it belongs to uid {owner}, and must belong to {}", may.join(" or ")));
+        return Err(format!("it belongs to uid {owner} and must belong to {}", may.join(" or ")));
     }
     if mode & OTHERS_WRITE != 0 {
         let path = shell_word::of_path(path);
         return Err(format!(
-            "it can be written by others (mode {mode:04o}): `chmod go-w {path}` ends that"
+            "it is writable for other users (mode {mode:04o}): run `chmod go-w {path}`"
         ));
     }
     if mode & 0o111 == 0 {
@@ -55,7 +55,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             check(&path, own, own).err()
         };
-        assert!(check(&path, own, own).unwrap_err().contains("cannot be read: No such file"));
+        assert!(check(&path, own, own).unwrap_err().contains("cannot read it: No such file"));
         fs::write(&path, "").unwrap();
         for mode in [0o755, 0o700, 0o500, 0o711] {
             assert_eq!(why(mode), None, "{mode:o}");
@@ -67,7 +67,7 @@ mod tests {
         let link = dir.path().join("link");
         symlink(&path, &link).unwrap();
         assert!(check(&link, own, own).unwrap_err().contains("not executable"));
-        assert_eq!(check(dir.path(), own, own).unwrap_err(), "it is no regular file");
+        assert_eq!(check(dir.path(), own, own).unwrap_err(), "it is not a regular file");
     }
 
     #[test]
@@ -84,6 +84,6 @@ mod tests {
         assert_eq!(check(&path, 12345, 12345), Ok(()));
         assert_eq!(check(&path, 0, 12345), Ok(()), "it can do as that user what that user can");
         let refused = check(&path, 0, 12346).unwrap_err();
-        assert_eq!(refused, "it belongs to uid 12345, and must belong to root or uid 12346");
+        assert_eq!(refused, "it belongs to uid 12345 and must belong to root or uid 12346");
     }
 }

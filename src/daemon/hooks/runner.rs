@@ -67,8 +67,8 @@ impl Runner {
         let thread = std::thread::Builder::new().name("hook".to_owned()).stack_size(STACK_BYTES);
         let thread = thread.spawn(move || its.work(&program, &settings, &about));
         let thread = thread.map_err(|error| {
-            tracing::warn!(%error, "a hook has no thread");
-            shared.lock().note = Some(format!("has no thread: {error}"));
+            tracing::warn!(%error, "cannot start a thread for a hook");
+            shared.lock().note = Some(format!("cannot start its thread: {error}"));
         });
         Self { shared, thread: thread.ok() }
     }
@@ -187,7 +187,7 @@ impl Shared {
         let _ = child.wait();
         let said = said?;
         serde_json::from_slice(&said)
-            .map_err(|_| io::Error::other("its guard has ended and said nothing"))
+            .map_err(|_| io::Error::other("its guard ended without a result"))
     }
 
     /// Updates the note with the result of an event.
@@ -199,9 +199,10 @@ impl Shared {
             Ok(Outcome::TimedOut) => {
                 Some(format!("was killed: it ran longer than {}", stated(settings.timeout)))
             }
-            Ok(Outcome::NotEnded(why)) => {
-                Some(format!("runs longer than {}: {why}", stated(settings.timeout)))
-            }
+            Ok(Outcome::NotEnded(why)) => Some(format!(
+                "has been running for longer than {}: {why}",
+                stated(settings.timeout)
+            )),
             Ok(Outcome::NotStarted(why)) => Some(format!("could not be started: {why}")),
             Err(error) => Some(format!("could not be started: {error}")),
         };

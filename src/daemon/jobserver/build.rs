@@ -85,7 +85,7 @@ impl Build {
         if let Some(pipes) = &self.pipes
             && let Err(error) = pipes.record_out(out)
         {
-            tracing::warn!(%error, "the count of a jobserver cannot be written");
+            tracing::warn!(%error, "cannot write the count of a jobserver");
         }
     }
 
@@ -137,7 +137,7 @@ impl Build {
         // the build ends. In the other order, a slot could be held twice.
         let written = pipes.record_out(self.out).and_then(|()| pipes.offer());
         if let Err(error) = written {
-            tracing::warn!(%error, "a token cannot be offered");
+            tracing::warn!(%error, "cannot offer a token");
             self.set_out(self.out.saturating_sub(1));
             self.offered = None;
         }

@@ -79,7 +79,7 @@ pub(crate) fn remove(dir: &Path, tag: Tag) {
         if let Err(error) = std::fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(path = %path.display(), %error, "a file of a jobserver stays");
+            tracing::warn!(path = %path.display(), %error, "cannot remove a file of a jobserver");
         }
     }
 }

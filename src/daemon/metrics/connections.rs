@@ -125,7 +125,7 @@ impl Connections {
                 Ok(Some(stream)) => self.add(stream, now),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "a collector of metrics cannot be accepted");
+                    tracing::warn!(%error, "cannot accept a collector of metrics");
                     self.rests_until = Some(now + ACCEPT_AGAIN_AFTER);
                     return;
                 }

@@ -116,7 +116,7 @@ impl Exporter {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that offers metrics has failed");
+            tracing::error!("the thread that serves metrics failed");
         }
     }
 }
@@ -146,16 +146,16 @@ impl Shared {
         while !self.lock().closing {
             match Listener::bind(listen) {
                 Ok(listener) => {
-                    tracing::info!("metrics are offered on {listen}");
+                    tracing::info!("serving metrics on {listen}");
                     self.lock().note = None;
                     if let Err(error) = self.serve(listener) {
-                        tracing::error!(%error, "metrics are not offered any more");
-                        self.lock().note = Some(format!("metrics are not offered: {error}"));
+                        tracing::error!(%error, "no longer serving metrics");
+                        self.lock().note = Some(format!("not serving metrics: {error}"));
                     }
                     return;
                 }
                 Err(error) => {
-                    let note = format!("metrics cannot be offered on {listen}: {error}");
+                    let note = format!("cannot serve metrics on {listen}: {error}");
                     if !std::mem::replace(&mut failed, true) {
                         tracing::warn!("{note}");
                     }
@@ -279,10 +279,7 @@ mod tests {
         let exporter = Exporter::start(Listen::Unix(path.clone())).unwrap();
         wait_until("it is noted", || exporter.note().is_some());
         let note = exporter.note().unwrap();
-        assert!(
-            note.starts_with("metrics cannot be offered on ") && note.contains("in use"),
-            "{note}"
-        );
+        assert!(note.starts_with("cannot serve metrics on ") && note.contains("in use"), "{note}");
         drop(exporter);
         assert!(path.exists(), "it is not ours");
     }

@@ -42,15 +42,15 @@ impl Text {
         self.one("canal_holds", "Holds of all keys.", snapshot.holds);
         self.one("canal_waiting_requests", "Requests that wait.", snapshot.waiting);
         if let Some(bytes) = snapshot.journal_bytes {
-            self.one("canal_journal_bytes", "Bytes of the journal that are in use.", bytes);
+            self.one("canal_journal_bytes", "Bytes in use in the journal.", bytes);
         }
         if let Some(bytes) = snapshot.history_bytes {
-            self.one("canal_history_bytes", "Bytes of the files of the history.", bytes);
+            self.one("canal_history_bytes", "Bytes of the history's files.", bytes);
         }
         self.family(
             "canal_history_dropped_records",
             "counter",
-            "Records that the history had to leave out.",
+            "Records that the history left out.",
         );
         let dropped = snapshot.history_dropped;
         self.sample("canal_history_dropped_records_total", &[], dropped);
@@ -70,7 +70,7 @@ impl Text {
         });
         let help = "Requests that wait for the key.";
         self.of_keys(snapshot, "canal_key_waiting_requests", help, gauge(|key| key.waiting));
-        let help = "For how long the oldest request waits that waits for the key.";
+        let help = "How long the oldest waiter of the key has waited.";
         self.of_keys(snapshot, "canal_key_oldest_wait_seconds", help, |key| {
             Some(Seconds::of_ms(key.oldest_ms).to_string())
         });
@@ -110,23 +110,23 @@ impl Text {
                 self.sample("canal_refusals_total", &[("key", key), ("reason", reason)], count);
             }
         }
-        let help = "For how long requests waited that were granted.";
+        let help = "How long granted requests waited.";
         self.family("canal_wait_seconds", "histogram", help);
         for &(key, series) in &all {
             let labels = [("key", key)];
             self.histogram("canal_wait_seconds", &labels, &LENGTHS, &series.waits);
         }
-        let help = "For how long holds lasted that have ended.";
+        let help = "How long ended holds lasted.";
         self.family("canal_hold_seconds", "histogram", help);
         for &(key, series) in &all {
             let labels = [("key", key)];
             self.histogram("canal_hold_seconds", &labels, &LENGTHS, &series.holds);
         }
-        let help = "Deadlocks that were found, each of which ended by a refusal.";
+        let help = "Deadlocks that canal found; a refusal ended each of them.";
         self.family("canal_deadlocks", "counter", help);
         self.sample("canal_deadlocks_total", &[], counters.deadlocks);
-        let help = "Holds that ended without their owner: the lease expired, the host lost it over \
-                    an engine, or another client released it by force.";
+        let help = "Holds that ended without their owner: the lease expired, the host lost the \
+                    hold with an engine, or another client released it by force.";
         self.family("canal_lost_holds", "counter", help);
         for (why, count) in LOSSES.into_iter().zip(counters.losses) {
             self.sample("canal_lost_holds_total", &[("why", why)], count);
@@ -135,14 +135,14 @@ impl Text {
 
     fn about_the_engine(&mut self, engine: &EngineFigures) {
         let up = u64::from(!engine.is_away);
-        self.one("canal_engine_up", "Whether the engine can be used.", up);
+        self.one("canal_engine_up", "Whether the daemon can use its engine.", up);
         let member = u64::from(engine.is_member);
         self.one("canal_engine_member", "Whether this host is a member of the table.", member);
-        let help = "For how long the engine could not be used since the daemon started.";
+        let help = "How long the daemon could not use its engine since it started.";
         self.family("canal_engine_away_seconds", "counter", help);
         let away = Seconds::of_ms(engine.away_ms);
         self.sample("canal_engine_away_seconds_total", &[], away);
-        let help = "How long changes of this host took to come back from the log of the engine.";
+        let help = "How long changes of this host took to come back from the engine's log.";
         self.family("canal_engine_append_seconds", "histogram", help);
         self.histogram("canal_engine_append_seconds", &[], &APPENDS, &engine.appends);
     }

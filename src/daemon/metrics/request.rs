@@ -38,11 +38,11 @@ impl Status {
     pub(crate) fn explanation(self) -> &'static str {
         match self {
             Self::Ok => "",
-            Self::BadRequest => "this is no request of HTTP 1.1\n",
-            Self::Forbidden => "the Host of the request is no loopback address\n",
+            Self::BadRequest => "this is not an HTTP 1.1 request\n",
+            Self::Forbidden => "the Host of the request is not a loopback address\n",
             Self::NotFound => "the metrics are at /metrics\n",
-            Self::MethodNotAllowed => "the metrics are read with GET\n",
-            Self::HeadTooLarge => "the request has more than 8 KiB\n",
+            Self::MethodNotAllowed => "read the metrics with GET\n",
+            Self::HeadTooLarge => "the request is longer than 8 KiB\n",
             Self::Unavailable => "the daemon is busy\n",
             Self::VersionNotSupported => "this is HTTP 1.1\n",
         }

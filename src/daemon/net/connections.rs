@@ -119,7 +119,7 @@ impl Conns {
         let idle = self.open.iter().filter(|(_, conn)| conn.is_idle(now, time));
         let idle: Vec<ConnId> = idle.map(|(id, _)| id).collect();
         if !idle.is_empty() {
-            tracing::info!("{} idle connections are closed: others need the room", idle.len());
+            tracing::info!("closing {} idle connections to make room for others", idle.len());
         }
         idle.iter().for_each(|id| self.part(*id));
         !idle.is_empty()
@@ -313,7 +313,7 @@ impl Conns {
         }
         let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
         if let Err(error) = self.watch(id, flags) {
-            tracing::warn!(%error, "a connection cannot be watched");
+            tracing::warn!(%error, "cannot watch a connection");
             self.part(id);
         }
     }

@@ -68,7 +68,7 @@ impl Listener {
                     }
                 }
                 // The client left before it was accepted, or a signal arrived.
-                Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
+                Err(error) => tracing::debug!(%error, "lost a connection before it began"),
             }
         }
         Accepted { count: ACCEPTS_PER_TURN, more: true }
@@ -90,7 +90,7 @@ impl Listener {
     ) {
         let credentials = match peer::credentials(stream.as_fd()) {
             Ok(credentials) => credentials,
-            Err(error) => return tracing::debug!(%error, "a peer is not known"),
+            Err(error) => return tracing::debug!(%error, "cannot identify a peer"),
         };
         let uid = credentials.uid;
         let judged = |conns: &Conns| room.turns_away(uid, conns.taken_in().0, conns.of_user(uid));
@@ -104,7 +104,7 @@ impl Listener {
             return;
         };
         if !std::mem::replace(&mut self.said, true) {
-            tracing::warn!("{}, more are turned away", why.failure());
+            tracing::warn!("{}; refusing more", why.failure());
         }
         if conns.taken_in().1 >= turned_away_max(room.all) {
             return refuse(stream, &why.failure(), budget);
@@ -115,7 +115,7 @@ impl Listener {
     /// Accepts a client with the spare descriptor and turns it away. Returns whether this worked.
     fn refuse_one(&mut self, error: &io::Error, budget: &mut usize) -> bool {
         if !std::mem::replace(&mut self.said, true) {
-            tracing::warn!(%error, "out of descriptors, newcomers are turned away");
+            tracing::warn!(%error, "out of descriptors; refusing new connections");
         }
         if self.spare.take().or_else(spare).is_none() {
             return false;

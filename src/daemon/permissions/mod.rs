@@ -174,7 +174,7 @@ impl Section {
             find(named.get_ref()).map_err(|e| (named.span().start, e))
         };
         if self.may.get_ref().is_empty() {
-            let what = "`may` names nothing that is permitted; leave the entry out".to_owned();
+            let what = "`may` permits nothing; leave the entry out".to_owned();
             return Err((self.may.span().start, what));
         }
         Ok(Permission {
@@ -198,12 +198,12 @@ pub(crate) fn find(named: &GroupNamed) -> Result<Group, String> {
         GroupNamed::Name(name) => match SystemGroup::from_name(name) {
             Ok(Some(group)) => Group { gid: group.gid.as_raw(), called: name.clone() },
             Ok(None) => return Err(format!("there is no group `{name}`")),
-            Err(error) => return Err(format!("the group `{name}` cannot be looked up: {error}")),
+            Err(error) => return Err(format!("cannot look up the group `{name}`: {error}")),
         },
     };
     // The same rule holds for users.
     if found.gid == NOBODY {
-        return Err(format!("group {NOBODY} stands for many groups and can be permitted nothing"));
+        return Err(format!("group {NOBODY} stands for many groups and cannot get permissions"));
     }
     Ok(found)
 }

@@ -108,7 +108,7 @@ impl Children {
         }
         match self.open_existing(token, path_in(&self.dir, tag)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tracing::warn!(token = token.0, "its FIFO is gone: its processes are looked for");
+                tracing::warn!(token = token.0, "its FIFO is gone: searching for its processes");
                 self.removed.insert(token, tag);
                 Ok(())
             }
@@ -176,7 +176,7 @@ impl Children {
             }
             Err(error) => {
                 if is_new {
-                    tracing::warn!(%error, token = token.0, "its FIFO cannot be watched yet");
+                    tracing::warn!(%error, token = token.0, "cannot watch its FIFO yet");
                 }
                 true
             }
@@ -223,7 +223,7 @@ impl Children {
         if let Err(error) = std::fs::remove_file(&fifo.path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(path = %fifo.path.display(), %error, "a FIFO cannot be removed");
+            tracing::warn!(path = %fifo.path.display(), %error, "cannot remove a FIFO");
         }
     }
 

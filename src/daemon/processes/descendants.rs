@@ -53,7 +53,7 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     let pids = match process::visible() {
         Ok(pids) => pids,
         Err(error) => {
-            tracing::error!(%error, "what commands started cannot be looked for");
+            tracing::error!(%error, "cannot search for processes that commands started");
             return left;
         }
     };
@@ -79,7 +79,11 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
         // The kernel may refuse the signal, because the process may have changed its user since it
         // began.
         if pidfd.signal(Signal::SIGKILL).is_ok() {
-            tracing::warn!(pid, "the lock under which it was started is lost: {}", Signal::SIGKILL);
+            tracing::warn!(
+                pid,
+                "the lock of the command that started it is lost: sent {}",
+                Signal::SIGKILL
+            );
         }
     }
     left

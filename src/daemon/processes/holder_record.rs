@@ -129,7 +129,7 @@ impl HolderRecord {
         match self.each.get(&token) {
             Some(other) if *other == told => return Ok(()),
             Some(other) if other.process != told.process => {
-                let text = format!("pid {} was told the same token", other.process.pid);
+                let text = format!("pid {} got the same token", other.process.pid);
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
             }
             _ => {}
@@ -263,7 +263,7 @@ pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
     }
     let pids: Vec<String> = living.iter().map(u32::to_string).collect();
     let what = format!(
-        "processes hold locks by an engine, which the journal in {} knows nothing of: pid {}",
+        "processes hold locks of an engine, which are not in the journal in {}: pid {}",
         dir.display(),
         pids.join(", ")
     );
@@ -311,16 +311,16 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
 fn unseen_in(path: &Path, count: usize) -> String {
     let names = if count == 1 { "process" } else { "processes" };
     format!(
-        "{} names {count} {names} of another pid or time namespace, which cannot be seen from here",
+        "{} names {count} {names} of another pid or time namespace, invisible from here",
         path.display()
     )
 }
 
 /// With an engine, the daemon cannot keep a process that it does not see, because it must be able
 /// to end the process in time.
-const UNSEEN_HINT: &str = "run the daemon where they are (a container?), or give this one a place of its own with \
-                           --socket; if they are gone for certain, `canal daemon --discard-journal` leaves them \
-                           out";
+const UNSEEN_HINT: &str = "run the daemon where they are (a container?), or give this one another \
+                           directory with --socket; if you are sure that they are gone, leave them \
+                           out with `canal daemon --discard-journal`";
 
 fn read(bytes: &[u8]) -> Recorded {
     let Recorded { mut by, mut each, mut watcher } = Recorded::default();

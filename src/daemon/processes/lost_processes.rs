@@ -221,7 +221,7 @@ impl Lost {
         let Some(pidfd) = &self.pidfd else { return };
         match pidfd.signal(signal) {
             Ok(()) => {
-                tracing::warn!(pid, token, "its lock is lost: {signal}");
+                tracing::warn!(pid, token, "its lock is lost: sent {signal}");
                 self.done = Some(stage);
                 self.killed_at = (stage == Stage::Killed).then_some(now);
             }
@@ -235,7 +235,7 @@ impl Lost {
         let is_late = self.killed_at.is_some_and(|at| now > at.saturating_add(UNKILLABLE_MS));
         if is_late && !self.is_late {
             let (pid, token) = (self.told.process.pid, self.token.0);
-            tracing::error!(pid, token, "it was killed and does not end");
+            tracing::error!(pid, token, "it was killed but does not end");
         }
         self.is_late = is_late;
     }
@@ -244,7 +244,7 @@ impl Lost {
         if !self.complained {
             self.complained = true;
             let (pid, token) = (self.told.process.pid, self.token.0);
-            tracing::error!(pid, token, %error, "it lost its lock, and {what}; tried again");
+            tracing::error!(pid, token, %error, "it lost its lock, and {what}; trying again");
         }
     }
 }

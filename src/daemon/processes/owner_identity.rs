@@ -35,7 +35,7 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> Result<
 
 /// The failure for a client whose owner process cannot be watched.
 pub(crate) fn cannot_watch(error: &io::Error) -> Failure {
-    let message = format!("the daemon cannot watch the process that shall own the lock: {error}");
+    let message = format!("the daemon cannot watch the process that would own the lock: {error}");
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             Failure::new(ErrorName::Denied, message).hint(FORBIDDEN_HINT)
@@ -86,14 +86,14 @@ pub(crate) fn other_owner(
 /// # Errors
 /// The reason why it may not.
 fn process_1_may_own(over_engine: bool) -> Result<(), String> {
-    let origin = Origin::read().map_err(|error| format!("process 1 is not known: {error}"))?;
+    let origin = Origin::read().map_err(|error| format!("cannot identify process 1: {error}"))?;
     if origin.is_init_of_machine(1) {
-        return Err("process 1 never ends, and neither would its lock".to_owned());
+        return Err("process 1 never ends, so its lock would never end either".to_owned());
     }
     // The first process of a namespace is immune to SIGKILL from its own namespace.
     if over_engine {
-        let why = "process 1 of a container cannot be ended from within, as a lock over an engine \
-                   requires";
+        let why = "a lock with an engine needs an owner that the daemon can kill, and process 1 of \
+                   a container cannot be killed from within";
         return Err(why.to_owned());
     }
     Ok(())

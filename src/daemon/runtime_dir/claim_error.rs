@@ -7,7 +7,8 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimError {
     /// Another daemon has the place.
-    #[error("a daemon runs already at {socket}{}", .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    #[error("a daemon is already running at \
+             {socket}{}", .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
     Running {
         socket: PathBuf,
         /// Its pid, if known.
@@ -15,7 +16,7 @@ pub(crate) enum ClaimError {
     },
     /// The daemon of this directory listens at another socket in it.
     #[error(
-        "the daemon of {dir} listens at {theirs}{}, and a directory has one daemon",
+        "the daemon of {dir} listens at {theirs}{}, and a directory can have only one daemon",
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     OtherSocket {
@@ -26,7 +27,7 @@ pub(crate) enum ClaimError {
         pid: Option<u32>,
     },
     /// The socket cannot have the group or the mode that the configuration names.
-    #[error("{socket} cannot be given {what}: {error}")]
+    #[error("cannot give {socket} {what}: {error}")]
     Access {
         socket: PathBuf,
         /// The group or the mode.

@@ -58,7 +58,7 @@ impl InstanceGuard {
                 // The other process has just released the name.
                 Ok(None) => std::thread::sleep(LOOK_AGAIN_AFTER),
                 Err(error) => {
-                    tracing::warn!(%error, name, "it is not known whose this abstract socket is");
+                    tracing::warn!(%error, name, "cannot find the user of this abstract socket");
                     break;
                 }
             }

@@ -159,7 +159,7 @@ impl Claim {
         let listener = Listener::new(listener).map_err(failed)?;
         let watch = watch(&self.place.dir);
         if let Err(error) = &watch {
-            tracing::warn!(%error, "our directory cannot be watched, it is looked at every second");
+            tracing::warn!(%error, "cannot watch the daemon's directory; checking it every second");
         }
         Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok(), restore_failed: false })
     }
@@ -251,7 +251,9 @@ impl RuntimeDir {
     /// A note for operators.
     pub(crate) fn note(&self) -> Option<String> {
         let InstanceGuard { name, socket } = &self.claim.guard;
-        let note = || format!("another user has the abstract socket `{name}`, which is ours");
+        let note = || {
+            format!("another user has the abstract socket `{name}`, which belongs to this daemon")
+        };
         socket.is_none().then(note)
     }
 

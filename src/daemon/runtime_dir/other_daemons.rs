@@ -27,9 +27,11 @@ pub enum Separation {
 }
 
 /// The beginning of a daemon's note about other users' daemons.
-const OTHER_USERS: &str = "other users have daemons of their own: uid ";
-const PRIVATE_TMP: &str = "its /tmp is private to a service: others of this user do not meet it";
-const ANOTHER_TMP: &str = "its /tmp is not that of process 1: others of this user may not meet it";
+const OTHER_USERS: &str = "other users have their own daemons: uid ";
+const PRIVATE_TMP: &str =
+    "its /tmp is private to a service: the user's other commands do not reach it";
+const ANOTHER_TMP: &str =
+    "its /tmp is not that of process 1: the user's other commands may not reach it";
 const DAEMON_IN_ANOTHER_TMP: &str = "this user has another daemon, in another /tmp";
 
 impl Separation {
@@ -66,7 +68,7 @@ pub fn separations(place: &Place) -> Vec<Separation> {
     let own = crate::sys::process::user::geteuid().as_raw();
     let above = place.dir.parent().unwrap_or(Path::new("/"));
     let found = daemons_of_users(above).unwrap_or_else(|error| {
-        tracing::debug!(%error, "daemons of other users cannot be looked for");
+        tracing::debug!(%error, "cannot search for daemons of other users");
         Vec::new()
     });
     let others = found.iter().filter(|it| it.is_here && it.uid != own).map(|it| it.uid);

@@ -35,7 +35,7 @@ impl Server {
                 Ask::Read | Ask::Write => {
                     for below in self.permissions.held_apart(&item.key) {
                         let what =
-                            || format!("hold `{below}`, which lies below `{key}`", key = item.key);
+                            || format!("hold `{below}`, which is below `{key}`", key = item.key);
                         self.permitted(id, Action::Hold, below, what)?;
                     }
                 }
@@ -77,7 +77,7 @@ impl Server {
         let (what, only) = (what(), who.only(owner));
         let file = self.permissions.file.display();
         Err(Failure::new(ErrorName::Denied, format!("uid {uid} may not {what}: {only} may"))
-            .hint(format!("`[[permission]]` in {file} says who may; see canal.toml(5)")))
+            .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
 }
 
@@ -85,14 +85,14 @@ pub(crate) fn what(action: Action, key: &Key) -> String {
     match action {
         Action::Hold => format!("hold `{key}`"),
         Action::Resize => format!("resize `{key}`"),
-        Action::Force => format!("release by force what others hold of `{key}`"),
+        Action::Force => format!("release others' holds of `{key}` by force"),
         Action::Priority => format!("ask for `{key}` with a priority above 0"),
     }
 }
 
 pub(crate) fn groups_of(conn: &Connection) -> Vec<u32> {
     let more = peer::groups(conn.as_fd()).unwrap_or_else(|error| {
-        tracing::warn!(%error, uid = conn.peer.uid, "the groups of a peer cannot be read");
+        tracing::warn!(%error, uid = conn.peer.uid, "cannot read the groups of a peer");
         Vec::new()
     });
     let mut groups = vec![conn.peer.gid];

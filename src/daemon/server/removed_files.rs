@@ -32,7 +32,7 @@ impl Server {
                 Ok(()) => self.runtime_dir.restore_failed = false,
                 Err(error) => {
                     if !std::mem::replace(&mut self.runtime_dir.restore_failed, true) {
-                        tracing::warn!("the files cannot be made again yet: {error:#}");
+                        tracing::warn!("cannot restore the files yet: {error:#}");
                     }
                     self.due.home = Some(now + AGAIN_AFTER);
                 }
@@ -55,7 +55,7 @@ impl Server {
             return Ok(());
         }
         if !self.runtime_dir.restore_failed {
-            tracing::warn!("somebody removed files of this daemon, they are made again");
+            tracing::warn!("another process removed files of this daemon; restoring them");
         }
         self.runtime_dir.restore()?;
         // This also records the whole table if an earlier attempt to record it failed.

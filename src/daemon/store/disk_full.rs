@@ -5,7 +5,7 @@ use crate::protocol::{ErrorName, Failure};
 
 /// The failure for a client whose request cannot be recorded.
 pub(crate) fn disk_full(error: &NoRoom) -> Failure {
-    tracing::warn!(%error, "a request is refused");
+    tracing::warn!(%error, "refusing a request");
     Failure::new(ErrorName::DiskFull, error.to_string())
-        .hint("nothing that is held is lost; make room and try again")
+        .hint("make room and try again; no hold is lost")
 }

@@ -210,7 +210,7 @@ impl JournalStore {
         if self.waits_for_disk()
             && let Err(error) = self.keep_leases(table)
         {
-            tracing::warn!(%error, "the end or the note of a lease cannot be made durable yet");
+            tracing::warn!(%error, "cannot make the end or the note of a lease durable yet");
         }
         Ok(())
     }
@@ -226,7 +226,7 @@ impl JournalStore {
             Fault::strike();
         }
         if let Err(error) = self.journal.append(&self.turn) {
-            tracing::warn!(%error, "the journal cannot be appended to, it is begun anew");
+            tracing::warn!(%error, "cannot append to the journal; beginning a new one");
             // Another file may be writable, and its snapshot contains the changes that could not be
             // appended.
             self.compact(table).map_err(|_| error)?;
@@ -275,8 +275,8 @@ impl JournalStore {
             return;
         }
         match self.compact(table) {
-            Ok(()) => tracing::debug!("the journal was compacted"),
-            Err(error) => tracing::warn!(%error, "the journal cannot be compacted"),
+            Ok(()) => tracing::debug!("compacted the journal"),
+            Err(error) => tracing::warn!(%error, "cannot compact the journal"),
         }
     }
 

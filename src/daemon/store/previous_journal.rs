@@ -15,8 +15,8 @@ use crate::log::journal::{Journal, OpenError, Opened, salvage};
 use crate::protocol::place::Place;
 use crate::sys::process::{Found, Origin};
 
-const DISCARD_HINT: &str = "`canal daemon --discard-journal` leaves it out and names the processes \
-                            that lose their locks by that";
+const DISCARD_HINT: &str =
+    "`canal daemon --discard-journal` leaves it out and logs the processes that lose their locks";
 
 /// The content of the journal that an earlier daemon left.
 pub(crate) struct PreviousJournal {
@@ -59,7 +59,7 @@ impl PreviousJournal {
         let known_ms = records.iter().map(|record| record.entry.at.0).max().unwrap_or(0);
         if !written_by.may_share_boot(origin) {
             let next_token = last_token(&snapshot, &records);
-            tracing::info!("the machine was started anew: what was held before is void");
+            tracing::info!("the machine has rebooted: earlier holds have ended");
             let unseen = rebooted(&snapshot, &records, known_ms);
             return Ok(Self {
                 journal,
@@ -81,7 +81,11 @@ impl PreviousJournal {
             false => adopted(&table, dir, &Visible::look(&written_by, origin), &mut notes)?,
         };
         if !same_rules {
-            tracing::info!(rules, now = RULES_VERSION, "the journal was written under other rules");
+            tracing::info!(
+                rules,
+                now = RULES_VERSION,
+                "an earlier version with other rules wrote the journal"
+            );
         }
         let next_token = table.next_token();
         let begins_anew = !same_rules || written_by != *origin;
@@ -100,7 +104,8 @@ fn adopted(
         Ok(adopted) => {
             tracing::info!(
                 unverified = adopted.unverified.len(),
-                "the journal is of another pid or time namespace, and its processes are known here"
+                "the journal comes from another pid or time namespace; identified its processes \
+                 here"
             );
             if !adopted.unverified.is_empty() {
                 notes.push(format!("{UNVERIFIED}: {}", adopted.unverified.join(", ")));
@@ -110,8 +115,8 @@ fn adopted(
         Err(NotAdopted::Diverged(error)) => Err(error.into()),
         Err(NotAdopted::Nameless(holders)) => {
             let what = format!(
-                "the journal in {} names processes of another pid or time namespace, and before Linux \
-                 6.9 nothing identifies them here: {}",
+                "the journal in {} names processes of another pid or time namespace, which canal \
+                 cannot identify before Linux 6.9: {}",
                 dir.display(),
                 holders.join(", ")
             );
@@ -120,12 +125,12 @@ fn adopted(
     }
 }
 
-const UNVERIFIED: &str = "it cannot be seen from this pid namespace whether these holders still live, so they keep \
-                          their locks until `canal release --force`";
+const UNVERIFIED: &str = "the daemon cannot see from this pid namespace whether these holders \
+                          still run, so they keep their locks until `canal release --force`";
 
-const NAMELESS_HINT: &str = "run the daemon where they are (a container?), or give this one a place of its own with \
-                             --socket; if they are gone for certain, `canal daemon --discard-journal` leaves them \
-                             out";
+const NAMELESS_HINT: &str = "run the daemon where they are (a container?), or give this one \
+                             another directory with --socket; if you are sure that they are gone, \
+                             leave them out with `canal daemon --discard-journal`";
 
 /// Rebuilds the table from a snapshot and the records that follow it.
 fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::Result<Table> {
@@ -140,8 +145,7 @@ fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::
         table.apply(record.revision, &record.entry, &mut outcomes);
         if outcomes != record.outcomes {
             let revision = record.revision;
-            let what =
-                format!("the journal does not say what its rules decide at revision {revision}");
+            let what = format!("the journal contradicts its own rules at revision {revision}");
             return Err(Unusable { what, hint: DISCARD_HINT.into() }.into());
         }
     }
@@ -194,7 +198,7 @@ pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Res
         // Records from before the last boot are void anyway. They were not synced, so a power cut
         // may have left any part of them.
         OpenError::Damaged { origin: Some(by), .. } if !by.may_share_boot(origin) => {
-            tracing::warn!(%error, "left out: it is of an earlier start of the machine");
+            tracing::warn!(%error, "left out the journal, which is from before the last boot");
             discarded(place)
         }
         OpenError::Damaged { .. } | OpenError::Newer { .. } => {
@@ -206,7 +210,7 @@ pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Res
 
 fn discarded(place: &Place) -> anyhow::Result<Opened> {
     for path in Journal::discard(&place.dir)? {
-        tracing::warn!("the journal was moved to {}", path.display());
+        tracing::warn!("moved the journal to {}", path.display());
     }
     Ok(Journal::open(&place.dir)?)
 }
@@ -256,6 +260,6 @@ fn name_the_losers(place: &Place, origin: &Origin) {
         let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
         let command = hold.asked.command.0.as_str();
         let (pid, token, keys) = (process.pid, hold.token.0, keys.join(" "));
-        tracing::warn!(pid, command, keys, token, "this process loses its lock and still runs");
+        tracing::warn!(pid, command, keys, token, "this process still runs and loses its lock");
     }
 }

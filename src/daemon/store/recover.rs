@@ -175,8 +175,8 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
             let aside = shell_word::quoted(&format!("{}.damaged", path.display()));
             let path = shell_word::of_path(path);
             let hint = format!(
-                "`mv {path} {aside}` leaves it out: leases of before the machine was \
-                 started are lost by that, those since then are in the journal too"
+                "`mv {path} {aside}` leaves it out: leases from before the last boot are lost, \
+                 newer ones are in the journal too"
             );
             Unusable { what: error.to_string(), hint: hint.into() }.into()
         }
@@ -184,10 +184,7 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
     })?;
     if opened.torn_bytes > 0 {
         let bytes = opened.torn_bytes;
-        tracing::warn!(
-            bytes,
-            "the record of leases ended in the middle of one that nobody was told"
-        );
+        tracing::warn!(bytes, "the record of leases ended in the middle of one that no client got");
     }
     Ok((opened.log, opened.leases.map(parts_of)))
 }
@@ -210,7 +207,7 @@ fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::O
         return Err(error.into());
     }
     let note = format!(
-        "stored views and leases do not survive a reboot: {} cannot be used ({error})",
+        "stored sizes and leases do not survive a reboot: cannot use {} ({error})",
         place.stores().state_dir.display()
     );
     notes.push(note);
@@ -245,7 +242,7 @@ impl Recovered {
             holds = table.held(),
             waiting = table.waiting(),
             unverified = self.unverified.len(),
-            "taken up"
+            "took over the previous daemon's holds and waiters"
         );
     }
 
@@ -258,11 +255,11 @@ impl Recovered {
                 }
             }
             Found::Same(_) | Found::Gone => {
-                tracing::info!(pid = process.pid, session = %format_args!("s{frame}"), "ended meanwhile");
+                tracing::info!(pid = process.pid, session = %format_args!("s{frame}"), "a process ended while no daemon ran");
                 self.ledger.apply(Change::End { frame });
             }
             Found::Unknown(error) => {
-                tracing::warn!(pid = process.pid, %error, "it cannot be told whether it still lives");
+                tracing::warn!(pid = process.pid, %error, "cannot determine whether it still runs");
                 self.unverified.insert(frame);
             }
         }
@@ -275,7 +272,7 @@ impl Recovered {
         let holds: Vec<_> = holds.map(|hold| (hold.token, hold.asked.tag, hold.orphaned)).collect();
         for (token, tag, orphaned) in holds {
             if let Err(error) = self.children.take_over(token, tag) {
-                tracing::warn!(%error, token = token.0, "its FIFO cannot be opened");
+                tracing::warn!(%error, token = token.0, "cannot open its FIFO");
                 continue;
             }
             if orphaned && !self.children.has_writers(token) {
@@ -296,10 +293,12 @@ impl Recovered {
             let applied = ledger.apply(Change::Resize { key: key.clone(), view });
             match applied.outcomes.first() {
                 Some(Outcome::ResizeRefused { in_use }) => {
-                    tracing::warn!(%key, "its view is not used: the key is in use as another kind, {in_use}");
+                    tracing::warn!(%key, "its configured size does not apply: the key is in use as \
+                                          another kind, {in_use}");
                 }
                 Some(Outcome::ResizeRefusedOverNodes) => {
-                    tracing::warn!(%key, "its view is not used: more than half of several nodes grant it");
+                    tracing::warn!(%key, "its configured size does not apply: a majority of nodes \
+                                          grants it");
                 }
                 _ => {}
             }

@@ -210,7 +210,7 @@ fn who_waits_for_the_end_of_an_earlier_incarnation_is_told_so() {
     world.server.propose(Change::HostJoin { host, label, identity });
     world.turns();
     let words = world.server.not_a_member().message;
-    assert!(words.ends_with("waits until the old place has expired"), "{words}");
+    assert!(words.ends_with("wait until the old membership expires"), "{words}");
 }
 
 #[test]
@@ -458,5 +458,5 @@ fn a_daemon_over_an_engine_is_no_node_and_says_why() {
     );
     assert_eq!(refused["error"], "io.canal.Nodes.NotLasting");
     let message = refused["parameters"]["message"].as_str().unwrap();
-    assert_eq!(message, "this daemon is no node: it works over an engine");
+    assert_eq!(message, "this daemon is not a node: it has an engine");
 }

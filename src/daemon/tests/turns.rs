@@ -397,7 +397,7 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     assert_eq!(progress["continues"], true, "{progress}");
     let said = &progress["parameters"];
     assert_eq!((&said["key"], &said["position"]), (&json!("a"), &json!(0)));
-    assert_eq!(said["reason"], "this host does not take part in the engine's table yet");
+    assert_eq!(said["reason"], "this host has not yet joined the engine's table");
     world.server.turn().unwrap();
     assert_eq!(peer.reply(), None, "it is told once");
 }

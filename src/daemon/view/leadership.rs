@@ -75,13 +75,17 @@ impl LeaderFound<'_> {
 }
 
 fn several_slots(key: &Key, slots: u64) -> Failure {
-    let message =
-        format!("`{key}` has {slots} slots: several can hold it at once, and none of them leads");
-    Failure::new(ErrorName::NotExclusive, message)
-        .hint("a lock of one slot has a leader; candidates take it with -j 1, or with --write")
+    let message = format!(
+        "`{key}` has {slots} slots: several processes can hold it at the same time, and none of \
+         them leads"
+    );
+    Failure::new(ErrorName::NotExclusive, message).hint(
+        "only a lock of one slot has a leader; let candidates take it with -j 1, or with --write",
+    )
 }
 
 fn only_readers(key: &Key) -> Failure {
-    let message = format!("`{key}` is only read: readers share it, and none of them leads");
-    Failure::new(ErrorName::NotExclusive, message).hint("candidates take it with --key or --write")
+    let message = format!("`{key}` has only readers: they share it, and none of them leads");
+    Failure::new(ErrorName::NotExclusive, message)
+        .hint("let candidates take it with --key or --write")
 }

@@ -69,13 +69,13 @@ fn note(key: &Key, stated: View, found: SizeFound) -> SizeNote {
     let (stored, followed, message) = match found {
         SizeFound::Stored(size) => {
             let message = format!(
-                "`{key}` has the stored size {size}: it counts, the stated {stated} does not"
+                "`{key}` has the stored size {size}, which replaces the given size {stated}"
             );
             (Some(size.to_string()), None, message)
         }
         SizeFound::Followed(size) => {
             let message = format!(
-                "`{key}` is in use with the size {size}: this request counts by its own, {stated}"
+                "`{key}` is in use with the size {size}, but this request passes the size {stated}"
             );
             (None, Some(size.to_string()), message)
         }
@@ -125,12 +125,12 @@ mod tests {
         let key = Key::new("db").unwrap();
         let (three, four) = (View::Buckets { per: 3, buckets: 1 }, View::Slots { slots: 4 });
         let stored = note(&key, four, SizeFound::Stored(View::Slots { slots: 3 }));
-        assert_eq!(stored.message, "`db` has the stored size 3: it counts, the stated 4 does not");
+        assert_eq!(stored.message, "`db` has the stored size 3, which replaces the given size 4");
         assert_eq!((stored.stored.as_deref(), stored.followed), (Some("3"), None));
         let followed = note(&key, four, SizeFound::Followed(three));
         assert_eq!(
             followed.message,
-            "`db` is in use with the size 3x1: this request counts by its own, 4"
+            "`db` is in use with the size 3x1, but this request passes the size 4"
         );
     }
 }

@@ -46,21 +46,21 @@ pub(crate) fn paused_clause(key: &Key) -> String {
 pub(crate) fn reason(reason: &Reason) -> String {
     match reason {
         Reason::Full { held: n, capacity } => held(*n, *capacity),
-        Reason::Conflict { .. } => "held in a way that conflicts".to_owned(),
+        Reason::Conflict { .. } => "a holder conflicts with it".to_owned(),
         Reason::Behind { barrier: false, .. } => "behind an earlier waiter".to_owned(),
         Reason::Behind { barrier: true, .. } => {
             "behind a waiter that was overtaken too often".to_owned()
         }
         Reason::Paused => "paused".to_owned(),
         Reason::LargerThanLock { count, capacity } => {
-            format!("it wants {}, and the size that counts is {capacity}", slots(*count))
+            format!("it wants {}, but the size is {capacity}", slots(*count))
         }
         Reason::Suspended => "its process is stopped".to_owned(),
         Reason::Detached => {
             "the daemon was restarted, and its client has not come back yet".to_owned()
         }
         Reason::Recovering => {
-            "the table recovers because the engine may have lost entries".to_owned()
+            "the table is recovering because the engine may have lost entries".to_owned()
         }
     }
 }

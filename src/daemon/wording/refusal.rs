@@ -23,7 +23,7 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
     let Some(item) = item else {
         let message = match why {
             Refusal::Duplicate => "another request has this tag, or another lease this handle",
-            _ => "the request makes no sense",
+            _ => "the request is not valid",
         };
         return Failure::new(ErrorName::BadRequest, message);
     };
@@ -37,7 +37,7 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
             let most = request.max_waiting.unwrap_or(*waiting);
             let verb = if *waiting == 1 { "waits" } else { "wait" };
             let message =
-                format!("`{key}` is not free, and {waiting} {verb} already: at most {most} may");
+                format!("`{key}` is not free, and {waiting} already {verb}: at most {most} may");
             refused("max-waiting", message)
         }
         Refusal::Paused { .. } => paused(key, format!("`{key}` is paused")),
@@ -48,10 +48,10 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         Refusal::OtherNodes { theirs, .. } => other_nodes(item, theirs, request),
         Refusal::Unsupported { .. } => Failure::new(
             ErrorName::Unsupported,
-            format!("this version cannot grant what is asked of `{key}`"),
+            format!("this version cannot grant this kind of request for `{key}`"),
         ),
         Refusal::Invalid { .. } | Refusal::Duplicate | Refusal::Recovering => {
-            Failure::new(ErrorName::BadRequest, format!("what is asked of `{key}` makes no sense"))
+            Failure::new(ErrorName::BadRequest, format!("the request for `{key}` is not valid"))
         }
     }
 }
@@ -66,7 +66,7 @@ pub(crate) fn late_refusal(why: &Refusal, item: Option<&Item>, stored: Option<Vi
         (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len(), cycle.len()),
         (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
         (_, Some(key)) => refused("full", format!("`{key}` can no longer be granted")),
-        (_, None) => refused("full", "what was asked for can no longer be granted".to_owned()),
+        (_, None) => refused("full", "the request can no longer be granted".to_owned()),
     }
 }
 
@@ -76,14 +76,14 @@ fn require_too_large(item: &Item) -> Failure {
     let key = &item.key;
     let message = match item.ask.mode() {
         Mode::Write => format!(
-            "more than half of the nodes do not keep the jobs of the others from `{key}` while it is \
+            "a majority of the nodes does not keep other nodes' jobs from `{key}` while it is \
              written"
         ),
         Mode::Read | Mode::Counted => format!(
-            "`{key}` has more than one slot: more than half of the nodes would not exclude others"
+            "`{key}` has more than one slot: a majority of the nodes would not exclude others"
         ),
     };
-    Failure::new(ErrorName::RequireTooLarge, message).hint("ask all nodes: `--require all`")
+    Failure::new(ErrorName::RequireTooLarge, message).hint("use all nodes: `--require all`")
 }
 
 /// The failure for a request over a list of nodes that differs from that of a request that holds or
@@ -92,8 +92,8 @@ fn other_nodes(item: &Item, theirs: &[NodeId], request: &Request) -> Failure {
     let yours = request.over_nodes.as_deref().map_or(&[][..], |over| &over.nodes);
     let key = &item.key;
     let message = format!(
-        "`{key}` is in use over another list of nodes, and enough nodes of the two lists need not have \
-         one in common: {} and {}",
+        "`{key}` is in use over another list of nodes, and the nodes needed from each list may not \
+         overlap: {} and {}",
         list_of(theirs),
         list_of(yours)
     );
@@ -113,7 +113,7 @@ fn list_of(nodes: &[NodeId]) -> String {
 fn own_deadlock(key: &Key) -> Failure {
     refused(
         "deadlock",
-        format!("`{key}` is held by this very session: waiting for it would never end"),
+        format!("waiting for `{key}` would never end: this session already holds it"),
     )
 }
 
@@ -153,12 +153,12 @@ pub(crate) fn timeout(key: &Key, reason: &str) -> Failure {
 /// The failure for a request of one or several keys whose wait has timed out. `reason` is the cause
 /// of the wait.
 pub(crate) fn timeout_of(key: &str, reason: &str) -> Failure {
-    refused("timeout", format!("the wait for `{key}` is over: {reason}"))
+    refused("timeout", format!("the wait for `{key}` timed out: {reason}"))
 }
 
 /// The failure for a request whose wait has timed out while one of its keys is paused.
 pub(crate) fn timeout_while_paused(key: &Key) -> Failure {
-    paused(key, format!("the wait for `{key}` is over: it is paused"))
+    paused(key, format!("the wait for `{key}` timed out: it is paused"))
 }
 
 fn paused(key: &Key, message: String) -> Failure {
@@ -170,13 +170,13 @@ fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
     let (key, wanted) = (&item.key, count(item));
     let view = stored.or(stated_view(item));
     if capacity == 0 {
-        let which = if stored.is_some() { "stored" } else { "stated" };
-        return refused("full", format!("`{key}` admits nobody: its {which} size has 0 buckets"));
+        let which = if stored.is_some() { "stored" } else { "given" };
+        return refused("full", format!("`{key}` admits no one: its {which} size has 0 buckets"));
     }
     let bound = match (stored, view) {
         (Some(stored), _) => format!("its stored size is {stored}"),
-        (None, Some(view)) => format!("the stated size is {view}"),
-        (None, None) => format!("without a stated size it is {capacity}"),
+        (None, Some(view)) => format!("the given size is {view}"),
+        (None, None) => format!("without a given size, it has {capacity}"),
     };
     let size = match view {
         Some(View::Buckets { per, .. }) => {
@@ -185,8 +185,8 @@ fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
         Some(View::Slots { .. }) | None => format!("--slots {wanted}"),
     };
     let hint = match stored {
-        Some(_) => format!("`canal resize {key} {size}` makes room for it"),
-        None => format!("state {size}, or more"),
+        Some(_) => format!("make room with `canal resize {key} {size}`"),
+        None => format!("give {size} or more"),
     };
     let message = format!("{} of `{key}` can never fit: {bound}", slots(wanted));
     Failure::new(ErrorName::BadRequest, message).hint(hint)
@@ -195,8 +195,8 @@ fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
 /// The hint about a count in the text of `--key`: `host:5432` rarely means 5432 slots.
 pub(crate) fn count_in_text(text: &str) -> String {
     format!(
-        "`:` starts a count: --key-literal takes `{text}` as the key; for that many slots at once, \
-         --slots states a size that admits them"
+        "use --key-literal to take `{text}` as the key, because `:` starts a count; for that many \
+         slots, give a large enough size with --slots"
     )
 }
 
@@ -230,15 +230,15 @@ fn wrong_kind(item: &Item, in_use: Kind) -> Failure {
     let key = &item.key;
     let message = format!("`{key}` {}", used_as(in_use));
     let hint = match in_use {
-        Kind::Buckets => format!("state --per and --buckets for `{key}`, or use another key"),
-        Kind::Slots => format!("state --slots for `{key}`, or use another key"),
+        Kind::Buckets => format!("give --per and --buckets for `{key}`, or use another key"),
+        Kind::Slots => format!("give --slots for `{key}`, or use another key"),
     };
     Failure::new(ErrorName::Mismatch, message).hint(hint)
 }
 
 /// The failure for a call whose request was made again on another connection.
 pub(crate) fn superseded(name: ErrorName) -> Failure {
-    Failure::new(name, "the same request was asked on another connection")
+    Failure::new(name, "another connection made the same request")
 }
 
 /// The failure for a client whose owner process has ended.
@@ -248,8 +248,8 @@ pub(crate) fn owner_gone() -> Failure {
 
 /// The failure for a client that would have to wait while too many requests of its user wait.
 pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
-    let message = format!("{most} requests of uid {uid} wait already");
-    tracing::warn!("{message}, more are refused");
+    let message = format!("{most} requests of uid {uid} already wait");
+    tracing::warn!("{message}; refusing more");
     Failure::new(ErrorName::TooManyWaiters, message)
         .hint("raise `waiters_per_user` in the configuration")
 }
@@ -338,14 +338,14 @@ mod tests {
         let two = Some(View::Slots { slots: 2 });
         let buckets = Some(View::Buckets { per: 2, buckets: 1 });
         let never = |bound: &str| format!("4 slots of `db` can never fit: {bound}");
-        let more = |size: &str| format!("state {size}, or more");
-        assert_eq!(of(None, None), (never("without a stated size it is 2"), more("--slots 4")));
-        assert_eq!(of(two, None), (never("the stated size is 2"), more("--slots 4")));
+        let more = |size: &str| format!("give {size} or more");
+        assert_eq!(of(None, None), (never("without a given size, it has 2"), more("--slots 4")));
+        assert_eq!(of(two, None), (never("the given size is 2"), more("--slots 4")));
         assert_eq!(
             of(buckets, None),
-            (never("the stated size is 2x1"), more("--per 2 --buckets 2"))
+            (never("the given size is 2x1"), more("--per 2 --buckets 2"))
         );
-        let hint = "`canal resize db --slots 4` makes room for it".to_owned();
+        let hint = "make room with `canal resize db --slots 4`".to_owned();
         assert_eq!(of(None, two), (never("its stored size is 2"), hint));
     }
 
@@ -353,7 +353,7 @@ mod tests {
     fn a_view_without_buckets_is_full() {
         let asked = request(Some(View::Buckets { per: 3, buckets: 0 }));
         let failure = refusal(&Refusal::TooLarge { item: 0, capacity: 0 }, &asked, None);
-        assert_eq!(failure.message, "`db` admits nobody: its stated size has 0 buckets");
+        assert_eq!(failure.message, "`db` admits no one: its given size has 0 buckets");
         assert_eq!(failure.reason.as_deref(), Some("full"));
     }
 
@@ -361,10 +361,10 @@ mod tests {
     fn max_waiting_says_how_many_wait() {
         let asked = Request { max_waiting: Some(1), ..request(None) };
         let failure = refusal(&Refusal::MaxWaiting { item: 0, waiting: 1 }, &asked, None);
-        assert_eq!(failure.message, "`db` is not free, and 1 waits already: at most 1 may");
+        assert_eq!(failure.message, "`db` is not free, and 1 already waits: at most 1 may");
         assert_eq!(failure.reason.as_deref(), Some("max-waiting"));
         let failure = refusal(&Refusal::MaxWaiting { item: 0, waiting: 3 }, &asked, None);
-        assert_eq!(failure.message, "`db` is not free, and 3 wait already: at most 1 may");
+        assert_eq!(failure.message, "`db` is not free, and 3 already wait: at most 1 may");
     }
 
     #[test]

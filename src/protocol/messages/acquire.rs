@@ -230,12 +230,12 @@ impl SizeNote {
         let key = item.key.to_string();
         let message = match suffix {
             "" => format!(
-                "`{text}` is taken as the key, because it contains `/`: --slots, --per and --count \
-                 state a size or count; --key-literal says that the key is meant"
+                "canal takes `{text}` as the key, because it contains `/`; give a size or count \
+                 with --slots, --per and --count, or confirm the key with --key-literal"
             ),
             _ => format!(
-                "`{text}` is read as the key `{key}` with `{suffix}`: --key-literal takes a key as \
-                 it stands"
+                "canal reads `{text}` as the key `{key}` with `{suffix}`; --key-literal takes a \
+                 key as it is"
             ),
         };
         let stated = suffix.trim_start_matches('=').to_owned();

@@ -78,7 +78,7 @@ pub enum ErrorName {
 }
 
 /// The message of [`ErrorName::OwnerGone`].
-pub const OWNER_GONE: &str = "the process that was to hold the lock has ended";
+pub const OWNER_GONE: &str = "the process that would hold the lock has ended";
 
 /// An error reply: a name and the details for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

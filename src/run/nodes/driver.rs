@@ -530,7 +530,7 @@ impl<'a> Driver<'a> {
         }
         match identity.node == state.id {
             true => Ok(()),
-            false => Err(NodeFailure::permanent("it is another daemon than before")),
+            false => Err(NodeFailure::permanent("it is a different daemon now")),
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) struct Met {
 #[derive(Debug, thiserror::Error)]
 pub enum MeetError {
     /// A node that was never met is out of reach.
-    #[error("{name} was never met, and cannot be reached now: {}", failure.what)]
+    #[error("cannot reach {name}, which was never reached before: {}", failure.what)]
     NeverMet {
         /// Its name.
         name: String,
@@ -65,7 +65,7 @@ pub enum MeetError {
         failure: NodeFailure,
     },
     /// All nodes are out of reach.
-    #[error("none of the nodes can be reached; {name}: {}", failure.what)]
+    #[error("cannot reach any of the nodes; {name}: {}", failure.what)]
     None {
         /// The last of them.
         name: String,
@@ -73,7 +73,7 @@ pub enum MeetError {
         failure: NodeFailure,
     },
     /// Two names lead to one daemon.
-    #[error("{one} and {other} are one daemon: {what}")]
+    #[error("{one} and {other} are the same daemon: {what}")]
     OneDaemon {
         /// One name.
         one: String,
@@ -100,10 +100,13 @@ impl MeetError {
         match self {
             Self::NeverMet { failure, .. } | Self::None { failure, .. } => {
                 failure.hint.clone().or_else(|| {
-                    Some("a node must answer once before others can stand for it".to_owned())
+                    Some(
+                        "make it answer once; from then on, other nodes can stand in for it"
+                            .to_owned(),
+                    )
                 })
             }
-            Self::OneDaemon { .. } => Some("each daemon counts once: name it once".to_owned()),
+            Self::OneDaemon { .. } => Some("name each daemon once".to_owned()),
             Self::Pins(error) => error.hint(),
             Self::Io(_) | Self::GivenUp => None,
         }

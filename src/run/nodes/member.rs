@@ -316,7 +316,7 @@ impl Member {
             }
             (Some(_), false) | (None, _) => match self.calls.pop_front() {
                 Some(call) => call,
-                None => return Err(NodeFailure::passing("it sends answers to nothing")),
+                None => return Err(NodeFailure::passing("it sends answers without a call")),
             },
         };
         if let Some(name) = &answer.error {
@@ -370,9 +370,8 @@ impl Member {
 }
 
 fn read<T: DeserializeOwned>(answer: &Answer) -> Result<T, NodeFailure> {
-    serde_json::from_slice(answer.parameters.as_bytes()).map_err(|error| {
-        NodeFailure::permanent(format!("its answer cannot be understood: {error}"))
-    })
+    serde_json::from_slice(answer.parameters.as_bytes())
+        .map_err(|error| NodeFailure::permanent(format!("cannot parse its answer: {error}")))
 }
 
 fn wrong(name: &str, parameters: &str) -> Wrong {
@@ -392,9 +391,9 @@ fn wrong(name: &str, parameters: &str) -> Wrong {
         }
         Some(known) => match serde_json::from_slice::<Failure>(parameters.as_bytes()) {
             Ok(failure) => Wrong::Failure(Box::new(Failure { name: known, ..failure })),
-            Err(error) => Wrong::Broken(NodeFailure::permanent(format!(
-                "its answer cannot be understood: {error}"
-            ))),
+            Err(error) => {
+                Wrong::Broken(NodeFailure::permanent(format!("cannot parse its answer: {error}")))
+            }
         },
     }
 }

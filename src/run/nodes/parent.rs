@@ -317,7 +317,7 @@ impl ChildEnd {
             // danger.
             if self.parent.as_ref().is_some_and(Pidfd::has_ended) {
                 return Some(BeforeStart::End(NotHeld::Failed {
-                    message: "the process that was to stay by the command has ended".to_owned(),
+                    message: "the supervisor of the command has ended".to_owned(),
                     hint: None,
                 }));
             }

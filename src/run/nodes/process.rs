@@ -147,7 +147,7 @@ impl CoordinatorProcess {
             self.line(Line {
                 is_note: true,
                 text: format!(
-                    "{} did not answer: the lock ends there when its TTL is over",
+                    "{} did not answer: the lock ends there when its TTL expires",
                     names.join(", ")
                 ),
                 hint: None,

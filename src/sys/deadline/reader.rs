@@ -35,19 +35,19 @@ impl Reader {
             return Err(wrong("the deadline page is not sealed"));
         }
         if usize::try_from(fstat(&page)?.st_size) != Ok(BYTES) {
-            return Err(wrong("the deadline page has another size"));
+            return Err(wrong("the deadline page has a different size"));
         }
         let mapping = Mapping::new(page.as_fd(), ProtFlags::PROT_READ)?;
         let layout = mapping.page();
         if layout.magic.load(Ordering::Relaxed) != MAGIC {
-            return Err(wrong("the file is no deadline page"));
+            return Err(wrong("the file is not a deadline page"));
         }
         if layout.version.load(Ordering::Relaxed) != VERSION {
-            return Err(wrong("the deadline page is of another version"));
+            return Err(wrong("the deadline page has another version"));
         }
         if layout.time_namespace.load(Ordering::Relaxed) != time_namespace() {
             return Err(wrong(
-                "the daemon is in another time namespace: its deadlines mean nothing here",
+                "the daemon is in another time namespace, so its deadlines are not valid here",
             ));
         }
         Ok(Self { mapping, page, line })

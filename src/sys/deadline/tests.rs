@@ -137,8 +137,8 @@ fn a_descriptor_of_something_else_is_refused() {
     assert_eq!(refused(tempfile::tempfile().unwrap().into()), "the deadline page is not sealed");
     assert_eq!(refused(memory(4096, libc::F_SEAL_GROW)), "the deadline page is not sealed");
     assert_eq!(refused(memory(4096, libc::F_SEAL_SHRINK)), "the deadline page is not sealed");
-    assert_eq!(refused(memory(64, both)), "the deadline page has another size");
-    assert_eq!(refused(memory(4096, both)), "the file is no deadline page");
+    assert_eq!(refused(memory(64, both)), "the deadline page has a different size");
+    assert_eq!(refused(memory(4096, both)), "the file is not a deadline page");
     let newer = memfd_create("x", flags).unwrap();
     let mut bytes = vec![0; 4096];
     bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"canalTTL").to_ne_bytes());
@@ -146,7 +146,7 @@ fn a_descriptor_of_something_else_is_refused() {
     std::fs::File::from(newer.try_clone().unwrap()).write_all(&bytes).unwrap();
     // SAFETY: the call takes three integers.
     assert_eq!(unsafe { libc::fcntl(newer.as_raw_fd(), libc::F_ADD_SEALS, both) }, 0);
-    assert_eq!(refused(newer), "the deadline page is of another version");
+    assert_eq!(refused(newer), "the deadline page has another version");
 }
 
 /// A writer in its own process, which publishes a deadline for every line that it reads.

@@ -168,7 +168,7 @@ fn a_file_system_that_takes_no_directories_is_not_said_to_be_missing() {
     };
     assert_eq!(
         said("/proc/nope"),
-        "/proc/nope does not exist, and /proc is no place where a directory can be made"
+        "/proc/nope does not exist, and canal cannot create a directory in /proc"
     );
     assert_eq!(said("/proc/nope/deeper"), "/proc/nope does not exist");
 }

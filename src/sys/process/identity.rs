@@ -76,7 +76,7 @@ impl Identity {
     #[must_use]
     pub fn find(&self) -> Found {
         if self.pid == 0 {
-            return unknown("it has no number in this pid namespace");
+            return unknown("it has no pid in this pid namespace");
         }
         let pidfd = match Pidfd::open(self.pid) {
             Ok(pidfd) => pidfd,
@@ -94,7 +94,7 @@ impl Identity {
         match both(self.started, started) {
             Some(true) => Found::Same(pidfd),
             Some(false) => Found::Gone,
-            None => unknown("its start time cannot be read"),
+            None => unknown("cannot read its start time"),
         }
     }
 }

@@ -138,7 +138,7 @@ fn a_try_acquire_is_not_refused_at_once_for_a_holder_that_is_about_to_end() {
         let reply = peer.ask("Acquire", try_mutex(tag * 2 + 1, "a")).expect("a reply");
         let granted = reply.get("error").is_none();
         assert!(granted || begun.elapsed() >= EXITING_TIME, "{reply}");
-        if granted && daemon.log().contains("a holder that is on its way out") {
+        if granted && daemon.log().contains("a holder that is about to end") {
             return;
         }
         daemon.connect().send("Release", json!({ "all": true }));

@@ -68,7 +68,10 @@ fn a_lease_with_impossible_parameters_is_refused() {
     let (name, parameters) = peer.error();
     assert_eq!(name, "BadRequest");
     let message = parameters["message"].as_str().unwrap();
-    assert_eq!(message, "a lease lives for at most 2592000000 ms (30 days), not 2592000001");
+    assert_eq!(
+        message,
+        "the TTL of a lease can be at most 2592000000 ms (30 days), not 2592000001"
+    );
     take(&daemon, 5, "long", most);
     let idler = Idler::start();
     let mut for_a_process = mutex_for(1, "a");

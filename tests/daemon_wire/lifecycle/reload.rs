@@ -74,7 +74,10 @@ fn a_broken_edit_changes_nothing_and_is_named_with_its_line() {
     let file = daemon.path("canal.toml").display().to_string();
     for (config, what) in [
         ("[keys.x]\nslots = 2\n[limit]\n", "line 3: unknown field `limit`; did you mean `limits`?"),
-        ("[keys.x]\nslots = 2\n\n[daemon]\nlog = \"x=loud\"\n", "line 5: `x=loud` is no filter"),
+        (
+            "[keys.x]\nslots = 2\n\n[daemon]\nlog = \"x=loud\"\n",
+            "line 5: `x=loud` is not a log filter",
+        ),
         (
             "[keys.x]\nslots = 2\n[[permission]]\ngroups = [\"no such\"]\nmay = [\"hold\"]\n",
             "line 4",
@@ -89,7 +92,7 @@ fn a_broken_edit_changes_nothing_and_is_named_with_its_line() {
         let message = parameters["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("{file}, {what}")), "{message}");
         assert!(parameters["hint"].as_str().unwrap().ends_with("stays in force"), "{parameters}");
-        assert!(daemon.log().contains(&format!("the configuration in force stays: {message}")));
+        assert!(daemon.log().contains(&format!("keeping the configuration in force: {message}")));
         assert_eq!(daemon.key("x").unwrap().capacity, Some(1), "{config}");
         let found = peer.call("Configuration", json!({}));
         assert_eq!(found["broken"], message);
@@ -99,7 +102,7 @@ fn a_broken_edit_changes_nothing_and_is_named_with_its_line() {
     peer.send("Reload", json!({}));
     let (_, parameters) = peer.error();
     let message = parameters["message"].as_str().unwrap();
-    assert!(message.contains("can be written by others (mode 0666)"), "{message}");
+    assert!(message.contains("is writable for other users (mode 0666)"), "{message}");
 }
 
 #[test]
@@ -113,7 +116,7 @@ fn sighup_reads_the_configuration_again() {
     waiter.returned("Acquire");
     configure(&daemon, "[keys.x\n");
     daemon.signal(Signal::SIGHUP);
-    wait_until("the log says so", || daemon.log().contains("the configuration in force stays: "));
+    wait_until("the log says so", || daemon.log().contains("keeping the configuration in force: "));
     daemon.until_use("x", 2, 0);
     drop(holder);
 }
@@ -242,11 +245,11 @@ fn a_directory_service_that_does_not_answer_holds_nobody_up() {
         let (name, parameters) = peer.error();
         assert_eq!(name, "BadConfiguration");
         let message = parameters["message"].as_str().unwrap();
-        assert!(message.contains("could not be looked up within 4 s"), "{message}");
+        assert!(message.contains("cannot look up its groups within 4 s"), "{message}");
         assert!(parameters["hint"].as_str().unwrap().ends_with("stays in force"), "{parameters}");
     }
     let found = shown.returned("Configuration");
-    assert!(found["broken"].as_str().unwrap().contains("could not be looked up"), "{found}");
+    assert!(found["broken"].as_str().unwrap().contains("cannot look up its groups"), "{found}");
     assert_eq!(readers(&daemon), 1, "one thread, however often somebody asks");
     assert_eq!(daemon.key("x").map(|key| key.stored), None, "nothing has changed");
     // A configuration that names no group needs no look-up.

@@ -115,9 +115,9 @@ fn an_unknown_process_is_an_error() {
     let idler = Idler::start();
     let mut peer = daemon.connect();
     for (query, words) in [
-        (json!({ "pid": idler.pid() }), "holds nothing and waits for nothing"),
-        (json!({ "session": "s5" }), "session s5 holds nothing"),
-        (json!({ "session": "5" }), "no session"),
+        (json!({ "pid": idler.pid() }), "neither holds nor waits for a lock"),
+        (json!({ "session": "s5" }), "session s5 neither holds"),
+        (json!({ "session": "5" }), "is not a session"),
         (json!({}), "exactly one"),
         (json!({ "pid": 1, "session": "s1" }), "exactly one"),
     ] {

@@ -98,7 +98,7 @@ fn no_token_is_so_large_that_later_parts_have_none() {
         let (name, said) = failed(&mut peer, CONFIRM_AT, confirm(1, token + ahead));
         assert_eq!(name, "BadRequest");
         let message = said["message"].as_str().unwrap();
-        assert!(message.contains("more than a year ahead of the clock"), "{message}");
+        assert!(message.contains("more than a year ahead of this machine's clock"), "{message}");
         assert!(said["hint"].as_str().unwrap().contains("`date`"), "{said}");
     }
     // The clocks of two nodes may differ by several months.

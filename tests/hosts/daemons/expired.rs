@@ -80,7 +80,7 @@ fn a_host_that_is_cut_off_shows_its_last_table(log: &Log) {
     let shown = || a.world.canal(["status"]).end().code(0).stdout;
     let before = shown();
     assert!(before.starts_with("engine ") && before.contains("away since"), "{before}");
-    assert!(before.contains("commands here are stopped at"), "{before}");
+    assert!(before.contains("canal stops commands here at"), "{before}");
     assert!(
         before.contains("it may have changed since:") && before.contains("holds  "),
         "{before}"
@@ -235,7 +235,7 @@ fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
 /// Whether a host lost its holds because the machine is too slow for the TTL.
 fn was_lost(host: &Host) -> bool {
     let log = fs::read_to_string(host.world.runtime().join("daemon.log")).unwrap_or_default();
-    log.contains("everything that was held here is lost")
+    log.contains("lost all holds of this host")
 }
 
 /// A daemon over PostgreSQL that was frozen renews before it reads. So here it can read but not

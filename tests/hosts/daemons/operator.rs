@@ -69,14 +69,14 @@ fn a_password_that_is_changed_ends_no_command_and_is_read_again() {
     }
     // A request meets the fault before the next renewal does.
     let refused = a.world.canal(["run", "-n", "-k", "y", "--", "echo", "ran"]).end().code(125);
-    assert!(refused.stderr.contains("rejects the user or the password"), "{refused:?}");
+    assert!(refused.stderr.contains("refuses the user or the password"), "{refused:?}");
     a.until("unable");
     let engine = a.world.look().unwrap().engine.unwrap();
     assert!(engine.why.unwrap().contains("password") && engine.away_since.is_some());
     assert_eq!(Events::of(&a.world).ended(), 0, "its lock is held until the deadline");
     put(&a.world, &address("new"));
     a.until("member");
-    assert_eq!(daemon_log(&a.world).matches("the engine cannot be used").count(), 1);
+    assert_eq!(daemon_log(&a.world).matches("cannot use the engine").count(), 1);
     finish(&a, "1");
     holder.end().code(0);
     a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
@@ -179,8 +179,8 @@ fn a_daemon_is_not_replaced_by_a_daemon_that_cannot_work() {
     for (bad, says) in [
         (good.replacen("\"\n", "nowhere\"\n", 1), "does not exist"),
         (good.replacen("\"\n", "?canal_schema=A\"\n", 1), "the address of the engine"),
-        ("engine = \"etcd://127.0.0.1:1\"\n".to_owned(), "cannot be used"),
-        (String::new(), "hold locks by an engine"),
+        ("engine = \"etcd://127.0.0.1:1\"\n".to_owned(), "cannot use "),
+        (String::new(), "hold locks of an engine"),
         ("[engine\n".to_owned(), "canal.toml"),
     ] {
         fs::write(&config, &bad).unwrap();
@@ -193,7 +193,7 @@ fn a_daemon_is_not_replaced_by_a_daemon_that_cannot_work() {
     b.join();
     let refused = a.world.canal(["daemon", "--replace", "--host", "b"]).end().code(125);
     assert!(refused.stderr.contains("another host has the name `b`"), "{refused:?}");
-    assert!(refused.stderr.contains("the daemon that runs is left as it is"), "{refused:?}");
+    assert!(refused.stderr.contains("the running daemon is unchanged"), "{refused:?}");
     assert_eq!(a.world.daemon_pid(), pid);
     b.until("member");
     wait_until("the others show two hosts", || {
@@ -299,7 +299,7 @@ fn a_question_that_the_engine_does_not_answer_promises_nothing(log: &Log) {
     a.until("away");
     let ended = a.world.canal(["test", "x"]).end().code(125);
     assert!(ended.stderr.contains("engine"), "{ended:?}");
-    assert!(!ended.stderr.contains("on its way"), "nothing is to be done: {ended:?}");
+    assert!(!ended.stderr.contains("still queued"), "nothing is to be done: {ended:?}");
     a.proxy.mend();
     a.join();
 }

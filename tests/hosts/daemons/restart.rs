@@ -172,10 +172,10 @@ fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
     let with_engine = std::fs::read_to_string(&config).unwrap();
     std::fs::remove_file(&config).unwrap();
     let said = a.world.canal(["daemon"]).end().code(125).stderr;
-    assert!(said.contains("hold locks by an engine") && said.contains("hint: "), "{said}");
+    assert!(said.contains("hold locks of an engine") && said.contains("hint: "), "{said}");
     assert!(said.contains(&format!("pid {pid}")), "{said}");
     let said = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
-    assert!(said.stderr.contains("hold locks by an engine"), "{said:?}");
+    assert!(said.stderr.contains("hold locks of an engine"), "{said:?}");
     std::fs::write(&config, with_engine).unwrap();
     a.join();
     holder.finish().code(0);
@@ -183,7 +183,7 @@ fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
     a.world.canal(["daemon", "--stop"]).end().code(0);
     std::fs::remove_file(&config).unwrap();
     let said = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
-    assert!(said.stderr.contains("but no engine is named now"), "{said:?}");
+    assert!(said.stderr.contains("but no engine is given now"), "{said:?}");
     assert!(said.stderr.contains("`canal daemon --no-engine`"), "{said:?}");
     assert!(said.stdout.is_empty(), "{said:?}");
     let daemon = a.world.daemon(|daemon| daemon.arg("--no-engine"));

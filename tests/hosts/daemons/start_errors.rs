@@ -19,17 +19,23 @@ fn refused(world: &World, config: &str) -> String {
 fn an_unusable_engine_is_reported_before_a_daemon_starts() {
     let world = World::new();
     let said = refused(&world, "engine = \"redis://one\"\n");
-    assert!(said.contains("names no engine") && said.contains("hint: postgres://"), "{said}");
+    assert!(
+        said.contains("does not name a known engine") && said.contains("hint: postgres://"),
+        "{said}"
+    );
     let said = refused(&world, "[engine]\nurl = \"etcd://one\"\nttl = \"1s\"\ngrace = \"900ms\"\n");
     assert!(said.contains("a TTL of 1s is too short") && said.contains("hint: "), "{said}");
     let said = refused(&world, "engine = \"etcd://root:s3cret@one\"\n");
-    assert!(said.contains("holds a password, and everybody may read it"), "{said}");
+    assert!(said.contains("contains a password, and everyone can read it"), "{said}");
     let said = refused(&world, "[engine]\nhost = \"a\"\n");
-    assert!(said.contains("no engine"), "{said}");
+    assert!(said.contains("needs an engine"), "{said}");
     fs::remove_file(world.runtime().join("canal.toml")).unwrap();
     let url = "postgres://me:s3cret@db/x";
     let said = world.canal(["daemon", "--engine", url]).end().code(125).stderr;
-    assert!(said.contains("could be read by everybody") && !said.contains("s3cret"), "{said}");
+    assert!(
+        said.contains("everyone on this machine could read") && !said.contains("s3cret"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -49,7 +55,7 @@ fn an_impossible_engine_ends_a_daemon_in_the_foreground_and_is_reported_by_one_i
     let world = World::new();
     let url = format!("postgres://nobody@127.0.0.1:{}/nothing", server.port);
     let ended = world.canal(["daemon", "--engine", &url, "--host", "a"]).end().code(125);
-    assert!(ended.stderr.contains("cannot take part in postgres://127.0.0.1:"), "{ended:?}");
+    assert!(ended.stderr.contains("cannot join postgres://127.0.0.1:"), "{ended:?}");
     let config = format!("engine = \"{url}\"\n");
     fs::write(world.runtime().join("canal.toml"), config).unwrap();
     world.status();
@@ -57,7 +63,7 @@ fn an_impossible_engine_ends_a_daemon_in_the_foreground_and_is_reported_by_one_i
         world.look().and_then(|status| status.engine).is_some_and(|it| it.state == "unable")
     });
     let refused = world.canal(["run", "-k", "x", "--", "echo", "ran"]).end().code(125);
-    assert!(refused.stderr.contains("the daemon cannot use its engine"), "{refused:?}");
+    assert!(refused.stderr.contains("the daemon has been unable to use its engine"), "{refused:?}");
     assert!(refused.stdout.is_empty(), "{refused:?}");
 }
 
@@ -75,7 +81,7 @@ fn a_place_that_had_an_engine_works_without_it_only_with_no_engine() {
     for command in [&["run", "-k", "x", "--", "echo", "ran"][..], &["status"], &["daemon"]] {
         let ended = world.canal(command).end().code(125);
         assert!(ended.stderr.contains("over postgres://127.0.0.1:"), "{ended:?}");
-        assert!(ended.stderr.contains("but no engine is named now\nhint: name it"), "{ended:?}");
+        assert!(ended.stderr.contains("but no engine is given now\nhint: name it"), "{ended:?}");
         assert!(ended.stdout.is_empty(), "{ended:?}");
     }
     // With its engine the daemon continues, even with the engine in the configuration.

@@ -127,7 +127,7 @@ fn without_a_majority_commands_end_in_time_and_waiters_keep_waiting() {
     lost(holder, " was last reached ");
     b.until("away");
     let refused = b.world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(125);
-    assert!(refused.stderr.contains("the engine cannot be reached since"), "{refused:?}");
+    assert!(refused.stderr.contains("unable to reach its engine since"), "{refused:?}");
     assert_eq!(Events::of(&a.world).started(), ["1"]);
     members[0].start();
     members[1].start();

@@ -64,7 +64,7 @@ fn a_release_without_the_engine_is_done_when_the_engine_is_back(log: &Log) {
     a.until("away");
     let pid = owner.pid_text();
     let failed = a.world.canal(["release", "--pid", &pid, "x"]).end().code(125);
-    assert!(failed.stderr.contains("as soon as the engine can be reached"), "{failed:?}");
+    assert!(failed.stderr.contains("once the engine is reachable"), "{failed:?}");
     assert_eq!(b.world.held("x"), 1);
     a.proxy.mend();
     b.world.until_held("x", 0);

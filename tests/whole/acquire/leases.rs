@@ -84,7 +84,7 @@ fn a_renewal_with_another_ttl_counts_from_then_on() {
     world.daemons_return();
     let as_before = renew(&[]).code(0).json();
     assert_eq!(as_before["lease"]["ttl_ms"], 7_200_000, "{as_before}");
-    for (ttl, words) in [("400d", "lives for at most"), ("1ms", "lives for at least")] {
+    for (ttl, words) in [("400d", "can be at most"), ("1ms", "must be at least")] {
         let refused = renew(&["--ttl", ttl]).code(125);
         assert!(refused.stderr.contains(words), "{refused:?}");
     }

@@ -123,7 +123,7 @@ fn what_cannot_be_kept_is_an_error_at_once() {
 fn an_ended_lease_leaves_when_why_and_whose() {
     let world = World::with_daemon().on_one_host();
     let none = world.sh("canal status --ended | cat").end().code(0);
-    assert_eq!(none.stdout, "no lease has ended lately\n");
+    assert_eq!(none.stdout, "no lease has ended recently\n");
     let lost = Lease::take(&world, "1s", &["-k", "short/a"]);
     lost.until_lost(&world);
     let given_back = Lease::take(&world, "10m", &["-k", "b", "-k", "c"]);

@@ -17,7 +17,7 @@ fn a_set_up_without_a_problem_is_0_and_no_daemon_is_started() {
     assert_eq!((level.as_str(), message.contains("no daemon runs")), ("note", true), "{report}");
     let (_, socket) = &about(&report, "socket")[0];
     assert!(socket.contains(&world.socket().display().to_string()), "{socket}");
-    assert!(socket.ends_with("CANAL_SOCKET names it"), "{socket}");
+    assert!(socket.ends_with("given by CANAL_SOCKET"), "{socket}");
     assert!(!world.socket().exists(), "it changes nothing");
     world.status();
     let report = found_by(world.canal(["doctor", "--json"]).end(), false);
@@ -38,7 +38,7 @@ fn edits_that_are_not_in_force_and_broken_ones_are_problems() {
     world.configure("[keys.x]\nslots = 2\n");
     let found = configuration(true);
     assert_eq!(found[1].0, "problem", "{found:?}");
-    assert_eq!(found[1].1, "not in force yet: keys.x: 2 (was not stated)");
+    assert_eq!(found[1].1, "not in force yet: keys.x: 2 (was not given)");
     world.canal(["daemon", "--reload"]).end().code(0);
     assert_eq!(configuration(false).len(), 1);
     world.configure("[keys.x]\nslotts = 2\n");
@@ -52,7 +52,7 @@ fn edits_that_are_not_in_force_and_broken_ones_are_problems() {
     assert_eq!(shown.matches("PROBLEM").count(), 1, "one line is one problem: {shown}");
     let shown = world.canal(["doctor", "--engine", "etcd://127.0.0.1:1"]).end().code(1).stdout;
     assert_eq!(shown.matches("PROBLEM").count(), 1, "also beside an engine: {shown}");
-    assert!(shown.contains("hint: mend it: no daemon starts with it\n"), "{shown}");
+    assert!(shown.contains("hint: fix it; no daemon starts with it\n"), "{shown}");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_directory_that_others_can_write_is_a_problem() {
     let report = found_by(world.canal(["doctor", "--json"]).end(), true);
     let (level, message) = &about(&report, "directory")[0];
     assert_eq!(level, "problem", "{report}");
-    assert!(message.contains("can be written by others"), "{message}");
+    assert!(message.contains("is writable for other users"), "{message}");
     fs::set_permissions(world.runtime(), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
@@ -73,5 +73,5 @@ fn a_directory_that_others_can_write_is_a_problem() {
 fn what_cannot_be_looked_at_is_125() {
     let world = World::new();
     let ended = world.canal(["--socket", "/", "doctor"]).end().code(125);
-    assert!(ended.stderr.contains("names no file"), "{ended:?}");
+    assert!(ended.stderr.contains("does not name a file"), "{ended:?}");
 }

@@ -314,7 +314,7 @@ fn with_too_few_descriptors_a_daemon_does_not_start_and_gives_the_reason() {
     let script = "ulimit -n 33; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
                   canal run -k x -- true";
     let said = world.sh(script).end().code(125).stderr;
-    assert!(said.contains("at most 33 files may be open") && said.contains("hint: "), "{said}");
+    assert!(said.contains("the limit of open files is 33") && said.contains("hint: "), "{said}");
     world.sh("ulimit -n 512; canal run -k x -- true").end().code(0);
     let notes = world.status().daemon.notes;
     assert!(notes.iter().any(|note| note == "open descriptors limited to 512"), "{notes:?}");

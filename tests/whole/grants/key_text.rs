@@ -117,7 +117,7 @@ fn a_size_is_no_part_of_the_key_that_release_and_resize_name() {
     let world = World::with_daemon();
     let script = "canal acquire --pid $$ gpu=4; canal release --pid $$ gpu=4";
     let ended = world.sh(script).end().code(125);
-    assert!(ended.stderr.contains("leave out =VIEW and :COUNT"), "{ended:?}");
+    assert!(ended.stderr.contains("without the =SIZE and :COUNT"), "{ended:?}");
     let ended = world.canal(["resize", "gpu=4"]).end().code(125);
     assert!(ended.stderr.contains("`canal resize gpu --slots 4`"), "{ended:?}");
 }

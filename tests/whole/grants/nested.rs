@@ -193,7 +193,7 @@ fn a_new_session_is_begun_on_purpose_and_outlives_the_command() {
         echo $CANAL_SESSION >outer; while [ ! -s inner ]; do sleep 0.01; done";
     world.canal(["run", "--write", "a", "--", "sh", "-c", body]).end().code(0);
     assert_ne!(world.read("outer"), world.read("inner"));
-    assert!(!world.read("said").contains("a new session"), "it was asked for");
+    assert!(!world.read("said").contains("began session"), "it was asked for");
     wait_until("the outer lock is free", || is_free(&world, "--write a"));
     assert!(!is_free(&world, "--read b"));
     std::fs::write(world.path("work/go"), "go\n").unwrap();
@@ -224,7 +224,7 @@ fn a_copied_environment_does_not_join_a_session() {
     let new = stranger(&["run", "-v", "-k", "other", "--", "sh", "-c", "echo $CANAL_SESSION"]);
     let new = new.code(0);
     assert_ne!(new.stdout.trim(), session);
-    let words = format!("a new session: {} instead of {session}", new.stdout.trim());
+    let words = format!("began session {} instead of {session}", new.stdout.trim());
     assert!(new.stderr.contains(&words), "{new:?}");
     let quiet = stranger(&["run", "-k", "other", "--", "true"]).code(0);
     assert_eq!(quiet.stderr, "", "only -v says so");
@@ -261,7 +261,7 @@ fn a_server_started_within_a_session_does_not_join_later_clients_to_it() {
     outer.finish().code(0);
     wait_until("build is free", || is_free(&world, "-k build"));
     assert!(ask("canal run -v -n -k build -- true 2>said").starts_with("0 "));
-    assert!(world.read("said").contains("a new session: "), "{}", world.read("said"));
+    assert!(world.read("said").contains("began session "), "{}", world.read("said"));
     until_nothing(&world);
 }
 
@@ -273,7 +273,7 @@ fn a_process_stays_in_its_session_and_another_session_is_told_its_blockers() {
     // Over an engine canal stays as the parent of its command, so the command is another process.
     let (code, said) = if backend::IS_ENGINE { (75, false) } else { (0, true) };
     let ended = world.canal(outer.into_iter().chain(inner)).end().code(code);
-    assert_eq!(ended.stderr.contains("--new-session changes nothing"), said, "{ended:?}");
+    assert_eq!(ended.stderr.contains("--new-session has no effect"), said, "{ended:?}");
     let script = "canal run --new-session -w 0.1 --write x -- true; test $? = 75";
     let ended = world.canal(["run", "--write", "x", "--", "sh", "-c", script]).end().code(0);
     assert!(ended.stderr.contains("leave out `--new-session`"), "{ended:?}");

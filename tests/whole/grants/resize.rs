@@ -137,7 +137,7 @@ fn each_caller_counts_by_its_own_size_and_hears_once_that_it_differs() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x=1"]);
     let wider = ["run", "-n", "-k", "x", "-j", "2", "--", "echo", "in"];
-    let note = "canal: `x` is in use with the size 1: this request counts by its own, 2\n";
+    let note = "canal: `x` is in use with the size 1, but this request passes the size 2\n";
     let said: Vec<String> = (0..6)
         .map(|_| {
             let ended = world.canal(wider).end().code(0);
@@ -166,7 +166,7 @@ fn a_stored_size_counts_for_everybody_and_those_who_state_another_hear_it() {
     resize(&world, &["x", "--slots", "1"]);
     let holder = world.holder(&["-k", "x=5"]);
     let refused = world.canal(["run", "-n", "-k", "x", "-j", "7", "--", "true"]).end().code(75);
-    let note = "canal: `x` has the stored size 1: it counts, the stated 7 does not\n";
+    let note = "canal: `x` has the stored size 1, which replaces the given size 7\n";
     assert!(refused.stderr.starts_with(note), "{refused:?}");
     resize(&world, &["x", "--forget"]);
     world.canal(["run", "-n", "-k", "x=7", "--", "true"]).end().code(0);

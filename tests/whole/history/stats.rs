@@ -124,7 +124,7 @@ fn plots_are_drawn_as_the_locale_allows() {
     until_recorded(&world, &[], 2);
     let blocks = world.canal(["stats", "p"]).env("LC_ALL", "C.UTF-8").end().code(0).stdout;
     assert!(blocks.contains('█') && blocks.contains('└'), "{blocks}");
-    let said = "how many slots? waits if all 2 requests had come at the same times\n";
+    let said = "how many slots? simulated waits for all 2 requests at the same times\n";
     assert!(blocks.contains(said), "{blocks}");
     let plain = world.canal(["stats", "p"]).env("LC_ALL", "C").end().code(0).stdout;
     assert!(plain.is_ascii() && plain.contains('#') && plain.contains(said), "{plain}");
@@ -145,7 +145,7 @@ fn a_report_is_written_whole_and_over_nothing() {
     let svg = world.read("report.svg");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
     let again = world.canal(["stats", "--svg", file]).end().code(125).stderr;
-    let refused = format!("canal: {file} is there already\nhint: `--force` replaces it\n");
+    let refused = format!("canal: {file} already exists\nhint: replace it with `--force`\n");
     assert_eq!(again, refused);
     world.canal(["stats", "--svg", file, "--force"]).end().code(0);
     let shown = world.canal(["stats", "<p>&\"", "--svg", "-"]).end().code(0).stdout;

@@ -117,7 +117,7 @@ fn a_program_that_cannot_be_started_is_a_note_and_nothing_more() {
         found = notes(&world);
         ["its hooks[0], ", "its hooks[1], "].iter().all(|hook| found.contains(hook))
     });
-    assert!(found.contains("could not be started: it cannot be read: No such file"), "{found}");
+    assert!(found.contains("could not be started: cannot read it: No such file"), "{found}");
     assert!(found.contains("ended with exit code 3"), "{found}");
     world.canal(["run", "-n", "-k", "a", "--", "true"]).end().code(0);
     // The next event starts it again.

@@ -11,7 +11,7 @@ fn exit_codes_tell_whether_there_is_a_leader() {
     let world = World::with_daemon();
     let none = world.canal(["leader", "x"]).end().code(75);
     assert_eq!(none.stdout, "");
-    assert_eq!(none.stderr, "canal: `x` has no leader: nobody holds it\n");
+    assert_eq!(none.stderr, "canal: `x` has no leader: no one holds it\n");
     assert_eq!(world.canal(["leader", "-q", "x"]).end().code(75).stderr, "");
     let none = world.canal(["leader", "-q", "--json", "x"]).end().code(75).json();
     assert_eq!((&none["key"], &none["leader"], &none["stale"]), (&"x".into(), &Value::Null, &false.into()));
@@ -54,14 +54,15 @@ fn a_key_that_several_can_hold_has_no_leader_and_that_is_an_error() {
     for args in [&["leader", "x"][..], &["leader", "--watch", "x"], &["leader", "--json", "x"]] {
         let ended = world.canal(args).end().code(125);
         assert_eq!(ended.stdout, "", "{args:?}");
-        let expected = "canal: `x` has 3 slots: several can hold it at once, and none of them leads\n\
-                        hint: a lock of one slot has a leader; ";
+        let expected = "canal: `x` has 3 slots: several processes can hold it at the same time, \
+                        and none of them leads\n\
+                        hint: only a lock of one slot has a leader; ";
         assert!(ended.stderr.starts_with(expected), "{ended:?}");
     }
     slots.finish();
     let reader = script::holder(&world, "--read x");
     let ended = world.canal(["leader", "x"]).end().code(125);
-    let expected = "canal: `x` is only read: readers share it, and none of them leads\n";
+    let expected = "canal: `x` has only readers: they share it, and none of them leads\n";
     assert!(ended.stderr.starts_with(expected), "{ended:?}");
     reader.finish();
     world.canal(["resize", "x", "--slots", "2"]).end().code(0);

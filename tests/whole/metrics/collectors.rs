@@ -143,12 +143,12 @@ fn a_port_in_use_is_noted_and_taken_when_it_is_free() {
     let world = World::new();
     world.configure(&format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n"));
     world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
-    let note = format!("metrics cannot be offered on 127.0.0.1:{port}: Address already in use");
+    let note = format!("cannot serve metrics on 127.0.0.1:{port}: Address already in use");
     wait_until("it is noted", || {
         world.canal(["status", "-v"]).end().code(0).stdout.contains(&note)
     });
     let found = world.canal(["doctor"]).end().stdout;
-    assert!(found.contains("metrics cannot be offered"), "{found}");
+    assert!(found.contains("cannot serve metrics"), "{found}");
     let log = fs::read_to_string(world.runtime().join("daemon.log")).unwrap();
     assert_eq!(log.matches(&note).count(), 1, "{log}");
     drop(taken);
@@ -156,7 +156,7 @@ fn a_port_in_use_is_noted_and_taken_when_it_is_free() {
     // program.
     wait_until("it is taken", || ask(port, GET.as_bytes()).starts_with("HTTP/1.1 200 OK"));
     let told = world.canal(["status", "-v"]).end().code(0).stdout;
-    assert!(!told.contains("cannot be offered"), "{told}");
+    assert!(!told.contains("cannot serve metrics"), "{told}");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn an_address_that_other_machines_can_reach_is_refused() {
     let world = World::new();
     world.configure("[metrics]\nlisten = \"0.0.0.0:9632\"\n");
     let refused = world.canal(["status"]).end().code(125).stderr;
-    let what = "line 2: metrics are offered on loopback addresses only, and 0.0.0.0 is none";
+    let what = "line 2: metrics need a loopback address, and 0.0.0.0 is not one";
     assert!(refused.contains(what), "{refused}");
 }
 

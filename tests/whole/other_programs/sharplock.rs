@@ -67,7 +67,7 @@ impl Replay {
             }
             Some(75) => false,
             // Its TTL passed before its client had confirmed it.
-            _ if ended.stderr.contains("taken back before it was confirmed") => false,
+            _ if ended.stderr.contains("took the lock back before the confirmation") => false,
             _ => panic!("{ended:?}"),
         }
     }

@@ -150,7 +150,7 @@ fn only_a_daemon_without_an_engine_has_a_jobserver() {
     let ended = world.canal(["run", "--jobserver", "-k", "x", "--", "true"]).end();
     if backend::IS_ENGINE {
         let ended = ended.code(125);
-        assert!(ended.stderr.contains("over an engine has no jobserver"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("with an engine has no jobserver"), "{}", ended.stderr);
     } else {
         ended.code(0);
     }

@@ -153,7 +153,7 @@ fn why_names_what_waits_for_a_holder_to_the_end() {
     assert_eq!(lines[0], format!("pid {} waits for nothing", holder.pid()));
     assert_eq!(lines[1], "2 wait for it:");
     assert!(lines[2].starts_with(&format!("  pid {} `", script.inner_pid())), "{text}");
-    assert!(lines[3].contains(" waits for `b` since "), "{text}");
+    assert!(lines[3].contains(" has waited for `b` since "), "{text}");
     assert_eq!(ask(&last.pid_text()).1, [] as [Value; 0]);
     let session = world.key("a").holders[0].session.clone();
     assert_eq!(ask(&session).1, pids);

@@ -19,11 +19,11 @@ fn a_holder_is_shown_and_then_ended_and_the_next_waiter_has_its_turn() {
     let refused = world.canal(["kill", "db"]).end().code(125);
     let shown = format!("canal: about to send TERM to pid {} `cat` (", holder.pid());
     assert!(refused.stderr.starts_with(&shown), "{refused:?}");
-    assert!(refused.stderr.contains(", which holds db since "), "{refused:?}");
+    assert!(refused.stderr.contains(", which has held db since "), "{refused:?}");
     assert!(
         refused.stderr.ends_with(
-            "canal: nothing was signalled: there is no terminal to ask on\n\
-             hint: `canal kill --yes db` does it without a question\n"
+            "canal: signalled no process: there is no terminal to ask on\n\
+             hint: run `canal kill --yes db` to skip the question\n"
         ),
         "{refused:?}"
     );
@@ -31,7 +31,7 @@ fn a_holder_is_shown_and_then_ended_and_the_next_waiter_has_its_turn() {
     assert!(refused.stderr.contains(&format!(", in {}\n", work.display())), "{refused:?}");
     assert_eq!(world.held("db"), 1);
     let unseen = world.canal(["kill", "-q", "db"]).end().code(125).stderr;
-    assert!(unseen.starts_with("canal: with -q nothing is shown"), "{unseen}");
+    assert!(unseen.starts_with("canal: -q hides the question"), "{unseen}");
     let done = world.canal(["kill", "--yes", "db"]).end().code(0);
     assert!(done.stderr.starts_with(&shown), "{done:?}");
     assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
@@ -75,9 +75,9 @@ fn waiters_are_ended_by_their_number_or_with_their_key() {
     assert_eq!(second.end().signal, Some(15));
     world.until_idle();
     let nobody = world.canal(["kill", "--yes", "db"]).end().code(125);
-    assert!(nobody.stderr.starts_with("canal: nobody holds `db`\nhint: "), "{nobody:?}");
+    assert!(nobody.stderr.starts_with("canal: no one holds `db`\nhint: "), "{nobody:?}");
     let nothing = world.canal(["kill", "--yes", "--pid", "4194304"]).end().code(125);
-    assert!(nothing.stderr.contains("holds nothing and waits for nothing here"), "{nothing:?}");
+    assert!(nothing.stderr.contains("neither holds nor waits for a lock here"), "{nothing:?}");
 }
 
 /// Waits until a script under `world` has written the pid of a process into its folder.
@@ -97,7 +97,7 @@ fn a_holder_that_ignores_the_signal_is_named_and_ends_by_kill_after() {
     let line = format!("canal: pid {deaf} `sh -c trap '' TERM; ");
     let named: Vec<&str> = left.stderr.lines().filter(|it| it.starts_with(&line)).collect();
     assert!(named.len() == 1 && named[0].ends_with(" still runs, 10s after TERM"), "{left:?}");
-    assert!(left.stderr.contains("\nhint: `--kill-after 10s` kills what"), "{left:?}");
+    assert!(left.stderr.contains("\nhint: kill the remaining processes with"), "{left:?}");
     let told: serde_json::Value = serde_json::from_str(&left.stdout).unwrap();
     assert_eq!(told["signalled"][0]["note"], "release 4.1");
     assert_eq!(told["left"][0]["pid"], deaf);
@@ -124,7 +124,7 @@ fn what_a_holder_has_started_ends_with_it_also_an_orphan_of_its_group() {
     let [top, child, deaf, orphan, left] =
         ["top", "child", "deaf", "orphan", "left"].map(|name| written_pid(&world, name));
     let done = world.canal(["kill", "--yes", "--kill-after", "0.1", "db"]).end().code(0);
-    assert!(done.stderr.contains(" processes that it has started\n"), "{done:?}");
+    assert!(done.stderr.contains(" processes that it started\n"), "{done:?}");
     for pid in [top, child, deaf, orphan] {
         assert!(!alive(pid), "{pid}: {done:?}");
     }
@@ -175,10 +175,10 @@ fn what_has_changed_since_it_was_shown_is_not_signalled() {
     wait_until("the waiter holds", || world.key("db").waiting == 0);
     let (error, message) = kill(&mut peer, json!({ "token": token, "signal": 9 }));
     assert_eq!(error, "io.canal.Lock.NotHeld");
-    assert!(message.contains("any more, so that nothing was signalled"), "{message}");
+    assert!(message.contains(", so canal signalled no process"), "{message}");
     let (error, message) = kill(&mut peer, json!({ "request": request, "signal": 9 }));
     assert_eq!(error, "io.canal.Lock.NotHeld");
-    assert_eq!(message, "the request was granted its lock, so that nothing was signalled");
+    assert_eq!(message, "the request has been granted, so canal signalled no process");
     assert!(alive(waiter.pid()));
     for wrong in [json!({ "signal": 9 }), json!({ "token": 1, "request": 1, "signal": 9 })] {
         assert_eq!(kill(&mut peer, wrong).0, "io.canal.Lock.BadRequest");
@@ -199,7 +199,7 @@ fn a_lease_and_what_an_ended_process_left_are_refused_each_with_its_reason() {
     let lease = Lease::take(&world, "10m", &["-k", "leased"]);
     let refused = world.canal(["kill", "--yes", "leased"]).end().code(125);
     assert!(
-        refused.stderr.contains("canal: a lease belongs to no process that could be ended\n"),
+        refused.stderr.contains("canal: a lease has no process to end\n"),
         "{refused:?}"
     );
     let hint = format!("hint: `canal release --force --token {}` breaks it\n", lease.token);
@@ -213,7 +213,7 @@ fn a_lease_and_what_an_ended_process_left_are_refused_each_with_its_reason() {
     });
     let left = world.read("pid").trim().to_owned();
     let refused = world.canal(["kill", "--yes", "left"]).end().code(125);
-    assert!(refused.stderr.contains("has ended; processes that it started keep the lock"));
+    assert!(refused.stderr.contains("has ended, but processes that it started keep the lock"));
     let shown = world.canal(["status", "left"]).end().code(0).stdout;
     let kept = shown.lines().find(|line| line.contains("kept by pid ")).unwrap();
     assert!(kept.contains(&format!("pid {left}")), "{shown}");
@@ -263,7 +263,7 @@ fn only_the_user_of_a_process_and_root_may_end_it() {
     "#;
     let Some(ended) = privately(&world, script) else { return };
     let said =
-        "ops 125\n0\n1\n1\n1\nno lock is like that; `canal status` shows all\nother 0\nroot 0\n\
+        "ops 125\n0\n1\n1\n1\nno lock matches; `canal status` shows all\nother 0\nroot 0\n\
          other's root 125\nlives 0\n";
     assert_eq!(ended.stdout, said, "{ended:?}");
     let denied = "belongs to uid 20002\nhint: only that user and root may end it\n";
@@ -297,8 +297,8 @@ fn a_key_is_enough_to_break_the_hold_of_its_only_holder() {
     let below = world.holder(&["-k", "db/x"]);
     let asks = world.canal(["release", "--force", "db"]).end().code(125);
     assert!(asks.stderr.contains("canal: about to break the hold of db by a lease"), "{asks:?}");
-    let end = "canal: nothing was released: there is no terminal to ask on\n\
-               hint: `canal release --force --yes db` does it without a question\n";
+    let end = "canal: released nothing: there is no terminal to ask on\n\
+               hint: run `canal release --force --yes db` to skip the question\n";
     assert!(asks.stderr.ends_with(end), "{asks:?}");
     assert_eq!(world.held("db"), 1);
     let mut terminal = Terminal::start(&world, &["canal", "release", "--force", "db"]);
@@ -307,11 +307,11 @@ fn a_key_is_enough_to_break_the_hold_of_its_only_holder() {
     assert_eq!(terminal.end().0.code, Some(0));
     lease.until_lost(&world);
     let nobody = world.canal(["release", "--force", "--yes", "db"]).end().code(125);
-    assert!(nobody.stderr.starts_with("canal: nobody holds `db`\n"), "{nobody:?}");
+    assert!(nobody.stderr.starts_with("canal: no one holds `db`\n"), "{nobody:?}");
     below.finish();
     let holders = [world.holder(&["-k", "db", "-j", "2"]), world.holder(&["-k", "db", "-j", "2"])];
     let several = world.canal(["release", "--force", "--yes", "db"]).end().code(125);
-    let message = "canal: 2 hold `db`: --force --token says which to break\n";
+    let message = "canal: `db` has 2 holders; choose one with --force --token\n";
     assert!(several.stderr.starts_with(message), "{several:?}");
     assert_eq!(world.held("db"), 2);
     for holder in holders {
@@ -323,8 +323,8 @@ fn a_key_is_enough_to_break_the_hold_of_its_only_holder() {
 fn the_key_of_a_lease_is_not_enough_and_the_handle_is_named() {
     let world = World::with_daemon();
     let lease = Lease::take(&world, "10m", &["-k", "db"]);
-    let hint = "hint: a lease holds `db`: its --handle, or CANAL_HANDLE, gives it back; `canal \
-                release --force db` breaks it\n";
+    let hint = "hint: a lease holds `db`: release it with --handle or CANAL_HANDLE, or break it \
+                with `canal release --force db`\n";
     let refused = world.canal(["release", "db"]).end().code(125);
     assert!(refused.stderr.ends_with(hint), "{refused:?}");
     // The same when the process holds another key.
@@ -333,5 +333,5 @@ fn the_key_of_a_lease_is_not_enough_and_the_handle_is_named() {
     assert!(other.stdout.starts_with("125\n") && other.stderr.contains(hint), "{other:?}");
     lease.release(&world).code(0);
     let refused = world.canal(["release", "db"]).end().code(125);
-    assert!(refused.stderr.contains("hint: without --pid, canal releases for"), "{refused:?}");
+    assert!(refused.stderr.contains("hint: name another process with --pid; without it, canal releases for"), "{refused:?}");
 }

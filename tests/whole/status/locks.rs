@@ -48,8 +48,8 @@ fn fits_80_columns(text: &str) {
 #[test]
 fn without_locks_status_prints_that() {
     let world = World::with_daemon();
-    assert_eq!(piped(&world, &[]), "no locks are held and nobody waits\n");
-    assert_eq!(shown(&world), "no locks are held and nobody waits\r\n");
+    assert_eq!(piped(&world, &[]), "no locks are held, and no one waits\n");
+    assert_eq!(shown(&world), "no locks are held, and no one waits\r\n");
     assert_eq!(world.status_json()["keys"], Value::Array(Vec::new()));
 }
 
@@ -74,7 +74,7 @@ fn status_shows_holders_times_and_reasons_of_waits() {
         assert!(line(&second.pid_text()).contains("echo second"), "{text}");
         assert!(text.contains("1 of 1"), "{text}");
     }
-    assert_eq!(piped(&world, &["d"]), "nobody holds d or waits for it\n");
+    assert_eq!(piped(&world, &["d"]), "no one holds or waits for d\n");
     holder.finish();
     first.end();
     second.end();
@@ -204,7 +204,7 @@ fn a_watcher_wakes_only_for_times_shown_on_a_terminal() {
     terminal.until("1s");
     terminal.until("3s");
     holder.finish();
-    terminal.until("nobody holds x");
+    terminal.until("no one holds or waits for x");
     let pid = terminal.session.pid();
     wait_until("it sleeps for seconds on end", || wakes_within_3_s(pid) == 0);
     let holder = world.holder(&["-k", "x"]);

@@ -68,7 +68,7 @@ fn a_note_cannot_steer_a_terminal_and_is_not_long() {
         world.canal(["run", "-k", "x", "--", "true"]).env("CANAL_NOTE", &long),
     ] {
         let said = canal.end().code(125).stderr;
-        assert!(said.contains(" has 513 bytes; a note has at most 512\nhint: "), "{said}");
+        assert!(said.contains(" has 513 bytes; a note can have at most 512\nhint: "), "{said}");
     }
     until_nothing(&world);
 }

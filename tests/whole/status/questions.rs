@@ -43,7 +43,7 @@ fn a_refusal_that_does_not_name_all_holders_says_where_they_are() {
     assert!(!refused().contains("hint"), "{}", refused());
     let rest = [hold(), hold()];
     let said = refused();
-    let hint = "hint: these hold it longest; `canal status` shows all holders";
+    let hint = "hint: these have held it longest; `canal status` shows all holders";
     assert_eq!(said.matches("held by").count(), 5, "{said}");
     assert!(said.ends_with(&format!("{hint}\n")), "{said}");
     few.into_iter().chain(rest).for_each(|holder| drop(holder.finish()));

@@ -97,13 +97,13 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
     let text = piped(&world, &format!("status --why {}", inner[2]));
     let begin = |n: usize| text.lines().nth(n).unwrap_or_default().trim_start().to_owned();
     assert!(begin(0).starts_with(&format!("pid {} `", inner[2])), "{text}");
-    assert!(begin(0).contains("waits for `c`"), "{text}");
+    assert!(begin(0).contains("has waited for `c`"), "{text}");
     for (pid, words) in [
-        (scripts[1].proc.pid_text(), "holds `c` since"),
-        (inner[1].clone(), "waits to write `b/x`"),
-        (scripts[0].proc.pid_text(), "holds `b` for reading since"),
-        (inner[0].clone(), "waits for `a/x`"),
-        (end.pid_text(), "holds `a` for writing since"),
+        (scripts[1].proc.pid_text(), "has held `c` since"),
+        (inner[1].clone(), "has waited to write `b/x`"),
+        (scripts[0].proc.pid_text(), "has held `b` for reading since"),
+        (inner[0].clone(), "has waited for `a/x`"),
+        (end.pid_text(), "has held `a` for writing since"),
     ] {
         let of = |line: &str| line.trim_start().starts_with(&format!("pid {pid} "));
         let told = text.lines().filter(|line| of(line) && line.contains(words)).count();

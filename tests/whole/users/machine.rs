@@ -73,7 +73,7 @@ fn what_is_left_of_a_users_own_daemon_is_no_reason_for_another_table() {
         let lines = tried[at].2.lines().skip_while(|line| !line.contains("  others  "));
         lines.take(2).collect::<String>()
     };
-    let left = " still has a daemon at /tmp/canal-12345/canal.sock, beside that of this machine: ";
+    let left = " still has a daemon at /tmp/canal-12345/canal.sock besides that of this machine:  ";
     assert!(others(0).starts_with("note ") && others(0).contains(left), "{ended:?}");
     assert!(others(1).contains("leave out --socket and CANAL_SOCKET to share it"), "{ended:?}");
     assert_eq!(others(2), "", "{ended:?}");
@@ -112,14 +112,14 @@ fn a_user_whose_own_daemon_holds_locks_is_refused_by_the_daemon_of_the_machine()
     for (at, more) in [(0, ", 1 more"), (1, ", 1 more"), (3, ", 1 more"), (4, "")] {
         let mut lines = tried[at].2.lines();
         let said = lines.next().unwrap();
-        let begin = "canal: your own daemon still has locks that the machine's daemon does not know: \
-                     nightly (pid ";
+        let begin = "canal: your own daemon still has locks that the machine's daemon does not \
+                     have: nightly (pid ";
         assert!(said.starts_with(begin) && said.ends_with(&format!("){more}")), "{ended:?}");
         assert_eq!(
             lines.next(),
             Some(
-                "hint: wait until they end (`canal status --socket /tmp/canal-0/canal.sock`), or give \
-                 them up: `canal daemon --stop --socket /tmp/canal-0/canal.sock`"
+                "hint: wait until they end (`canal status --socket /tmp/canal-0/canal.sock`), or \
+                 give them up with `canal daemon --stop --socket /tmp/canal-0/canal.sock`"
             ),
             "{ended:?}"
         );
@@ -287,7 +287,7 @@ fn setup_makes_one_daemon_for_all_users() {
     assert_eq!(codes[..5], ["0", "2", "125", "2", "0"], "{ended:?}");
     assert!(tried[0].2.contains("  copy   this program to /usr/local/bin/canal\n"), "{ended:?}");
     assert!(
-        tried[2].2.contains("no terminal to ask at: nothing was changed\nhint: --yes"),
+        tried[2].2.contains("canal cannot ask: changed nothing\nhint: answer with --yes"),
         "{ended:?}"
     );
     assert!(
@@ -303,7 +303,7 @@ fn setup_makes_one_daemon_for_all_users() {
     // socket.
     assert_eq!(codes[7..10], ["75", "125", "75"], "{ended:?}");
     // canal keeps existing files.
-    assert_eq!(tried[10].2.matches("(it is the same already)").count(), 5, "{ended:?}");
+    assert_eq!(tried[10].2.matches("(already the same)").count(), 5, "{ended:?}");
     assert!(tried[11].2.contains("canal"), "{ended:?}");
 }
 
@@ -332,11 +332,11 @@ fn setup_overwrites_nothing_and_follows_no_link() {
     let tried = tried(&ended);
     let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();
     assert_eq!(codes[..7], ["0", "125", "125", "2", "125", "0", "0"], "{ended:?}");
-    let kept = "  keep   /etc/canal/canal.toml as it is, which is not what setup would write\n";
+    let kept = "  keep   /etc/canal/canal.toml (differs from what setup would write)\n";
     assert!(tried[0].2.contains(kept), "{ended:?}");
     let link = "canal: /etc/systemd/system/canal.socket: is a symbolic link, which setup does not follow\n";
     assert!(tried[1].2.ends_with(link), "{ended:?}");
-    assert!(tried[2].2.contains("is a symbolic link or no directory"), "{ended:?}");
+    assert!(tried[2].2.contains("is a symbolic link or not a directory"), "{ended:?}");
     assert!(
         tried[3].2.starts_with("/etc/elsewhere:\n") || tried[3].2.starts_with("ls: "),
         "{ended:?}"

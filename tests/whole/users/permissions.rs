@@ -71,10 +71,10 @@ may = ["hold"]
     assert_eq!(
         tried[2].2,
         "canal: uid 20001 may not hold `deploy/web/1`: only the groups web and 7003 may\n\
-         hint: `[[permission]]` in /etc/canal/canal.toml says who may; see canal.toml(5)\n"
+         hint: see `[[permission]]` in /etc/canal/canal.toml and canal.toml(5)\n"
     );
     assert!(tried[6].2.contains("may not hold `deploy`: only the group ops may\n"), "{ended:?}");
-    let below = "may not hold `deploy/web`, which lies below `deploy`: only the groups";
+    let below = "may not hold `deploy/web`, which is below `deploy`: only the groups";
     assert!(tried[9].2.contains(below), "{ended:?}");
 }
 
@@ -117,10 +117,10 @@ may = ["force"]
     let expected = ["125", "125", "125", "0", "0", "0", "125", "0", "0", "0"];
     assert_eq!(codes, expected, "{ended:?}");
     for (at, what) in [
-        (0, "release by force what others hold of `x`: only the group ops may\n"),
+        (0, "release others' holds of `x` by force: only the group ops may\n"),
         (1, "resize `x`: only the group ops may\n"),
         (2, "ask for `free` with a priority above 0: only the group ops may\n"),
-        (6, "release by force what others hold of `mine`: only the group web may\n"),
+        (6, "release others' holds of `mine` by force: only the group web may\n"),
     ] {
         assert!(tried[at].2.contains(what), "{}: {ended:?}", tried[at].0);
         assert_eq!(tried[at].2.lines().count(), 2, "{ended:?}");
@@ -144,7 +144,7 @@ fn without_entries_other_users_may_only_hold() {
     assert_eq!(
         tried[2].2,
         "canal: uid 20001 may not resize `x`: only root may\n\
-         hint: `[[permission]]` in /etc/canal/canal.toml says who may; see canal.toml(5)\n"
+         hint: see `[[permission]]` in /etc/canal/canal.toml and canal.toml(5)\n"
     );
 }
 
@@ -169,7 +169,7 @@ fn a_user_at_its_limit_of_connections_shuts_out_no_other_user() {
     assert_eq!(codes, ["125", "0", "0"], "{ended:?}");
     assert_eq!(
         tried[0].2,
-        "canal: uid 20002 has 2 connections to the daemon, as many as one user may\n\
+        "canal: uid 20002 has 2 connections to the daemon, the most that one user may have\n\
          hint: try again later, or raise `connections_per_user` or `connections` in the \
          configuration\n"
     );
@@ -205,14 +205,16 @@ fn a_waiter_that_lost_its_permission_is_refused_when_its_turn_comes() {
          hint: only root and uid 0, which runs the daemon, may\n\
          code 125\n\
          == canal daemon --reload\n\
-         canal: read /etc/canal/canal.toml: 1 setting has changed\n\
-         canal: permission[0]: groups = [\"ops\"], keys = \"deploy\", may = [\"hold\"] \
-         (was groups = [\"ops\", \"web\"], keys = \"deploy\", may = [\"hold\"])\n\
+         canal: read /etc/canal/canal.toml: 1 setting changed\n\
+         canal: permission[0]: groups = [\"ops\"], keys = \"deploy\", may = [\"hold\"] (was groups \
+         = [\"ops\", \"web\"], keys = \"deploy\", may = [\"hold\"])\n\
          code 0\n\
          web 125\n\
-         canal: uid 20002 may not hold `deploy`: only the group ops may, since the configuration was changed\n\
-         hint: `[[permission]]` in /etc/canal/canal.toml says who may; see canal.toml(5)\n\
-         ops 0\nops ran\n",
+         canal: uid 20002 may not hold `deploy`: only the group ops may since the configuration \
+         changed\n\
+         hint: see `[[permission]]` in /etc/canal/canal.toml and canal.toml(5)\n\
+         ops 0\n\
+         ops ran\n",
         "{ended:?}"
     );
 }
@@ -229,11 +231,11 @@ fn a_configuration_that_another_user_could_have_written_is_refused() {
     let Some(ended) = at_a_shared_daemon(&world, "", script) else { return };
     let tried = tried(&ended);
     let refused =
-        "can be written by others (mode 0664): `chmod go-w /etc/canal/canal.toml` ends that\n";
+        "is writable for other users (mode 0664): run `chmod go-w /etc/canal/canal.toml`\n";
     assert_eq!(
         tried[0].2,
-        "canal: /etc/canal/canal.toml belongs to uid 20001, and must belong to root\n\
-         hint: the configuration that was read before stays in force\n"
+        "canal: /etc/canal/canal.toml belongs to uid 20001 and must belong to root\n\
+         hint: the previous configuration stays in force\n"
     );
     assert!(tried[1].2.contains(refused), "{ended:?}");
     assert!(tried[2].2.contains(refused) && tried[2].1 == "125", "{ended:?}");
@@ -241,7 +243,8 @@ fn a_configuration_that_another_user_could_have_written_is_refused() {
         (tried[3].1, tried[3].2),
         (
             "0",
-            "canal: no daemon runs at /run/canal/canal.sock; the next one reads /etc/canal/canal.toml\n"
+            "canal: no daemon runs at /run/canal/canal.sock; the next one will read \
+             /etc/canal/canal.toml\n"
         ),
         "{ended:?}"
     );

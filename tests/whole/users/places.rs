@@ -164,8 +164,8 @@ fn the_users_own_place_is_made_private_unless_others_left_something_in_it() {
         format!("{made}code 125 500\ncode 125 500\ncode 0 700\n"),
         "{ended:?}"
     );
-    let refused = "canal: /tmp/canal-12345/journal.2 belongs to uid 54321 and lies in a directory \
-                   that others could write to: remove it\n";
+    let refused = "canal: /tmp/canal-12345/journal.2 belongs to uid 54321 and is in a directory \
+                   that other users could write to: remove it\n";
     assert_eq!(ended.stderr.matches(refused).count(), 2, "{ended:?}");
 }
 
@@ -203,7 +203,7 @@ fn the_init_of_the_machine_owns_no_lock() {
     let world = World::with_daemon();
     for args in [&["acquire", "-k", "x", "--pid", "1"][..], &["release", "x", "--pid", "1"]] {
         let ended = world.canal(args).end().code(125);
-        let message = "canal: process 1 never ends, and neither would its lock\nhint: ";
+        let message = "canal: process 1 never ends, so its lock would never end either\nhint: ";
         assert!(ended.stderr.starts_with(message), "{ended:?}");
     }
     // The daemon also refuses a client that does not check.
@@ -231,7 +231,7 @@ fn a_given_folder_of_another_user_is_refused() {
     refused("link", "symbolic link");
     fs::DirBuilder::new().mode(0o700).create(world.path("open")).unwrap();
     fs::set_permissions(world.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
-    refused("open", "can be written by others");
+    refused("open", "is writable for other users");
     fs::write(world.path("file"), "").unwrap();
     refused("file", "not a directory");
     if root_or_skip("a folder of another user") {
@@ -319,7 +319,7 @@ fn holders_that_a_daemon_cannot_see_keep_their_locks_and_bar_no_others() {
         canal run -n -k x -- true; echo "x $?"
         canal run -n -k y -- true; echo "y $?"
         canal status x --json | grep -o '"state":"unverified"'
-        canal status -v | grep -c 'it cannot be seen from this pid namespace .*: x (cat'
+        canal status -v | grep -c 'the daemon cannot see from this pid namespace .*: x (cat'
         kill -9 "$(cat "$0")"
     "#;
     let lock = world.runtime().join("lock").display().to_string();

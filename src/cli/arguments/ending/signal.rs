@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 /// Reads `TERM`, `SIGTERM`, `term` or `15`.
 pub(crate) fn parse(text: &str) -> Result<Signal, String> {
-    let unknown = || "not a signal; one looks like TERM, SIGTERM or 15".to_owned();
+    let unknown = || "not a signal; write one like TERM, SIGTERM or 15".to_owned();
     if let Ok(number) = text.parse::<i32>() {
         return Signal::try_from(number).map_err(|_| unknown());
     }
@@ -23,7 +23,7 @@ mod tests {
             assert_eq!(parse(text), Ok(Signal::SIGTERM), "{text}");
         }
         for text in ["", "SIG", "0", "99", "-15", "TERMINATE", "SIGSIGTERM"] {
-            assert!(parse(text).unwrap_err().contains("one looks like TERM"), "{text}");
+            assert!(parse(text).unwrap_err().contains("write one like TERM"), "{text}");
         }
     }
 }

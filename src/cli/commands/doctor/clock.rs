@@ -35,7 +35,7 @@ pub(super) fn look(daemon: Option<&DaemonInfo>) -> Vec<Finding> {
 }
 
 fn time_of_day(now_ms: u64) -> Finding {
-    const SET: &str = "set it: `timedatectl set-ntp true`";
+    const SET: &str = "set it with `timedatectl set-ntp true`";
     match now_ms {
         0..EARLIEST_MS => {
             Finding::problem("clock", "the clock of this machine is years behind", SET)
@@ -59,8 +59,8 @@ fn jump(noted_ms: u64, started_ms: u64) -> Option<Finding> {
     (by >= JUMP_MIN).then(|| {
         let way = if started_ms > noted_ms { "forward" } else { "back" };
         let message = format!(
-            "the clock was set {way} by {} since the daemon started: times and ages from before are \
-             off by that; locks, waits and leases are not",
+            "the clock was set {way} by {} since the daemon started: earlier times and ages are \
+             off by that; locks, waits and leases are not affected",
             short(by)
         );
         Finding::note("clock", message)

@@ -48,7 +48,7 @@ fn of_crontab(who: &str, path: &str, own: &Path) -> Finding {
         Found::Another(file) => Finding::advice(
             "cron",
             format!("{who} finds {}, which is not this program ({shown})", file.display()),
-            "remove one of the two, or write the path of the one that is meant",
+            "remove one of the two, or write the full path of the right one",
         ),
         Found::Nothing => Finding::advice(
             "cron",
@@ -71,16 +71,16 @@ fn of_ssh(stated: Option<&str>, own: &Path) -> Finding {
                 "`ssh HOST canal` finds {}, which is not this program ({shown})",
                 file.display()
             ),
-            "remove one of the two, or write the path of the one that is meant",
+            "remove one of the two, or write the full path of the right one",
         ),
         Found::Nothing => Finding::advice(
             "ssh",
             format!(
-                "`ssh HOST canal` may find no `canal`: without a login PATH has {}, unless the \
-                 user's shell adds to it",
+                "`ssh HOST canal` may find no `canal`: without a login shell, PATH has {}, unless \
+                 the user's shell adds to it",
                 folders(path)
             ),
-            format!("write {shown} there; `ssh HOST 'command -v canal'` tells for sure"),
+            format!("write {shown} there, and check with `ssh HOST 'command -v canal'`"),
         ),
     }
 }

@@ -48,9 +48,9 @@ fn none(place: &Place) -> Finding {
         Rule::Given | Rule::PerUser => match last_line_of_log(place) {
             Some(line) if !line.ends_with(daemon::LAST_LINE) => {
                 let message =
-                    format!("no daemon runs, and the last one did not end in order: {line}");
+                    format!("no daemon runs, and the last one did not end cleanly: {line}");
                 let hint =
-                    "the next command starts one; `canal daemon -v` runs one in the foreground";
+                    "the next command starts one; run one in the foreground with `canal daemon -v`";
                 Finding::advice("daemon", message, hint)
             }
             _ => Finding::note("daemon", "no daemon runs; the next command starts one"),
@@ -61,12 +61,12 @@ fn none(place: &Place) -> Finding {
 /// Checks the configuration that the next daemon would read.
 fn file(place: &Place) -> Finding {
     match daemon::check_configuration(place) {
-        Ok(Some(file)) => Finding::fine("configuration", format!("{} can be used", file.display())),
-        Ok(None) => Finding::fine("configuration", "there is none; all values are the defaults"),
+        Ok(Some(file)) => Finding::fine("configuration", format!("{} is valid", file.display())),
+        Ok(None) => Finding::fine("configuration", "there is none; all values are defaults"),
         Err(error) => Finding::problem(
             "configuration",
             format!("{error:#}"),
-            "mend it: no daemon starts with it",
+            "fix it; no daemon starts with it",
         ),
     }
 }
@@ -79,8 +79,8 @@ fn about(status: &Status, place: &Place) -> Vec<Finding> {
     } else {
         Finding::problem(
             "daemon",
-            format!("pid {pid} has version {version}, and this program {ours}"),
-            "`canal daemon --replace` puts the new one in its place; all locks stay held",
+            format!("pid {pid} has version {version}, and this program has {ours}"),
+            "replace it with `canal daemon --replace`; all locks stay held",
         )
     };
     // A separate check covers whatever separates the locks of this machine.
@@ -93,11 +93,11 @@ fn about(status: &Status, place: &Place) -> Vec<Finding> {
 fn in_force(found: &Configuration) -> Vec<Finding> {
     let mut findings = vec![match &found.file {
         Some(file) => Finding::fine("configuration", format!("{file}, read at {}", found.read)),
-        None => Finding::fine("configuration", "there is none; all values are the defaults"),
+        None => Finding::fine("configuration", "there is none; all values are defaults"),
     }];
     if let Some(broken) = &found.broken {
-        let message = format!("not in force, because it cannot be used as it is now: {broken}");
-        let hint = "mend it, then `canal daemon --reload`; no daemon starts with it";
+        let message = format!("not in force, because it has an error: {broken}");
+        let hint = "fix it, then run `canal daemon --reload`; no daemon starts with it";
         findings.push(Finding::problem("configuration", message, hint));
     }
     let (restart, now): (Vec<_>, Vec<_>) = found.pending.iter().partition(|it| it.restart);
@@ -116,11 +116,11 @@ fn engine(engine: &EngineInfo) -> Finding {
     let EngineInfo { name, state, host, why, hint, .. } = engine;
     let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
     match state.as_str() {
-        "member" => Finding::fine("engine", format!("{name}, of which {host} is a member")),
+        "member" => Finding::fine("engine", format!("{host} is a member of {name}")),
         _ => Finding::problem(
             "engine",
             format!("{name} is {state}{why}"),
-            hint.as_deref().unwrap_or("`canal status` shows how things are"),
+            hint.as_deref().unwrap_or("see `canal status`"),
         ),
     }
 }

@@ -49,11 +49,7 @@ fn room(about: &'static str, dir: &Path) -> Finding {
     };
     if found.flags().contains(FsFlags::ST_RDONLY) {
         let hint = "mount it writable, or name another place with --socket";
-        return Finding::problem(
-            about,
-            format!("{shown} is on a disk that cannot be written"),
-            hint,
-        );
+        return Finding::problem(about, format!("{shown} is on a read-only disk"), hint);
     }
     let bytes = found.blocks_available().saturating_mul(found.fragment_size());
     // Some file systems do not limit the number of files, and report 0 of 0.

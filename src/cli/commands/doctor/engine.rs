@@ -29,7 +29,7 @@ pub(super) fn look(place: &Place, url: Option<&str>, found: &[Finding]) -> Vec<F
             if found.iter().any(|it| it.level == Level::Problem && it.message.contains(&message)) {
                 return Vec::new();
             }
-            let hint = hint.unwrap_or_else(|| "no daemon starts with it: mend it".to_owned());
+            let hint = hint.unwrap_or_else(|| "fix it; no daemon starts with it".to_owned());
             vec![Finding::problem("engine", message, hint)]
         }
     }
@@ -46,11 +46,11 @@ fn about(engine: &SeenEngine) -> Vec<Finding> {
         "engine login",
         match &seen.user {
             Some(user) => format!("logged in as {user}"),
-            None => "the engine asks for no user".to_owned(),
+            None => "the engine requires no user".to_owned(),
         },
     ));
     if seen.obstacles.is_empty() {
-        let fine = "a daemon may do there all that it has to";
+        let fine = "a daemon has all the rights that it needs";
         findings.push(Finding::fine("engine rights", fine));
         findings.push(Finding::fine("engine size", size(seen)));
     }
@@ -68,13 +68,13 @@ fn about(engine: &SeenEngine) -> Vec<Finding> {
 fn reached(engine: &str, (server, version): &(String, Result<String, Outage>)) -> Finding {
     match version {
         Ok(version) => Finding::fine("engine", format!("{engine}: {server} answers, {version}")),
-        Err(why) => outage("engine", format!("{engine} cannot be used: {}", why.why), why),
+        Err(why) => outage("engine", format!("cannot use {engine}: {}", why.why), why),
     }
 }
 
 fn outage(about: &'static str, message: String, outage: &Outage) -> Finding {
     let hint = outage.hint.clone().unwrap_or_else(|| {
-        "see whether the server runs, and whether a firewall lets this machine through".to_owned()
+        "check that the server runs, and that no firewall blocks this machine".to_owned()
     });
     Finding::problem(about, message, hint)
 }
@@ -86,17 +86,19 @@ fn transport(transport: Transport) -> Finding {
         Transport::Local => Finding::fine(about, "the connection does not leave this machine"),
         Transport::Plain => Finding::advice(
             about,
-            "the connection is not encrypted: who can listen on the network reads the password",
-            "`sslmode=verify-full` for PostgreSQL, `etcds://` for etcd; see many-hosts-setup.md",
+            "the connection is not encrypted: anyone who can listen on the network can read the \
+             password",
+            "use `sslmode=verify-full` for PostgreSQL, `etcds://` for etcd; see \
+             many-hosts-setup.md",
         ),
     }
 }
 
 fn size(seen: &Inspection) -> String {
     match seen.table {
-        None => "there is no table yet: the first daemon makes it".to_owned(),
+        None => "there is no table yet; the first daemon creates it".to_owned(),
         Some(TableSize { batches, bytes, of_server }) => {
-            let of = if of_server { "all that this etcd keeps takes" } else { "the table takes" };
+            let of = if of_server { "all data of this etcd takes" } else { "the table takes" };
             let mib = bytes.div_ceil(MIB);
             format!("{of} {mib} MiB; {batches} batches of changes since the last snapshot")
         }
@@ -109,10 +111,7 @@ fn hosts(engine: &SeenEngine) -> Finding {
     if let Some(other) = &engine.label_taken_by {
         return Finding::problem(
             about,
-            format!(
-                "another daemon has the name `{label}` that this host would have: {}",
-                host(other)
-            ),
+            format!("another daemon already has this host's name `{label}`: {}", host(other)),
             "give this host another name: `canal daemon --host NAME`, or `host` in [engine]",
         );
     }
@@ -139,8 +138,10 @@ fn clock(ahead_ms: i64, error_ms: i64) -> Finding {
     let about = "engine clock";
     let by = ahead_ms.unsigned_abs();
     if ahead_ms.abs() <= CLOCK_MS.saturating_add(error_ms) {
-        let fine =
-            format!("its clock and this machine's agree to {} ms", by.max(error_ms.unsigned_abs()));
+        let fine = format!(
+            "its clock and this machine's agree within {} ms",
+            by.max(error_ms.unsigned_abs())
+        );
         return Finding::fine(about, fine);
     }
     let way = if ahead_ms > 0 { "ahead of" } else { "behind" };
@@ -150,7 +151,7 @@ fn clock(ahead_ms: i64, error_ms: i64) -> Finding {
         format!(
             "its clock is {by} {way} this machine's: ages of other hosts' locks are off by that"
         ),
-        "set both by NTP (`timedatectl`); no lock depends on it",
+        "set both with NTP (`timedatectl`); no lock depends on it",
     )
 }
 
@@ -187,7 +188,7 @@ mod tests {
         let found = lines(&engine(Inspection { servers, ..Inspection::default() }));
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found[0].0, Level::Problem);
-        assert_eq!(found[0].2, "etcd://a cannot be used: connection refused");
+        assert_eq!(found[0].2, "cannot use etcd://a: connection refused");
     }
 
     #[test]

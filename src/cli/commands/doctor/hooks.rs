@@ -17,11 +17,11 @@ pub(super) fn look(place: &Place, daemon: Option<&DaemonInfo>) -> Vec<Finding> {
 fn about(hook: &SeenHook) -> Finding {
     let SeenHook { name, program, problem } = hook;
     match problem {
-        None => Finding::fine("hook", format!("{name}: {program} can be run")),
+        None => Finding::fine("hook", format!("{name}: {program} is executable")),
         Some(why) => Finding::problem(
             "hook",
             format!("{name}: {program}: {why}"),
-            format!("mend {program}, or [[hooks]] of the configuration; see canal.toml(5)"),
+            format!("fix {program}, or [[hooks]] in the configuration; see canal.toml(5)"),
         ),
     }
 }
@@ -39,8 +39,8 @@ mod tests {
             problem: problem.map(str::to_owned),
         };
         assert_eq!(about(&hook(None)).level, Level::Fine);
-        let found = about(&hook(Some("it is no regular file")));
+        let found = about(&hook(Some("it is not a regular file")));
         assert_eq!(found.level, Level::Problem);
-        assert_eq!(found.message, "hooks[0]: /x: it is no regular file");
+        assert_eq!(found.message, "hooks[0]: /x: it is not a regular file");
     }
 }

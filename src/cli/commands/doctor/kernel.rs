@@ -22,12 +22,14 @@ fn proc() -> Option<Finding> {
             Some(Finding::problem("proc", message, HINT))
         }
         Ok(_) if !Path::new("/proc/self").exists() => {
-            let message = "/proc is not mounted: canal works, and shows no command of a process that did not ask itself, \
-                           finds no descendants, and shares no locks over an engine";
+            let message = "/proc is not mounted: canal works, but shows only the commands of \
+                           processes that asked themselves, finds no descendants, and shares no \
+                           locks over an engine";
             Some(Finding::advice("proc", message, HINT))
         }
         Ok(origin) if origin.boot_id.is_empty() => {
-            let message = "/proc/sys cannot be read (the mount option subset=pid?): canal works, but not over an engine";
+            let message = "cannot read /proc/sys (the mount option subset=pid?): canal works, but \
+                           not with an engine";
             Some(Finding::advice("proc", message, HINT))
         }
         Ok(_) => None,
@@ -43,11 +45,12 @@ pub(super) fn look() -> Vec<Finding> {
         Ok(own) => {
             let mut findings = vec![Finding::fine("kernel", format!("Linux {release}"))];
             if !peer::has_peer_pidfd() {
-                let missing = "before 6.5: a client is known by its pid and start time";
+                let missing =
+                    "before 6.5: the daemon identifies a client by its pid and start time";
                 findings.push(Finding::note("kernel", missing));
             }
             if own.inode() == 0 {
-                let missing = "before 6.9: after a restart of the daemon a process is known by its \
+                let missing = "before 6.9: after a restart, the daemon identifies a process by its \
                                pid and start time";
                 findings.push(Finding::note("kernel", missing));
             }
@@ -55,7 +58,7 @@ pub(super) fn look() -> Vec<Finding> {
         }
         Err(error) => vec![Finding::problem(
             "kernel",
-            format!("Linux {release} gives no pidfds: {error}"),
+            format!("Linux {release} provides no pidfds: {error}"),
             FORBIDDEN_HINT,
         )],
     };
@@ -66,10 +69,10 @@ pub(super) fn look() -> Vec<Finding> {
     findings.push(match fds::limit() {
         Ok(limit) if limit < DESCRIPTORS_MIN => Finding::problem(
             "limits",
-            format!("at most {limit} files may be open, and a daemon needs {DESCRIPTORS_MIN}"),
-            "`ulimit -n 1024`",
+            format!("the limit of open files is {limit}, and a daemon needs {DESCRIPTORS_MIN}"),
+            "raise it with `ulimit -n 1024`",
         ),
-        Ok(limit) => Finding::fine("limits", format!("{limit} files may be open")),
+        Ok(limit) => Finding::fine("limits", format!("the limit of open files is {limit}")),
         Err(error) => {
             Finding::note("limits", format!("the limit of open files is unknown: {error}"))
         }

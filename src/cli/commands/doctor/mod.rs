@@ -142,19 +142,16 @@ mod tests {
     #[test]
     fn a_terminal_gets_lines_that_fit() {
         let message =
-            "another daemon of yours runs at /tmp/canal-0/canal.sock: its locks are not yours";
+            "you have another daemon at /tmp/canal-0/canal.sock: its locks are separate from yours";
         let findings = [Finding::problem("others", message, "use one of the two sockets")];
         assert_eq!(
             page(&findings, Some(80)),
-            "PROBLEM  others         another daemon of yours runs at /tmp/canal-0/canal.sock:\n\
-             \u{20}                       its locks are not yours\n\
+            "PROBLEM  others         you have another daemon at /tmp/canal-0/canal.sock: its\n\
+             \u{20}                       locks are separate from yours\n\
              \u{20}                       hint: use one of the two sockets\n"
         );
         let narrow = page(&findings, Some(40));
-        assert!(
-            narrow.starts_with("PROBLEM  others\n  another daemon of yours runs at\n"),
-            "{narrow}"
-        );
+        assert!(narrow.starts_with("PROBLEM  others\n  you have another daemon at\n"), "{narrow}");
         assert!(narrow.lines().all(|line| line.len() <= 40), "{narrow}");
     }
 }

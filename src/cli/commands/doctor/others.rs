@@ -12,7 +12,7 @@ use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
 
 /// Advice for cases in which only root can do something for all users.
-const SHARE: &str = "where commands of several users must exclude each other: ";
+const SHARE: &str = "if commands of several users must exclude each other: ";
 
 pub(super) fn look(place: &Place) -> Vec<Finding> {
     let sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
@@ -36,7 +36,7 @@ pub(super) fn look(place: &Place) -> Vec<Finding> {
     if place.rule == Rule::Given && is_shared {
         findings.push(Finding::advice(
             "others",
-            "users share the daemon of /run/canal; your socket is another one",
+            "users share the daemon of /run/canal, but you use another socket",
             "leave out --socket and CANAL_SOCKET to share it",
         ));
     }
@@ -55,8 +55,8 @@ fn separation(separation: &Separation, sudo: Option<u32>) -> Vec<Finding> {
 fn left_over(uid: u32) -> Finding {
     let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
     let message = format!(
-        "{who} still has a daemon at {}, beside that of this machine: {who}'s next command ends it, \
-         or is refused while it holds a lock",
+        "{who} still has a daemon at {} besides that of this machine: {who}'s next command ends \
+         it, or fails while it holds a lock",
         socket.display()
     );
     Finding::note("others", message)
@@ -65,7 +65,7 @@ fn left_over(uid: u32) -> Finding {
 fn own_elsewhere(uid: u32) -> Finding {
     let socket = Place::of_user(uid).socket;
     let message = format!(
-        "another daemon of yours runs at {}: its locks are not those of your socket",
+        "you have another daemon at {}: its locks are separate from those of your socket",
         socket.display()
     );
     Finding::problem("others", message, "use one of the two sockets everywhere")
@@ -73,7 +73,8 @@ fn own_elsewhere(uid: u32) -> Finding {
 
 fn other_user(uid: u32, sudo: Option<u32>) -> Finding {
     let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
-    let message = format!("{who} has a daemon at {}: its locks are not yours", socket.display());
+    let message =
+        format!("{who} has a daemon at {}: its locks are separate from yours", socket.display());
     if Some(uid) == sudo {
         let hint = format!("run canal without sudo; or {ONE_TABLE}");
         return Finding::problem("others", message, hint);

@@ -15,10 +15,10 @@ use crate::sys::dir::{DirError, IfMissing, open_private};
 /// the user's own directory.
 pub(super) fn look(place: &Place, is_option: bool) -> (Vec<Finding>, bool) {
     let why = match place.rule {
-        Rule::Given if is_option => "--socket names it",
-        Rule::Given => "CANAL_SOCKET names it",
-        Rule::Shared => "the directory /run/canal is there: users share one daemon",
-        Rule::PerUser => "nothing names another one, and there is no /run/canal",
+        Rule::Given if is_option => "given by --socket",
+        Rule::Given => "given by CANAL_SOCKET",
+        Rule::Shared => "/run/canal exists, so users share one daemon",
+        Rule::PerUser => "no other one is given, and /run/canal does not exist",
     };
     let socket = format!("{}: {why}", place.socket.display());
     let (directory, can_ask) = directory(place);
@@ -33,7 +33,7 @@ fn directory(place: &Place) -> (Finding, bool) {
     match open_private(&place.dir, geteuid().as_raw(), IfMissing::Fail) {
         Ok(opened) => match can_lock(opened) {
             Ok(()) => {
-                let fine = format!("{dir} is yours, and nobody else can write it");
+                let fine = format!("{dir} is yours, and only you can write to it");
                 (Finding::fine("directory", fine), true)
             }
             Err(error) => {
@@ -42,7 +42,7 @@ fn directory(place: &Place) -> (Finding, bool) {
             }
         },
         Err(DirError::Missing(_)) => {
-            let note = format!("{dir} is not there yet: the first daemon makes it");
+            let note = format!("{dir} does not exist yet; the first daemon creates it");
             (Finding::note("directory", note), true)
         }
         Err(error @ DirError::Open(..)) if place.is_users_own() => {
@@ -70,11 +70,12 @@ fn shared(place: &Place) -> (Finding, bool) {
             (Finding::fine("directory", fine), true)
         }
         Ok(_) => {
-            let problem = format!("{dir} can be written by others");
+            let problem = format!("{dir} is writable for other users");
             (Finding::problem("directory", problem, format!("chmod o-w {dir}")), false)
         }
         Err(error) => {
-            let hint = format!("the daemon of this machine makes it: {}", machine_daemon::start());
+            let hint =
+                format!("the daemon of this machine creates it: {}", machine_daemon::start());
             (Finding::problem("directory", format!("{dir}: {error}"), hint), false)
         }
     }

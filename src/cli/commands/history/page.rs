@@ -20,7 +20,7 @@ const FAINT: Style = Style::new().dimmed();
 pub(in crate::cli::commands) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
     let mut page = Page::default();
     if records.is_empty() {
-        page.title("nothing like that has ended".to_owned(), String::new(), PLAIN);
+        page.title("no matching request has ended".to_owned(), String::new(), PLAIN);
     } else {
         page.cells(NAMES.map(str::to_owned), FAINT);
         page.keep_whole(HOW);
@@ -40,7 +40,11 @@ pub(in crate::cli::commands) fn page(records: &[HistoryRecord], dropped: u64, no
     }
     if dropped > 0 {
         let records = plural(dropped, "record was", "records were");
-        page.title(format!("{records} left out: too many came at once"), String::new(), FAINT);
+        page.title(
+            format!("{records} left out because too many came at the same time"),
+            String::new(),
+            FAINT,
+        );
     }
     page
 }
@@ -168,7 +172,7 @@ mod tests {
              14:02:11  reboot        0.3s    9.0s+  812    root  deploy  ./deploy.sh --all\n  \
              14:02:11  reboot        0.3s+          812    root  deploy  ./deploy.sh --all\n  \
              14:02:11  gave up       0.3s+          812    root  deploy  ./deploy.sh --all\n\
-             2 records were left out: too many came at once\n"
+             2 records were left out because too many came at the same time\n"
         );
         for columns in [40, 50, 60] {
             let narrow = shown(&all, 0, Some(columns));
@@ -187,6 +191,6 @@ mod tests {
 
     #[test]
     fn nothing_is_said_in_words() {
-        assert_eq!(shown(&[], 0, None), "nothing like that has ended\n");
+        assert_eq!(shown(&[], 0, None), "no matching request has ended\n");
     }
 }

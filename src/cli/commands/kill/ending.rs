@@ -74,8 +74,7 @@ impl<'a> Ending<'a> {
         match client.kill(&kill(self.target, signal)) {
             Ok(_) => {}
             Err(ClientError::Gone) => {
-                let message =
-                    "the daemon went away before it answered; it may have sent the signal";
+                let message = "the daemon ended before it answered; it may have sent the signal";
                 return Err(Failed::new(message));
             }
             Err(error) => return Err(connect::failed(error)),

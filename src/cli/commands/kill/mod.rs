@@ -51,7 +51,10 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
     let asked = what(args)?;
     let signal = args.signal.unwrap_or(Signal::SIGTERM);
     if args.kill_after.is_some() && !ends(signal) {
-        let message = format!("--kill-after does not go with {}, which ends nothing", name(signal));
+        let message = format!(
+            "--kill-after needs a signal that ends processes, and {} does not",
+            name(signal)
+        );
         return Err(wrong("kill", message));
     }
     let mut client = connect::client(global)?;
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
     if !args.yes {
         let count = plural(endings.len() as u64, "process", "processes");
         let (question, again) = (format!("end {count}?"), again(args));
-        confirm(&question, "nothing was signalled", &again, verbosity)?;
+        confirm(&question, "signalled no process", &again, verbosity)?;
     }
     let (mut signalled, mut refused, mut all) = (Vec::new(), Vec::new(), true);
     for mut ending in endings {
@@ -151,7 +154,8 @@ fn wait_for(
         }
     }
     if is_deaf && kill_after.is_none() && signal != Signal::SIGKILL {
-        let hint = "`--kill-after 10s` kills what does not end by then, `--signal KILL` at once";
+        let hint = "kill the remaining processes with `--kill-after 10s`, or kill immediately with \
+                    `--signal KILL`";
         verbosity.hint(hint);
     }
     all_left
@@ -171,7 +175,7 @@ fn what(args: &KillArgs) -> Result<WouldKill, Failed> {
     match (&key, args.pid) {
         (None, None) => Err(wrong("kill", "which process? give the KEY that it holds, or --pid")),
         (None, Some(_)) if args.waiters => {
-            Err(wrong("kill", "--waiters goes with KEY: --pid names a waiter as well as a holder"))
+            Err(wrong("kill", "--waiters needs KEY; --pid already names waiters and holders"))
         }
         (_, pid) => Ok(WouldKill { key, pid, waiters: args.waiters, ..WouldKill::default() }),
     }
@@ -189,16 +193,16 @@ fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: 
                 let started = plural(started, "process", "processes");
                 let signal = name(signal);
                 verbosity.note(&format!(
-                    "about to send {signal} to {line}, and to {started} that it has started"
+                    "about to send {signal} to {line}, and to {started} that it started"
                 ));
             }
             None => verbosity.note(&format!("about to send {} to {line}", name(signal))),
-            Some(_) => verbosity.note(&format!("not to be ended: {line}")),
+            Some(_) => verbosity.note(&format!("canal cannot end: {line}")),
         }
     }
     if found.left_out > 0 {
         let more = plural(found.left_out, "more holds or waits", "more hold or wait");
-        verbosity.note(&format!("{more}; they are not signalled"));
+        verbosity.note(&format!("{more}; canal does not signal them"));
     }
     for target in &found.targets {
         let Some(refused) = &target.refused else { continue };
@@ -208,9 +212,9 @@ fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: 
     }
 }
 
-/// `pid 812 `make test` (alice, s17), which holds db since 14:02:11 (3m12s), in /srv/app`.
+/// `pid 812 `make test` (alice, s17), which has held db since 14:02:11 (3m12s), in /srv/app`.
 pub(super) fn line(target: &KillTarget, now: &Now) -> String {
-    let does = if target.token.is_some() { "holds" } else { "waits for" };
+    let does = if target.token.is_some() { "has held" } else { "has waited for" };
     let (keys, since) = (sanitize(&target.keys.join(", ")), &target.since);
     let host = target.host.as_ref().map(|host| format!(" on {}", sanitize(host)));
     let folder = target.folder.as_ref().map(|folder| format!(", in {}", sanitize(folder)));
@@ -226,7 +230,7 @@ fn check(found: &KillTargets) -> Result<(), Failed> {
     if found.targets.iter().any(|target| target.refused.is_none()) {
         return Ok(());
     }
-    let Some(first) = found.targets.first() else { return Err(Failed::new("nothing to end")) };
+    let Some(first) = found.targets.first() else { return Err(Failed::new("no process to end")) };
     refusal(first)
 }
 
@@ -308,7 +312,7 @@ mod tests {
         let now = at("2026-11-20T14:05:23Z");
         assert_eq!(
             line(&target(812, 7), &now),
-            "pid 812 `make test` (root, s17), which holds db, gpu since 14:02:11 (3m12s), in \
+            "pid 812 `make test` (root, s17), which has held db, gpu since 14:02:11 (3m12s), in \
              /srv/app"
         );
         let waiter = KillTarget {
@@ -321,7 +325,7 @@ mod tests {
         };
         assert_eq!(
             line(&waiter, &now),
-            "pid 812 `make test` (root, s17) on beta, which waits for db, gpu since 14:02:11 \
+            "pid 812 `make test` (root, s17) on beta, which has waited for db, gpu since 14:02:11 \
              (3m12s), note: nightly ?"
         );
     }

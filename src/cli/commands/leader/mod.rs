@@ -17,7 +17,7 @@ use crate::protocol::{HolderInfo, Leader, LeaderQuery};
 use crate::run::{OwnCode, SUCCESS};
 
 /// The message if the daemon cannot reach its engine.
-const STALE: &str = "the daemon does not hear from its engine: this may be out of date";
+const STALE: &str = "the daemon cannot reach its engine: this may be out of date";
 
 /// A line of `--json`.
 #[derive(Debug, Serialize)]
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global, verbosity: Verbosity) -> R
     if found.leader.is_some() {
         return Ok(SUCCESS);
     }
-    verbosity.note(&format!("`{}` has no leader: nobody holds it", query.key));
+    verbosity.note(&format!("`{}` has no leader: no one holds it", query.key));
     Err(Failed::silent(OwnCode::NotAcquired.number()))
 }
 

@@ -91,7 +91,7 @@ impl Question<'_> {
             return Ok(SUCCESS);
         }
         self.verbosity.note(&format!(
-            "`{}` has no leader: no request over these nodes holds it at {} of {}",
+            "`{}` has no leader: no request holds it at {} of the {} nodes",
             self.key,
             self.need,
             view.nodes.len()
@@ -141,10 +141,10 @@ impl Question<'_> {
             NodeState::Away(failure) => failure.hint.clone(),
             _ => None,
         });
-        let message = format!("who leads `{}` is not known: {}", self.key, away.join("; "));
+        let message = format!("the leader of `{}` is unknown: {}", self.key, away.join("; "));
         let need = self.need;
         Failed::new(message).hint(hint.unwrap_or_else(|| {
-            format!("{need} of {} nodes have to name the leader", view.nodes.len())
+            format!("{need} of {} nodes must name the leader", view.nodes.len())
         }))
     }
 
@@ -159,7 +159,7 @@ impl Question<'_> {
         match why.next().filter(|_| nodes >= self.need) {
             None => Ok(()),
             Some(why) => Err(Failed::new(why)
-                .hint("a lock of one slot has a leader; candidates take it with -j 1")),
+                .hint("only a lock of one slot has a leader; let candidates take it with -j 1")),
         }
     }
 
@@ -261,7 +261,7 @@ fn undecided(view: &LeaderView) -> Option<String> {
         .map(|node| node.name.as_str())
         .collect();
     let be = if names.len() == 1 { "is" } else { "are" };
-    Some(format!("who leads is not known while {} {be} away", names.join(", ")))
+    Some(format!("the leader is unknown while {} {be} away", names.join(", ")))
 }
 
 #[cfg(test)]
@@ -302,11 +302,11 @@ mod tests {
              {\"name\":\"b\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"},\
              {\"name\":\"c\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"}]}\n"
         );
-        assert_eq!(undecided(&view).unwrap(), "who leads is not known while b, c are away");
+        assert_eq!(undecided(&view).unwrap(), "the leader is unknown while b, c are away");
         assert_eq!(
             question.unknown(&view).message,
-            "who leads `x` is not known: b is away: ssh: connection timed out; \
-             c is away: ssh: connection timed out"
+            "the leader of `x` is unknown: b is away: ssh: connection timed out; c is away: ssh: \
+             connection timed out"
         );
     }
 

@@ -83,7 +83,7 @@ pub(in crate::cli) fn run(
         over(request, &target, nodes.clone(), (require, ttl_ms), EnclosingLeases::default())?;
     let secret = asked.secret;
     let engine = over_nodes::engine(require, nodes.len());
-    let failed = |error: std::io::Error| Failed::new(format!("cannot ask the nodes: {error}"));
+    let failed = |error: std::io::Error| Failed::new(format!("cannot call the nodes: {error}"));
     let (mut coordinator, end) =
         OverNodes::begin_lease(asked, &engine, over_nodes::lease_line, over_nodes::not_held)
             .map_err(failed)?;
@@ -100,7 +100,7 @@ pub(in crate::cli) fn run(
     lines.iter().for_each(|line| print(line, verbosity));
     taken?;
     verbosity.detail(&format!(
-        "a lease of {}: `canal renew` keeps it, `canal release --handle` ends it",
+        "a lease of {}: extend it with `canal renew`, end it with `canal release --handle`",
         stated(ttl)
     ));
     Ok(SUCCESS)

@@ -17,10 +17,8 @@ pub(crate) fn run(args: &BridgeArgs, global: &Global) -> Result<u8, Failed> {
     match bridge(&target.place, &target.options(), keys, input.as_fd(), output.as_fd()) {
         Ok(()) => Ok(SUCCESS),
         Err(BridgeError::Client(error)) => Err(connect::no_client(error, &target.place)),
-        Err(error @ BridgeError::OlderDaemon) => {
-            Err(Failed::new(error.to_string())
-                .hint("`canal daemon --replace` starts the newer one"))
-        }
+        Err(error @ BridgeError::OlderDaemon) => Err(Failed::new(error.to_string())
+            .hint("start the newer one with `canal daemon --replace`")),
         Err(error) => Err(Failed::new(error.to_string())),
     }
 }

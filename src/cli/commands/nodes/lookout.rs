@@ -9,7 +9,7 @@ use crate::run::{SUCCESS, environment};
 
 pub(crate) fn run(global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
-    let failed = |error| Failed::new(format!("cannot look for deadlocks: {error}"));
+    let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));
     if let Some(run) = environment::run() {
         Lookout::serve(&around(&target)?, run).map_err(failed)?;
     }

@@ -140,7 +140,7 @@ pub(super) fn explain(
     let message = match (lost.len(), answers.len()) {
         (0, _) => format!("the lease counts as lost: fewer than {need} nodes renewed it in time"),
         (gone, all) => {
-            format!("the lease is lost: {gone} of its {all} nodes do not hold it, {need} have to")
+            format!("the lease is lost: {gone} of its {all} nodes do not hold it, and {need} must")
         }
     };
     if json {
@@ -172,6 +172,6 @@ pub(super) fn unreached(handle: &LeaseHandle, ending: &Ending) -> Failed {
     let failed = Failed::new(missing(handle, &ending.answers).join("; "));
     match &ending.hint {
         Some(hint) => failed.hint(hint),
-        None => failed.hint("at each of them the lease lives until its TTL is over"),
+        None => failed.hint("retry, or wait: the lease ends at each node when its TTL expires"),
     }
 }

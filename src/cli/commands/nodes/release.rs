@@ -37,7 +37,7 @@ pub(in crate::cli) fn run(
     let nodes = named(handle.addresses(), &target)?;
     let request =
         NodesRequest::of_lease(handle, nodes, None, None, target.place.clone(), target.options());
-    let failed = |error: std::io::Error| Failed::new(format!("cannot ask the nodes: {error}"));
+    let failed = |error: std::io::Error| Failed::new(format!("cannot call the nodes: {error}"));
     let ending = give_back_lease(handle, &request, &mut GivingBack { verbosity });
     let Some(ending) = ending.map_err(failed)? else { return Ok(SUCCESS) };
     let answers = &ending.answers;
@@ -55,13 +55,13 @@ pub(in crate::cli) fn run(
         stdout::print(&stdout::json(&ReleasedOverNodes { released, nodes })?)?;
     }
     for (name, one) in lost::released(answers) {
-        verbosity.detail(&format!("gave back {} at {name}", one.keys.join(", ")));
+        verbosity.detail(&format!("released {} at {name}", one.keys.join(", ")));
     }
     for line in lost::missing(handle, answers) {
         verbosity.note(&line);
     }
     if count(|answer| answer.said.is_none()) > 0 {
-        verbosity.advice("a lease at a node that is away ends when its TTL is over");
+        verbosity.advice("wait for nodes that are away: the lease ends there when its TTL expires");
     }
     Ok(SUCCESS)
 }

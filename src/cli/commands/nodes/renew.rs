@@ -71,7 +71,7 @@ pub(in crate::cli) fn run(
         is_lost: false,
         failed: None,
     };
-    let failed = |error: std::io::Error| Failed::new(format!("cannot ask the nodes: {error}"));
+    let failed = |error: std::io::Error| Failed::new(format!("cannot call the nodes: {error}"));
     let ending = renew_lease(handle, &request, &mut renewal).map_err(failed)?;
     if let Some(failed) = renewal.failed {
         return Err(failed);
@@ -148,7 +148,7 @@ impl Renewal<'_> {
         let why = match is.cmp(&wanted) {
             Ordering::Equal => return None,
             Ordering::Greater => "another process may rely on it",
-            Ordering::Less => "its `longest_ttl` allows no longer one",
+            Ordering::Less => "its `longest_ttl` does not allow a longer one",
         };
         Some(format!("{} keeps the TTL of {is_text}: {why}", answer.name))
     }

@@ -135,7 +135,7 @@ pub(in crate::cli) fn note_of_two(
         verbosity.note(&format!(
             "a majority of 2 nodes is both of them: the loss of either ends {what}"
         ));
-        verbosity.advice("name a third node, or say --require all");
+        verbosity.advice("name a third node, or give --require all");
     }
 }
 
@@ -218,7 +218,7 @@ impl Child<'_> {
         match why {
             NotBegun::NotRun(not_run) => not_run.into(),
             NotBegun::Lost(lost) => hold_lost::not_begun(&lost, self.keys),
-            NotBegun::Alone => Failed::new("the process that was to stay by the command has ended"),
+            NotBegun::Alone => Failed::new("the supervisor of the command has ended"),
         }
     }
 }

@@ -42,7 +42,7 @@ fn directory(path: &Path) -> Result<OwnedFd, String> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let failed = |error: Errno| match error {
         Errno::ELOOP | Errno::ENOTDIR => {
-            format!("{}: a part of it is a symbolic link or no directory", path.display())
+            format!("{}: part of the path is a symbolic link or not a directory", path.display())
         }
         error => format!("{}: {}", path.display(), std::io::Error::from(error)),
     };

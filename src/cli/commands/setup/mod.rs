@@ -33,7 +33,7 @@ pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {
         return Ok(SUCCESS);
     }
     if !geteuid().is_root() {
-        return Err(unchanged("`canal setup` is for root").hint("`sudo canal setup`"));
+        return Err(unchanged("`canal setup` needs root").hint("run `sudo canal setup`"));
     }
     if !args.yes && !is_confirmed()? {
         return Err(unchanged("not confirmed"));
@@ -46,15 +46,15 @@ pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {
 
 /// An error before the first change.
 fn unchanged(why: &str) -> Failed {
-    Failed::new(format!("{why}: nothing was changed"))
+    Failed::new(format!("{why}: changed nothing"))
 }
 
 /// Asks on the terminal.
 fn is_confirmed() -> Result<bool, Failed> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        return Err(unchanged("standard input is no terminal to ask at")
-            .hint("--yes does it without a question, --dry-run only shows it"));
+        return Err(unchanged("standard input is not a terminal, so canal cannot ask")
+            .hint("answer with --yes, or only show the steps with --dry-run"));
     }
     stdout::print("Go on? [y/N] ")?;
     let mut answer = String::new();
@@ -89,7 +89,7 @@ fn execute(words: &[&str]) -> Result<(), Failed> {
     };
     // While the directory exists, every canal command waits for a daemon in it.
     let _ = std::fs::remove_dir(SHARED_DIR);
-    Err(failed.hint("mend that, then `canal setup` goes on: what is there already is kept"))
+    Err(failed.hint("fix that, then run `canal setup` again; it keeps existing files"))
 }
 
 /// Whether the daemon of the machine answers.

@@ -70,8 +70,10 @@ impl Plan {
 
     fn with_systemd() -> Result<Self, Failed> {
         if PACKAGED_UNITS.iter().any(|unit| Path::new(unit).exists()) {
-            let what = "canal is installed as a package, which brings all of this";
-            return Err(Failed::new(what).hint("`systemctl enable --now canal.socket` starts it"));
+            let what = "the package of canal has already set this up";
+            return Err(
+                Failed::new(what).hint("start it with `systemctl enable --now canal.socket`")
+            );
         }
         let (program, copied) = program()?;
         let mut steps: Vec<Step> = copied.into_iter().collect();
@@ -127,19 +129,19 @@ impl Plan {
     /// Describes the steps for the user.
     pub(super) fn describe(&self) -> String {
         let mut text =
-            "canal setup makes one table of locks for all users of this machine:\n".to_owned();
+            "canal setup creates one table of locks for all users of this machine:\n".to_owned();
         for step in &self.steps {
             // Writing to memory does not fail.
             let _ = match step {
                 Step::Copy { to } => writeln!(text, "  copy   this program to {}", to.display()),
                 Step::Write { path, .. } => writeln!(text, "  write  {}", path.display()),
                 Step::Keep { path, is_same: true } => {
-                    writeln!(text, "  keep   {} (it is the same already)", path.display())
+                    writeln!(text, "  keep   {} (already the same)", path.display())
                 }
                 Step::Keep { path, is_same: false } => {
                     writeln!(
                         text,
-                        "  keep   {} as it is, which is not what setup would write",
+                        "  keep   {} (differs from what setup would write)",
                         path.display()
                     )
                 }
@@ -265,7 +267,7 @@ fn existing(path: &Path) -> Result<Option<Vec<u8>>, Failed> {
         Ok(found) if found.is_symlink() => {
             Err(failed("is a symbolic link, which setup does not follow".to_owned()))
         }
-        Ok(found) if !found.is_file() => Err(failed("is no file".to_owned())),
+        Ok(found) if !found.is_file() => Err(failed("is not a regular file".to_owned())),
         Ok(_) => fs::read(path).map(Some).map_err(|error| failed(error.to_string())),
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
 fn page(ended: &EndedLeases, now: &Now) -> Page {
     let mut page = Page::default();
     if ended.ended.is_empty() {
-        page.title("no lease has ended lately".to_owned(), String::new(), PLAIN);
+        page.title("no lease has ended recently".to_owned(), String::new(), PLAIN);
     }
     for lease in &ended.ended {
         page.title(keys(lease), end(lease, now), KEY);
@@ -107,7 +107,10 @@ db and 2 more keys  broken by force 3m12s ago, at 14:02:11
 "
         );
         let none = page(&EndedLeases::default(), &now).render(None);
-        assert_eq!(anstream::adapter::strip_str(&none).to_string(), "no lease has ended lately\n");
+        assert_eq!(
+            anstream::adapter::strip_str(&none).to_string(),
+            "no lease has ended recently\n"
+        );
     }
 
     #[test]

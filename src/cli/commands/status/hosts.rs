@@ -65,8 +65,8 @@ pub(super) fn is_member(engine: &EngineInfo) -> bool {
 /// The title for locks that may have changed since: `what was known at 14:05:11:`.
 pub(super) fn last_known(engine: &EngineInfo, now: &Now) -> String {
     match engine.renewed.as_ref().or(engine.away_since.as_ref()) {
-        Some(at) => format!("as it was at {}; it may have changed since:", now.clock(at)),
-        None => "as it was when it was last known; it may have changed since:".to_owned(),
+        Some(at) => format!("as of {}; it may have changed since:", now.clock(at)),
+        None => "last known state; it may have changed since:".to_owned(),
     }
 }
 
@@ -75,7 +75,7 @@ fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Styl
     let host = sanitize(&engine.host);
     let why = engine.why.as_deref().map(|why| format!(": {}", sanitize(why))).unwrap_or_default();
     let stops = match &engine.stops {
-        Some(stops) => format!("; commands here are stopped at {}", now.clock(stops)),
+        Some(stops) => format!("; canal stops commands here at {}", now.clock(stops)),
         None => String::new(),
     };
     let words = match (engine.state.as_str(), &engine.away_since) {
@@ -94,15 +94,15 @@ fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Styl
         }
         ("unable", since) => {
             let since = since.as_ref().map(|since| format!(" since {}", now.clock(since)));
-            format!("host {host} cannot take part{}{why}", since.unwrap_or_default())
+            format!("host {host} has been unable to join{}{why}", since.unwrap_or_default())
         }
-        _ => format!("host {host} is no member yet{why}"),
+        _ => format!("host {host} is not a member yet{why}"),
     };
     (words, WARNING)
 }
 
-/// `the table recovers since 14:02:11: no lock is granted; waits for host beta to report or to be
-/// gone, and for 52s more`.
+/// `the table has been recovering since 14:02:11: no lock is granted; waits for host beta to report
+/// or to be gone, and for 52s more`.
 fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     let RecoveryInfo { since, hosts, left_ms } = recovery;
     let names: Vec<_> = hosts.iter().map(|host| sanitize(host)).collect();
@@ -118,7 +118,7 @@ fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     let waits = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
     let waits = if waits.is_empty() { waits } else { format!("; waits {waits}") };
     let since = now.clock(since);
-    format!("the table recovers since {since}: no lock is granted{waits}")
+    format!("the table has been recovering since {since}: no lock is granted{waits}")
 }
 
 /// How long the engine has been silent, if it should have answered two renewals in that time. It
@@ -185,8 +185,8 @@ mod tests {
         };
         assert_eq!(
             words(&["beta"], Some(51_200)),
-            "the table recovers since 14:05:11: no lock is granted; waits for host beta to report or \
-             to be gone, and for 52s more"
+            "the table has been recovering since 14:05:11: no lock is granted; waits for host beta \
+             to report or to be gone, and for 52s more"
         );
         assert!(words(&["b", "c"], None).ends_with("waits for hosts b, c to report or to be gone"));
         assert!(words(&[], Some(900)).ends_with("no lock is granted; waits for 1s more"));
@@ -214,15 +214,15 @@ mod tests {
         assert_eq!(text("member", false), "engine etcd://one, host alpha, one of 2 hosts\n");
         assert_eq!(
             text("away", false),
-            "engine etcd://one, away since 14:05:11 (for 12s): connection refused; commands here \
-             are stopped at 14:06:00\n"
+            "engine etcd://one, away since 14:05:11 (for 12s): connection refused; canal stops \
+             commands here at 14:06:00\n"
         );
         assert_eq!(text_of("member", Scope::Overview, false).lines().count(), 3);
         assert!(
             text("unable", false)
-                .contains("host alpha cannot take part since 14:05:11: connection refused")
+                .contains("host alpha has been unable to join since 14:05:11: connection refused")
         );
-        assert!(text("joining", false).contains("is no member yet: connection refused"));
+        assert!(text("joining", false).contains("is not a member yet: connection refused"));
         assert_eq!(
             text("member", true).lines().skip(1).collect::<Vec<_>>(),
             [
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(standing(renewed, "2026-11-20T14:05:40Z"), "host alpha, one of 0 hosts");
         assert_eq!(
             standing(renewed, "2026-11-20T14:05:41Z"),
-            "host alpha, one of 0 hosts, no answer for 21s; commands here are stopped at 14:06:00"
+            "host alpha, one of 0 hosts, no answer for 21s; canal stops commands here at 14:06:00"
         );
     }
 

@@ -160,11 +160,13 @@ pub(in crate::cli::commands) fn nothing(
     is_cut_off: bool,
 ) -> String {
     match (scope, is_cut_off) {
-        (_, false) if filtered => "no lock is like that; `canal status` shows all".to_owned(),
-        (Scope::Key(key), false) => format!("nobody holds {key} or waits for it"),
-        (_, false) => "no locks are held and nobody waits".to_owned(),
-        (Scope::Key(key), true) => format!("who holds {key} or waits for it is not known here now"),
-        (_, true) => "what is held and who waits is not known here now".to_owned(),
+        (_, false) if filtered => "no lock matches; `canal status` shows all".to_owned(),
+        (Scope::Key(key), false) => format!("no one holds or waits for {key}"),
+        (_, false) => "no locks are held, and no one waits".to_owned(),
+        (Scope::Key(key), true) => {
+            format!("this host does not currently know who holds or waits for {key}")
+        }
+        (_, true) => "this host does not currently know which locks are held".to_owned(),
     }
 }
 
@@ -230,7 +232,7 @@ impl Drawer<'_> {
         }
         if self.key.left_out > 0 {
             let more = plural(self.key.left_out, "holder or waiter is", "holders and waiters are");
-            page.note(format!("{more} left out: there are too many"), NOTE);
+            page.note(format!("{more} left out because there are too many"), NOTE);
         }
     }
 
@@ -296,7 +298,7 @@ impl Drawer<'_> {
         let most = Duration::from_millis(holder.max_run_ms?);
         let left = match self.now.left(&holder.since, most)? {
             Left::Some(left) => format!(", {left} left"),
-            Left::OverFor(over) => format!(" has been over for {over}"),
+            Left::OverFor(over) => format!(" exceeded by {over}"),
         };
         Some(format!("--max-run {}{left}", stated(most)))
     }
@@ -386,7 +388,11 @@ fn details(waiter: &WaiterInfo) -> String {
     }
     if let Some(view) = &waiter.view {
         // The daemon only sends a view that the waiter itself passed.
-        text += &format!("; states {}", sanitize(view));
+        let view = sanitize(view);
+        text += &match view.split_once('x') {
+            Some((per, buckets)) => format!("; asked with --per {per} --buckets {buckets}"),
+            None => format!("; asked with -j {view}"),
+        };
     }
     if let Some(of) = &waiter.estimate {
         text += &format!("; {}", estimate(of, Duration::ZERO));
@@ -401,8 +407,10 @@ fn state(state: &str) -> Option<&'static str> {
     match state {
         "stopped" => Some("is stopped (SIGSTOP, Ctrl-Z or a debugger)"),
         "frozen" => Some("is frozen (its cgroup)"),
-        "children" => Some("has ended; processes that it started keep the lock (--with-children)"),
-        "unverified" => Some("could not be told apart from another process after a restart"),
+        "children" => {
+            Some("has ended, but processes that it started keep the lock (--with-children)")
+        }
+        "unverified" => Some("the daemon could not identify it after a restart"),
         _ => None,
     }
 }

@@ -61,16 +61,16 @@ fn waiters(waits: &Waits, now: &Now) -> String {
     }
     if *waiters_left_out > 0 {
         let more = plural(*waiters_left_out, "more wait was", "more waits were");
-        text += &format!("{more} not looked at: there are too many\n");
+        text += &format!("{more} left out because there are too many\n");
     }
     text
 }
 
-/// `pid 900 `./deploy.sh` (bob, s21) waits to write `db` since 14:05:03 (20s): 1 holds it`.
+/// `pid 900 `./deploy.sh` (bob, s21) has waited to write `db` since 14:05:03 (20s): 1 holds it`.
 fn wait_line(wait: &WaitInfo, who: &str, now: &Now) -> String {
     let WaitInfo { key, mode, since, reason, .. } = wait;
     let (what, since) = (wanted(*mode), since_when(since, now));
-    format!("{who} waits {what} `{}` {since}: {}", sanitize(key), sanitize(reason))
+    format!("{who} has waited {what} `{}` {since}: {}", sanitize(key), sanitize(reason))
 }
 
 /// `since 14:02:11 (3m12s)`.
@@ -160,12 +160,12 @@ impl<'a> Story<'a> {
     fn blocker(&self, blocker: &BlockerInfo, its: Its) -> String {
         let BlockerInfo { party: who, key, mode, holds, since } = blocker;
         let (who, key, since) = (party(who), sanitize(key), since_when(since, self.now));
-        let told = if its == Its::Told { ", told above" } else { "" };
+        let told = if its == Its::Told { ", shown above" } else { "" };
         match (holds, its) {
-            (true, _) => format!("{who} holds `{key}`{} {since}{told}", held(*mode)),
+            (true, _) => format!("{who} has held `{key}`{} {since}{told}", held(*mode)),
             (false, Its::Follow) => format!("{who} goes first"),
             (false, _) => {
-                format!("{who} goes first: it waits {} `{key}` {since}{told}", wanted(*mode))
+                format!("{who} goes first: it has waited {} `{key}` {since}{told}", wanted(*mode))
             }
         }
     }
@@ -223,13 +223,13 @@ pub(super) mod tests {
         ]);
         assert_eq!(
             story,
-            "pid 9 `deploy` (root, s9) waits to write `db` since 14:02:11 (3m12s): why
-  pid 10 `make` (root, s10) holds `db/y` since 14:02:11 (3m12s)
-    pid 11 `ld` (root, s10) waits for `link` since 14:02:11 (3m12s): why
-      pid 12 `old` (root, s12) holds `link` since 14:02:11 (3m12s)
+            "pid 9 `deploy` (root, s9) has waited to write `db` since 14:02:11 (3m12s): why
+  pid 10 `make` (root, s10) has held `db/y` since 14:02:11 (3m12s)
+    pid 11 `ld` (root, s10) has waited for `link` since 14:02:11 (3m12s): why
+      pid 12 `old` (root, s12) has held `link` since 14:02:11 (3m12s)
   pid 13 `dump` (root, s13) goes first
-    it waits to read `db/x` since 14:02:11 (3m12s): why
-      pid 9 `deploy` (root, s9) holds `a` for writing since 14:02:11 (3m12s), told above
+    it has waited to read `db/x` since 14:02:11 (3m12s): why
+      pid 9 `deploy` (root, s9) has held `a` for writing since 14:02:11 (3m12s), shown above
 "
         );
     }
@@ -244,7 +244,7 @@ pub(super) mod tests {
         assert_eq!(waiters_of(vec![]), "");
         assert_eq!(
             waiters_of(vec![wait(deploy.clone(), ("db", Mode::Write), vec![])]),
-            "1 waits for it:\n  pid 9 `deploy` (root, s9) waits to write `db` since 14:02:11 (3m12s): \
+            "1 waits for it:\n  pid 9 `deploy` (root, s9) has waited to write `db` since 14:02:11 (3m12s): \
              why\n"
         );
         let two = vec![wait(deploy, ("db", Mode::Write), vec![]); 2];

@@ -108,9 +108,11 @@ impl Ask {
 
 fn absent(left_out: u64) -> Failed {
     match left_out {
-        0 => Failed::new("it does not hold or wait any more"),
-        _ => Failed::new("it is not among the first ones of this key that the daemon names")
-            .hint("`canal kill --pid PID` ends it"),
+        0 => Failed::new("it no longer holds or waits"),
+        _ => Failed::new(
+            "it is not among the first holders and waiters of this key, which the daemon names",
+        )
+        .hint("end it with `canal kill --pid PID`"),
     }
 }
 

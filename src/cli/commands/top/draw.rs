@@ -165,7 +165,7 @@ impl Body {
 fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
     let mut lines = Vec::new();
     let Some(status) = &model.status else {
-        return vec![line(PLAIN, "the daemon is asked")];
+        return vec![line(PLAIN, "waiting for the daemon")];
     };
     if model.is_lost {
         lines.push(line(WARNING, "the daemon went away: waiting for the next one; as it was:"));
@@ -185,7 +185,7 @@ fn head_above(above: &Above, columns: usize) -> Vec<Line> {
     let mut page = Page::default();
     let (name, said) = match above {
         Above::Help => ("Keys".to_owned(), String::new()),
-        Above::Chain(target, _) => (target.to_string(), "what waits for what".to_owned()),
+        Above::Chain(target, _) => (target.to_string(), "chain of waits".to_owned()),
         Above::History(key, _) => (sanitize(key), "over time".to_owned()),
     };
     page.title(name, said, KEY);
@@ -231,7 +231,7 @@ fn body(model: &Model, columns: usize, now: &Now) -> Body {
 }
 
 fn body_above(model: &Model, above: &Above, columns: usize, now: &Now) -> Vec<Line> {
-    let waits = || vec![line(NOTE, "the daemon is asked")];
+    let waits = || vec![line(NOTE, "waiting for the daemon")];
     match above {
         Above::Help => HELP.iter().flat_map(|(key, text)| help(key, text, columns)).collect(),
         Above::Chain(_, None) | Above::History(_, None) => waits(),
@@ -284,7 +284,7 @@ fn body_of_key(model: &Model, status: &Status, columns: usize, now: &Now) -> Bod
 /// The message if there is nothing to show.
 fn nothing(model: &Model, status: &Status, scope: Scope<'_>, columns: usize, now: &Now) -> Body {
     let text = match (scope, model.choice.filter.is_empty()) {
-        (Scope::Overview, false) => "no key has that text; Esc lists all".to_owned(),
+        (Scope::Overview, false) => "no key matches; Esc lists all".to_owned(),
         _ => view::nothing(scope, model.is_part, view::cut_off(status, now).is_some()),
     };
     Body { fixed: Vec::new(), moving: folded(&text, columns) }
@@ -435,7 +435,7 @@ fn bottom(model: &Model, columns: usize) -> Foot {
         }
         Bottom::Question(text, _) => sentences(&format!("{text} [y/N]"), columns, WARNING),
         Bottom::Said(text) => sentences(text, columns, PLAIN),
-        Bottom::Asking => vec![line(NOTE, "the daemon is asked")],
+        Bottom::Asking => vec![line(NOTE, "waiting for the daemon")],
         Bottom::Help => {
             let keys: &[&str] = match (&model.above, &model.open) {
                 (Some(_), _) => &KEYS_ABOVE,

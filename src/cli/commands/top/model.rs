@@ -283,7 +283,7 @@ impl Model {
     fn about_key(&mut self, what: char) -> Option<Effect> {
         let open = self.open.as_ref().map(|open| open.key.clone());
         let Some(key) = open.or_else(|| self.marked.clone()) else {
-            return self.say("there is no key to do that with");
+            return self.say("there is no key to act on");
         };
         if what == 'h' {
             self.cover(Above::History(key.clone(), None));
@@ -307,10 +307,11 @@ impl Model {
     /// Handles a key press for the marked holder or waiter.
     fn about_someone(&mut self, what: char) -> Option<Effect> {
         let Some(open) = &self.open else {
-            return self.say("Enter looks into a key; then this is about its holders and waiters");
+            return self
+                .say("press Enter to open a key first; this acts on its holders and waiters");
         };
         let Some(who) = open.marked.clone() else {
-            return self.say("nobody holds it or waits for it");
+            return self.say("no one holds or waits for it");
         };
         match (what, who) {
             ('w', who) => {
@@ -320,7 +321,7 @@ impl Model {
             }
             ('r', Who::Holder { token }) => self.ask(Ask::WouldRelease { token }),
             ('r', Who::Waiter { .. }) => {
-                self.say("it waits, and holds nothing of this key; x ends its process")
+                self.say("it waits and holds nothing of this key; x ends its process")
             }
             (_, who) => {
                 let key = open.key.clone();
@@ -428,7 +429,7 @@ fn resize(key: &str, typed: &str) -> Result<(String, Resize), String> {
         return Ok((question, Resize { forget: true, ..resize }));
     }
     let (per, buckets, slots) = wire_view(Some(view_of(typed)?));
-    let question = format!("store {typed} as the size of {key}, which counts for everybody?");
+    let question = format!("store {typed} as the size of {key} for everyone?");
     Ok((question, Resize { per, buckets, slots, ..resize }))
 }
 

@@ -95,7 +95,7 @@ pub(super) struct Terminal {
 
 /// Fails if it is impossible to draw a whole screen.
 pub(super) fn check() -> Result<(), Failed> {
-    let stream = "`canal status --watch --json` prints the same for programs";
+    let stream = "use `canal status --watch --json` in programs";
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(
             Failed::new("canal top needs a terminal on standard input and output").hint(stream)
@@ -104,7 +104,7 @@ pub(super) fn check() -> Result<(), Failed> {
     match std::env::var_os("TERM") {
         Some(term) if !term.is_empty() && term != "dumb" => Ok(()),
         _ => Err(Failed::new("canal top needs a terminal that can move its cursor (TERM)")
-            .hint("`canal status --watch` prints one page below the other")),
+            .hint("use `canal status --watch`, which prints one page below the other")),
     }
 }
 

@@ -14,27 +14,28 @@ use crate::cli::output::sanitize::cut;
 const WORD_COLUMNS: usize = 40;
 
 /// For a request with 0 slots. The caller probably means to pause the key.
-const NONE_HINT: &str = "`canal resize KEY --pause` lets nobody have the lock until `--resume`";
+const NONE_HINT: &str = "to stop all grants until `--resume`, run `canal resize KEY --pause`";
 
 /// For a key that is followed by neither a size nor a count.
-const LITERAL_HINT: &str = "`--key-literal KEY` takes a key as it stands, with its `=` and `:`";
+const LITERAL_HINT: &str = "give a key that contains `=` or `:` with `--key-literal KEY`";
 
 /// Options of flock(1), timeout(1) and similar programs, and their counterparts in canal.
 const FOREIGN: &[(&[&str], &str)] = &[
-    (&["-s", "--shared"], "`--read KEY` shares a lock with other readers, as flock -s does"),
+    (&["-s", "--shared"], "use `--read KEY` to share a lock with other readers, as flock -s does"),
     (
         &["-x", "-e", "--exclusive"],
-        "`--write KEY` has a lock alone, as flock -x does; without readers `--key KEY` is enough",
+        "use `--write KEY` to hold a lock alone, as flock -x does; without readers, `--key KEY` is \
+         enough",
     ),
-    (&["-u", "--unlock"], "`canal release KEY` gives a lock back"),
+    (&["-u", "--unlock"], "release a lock with `canal release KEY`"),
     (
         &["-o", "--close", "-F", "--no-fork"],
         "leave it out: canal becomes the command, which inherits no descriptor of the lock",
     ),
-    (&["--nonblock", "--nb"], "`-n` or `--no-wait` does not wait"),
+    (&["--nonblock", "--nb"], "use `-n` or `--no-wait` to fail instead of waiting"),
     (
         &["--timeout", "-t"],
-        "--wait DUR bounds the wait for the lock, --max-run DUR how long the command runs",
+        "limit the wait for the lock with --wait DUR, the run of the command with --max-run DUR",
     ),
 ];
 
@@ -42,8 +43,8 @@ const FOREIGN: &[(&[&str], &str)] = &[
 pub(super) fn of(error: &clap::Error, line: &Line) -> String {
     let hint = from_elsewhere(error, line).or_else(|| did_you_mean(error));
     hint.unwrap_or_else(|| match &line.verb {
-        Some(verb) => format!("`canal help {verb}` explains the options"),
-        None => "`canal help` explains the commands".to_owned(),
+        Some(verb) => format!("see `canal help {verb}`"),
+        None => "see `canal help`".to_owned(),
     })
 }
 
@@ -66,7 +67,7 @@ fn unknown_option(option: &str, line: &Line) -> Option<String> {
             foreign.map(|(_, hint)| (*hint).to_owned())
         }
         verb @ ("release" | "resize" | "status") if matches!(option, "-k" | "--key") => {
-            Some(format!("the key stands alone: `canal {verb} KEY`"))
+            Some(format!("give the key without an option: `canal {verb} KEY`"))
         }
         _ => None,
     }
@@ -76,13 +77,15 @@ fn extra_operand(word: &str, line: &Line) -> Option<String> {
     let shown = cut(word, WORD_COLUMNS);
     match line.verb.as_deref()? {
         "acquire" if word.parse::<KeyArg>().is_ok() => {
-            Some(format!("`--key {shown}` asks for it, too; all keys are taken together"))
+            Some(format!("add it with `--key {shown}`; canal takes all keys together"))
         }
         "resize" => {
             let key = cut(line.operand()?, WORD_COLUMNS);
-            Some(format!("`canal resize {key} {}`", size(word)?))
+            Some(format!("run `canal resize {key} {}`", size(word)?))
         }
-        "release" => Some("`canal release` takes one key; --all gives back everything".to_owned()),
+        "release" => {
+            Some("`canal release` takes one key; release everything with --all".to_owned())
+        }
         _ => None,
     }
 }
@@ -100,7 +103,7 @@ fn wrong_value(arg: &str, value: &str, line: &Line) -> Option<String> {
 /// For `canal resize KEY=VIEW`, which does not set a size: the command that was probably meant.
 pub(crate) fn with_its_size(key: &str) -> Option<String> {
     let (key, view) = key.rsplit_once('=')?;
-    Some(format!("`canal resize {} {}`", cut(key, WORD_COLUMNS), size(view)?))
+    Some(format!("run `canal resize {} {}`", cut(key, WORD_COLUMNS), size(view)?))
 }
 
 /// The options for a size: `4` is `--slots 4`, `3x2` is `--per 3 --buckets 2`.

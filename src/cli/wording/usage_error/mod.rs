@@ -48,12 +48,12 @@ fn silent<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
 /// The error for `canal` without arguments.
 pub(crate) fn nothing_to_do() -> Failed {
     Failed::new("which command? give one, such as run, acquire, release or status")
-        .hint("`canal help` explains them; a first try: canal run --key x -- echo hello")
+        .hint("see `canal help`, or try: canal run --key x -- echo hello")
 }
 
 /// A usage error of a subcommand, with a hint about its help unless there is a better one.
 pub(crate) fn wrong(verb: &str, message: impl Into<String>) -> Failed {
-    Failed::new(message).hint(format!("`canal help {verb}` explains the options"))
+    Failed::new(message).hint(format!("see `canal help {verb}`"))
 }
 
 fn print(error: &clap::Error) -> u8 {
@@ -135,9 +135,11 @@ fn message(error: &clap::Error) -> String {
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             "a command is missing".to_owned()
         }
-        ErrorKind::InvalidUtf8 => "only a command and its arguments may be other than UTF-8".into(),
+        ErrorKind::InvalidUtf8 => {
+            "only a command and its arguments may contain invalid UTF-8".into()
+        }
         // I/O errors while help is formatted, and kinds of later versions of clap.
-        _ => "the command line cannot be understood".to_owned(),
+        _ => "cannot parse the command line".to_owned(),
     }
 }
 

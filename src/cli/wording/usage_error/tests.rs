@@ -31,7 +31,7 @@ fn usage_errors_are_one_line_that_names_the_option() {
         (&["run", "-n", "-n"], "--no-wait is given twice"),
         (
             &["run", "--signal", "NOPE"],
-            "--signal NOPE: not a signal; one looks like TERM, SIGTERM or 15",
+            "--signal NOPE: not a signal; write one like TERM, SIGTERM or 15",
         ),
         (&["acquire", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "--handle", "x"], "unknown option `--handle`"),
@@ -50,15 +50,15 @@ fn usage_errors_are_one_line_that_names_the_option() {
         (&["renew", "x"], "`x` is one argument too many"),
         (
             &["acquire", "--ttl", "0.5"],
-            "--ttl 0.5: a lease lives for at least 1s: it takes time to renew it",
+            "--ttl 0.5: a TTL must be at least 1s, because a renewal takes time",
         ),
         (
             &["acquire", "--ttl", "31d"],
-            "--ttl 31d: a lease lives for at most 30d: renew one that is needed for longer",
+            "--ttl 31d: a TTL can be at most 30d; renew the lease to keep it longer",
         ),
         (
             &["acquire", "--ttl", "infinity"],
-            "--ttl infinity: a lease without end would never be taken over",
+            "--ttl infinity: a lease needs an end, so that another client can take the lock over",
         ),
         (&["acquire", "--ttl", "60s", "--pid", "7"], "--ttl and --pid cannot be given together"),
     ] {
@@ -87,44 +87,48 @@ fn silence_counts_even_before_the_wrong_argument() {
     }
 }
 
-const ALONE: &str =
-    "`--write KEY` has a lock alone, as flock -x does; without readers `--key KEY` is enough";
+const ALONE: &str = "use `--write KEY` to hold a lock alone, as flock -x does; without readers, \
+                     `--key KEY` is enough";
 
 #[test]
 fn hints_say_what_to_do() {
     for (args, hint) in [
         (
             &["run", "--timeout", "3"][..],
-            "--wait DUR bounds the wait for the lock, --max-run DUR how long the command runs",
+            "limit the wait for the lock with --wait DUR, the run of the command with --max-run \
+             DUR",
         ),
         (&["run", "--kei", "x"], "did you mean `--key`?"),
         (&["rum"], "did you mean `run`?"),
-        (&["lookot"], "`canal help` explains the commands"),
-        (&["--no-start", "run", "--bogus"], "`canal help run` explains the options"),
-        (&["--bogus"], "`canal help` explains the commands"),
+        (&["lookot"], "see `canal help`"),
+        (&["--no-start", "run", "--bogus"], "see `canal help run`"),
+        (&["--bogus"], "see `canal help`"),
         (
             &["run", "-s", "-k", "x", "true"],
-            "`--read KEY` shares a lock with other readers, as flock -s does",
+            "use `--read KEY` to share a lock with other readers, as flock -s does",
         ),
         (&["run", "-x", "/var/lock/x", "true"], ALONE),
         (&["acquire", "--exclusive", "x"], ALONE),
-        (&["acquire", "-u", "x"], "`canal release KEY` gives a lock back"),
-        (&["run", "--nonblock", "-k", "x", "true"], "`-n` or `--no-wait` does not wait"),
-        (&["resize", "x", "4"], "`canal resize x --slots 4`"),
-        (&["resize", "x", "3x2"], "`canal resize x --per 3 --buckets 2`"),
+        (&["acquire", "-u", "x"], "release a lock with `canal release KEY`"),
+        (
+            &["run", "--nonblock", "-k", "x", "true"],
+            "use `-n` or `--no-wait` to fail instead of waiting",
+        ),
+        (&["resize", "x", "4"], "run `canal resize x --slots 4`"),
+        (&["resize", "x", "3x2"], "run `canal resize x --per 3 --buckets 2`"),
         (
             &["run", "-k", "fix=main", "true"],
-            "`--key-literal KEY` takes a key as it stands, with its `=` and `:`",
+            "give a key that contains `=` or `:` with `--key-literal KEY`",
         ),
+        (&["test", "host:ssh"], "give a key that contains `=` or `:` with `--key-literal KEY`"),
+        (&["resize", "x", "four"], "see `canal help resize`"),
+        (&["acquire", "x", "y"], "add it with `--key y`; canal takes all keys together"),
+        (&["release", "-k", "x"], "give the key without an option: `canal release KEY`"),
         (
-            &["test", "host:ssh"],
-            "`--key-literal KEY` takes a key as it stands, with its `=` and `:`",
+            &["resize", "--key", "x", "-j", "4"],
+            "give the key without an option: `canal resize KEY`",
         ),
-        (&["resize", "x", "four"], "`canal help resize` explains the options"),
-        (&["acquire", "x", "y"], "`--key y` asks for it, too; all keys are taken together"),
-        (&["release", "-k", "x"], "the key stands alone: `canal release KEY`"),
-        (&["resize", "--key", "x", "-j", "4"], "the key stands alone: `canal resize KEY`"),
-        (&["release", "a", "b"], "`canal release` takes one key; --all gives back everything"),
+        (&["release", "a", "b"], "`canal release` takes one key; release everything with --all"),
     ] {
         assert_eq!(said(args).1, hint, "{args:?}");
     }

@@ -54,14 +54,14 @@ pub fn explain(host: &SshHost, canal: Option<&str>, code: Option<i32>, said: &st
         Some(SSH_ITSELF) => of_ssh(host, said),
         Some(NOT_FOUND) => {
             let (program, address) = (canal.unwrap_or("canal"), NodeAddress::Ssh(host.clone()));
-            NodeFailure::permanent(format!("no `{program}` there")).hint(format!(
+            NodeFailure::permanent(format!("that machine has no `{program}`")).hint(format!(
                 "install canal there, or name its path in [nodes]: {{ address = \"{address}\", \
                  canal = \"/usr/local/bin/canal\" }}"
             ))
         }
         Some(NOT_EXECUTABLE) => {
             let program = canal.unwrap_or("canal");
-            NodeFailure::permanent(format!("`{program}` cannot be executed there"))
+            NodeFailure::permanent(format!("cannot execute `{program}` there"))
         }
         Some(code) => of_bridge(code, said),
         None => NodeFailure::passing("ssh was killed"),
@@ -88,39 +88,39 @@ fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
     let has = |words: &str| said.contains(words);
     let by_hand = by_hand(host);
     if has("Temporary failure in name resolution") {
-        return NodeFailure::passing("the name of the host cannot be looked up now");
+        return NodeFailure::passing("cannot look up the name of the host now");
     }
     if has("Could not resolve hostname") {
         return NodeFailure::permanent("no such host").hint(format!(
-            "`{by_hand}` must work; names come from DNS, /etc/hosts and ~/.ssh/config"
+            "make `{by_hand}` work: names come from DNS, /etc/hosts and ~/.ssh/config"
         ));
     }
     if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
         return NodeFailure::permanent("its host key has changed").hint(format!(
-            "if the machine was set up anew: `ssh-keygen -R {}`, then `{by_hand}`; else somebody \
-             may be in between",
+            "if the machine was reinstalled, run `ssh-keygen -R {}`, then `{by_hand}`; otherwise \
+             someone may intercept the connection",
             known_as(host)
         ));
     }
     if has("Host key verification failed") || has("host key is known") {
         return NodeFailure::permanent("its host key is not known yet")
-            .hint(format!("`{by_hand}` once, and compare the key that it shows"));
+            .hint(format!("run `{by_hand}` once, and compare the key that it shows"));
     }
     if has("Permission denied") {
         let hint = format!(
-            "`{by_hand}` must work without a question: `ssh-copy-id` puts your key there, and \
+            "make `{by_hand}` work without a prompt: `ssh-copy-id` installs your key there, and \
              ssh-agent keeps its passphrase"
         );
         let asks = has("password") || has("keyboard-interactive");
         let what = match asks {
-            true => "permission denied; it takes a password, which canal cannot type",
+            true => "permission denied; it asks for a password, which canal cannot enter",
             false => "permission denied",
         };
         return NodeFailure::permanent(what).hint(hint);
     }
     if has("Too many authentication failures") {
         return NodeFailure::permanent("permission denied: ssh offered too many keys")
-            .hint("IdentitiesOnly=yes and IdentityFile in ~/.ssh/config name the right one");
+            .hint("name the right key with IdentitiesOnly=yes and IdentityFile in ~/.ssh/config");
     }
     if has("Bad configuration option") || has("Bad owner or permissions") || has("terminating, ") {
         return NodeFailure::permanent(format!("ssh cannot use its configuration: {}", last(said)));
@@ -156,7 +156,7 @@ fn of_bridge(code: i32, said: &str) -> NodeFailure {
         Some(line) => NodeFailure::passing(cut(line)),
         None => match last(said) {
             "" => NodeFailure::passing(format!("the bridge there ended with code {code}")),
-            last => NodeFailure::passing(format!("the other side says: {}", cut(last))),
+            last => NodeFailure::passing(format!("the other side reports: {}", cut(last))),
         },
     };
     match hint {
@@ -168,8 +168,8 @@ fn of_bridge(code: i32, said: &str) -> NodeFailure {
 /// The failure of a canal that does not support nodes.
 #[must_use]
 pub fn older() -> NodeFailure {
-    NodeFailure::permanent("the canal there is older and knows no nodes")
-        .hint("install the same version on all nodes, and `canal daemon --replace` there")
+    NodeFailure::permanent("the canal there is older and does not support nodes")
+        .hint("install the same version on all nodes, and run `canal daemon --replace` there")
 }
 
 /// The last line that is not empty.
@@ -202,25 +202,25 @@ mod tests {
                 "ssh: Could not resolve hostname web1: Name or service not known\r\n",
                 true,
                 "no such host",
-                "`ssh -p 2222 deploy@web1` must work",
+                "make `ssh -p 2222 deploy@web1` work",
             ),
             (
                 "ssh: Could not resolve hostname web1: Temporary failure in name resolution",
                 false,
-                "the name of the host cannot be looked up now",
+                "cannot look up the name of the host now",
                 "",
             ),
             (
                 "deploy@web1: Permission denied (publickey).\r\n",
                 true,
                 "permission denied",
-                "`ssh-copy-id` puts your key there",
+                "`ssh-copy-id` installs your key there",
             ),
             (
                 "deploy@web1: Permission denied (publickey,password,keyboard-interactive).",
                 true,
-                "permission denied; it takes a password, which canal cannot type",
-                "without a question",
+                "permission denied; it asks for a password, which canal cannot enter",
+                "without a prompt",
             ),
             (
                 "@@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n…\nHost key \
@@ -268,11 +268,14 @@ mod tests {
     #[test]
     fn a_missing_or_older_canal_is_told_from_an_error_of_the_daemon() {
         let (permanent, what, hint) = explained(Some(127), "bash: canal: command not found");
-        assert!(permanent && what == "no `canal` there", "{what}");
+        assert!(permanent && what == "that machine has no `canal`", "{what}");
         assert!(hint.contains("canal = \"/usr/local/bin/canal\""), "{hint}");
         let (permanent, what, _) =
-            explained(Some(125), "canal: unknown command `bridge`\nhint: `canal help` explains");
-        assert!(permanent && what == "the canal there is older and knows no nodes", "{what}");
+            explained(Some(125), "canal: unknown command `bridge`\nhint: see `canal help`");
+        assert!(
+            permanent && what == "the canal there is older and does not support nodes",
+            "{what}"
+        );
         let said = "canal: no daemon runs at /run/canal/canal.sock\nhint: start it\n";
         let (permanent, what, hint) = explained(Some(125), said);
         assert!(!permanent);
@@ -281,7 +284,7 @@ mod tests {
             ("no daemon runs at /run/canal/canal.sock", "start it")
         );
         let (_, what, _) = explained(Some(1), "This account is not available.");
-        assert_eq!(what, "the other side says: This account is not available.");
+        assert_eq!(what, "the other side reports: This account is not available.");
         assert_eq!(explained(None, "").1, "ssh was killed");
     }
 }

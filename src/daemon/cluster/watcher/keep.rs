@@ -23,14 +23,14 @@ impl Cluster {
         }
         let mut id = [0; 8];
         if let Err(error) = getrandom::fill(&mut id) {
-            return tracing::error!(%error, "no watcher can be told apart");
+            return tracing::error!(%error, "cannot create an id for the watcher");
         }
         self.watcher.duty = WatchId(u64::from_ne_bytes(id));
         self.keep_watcher(conns);
         // The watcher must run before this line: the watcher of the previous daemon ends as soon as
         // it reads the new id.
         if let Err(error) = self.holder_record.hand_over_to(self.watcher.duty) {
-            tracing::error!(%error, "the watcher cannot be recorded");
+            tracing::error!(%error, "cannot record the watcher");
         }
     }
 
@@ -43,7 +43,7 @@ impl Cluster {
             _ => Ok(()),
         });
         if let Err(error) = kept {
-            tracing::error!(%error, "no watcher can be started; tried again");
+            tracing::error!(%error, "cannot start a watcher; trying again");
             if let Some(running) = self.watcher.running.take() {
                 self.watcher.dismiss(running);
             }
@@ -56,10 +56,7 @@ impl Cluster {
         if conns.reported.take(Source::Watcher)
             && let Some(running) = self.watcher.running.take()
         {
-            tracing::warn!(
-                pid = running.child.id(),
-                "the watcher has ended; another one is started"
-            );
+            tracing::warn!(pid = running.child.id(), "the watcher has ended; starting another one");
             self.watcher.dismiss(running);
             let started = self.watcher.started.unwrap_or(now);
             self.watcher.due = Some(now.max(started + AGAIN_AFTER));

@@ -160,9 +160,10 @@ impl Alone {
     fn until_nothing_is_left(mut self, mut starter: Option<Starter<'_>>) {
         self.read_record();
         if !self.recorded.is_empty() {
-            let then = if starter.is_some() { "another one is started" } else { "none is started" };
+            let then =
+                if starter.is_some() { "starting another one" } else { "not starting another one" };
             let locks = self.recorded.len();
-            tracing::warn!(locks, "the daemon has ended while locks are held; {then}");
+            tracing::warn!(locks, "the daemon ended while locks are held; {then}");
         }
         while !self.look() {
             if let Some(starter) = &mut starter {
@@ -178,7 +179,7 @@ impl Alone {
             Ok(recorded) => self.recorded = recorded.unwrap_or_default(),
             // A service manager may have removed the file together with the directory of its
             // service.
-            Err(error) => tracing::debug!(%error, "the record of owners cannot be read"),
+            Err(error) => tracing::debug!(%error, "cannot read the record of owners"),
         }
     }
 
@@ -245,7 +246,7 @@ impl<'a> Starter<'a> {
         self.pause *= 2;
         match self.fork_starter() {
             Ok(process) => self.process = Some(process),
-            Err(error) => tracing::warn!(%error, "no daemon can be started"),
+            Err(error) => tracing::warn!(%error, "cannot start a daemon"),
         }
     }
 

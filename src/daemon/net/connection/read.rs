@@ -93,7 +93,8 @@ impl Connection {
                     return true;
                 }
                 Ok(Some(_)) if full => {
-                    let message = format!("more than {CALLS_AHEAD_MAX} calls were sent ahead");
+                    let message =
+                        format!("the client sent more than {CALLS_AHEAD_MAX} calls ahead");
                     self.give_up(&Failure::new(ErrorName::TooMuch, message));
                     return true;
                 }

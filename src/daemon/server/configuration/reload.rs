@@ -27,7 +27,11 @@ impl Server {
             return Err(Failure::new(ErrorName::Denied, message)
                 .hint(format!("only root and uid {owner}, which runs the daemon, may")));
         }
-        tracing::info!(uid = peer.uid, pid = peer.pid, "told to read the configuration again");
+        tracing::info!(
+            uid = peer.uid,
+            pid = peer.pid,
+            "reading the configuration again for a client"
+        );
         match self.read_configuration(Asker::Reload(Some(id))) {
             Some(read) => self.put_in_force(read).map(|reloaded| Step::reply(&reloaded)),
             None => Ok(Step::Wait(self.wait_for_configuration(id))),
@@ -37,7 +41,7 @@ impl Server {
     /// Reads the configuration again if SIGHUP asked for that.
     pub(crate) fn reload_if_asked(&mut self) {
         if std::mem::take(&mut self.in_force.reload_asked) {
-            tracing::info!("told to read the configuration again by SIGHUP");
+            tracing::info!("reading the configuration again on SIGHUP");
             if let Some(read) = self.read_configuration(Asker::Reload(None)) {
                 // The log already reports the result.
                 let _ = self.put_in_force(read);
@@ -67,7 +71,7 @@ impl Server {
         }
         let begun = readings.begin(self.in_force.paths.clone());
         if let Err(error) = begun.and_then(|bell| self.conns.wake_for(&*bell)) {
-            let why = format!("the configuration cannot be read: {error}");
+            let why = format!("cannot read the configuration: {error}");
             self.in_force.readings.supersede(&Err(why));
         }
     }
@@ -90,9 +94,9 @@ impl Server {
 
     fn put_in_force(&mut self, read: Read) -> Result<Reloaded, Failure> {
         let config = read.map_err(|why| {
-            tracing::warn!("the configuration in force stays: {why}");
+            tracing::warn!("keeping the configuration in force: {why}");
             Failure::new(ErrorName::BadConfiguration, why)
-                .hint("the configuration that was read before stays in force")
+                .hint("the previous configuration stays in force")
         })?;
         let changed = changes(&self.in_force.config.written, &config.written);
         let mut notes = Vec::new();
@@ -123,15 +127,15 @@ impl Server {
         for SettingChange { name, before, now, restart } in &changed {
             // More people can read the log than the file.
             let shown = |value: &'_ Option<String>| match value {
-                None => "not stated".to_owned(),
+                None => "not given".to_owned(),
                 Some(value) if binds_everybody(name) => value.clone(),
-                Some(_) => "stated".to_owned(),
+                Some(_) => "given".to_owned(),
             };
             tracing::info!(
                 before = shown(before),
                 now = shown(now),
                 "{name} {}",
-                if *restart { "is changed after a restart" } else { "is changed" }
+                if *restart { "will change at a restart" } else { "changed" }
             );
         }
         for note in &notes {
@@ -178,11 +182,14 @@ impl Server {
         }
         for (key, view) in self.ledger.views_to_follow(config) {
             if let Some(in_use) = self.ledger.table.bars_view(&key, view) {
-                notes.push(format!("the size of `{key}` is not used: `{key}` {}", used_as(in_use)));
+                notes.push(format!(
+                    "the configured size of `{key}` does not apply: `{key}` {}",
+                    used_as(in_use)
+                ));
             } else if self.ledger.table.majority_bars_view(&key, view) {
                 notes.push(format!(
-                    "the size of `{key}` is not used: more than half of several nodes grant it, which \
-                     excludes others only while it has one slot"
+                    "the configured size of `{key}` does not apply: a majority of nodes grants it, \
+                     which excludes others only while it has one slot"
                 ));
             } else {
                 changed.push((key, view));
@@ -194,8 +201,8 @@ impl Server {
             if is_by_hand && stored != Some(*view) && before.get(key) != Some(view) {
                 let stored = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
                 notes.push(format!(
-                    "`{key}` keeps the size {stored}, which `canal resize` stored; \
-                     `canal resize {key} --forget` makes way for that of the configuration"
+                    "`{key}` keeps the size {stored}, which `canal resize` stored; `canal resize \
+                     {key} --forget` applies that of the configuration"
                 ));
             }
         }

@@ -113,6 +113,6 @@ impl Server {
 
 /// The failure for a client whose request ended while this host could not follow the log.
 pub(super) fn ended_unseen() -> Failure {
-    let message = "the request ended while the engine's log could not be followed";
+    let message = "the request ended while the daemon could not follow the engine's log";
     Failure::new(ErrorName::EngineAway, message).hint("run the command again")
 }

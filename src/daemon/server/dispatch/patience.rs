@@ -92,8 +92,7 @@ impl Server {
         }
         let failure = match changes {
             true => failure.hint(
-                "what was asked for is on its way all the same: it is done as soon as the engine \
-                 can be reached",
+                "the change is still queued; it will be applied once the engine is reachable",
             ),
             false => failure,
         };

@@ -237,6 +237,6 @@ impl Server {
 
 /// The failure for a client whose change is in the log, but whose result this host did not see.
 fn done_unseen() -> Failure {
-    let message = "it reached the engine, but what came of it could not be followed";
-    Failure::new(ErrorName::EngineAway, message).hint("`canal status` shows how things are now")
+    let message = "the change reached the engine, but the daemon could not follow its result";
+    Failure::new(ErrorName::EngineAway, message).hint("`canal status` shows the current state")
 }

@@ -66,9 +66,9 @@ impl Server {
 
 /// The failure for a client whose call this daemon lost track of.
 pub(crate) fn lost_track() -> Failure {
-    let message = "the daemon lost track of this call, which is a fault of its own";
-    Failure::new(ErrorName::Fault, message).hint("please report it with the daemon's log")
+    let message = "the daemon lost track of this call because of a defect";
+    Failure::new(ErrorName::Fault, message).hint("report it with the daemon's log")
 }
 
 /// The log message for such a fault.
-const FORGOTTEN: &str = "a call would never have been answered: a fault of this daemon";
+const FORGOTTEN: &str = "a defect of this daemon left a call without an answer";

@@ -31,7 +31,7 @@ impl Server {
         if host == NO_HOST || host != self.ledger.host {
             return;
         }
-        tracing::error!(host = host.0, "everything that was held here is lost: {why}");
+        tracing::error!(host = host.0, "lost all holds of this host: {why}");
         let Some(cluster) = &mut self.cluster else { return };
         let watched = Watched { table: &self.ledger.table, owners: &self.owners };
         let now = clock::boottime_ms();

@@ -76,19 +76,15 @@ impl Server {
             Event::Away(outage) => {
                 if outage.refused {
                     cluster.end_if_seen(&outage)?;
-                    tracing::error!(
-                        hint = outage.hint,
-                        "the engine cannot be used: {}",
-                        outage.why
-                    );
+                    tracing::error!(hint = outage.hint, "cannot use the engine: {}", outage.why);
                 } else {
-                    tracing::warn!("the engine cannot be reached: {}", outage.why);
+                    tracing::warn!("cannot reach the engine: {}", outage.why);
                 }
                 cluster.note_away(outage);
                 self.due.changed = true;
             }
             Event::Back => {
-                tracing::info!("the engine can be reached again");
+                tracing::info!("the engine is reachable again");
                 cluster.note_back();
                 self.due.changed = true;
             }
@@ -99,12 +95,12 @@ impl Server {
             Event::Hindered(outage) => {
                 let outage = cluster.dated(outage, &self.ledger.table);
                 cluster.end_if_seen(&outage)?;
-                tracing::error!(hint = outage.hint, "cannot take part: {}", outage.why);
+                tracing::error!(hint = outage.hint, "cannot join: {}", outage.why);
                 cluster.note_hindered(outage);
                 self.due.changed = true;
             }
             Event::Unhindered => {
-                tracing::info!("can take part again");
+                tracing::info!("can join again");
                 cluster.note_unhindered();
                 self.due.changed = true;
             }

@@ -30,7 +30,7 @@ impl Server {
         let Some(cluster) = &mut self.cluster else { return };
         if let Err(error) = cluster.begin_membership(host) {
             // Without a page, `canal run` could not end its command in time.
-            tracing::error!(%error, "no deadline page can be made, the daemon ends");
+            tracing::error!(%error, "cannot create a deadline page; the daemon ends");
             self.stopping = true;
             return;
         }
@@ -77,7 +77,7 @@ impl Server {
         }
         for hold in own.iter().filter(|hold| hold.asked.children) {
             if let Err(error) = self.children.take_over(hold.token, hold.asked.tag) {
-                tracing::warn!(%error, token = hold.token.0, "its FIFO cannot be opened");
+                tracing::warn!(%error, token = hold.token.0, "cannot open its FIFO");
             }
         }
         self.children.sweep();
@@ -105,7 +105,7 @@ impl Server {
                 if (encloses || holds)
                     && let Err(error) = self.owners.watch(frame, None, pidfd)
                 {
-                    tracing::warn!(%error, pid = process.pid, "an owner cannot be watched");
+                    tracing::warn!(%error, pid = process.pid, "cannot watch an owner");
                     self.owners.unverified.insert(frame);
                 }
             }
@@ -114,7 +114,7 @@ impl Server {
                 self.end(frame);
             }
             Found::Unknown(error) => {
-                tracing::warn!(pid = process.pid, %error, "it cannot be told whether it still lives");
+                tracing::warn!(pid = process.pid, %error, "cannot determine whether it still runs");
                 self.owners.unverified.insert(frame);
             }
         }

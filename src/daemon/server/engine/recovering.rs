@@ -23,7 +23,7 @@ impl Server {
         if let Some(words) = cluster.recovery_words(table) {
             tracing::warn!("{words}");
         } else {
-            tracing::info!("the table has recovered: locks are granted again");
+            tracing::info!("the table has recovered; granting locks again");
             self.ask_for_those_waiting();
         }
     }

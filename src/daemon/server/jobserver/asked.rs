@@ -17,8 +17,8 @@ impl Server {
         is_part: bool,
     ) -> Result<(), Failure> {
         if self.cluster.is_some() {
-            let message = "a daemon that works over an engine has no jobserver";
-            let hint = "take a lock without --jobserver, or use a daemon of this machine alone";
+            let message = "a daemon with an engine has no jobserver";
+            let hint = "leave out --jobserver, or use a daemon without an engine";
             return Err(Failure::new(ErrorName::Unsupported, message).hint(hint));
         }
         let is_one_slot = matches!(items, [Item { ask: Ask::Counted { count: 1, .. }, .. }]);
@@ -26,8 +26,8 @@ impl Server {
         if is_one_slot && is_plain && acquire.with_children {
             return Ok(());
         }
-        let message = "`jobserver` goes with one slot of one key and with `with_children`, for the \
-                       calling process";
+        let message = "`jobserver` needs one slot of one key, `with_children`, and the calling \
+                       process as the owner";
         Err(Failure::new(ErrorName::BadRequest, message))
     }
 }

@@ -185,7 +185,7 @@ impl Server {
     fn ask_for_token(&mut self, build: Tag) -> bool {
         let Some(request) = self.request_for_token(build) else { return false };
         if let Err(error) = self.ledger.admit(&request) {
-            tracing::debug!(%error, "no token is taken");
+            tracing::debug!(%error, "cannot take a token");
             return false;
         }
         let tag = request.tag;

@@ -21,7 +21,7 @@ impl Server {
                 continue;
             };
             if let Err(error) = self.jobservers.take_over(token, build, &key) {
-                tracing::warn!(%error, token = token.0, "its jobserver cannot go on");
+                tracing::warn!(%error, token = token.0, "cannot continue its jobserver");
             }
         }
         for (build, frame) in frames {

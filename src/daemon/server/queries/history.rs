@@ -43,7 +43,7 @@ impl Server {
                 .hint("`max` of `[history]` in canal.toml turns it on, after a restart"));
         }
         if !self.history.search(id, question) {
-            let message = "the daemon has no thread for its history";
+            let message = "the daemon could not start the thread of its history";
             return Err(Failure::new(ErrorName::Fault, message));
         }
         Ok(Step::Wait(self.wait_for_history(id)))

@@ -36,7 +36,7 @@ impl Server {
         }
         self.reports.look(&self.conns, begun);
         for id in self.reports.stuck(begun) {
-            tracing::debug!("a connection is closed: it does not read its report");
+            tracing::debug!("closing a connection that does not read its report");
             if let Some(conn) = self.conns.get(id) {
                 conn.discard_output();
             }

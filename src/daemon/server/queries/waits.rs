@@ -33,8 +33,8 @@ impl Server {
 fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>, Failure> {
     let bad = |message: String| Failure::new(ErrorName::BadRequest, message);
     let nothing = |what: String| {
-        bad(format!("{what} holds nothing and waits for nothing"))
-            .hint("`canal status` shows who does")
+        bad(format!("{what} neither holds nor waits for a lock"))
+            .hint("`canal status` shows the holders and waiters")
     };
     match (query.pid, query.session.as_deref()) {
         (Some(pid), None) => {
@@ -48,12 +48,12 @@ fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>, Failure
         (None, Some(session)) => {
             let number = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
             let Some(frame) = number.map(FrameId) else {
-                return Err(bad(format!("`{session}` is no session; they look like `s42`")));
+                return Err(bad(format!("`{session}` is not a session; one looks like `s42`")));
             };
             let known = table.frame(frame).is_some_and(|state| state.parent.is_none());
             if known { Ok(vec![frame]) } else { Err(nothing(format!("session {session}"))) }
         }
-        _ => Err(bad("exactly one of `pid` and `session` says who is meant".to_owned())),
+        _ => Err(bad("give exactly one of `pid` and `session`".to_owned())),
     }
 }
 

@@ -208,7 +208,7 @@ impl Server {
             }
             Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
             _ => {
-                tracing::error!(request = request.0, "the table said nothing to a request");
+                tracing::error!(request = request.0, "the table did not decide a request");
                 Err(lost_track())
             }
         }

@@ -19,23 +19,23 @@ impl Server {
         if wrapper != Some(Wrapper::Exec) || self.cluster.is_none() {
             return Ok(());
         }
-        let message = "over an engine somebody must stay by the command, to end it in time if the \
-                       lock is lost";
+        let message = "a lock with an engine needs a supervisor that ends the command in time if \
+                       the lock is lost";
         Err(Failure::new(ErrorName::SupervisorRequired, message))
     }
 
     /// Gives the page to the client that runs the command of a holder.
     pub(crate) fn page(&self, query: &DeadlinePageQuery) -> Result<Step, Failure> {
         let Some(cluster) = &self.cluster else {
-            let message = "this daemon works over no engine: no lock has a deadline";
+            let message = "this daemon has no engine, so locks have no deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));
         };
         if let Some(why) = query.token.and_then(|token| cluster.why_lost(Token(token))) {
-            let message = "the lock is lost, and its process was ended";
+            let message = "the lock is lost, and the daemon ended its process";
             let failure = Failure::new(ErrorName::LeaseLost, message);
             return Err(Failure { reason: Some(why.word().into()), ..failure });
         }
-        let not_held = || Failure::new(ErrorName::NotHeld, "nothing of this tag is held here");
+        let not_held = || Failure::new(ErrorName::NotHeld, "no hold of this host has this tag");
         let table = &self.ledger.table;
         let hold = table.tagged(query.tag).and_then(|request| table.hold_of(request));
         let frame = hold.and_then(|hold| table.frame(hold.frame));
@@ -51,6 +51,6 @@ impl Server {
 
 /// The failure for a client that cannot get the page.
 pub(crate) fn no_page(error: &io::Error) -> Failure {
-    let message = format!("the deadline page cannot be handed over: {error}");
+    let message = format!("cannot pass on the deadline page: {error}");
     Failure::new(ErrorName::TooManyConnections, message)
 }

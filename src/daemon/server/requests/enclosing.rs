@@ -32,7 +32,11 @@ impl Server {
         }
         let found = parse(name).and_then(|named| self.innermost(named, process, owner.uid));
         if found.is_none() {
-            tracing::debug!(pid = process.pid, frame = name, "not of a frame that encloses it");
+            tracing::debug!(
+                pid = process.pid,
+                frame = name,
+                "the named frame does not enclose this process"
+            );
         }
         found
     }

@@ -31,7 +31,7 @@ impl Server {
             }
         };
         if found.uid == NOBODY {
-            let message = "uid 65534 stands for many users and can own nothing";
+            let message = "uid 65534 stands for many users and cannot own a lock";
             return Err(Failure::new(ErrorName::Denied, message));
         }
         Ok(found)

@@ -16,13 +16,13 @@ impl Server {
         let used = self.ledger.table.usage(uid);
         let most = self.limits.leases_per_user;
         if is_lease && used.leases >= most {
-            let message = format!("uid {uid} holds {} leases, {most} at most", used.leases);
+            let message = format!("uid {uid} holds {} leases, the limit is {most}", used.leases);
             return Err(refused(ErrorName::TooManyLeases, message, "leases_per_user"));
         }
         let most = self.limits.key_bytes_per_user;
         if used.key_bytes.saturating_add(room_of(items)) > most {
             let message = format!(
-                "the keys that uid {uid} holds and waits for take {} bytes, {most} at most",
+                "the keys that uid {uid} holds and waits for take {} bytes, the limit is {most}",
                 used.key_bytes
             );
             return Err(refused(ErrorName::TooManyKeys, message, "key_bytes_per_user"));
@@ -32,7 +32,7 @@ impl Server {
 }
 
 fn refused(name: ErrorName, message: String, setting: &str) -> Failure {
-    tracing::warn!("{message}, more are refused");
+    tracing::warn!("{message}; refusing more");
     let hint = format!("release some first, or raise `{setting}` in the configuration");
     Failure::new(name, message).hint(hint)
 }

@@ -34,7 +34,7 @@ impl Server {
             && until > now
             && self.somebody_is_leaving(&newcomer.request, *item)
         {
-            tracing::debug!("a request waits for the end of a holder that is on its way out");
+            tracing::debug!("a request waits for a holder that is about to end");
             newcomer.deferred_until = Some(until);
             return Ok(Step::Wait(self.wait_for_an_end(DeferredRequest { newcomer, until })));
         }
@@ -105,7 +105,7 @@ impl Server {
     fn timeout_reason(&self, request: RequestId, viewer: u32) -> Failure {
         let shown = self.shown(viewer);
         let Some(why) = shown.why(request) else {
-            let mut failure = Failure::new(ErrorName::Refused, "the wait is over");
+            let mut failure = Failure::new(ErrorName::Refused, "the wait timed out");
             failure.reason = Some("timeout".into());
             return failure;
         };

@@ -74,7 +74,7 @@ impl Server {
                 Giving::Latest { frame, key }
             }
             (None, true, None, None) => {
-                let nothing = |pid| format!("process {pid} holds nothing");
+                let nothing = |pid| format!("process {pid} holds no lock");
                 Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
             }
             (None, false, Some(token), None) => {
@@ -89,8 +89,8 @@ impl Server {
                 Giving::Hold { token, forced }
             }
             _ => {
-                let message = "a release names one of `key`, `all`, `token` and `handle`, and nothing but \
-                               a `token` beside a `key`";
+                let message = "give exactly one of `key`, `all`, `token` and `handle`; only a \
+                               `key` can have a `token` with it";
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
@@ -176,7 +176,7 @@ impl Server {
                 };
                 return self.hint_of_lease(Failure::new(ErrorName::NotHeld, message), key);
             }
-            Giving::All { .. } => "the process holds nothing".to_owned(),
+            Giving::All { .. } => "the process holds no lock".to_owned(),
             Giving::Hold { token, .. } => return no_holder(*token),
         };
         Failure::new(ErrorName::NotHeld, message)
@@ -190,8 +190,8 @@ impl Server {
             return failure;
         }
         failure.hint(format!(
-            "a lease holds `{key}`: its --handle, or CANAL_HANDLE, gives it back; `canal release \
-             --force {key}` breaks it"
+            "a lease holds `{key}`: release it with --handle or CANAL_HANDLE, or break it with \
+             `canal release --force {key}`"
         ))
     }
 
@@ -213,7 +213,7 @@ impl Server {
         }
         let (request, frame, provisional) = (hold.request, hold.frame, hold.provisional);
         if provisional && hold.asked.over_nodes.is_some() {
-            let message = "a part of a request over nodes is confirmed with a token: ConfirmAt";
+            let message = "confirm a part of a request over nodes with a token: ConfirmAt";
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
         let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
@@ -238,7 +238,7 @@ impl Server {
         let table = &self.ledger.table;
         let waiter = table.tagged(abandon.tag).and_then(|request| table.waiter(request));
         let Some(waiter) = waiter.filter(|it| [0, it.request.uid].contains(&peer.uid)) else {
-            return Err(Failure::new(ErrorName::UnknownTag, "no request of this tag waits"));
+            return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
         };
         self.history.abandons(waiter.id);
         Ok(Step::reply(&Nothing {}))
@@ -258,7 +258,7 @@ impl Server {
 
 /// The failure for a confirmation that arrives after the end of the hold.
 fn taken_back() -> Failure {
-    let message = "the lock was taken back before it was confirmed";
+    let message = "the daemon took the lock back before the confirmation";
     Failure::new(ErrorName::UnknownTag, message)
 }
 
@@ -339,6 +339,6 @@ struct Nothing {}
 
 /// The failure for a client that names a token without a hold.
 fn no_holder(token: Token) -> Failure {
-    let message = format!("nobody holds token {token}");
+    let message = format!("no hold has token {token}");
     Failure::new(ErrorName::NotHeld, message).hint("`canal status -v` shows the tokens")
 }

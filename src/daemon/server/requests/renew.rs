@@ -34,12 +34,11 @@ impl Server {
         let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
         let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
         if acquire.owner_fd.is_some() || acquire.with_children {
-            return bad("a lease belongs to no process: `owner_fd` and `with_children` do not go \
-                        with it");
+            return bad("a lease belongs to no process: leave out `owner_fd` and `with_children`");
         }
         check_ttl(lease.ttl_ms)?;
         if conn.peer.uid == NOBODY {
-            let message = "uid 65534 stands for many users and can own nothing";
+            let message = "uid 65534 stands for many users and cannot own a lock";
             return Err(Failure::new(ErrorName::Denied, message));
         }
         let owner = Owner::Lease(name_of(lease.handle));
@@ -215,7 +214,7 @@ impl Server {
     /// The error for a lease that has ended.
     fn lease_lost(&self, peer: Credentials, lease: LeaseId) -> Failure {
         let Some(past) = self.ledger.table.past_lease(lease) else {
-            let message = "no lease has this handle: it ended long ago, or there was none";
+            let message = "no lease has this handle: it ended long ago, or never existed";
             let mut failure = Failure::new(ErrorName::LeaseLost, message);
             failure.reason = Some("unknown".into());
             return failure;
@@ -243,7 +242,7 @@ impl Server {
                 continue;
             }
             if let Some(lease) = lease {
-                tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed, it ends");
+                tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed; ending it");
                 let change = Change::Expire { frame, renewal: lease.renewals };
                 self.propose(change);
             }
@@ -267,7 +266,7 @@ impl Server {
             _ => {
                 tracing::info!(
                     request = request.0,
-                    "the client of a part is silent: the part ends"
+                    "the client of a part is silent; ending the part"
                 );
                 conn.closing = true;
             }
@@ -279,7 +278,7 @@ impl Server {
 /// The failure when the TTL was changed, but may be the old one again after a reboot.
 fn not_kept(error: &std::io::Error) -> Failure {
     let message =
-        format!("the lease is renewed, but its TTL cannot be kept over a reboot: {error}");
+        format!("the lease is renewed, but the daemon cannot store its TTL for a reboot: {error}");
     Failure::new(ErrorName::DiskFull, message)
 }
 
@@ -288,12 +287,12 @@ fn check_ttl(ttl_ms: u64) -> Result<(), Failure> {
     let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
     if ttl_ms < LEASE_MS_MIN {
         let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(ttl_ms));
-        return bad(&format!("a lease lives for at least {least}, not {ttl}"));
+        return bad(&format!("the TTL of a lease must be at least {least}, not {ttl}"));
     }
     if ttl_ms > LEASE_MS_MAX {
         let days = LEASE_MS_MAX / 86_400_000;
         return bad(&format!(
-            "a lease lives for at most {LEASE_MS_MAX} ms ({days} days), not {ttl_ms}"
+            "the TTL of a lease can be at most {LEASE_MS_MAX} ms ({days} days), not {ttl_ms}"
         ));
     }
     Ok(())
@@ -335,9 +334,7 @@ fn lost_words(past: &PastLease) -> String {
         LeaseEnd::Released => format!("{lease} was released"),
         LeaseEnd::Forced => format!("{lease} was broken by force"),
         LeaseEnd::Withdrawn => {
-            format!(
-                "{lease} was taken back: the client that asked for it ended before it confirmed it"
-            )
+            format!("the daemon took {lease} back: its client ended before it confirmed the grant")
         }
     }
 }

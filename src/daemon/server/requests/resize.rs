@@ -22,7 +22,7 @@ impl Server {
         self.may(id, Action::Resize, &key)?;
         self.ledger.admit_view(&key).map_err(|error| disk_full(&error))?;
         let not_kept = |error: io::Error| {
-            let message = format!("the setting of `{key}` cannot be kept: {error}");
+            let message = format!("cannot store the setting of `{key}`: {error}");
             Failure::new(ErrorName::DiskFull, message)
         };
         // An engine keeps the settings itself, and its log decides.
@@ -85,14 +85,14 @@ impl Server {
 fn other_kind(key: &Key, in_use: Kind) -> Failure {
     let message = format!("`{key}` {}", used_as(in_use));
     Failure::new(ErrorName::Mismatch, message)
-        .hint(format!("`canal status {key}` shows who uses it"))
+        .hint(format!("`canal status {key}` shows its holders and waiters"))
 }
 
 /// The failure for a client that stores several slots for a key that a majority of nodes grants.
 fn over_nodes(key: &Key) -> Failure {
     let message = format!(
-        "more than half of several nodes grant `{key}`, which excludes others only while it has one slot"
+        "a majority of nodes grants `{key}`, which excludes others only while it has one slot"
     );
     Failure::new(ErrorName::Mismatch, message)
-        .hint(format!("`canal status {key}` shows who uses it"))
+        .hint(format!("`canal status {key}` shows its holders and waiters"))
 }

@@ -9,11 +9,11 @@ impl Server {
     pub(crate) fn stop(&mut self, peer: Credentials) -> Result<Step, Failure> {
         let owner = self.about.uid;
         if !self.is_operator(peer.uid) {
-            let message = format!("uid {} may not stop the daemon here", peer.uid);
+            let message = format!("uid {} may not stop this daemon", peer.uid);
             return Err(Failure::new(ErrorName::Denied, message)
                 .hint(format!("only root and uid {owner}, which runs the daemon, may")));
         }
-        tracing::info!(uid = peer.uid, pid = peer.pid, "told to stop");
+        tracing::info!(uid = peer.uid, pid = peer.pid, "stopping for a client");
         self.stopping = true;
         Ok(Step::reply(&Stopping { pid: self.about.pid }))
     }

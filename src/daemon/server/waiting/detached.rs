@@ -75,7 +75,10 @@ impl Server {
             self.due.come_back = (!late.is_empty()).then_some(now + COME_BACK_EVERY);
         }
         if !lost.is_empty() {
-            tracing::info!(requests = lost.len(), "given up: nobody came back for them");
+            tracing::info!(
+                requests = lost.len(),
+                "gave requests up because their clients did not come back"
+            );
         }
         for request in lost {
             self.give_up(request);

@@ -142,7 +142,7 @@ impl Server {
     pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
         let Some(hold) = self.ledger.table.hold(granted.token) else { return Err(owner_gone()) };
         if let Err(failure) = self.may_hold(id, &hold.asked.items, hold.asked.priority) {
-            tracing::info!(token = granted.token.0, "taken back: {}", failure.message);
+            tracing::info!(token = granted.token.0, "took a grant back: {}", failure.message);
             return Ok(Step::GiveBack(granted.request, no_longer(failure)));
         }
         tracing::debug!(
@@ -207,7 +207,7 @@ impl Server {
             match self.children.make(token, tag) {
                 Ok(fd) => fds.push(fd),
                 Err(error) => {
-                    let message = format!("the FIFO for `--with-children` cannot be made: {error}");
+                    let message = format!("cannot create the FIFO for `--with-children`: {error}");
                     return Err(Failure::new(ErrorName::DiskFull, message));
                 }
             }
@@ -217,7 +217,7 @@ impl Server {
             match self.jobservers.serve(token, tag, &key) {
                 Ok(ends) => fds.extend([ends.offers, ends.returns]),
                 Err(error) => {
-                    let message = format!("the FIFOs for `--jobserver` cannot be made: {error}");
+                    let message = format!("cannot create the FIFOs for `--jobserver`: {error}");
                     return Err(Failure::new(ErrorName::DiskFull, message));
                 }
             }
@@ -234,7 +234,7 @@ impl Server {
             Err(error) => return Err(no_page(&error)),
         };
         if let Err(error) = cluster.map_or(Ok(()), |cluster| cluster.record_grant(hold)) {
-            let message = format!("the owner cannot be recorded: {error}");
+            let message = format!("cannot record the owner: {error}");
             return Err(Failure::new(ErrorName::DiskFull, message));
         }
         let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
@@ -277,6 +277,6 @@ fn pidfd_of(process: ProcessId) -> Result<Pidfd, Failure> {
 
 /// The failure for a client that lost its permission while it waited.
 fn no_longer(failure: Failure) -> Failure {
-    let message = format!("{}, since the configuration was changed", failure.message);
+    let message = format!("{} since the configuration changed", failure.message);
     Failure { message, ..failure }
 }

@@ -11,7 +11,7 @@ use crate::protocol::{ErrorName, Failure};
 
 /// The error for a client whose request was withdrawn for another reason.
 pub(super) fn given_up() -> Failure {
-    Failure::new(ErrorName::Fault, "the daemon gave the request up").hint("run the command again")
+    Failure::new(ErrorName::Fault, "the daemon gave up the request").hint("run the command again")
 }
 
 impl Server {
@@ -44,7 +44,11 @@ impl Server {
                     self.leases.forget(waiter.frame);
                 }
                 self.waiters.requeued(*token);
-                tracing::debug!(request = request.0, token = token.0, "taken back untold");
+                tracing::debug!(
+                    request = request.0,
+                    token = token.0,
+                    "took back a grant before its client got it"
+                );
             }
             Outcome::Refused { request, why } => return self.refuse_waiter(*request, why),
             Outcome::Withdrawn { request } => {

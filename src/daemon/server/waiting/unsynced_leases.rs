@@ -30,7 +30,7 @@ impl Server {
     ) -> Result<Step, Failure> {
         let UnsyncedLease { conn, request, news } = lease;
         if self.ledger.table.hold_of(*request).is_none() {
-            let message = "the lease was taken back before it was told";
+            let message = "the daemon took the lease back before its client got it";
             return Err(Failure::new(ErrorName::LeaseLost, message));
         }
         match stored {
@@ -41,7 +41,7 @@ impl Server {
                 LeaseNews::Confirmed(token) => Step::reply(&ConfirmedAt { token: token.0 }),
             }),
             Err(error) => {
-                let message = format!("the lease cannot be kept over a reboot: {error}");
+                let message = format!("cannot store the lease for a reboot: {error}");
                 let failure = Failure::new(ErrorName::DiskFull, message);
                 Ok(Step::GiveBack(*request, failure))
             }

@@ -46,7 +46,7 @@ pub(super) const DIRECT: &str = "name the PostgreSQL server itself in the URL, n
 impl PostgresError {
     /// The error for any call that takes too long.
     pub(super) fn silent() -> Self {
-        Self::Away("the server did not answer in time".to_owned())
+        Self::Away("the server does not answer in time".to_owned())
     }
 
     /// The error for tables that differ from those at the start of the session: a dump was loaded.

@@ -516,7 +516,7 @@ fn one_that_does_not_answer_any_more_does_not_count_as_alive_either() {
 fn a_token_that_has_come_to_its_end_is_an_error() {
     let (mut scene, _) = Scene::reached(plan(1, Require::All));
     let done = scene.hear(granted(0, CONFIRMED_TOKEN_MAX));
-    assert!(done[1].starts_with("failed 0: its tokens have come to"), "{done:?}");
+    assert!(done[1].starts_with("failed 0: its tokens reached"), "{done:?}");
     let (mut scene, _) = Scene::reached(plan(1, Require::All));
     let done = scene.hear(granted(0, CONFIRMED_TOKEN_MAX - 1));
     assert_eq!(done, [format!("confirm 0 #1 at {CONFIRMED_TOKEN_MAX}")]);

@@ -257,7 +257,7 @@ impl Source {
     /// Takes the answer of the node. Returns why it does not count.
     fn told(&mut self, told: Leader) -> Option<NodeFailure> {
         if told.stale {
-            return Some(NodeFailure::permanent("its daemon works over an engine, and is no node"));
+            return Some(NodeFailure::permanent("its daemon has an engine, so it is not a node"));
         }
         self.take(Word::Leader(told.leader.and_then(claimed)));
         None

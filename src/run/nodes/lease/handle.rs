@@ -64,7 +64,7 @@ struct LeasePart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseHandleError {
     /// It was cut or changed.
-    #[error("the handle is not whole: it was cut or changed")]
+    #[error("the handle is incomplete or changed")]
     Damaged,
     /// A later version of canal made it.
     #[error("a later version of canal made this handle")]

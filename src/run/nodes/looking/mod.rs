@@ -356,11 +356,11 @@ impl<'a> Looking<'a> {
     /// another name.
     fn check(&self, at: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
         if self.sources[at].expected.is_some_and(|expected| expected != identity.node) {
-            return Err(NodeFailure::permanent("it is another daemon than before"));
+            return Err(NodeFailure::permanent("it is a different daemon now"));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
         match others.any(|(_, other)| other.id == Some(identity.node) && !other.is_useless) {
-            true => Err(NodeFailure::permanent("it is read by another name")),
+            true => Err(NodeFailure::permanent("canal reads it under another name")),
             false => Ok(()),
         }
     }
@@ -524,7 +524,7 @@ fn reading(found: &WaitsFound) -> Reading {
 fn told(ring: &[Step]) -> String {
     let key = ring.first().map(|step| step.key.to_string()).unwrap_or_default();
     match ring.len() {
-        1 => format!("waiting for `{key}` would never end: the command around this one holds it"),
+        1 => format!("waiting for `{key}` would never end: the enclosing command holds it"),
         requests => format!(
             "waiting for `{key}` would never end: a deadlock of {requests} requests over nodes"
         ),

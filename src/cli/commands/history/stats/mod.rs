@@ -236,7 +236,7 @@ mod tests {
             let first = super::page(found, "deploy", None, 40).render(Some(40));
             let first = anstream::adapter::strip_str(&first).to_string();
             let answer =
-                "deploy  0 grants, 0 never granted\n\nhow many slots? waits if all 3\nrequests";
+                "deploy  0 grants, 0 never granted\n\nhow many slots? simulated waits for\nall 3";
             assert!(found.slots.is_none() || first.starts_with(answer), "{first}");
             anstream::adapter::strip_str(&page.render(Some(40))).to_string()
         };

@@ -17,7 +17,7 @@ pub(super) fn write(path: &Path, text: &str, force: bool) -> Result<(), Failed> 
     }
     if let Ok(found) = fs::symlink_metadata(path) {
         if !found.is_file() {
-            return Err(Failed::new(format!("{} is not a plain file", path.display()))
+            return Err(Failed::new(format!("{} is not a regular file", path.display()))
                 .hint("name another file, or `-` for standard output"));
         }
         if !force {
@@ -31,7 +31,7 @@ pub(super) fn write(path: &Path, text: &str, force: bool) -> Result<(), Failed> 
 }
 
 fn exists(path: &Path) -> Failed {
-    Failed::new(format!("{} is there already", path.display())).hint("`--force` replaces it")
+    Failed::new(format!("{} already exists", path.display())).hint("replace it with `--force`")
 }
 
 /// Writes the text to another file in the same directory, and gives it its name once it is
@@ -77,8 +77,8 @@ mod tests {
         let path = dir.path().join("report.svg");
         write(&path, "one", false).unwrap();
         let refused = write(&path, "two", false).unwrap_err();
-        assert!(refused.message.ends_with("report.svg is there already"), "{refused:?}");
-        assert_eq!(refused.hint.as_deref(), Some("`--force` replaces it"));
+        assert!(refused.message.ends_with("report.svg already exists"), "{refused:?}");
+        assert_eq!(refused.hint.as_deref(), Some("replace it with `--force`"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "one");
         write(&path, "two", true).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "two");
@@ -97,7 +97,7 @@ mod tests {
         for path in [&link, &dangling, dir.path()] {
             for force in [false, true] {
                 let refused = write(path, "x", force).unwrap_err();
-                assert!(refused.message.ends_with("is not a plain file"), "{refused:?}");
+                assert!(refused.message.ends_with("is not a regular file"), "{refused:?}");
             }
         }
         assert_eq!(fs::read_to_string(&target).unwrap(), "precious");

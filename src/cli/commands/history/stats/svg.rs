@@ -246,8 +246,8 @@ impl Picture {
             self.rect(f64::from(columns[4]), f64::from(self.y - 12), long.max(1.0), 15.0, "wait");
         }
         self.y += LINE + 4;
-        let assumed = "Bars: 90 % of waits. Assumed: requests come at the same times and hold for \
-                       as long.";
+        let assumed = "Bars: 90 % of waits. Assumes that requests come at the same times and hold \
+                       equally long.";
         self.text(MARGIN, "faint", assumed);
     }
 
@@ -324,7 +324,7 @@ mod tests {
             "median 0.0s",
             ">2 (now)<",
             "how many slots?",
-            "Assumed: requests come at the same times",
+            "Assumes that requests come at the same times",
         ] {
             assert!(svg.contains(text), "{text}: {svg}");
         }

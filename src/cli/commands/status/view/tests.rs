@@ -70,9 +70,9 @@ fn an_empty_report_is_a_sentence() {
     let empty = status(vec![]);
     assert_eq!(
         text(&empty, Scope::Everything, false, None),
-        "no locks are held and nobody waits\n"
+        "no locks are held, and no one waits\n"
     );
-    assert_eq!(text(&empty, Scope::Key("db"), false, None), "nobody holds db or waits for it\n");
+    assert_eq!(text(&empty, Scope::Key("db"), false, None), "no one holds or waits for db\n");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn what_is_left_of_max_run_is_shown_with_the_key() {
         full(600_000)
     );
     // Its parent is stopped or was killed.
-    let over = "\n         --max-run 1m00s has been over for 2m12s\n";
+    let over = "\n         --max-run 1m00s exceeded by 2m12s\n";
     assert!(full(60_000).contains(over), "{}", full(60_000));
     assert!(!shown(Some(600_000), Scope::Overview).contains("--max-run"));
     assert!(!shown(None, Scope::Key("db")).contains("--max-run"));
@@ -197,7 +197,7 @@ fn what_a_choice_leaves_out_is_counted() {
     let none = page(&status(vec![]), Scope::Overview, true, false, &now()).render(None);
     assert_eq!(
         anstream::adapter::strip_str(&none).to_string(),
-        "no lock is like that; `canal status` shows all\n"
+        "no lock matches; `canal status` shows all\n"
     );
 }
 
@@ -287,20 +287,20 @@ fn a_host_that_is_cut_off_shows_that_first_and_then_its_last_table() {
     };
     let mut shown = status(vec![]);
     shown.engine = Some(engine);
-    let first = "engine etcd://one, away since 14:05:11 (for 12s): connection refused; commands here \
-                 are stopped at 14:05:47\n";
+    let first = "engine etcd://one, away since 14:05:11 (for 12s): connection refused; canal stops \
+                 commands here at 14:05:47\n";
     assert_eq!(
         text(&shown, Scope::Everything, false, None),
-        format!("{first}what is held and who waits is not known here now\n")
+        format!("{first}this host does not currently know which locks are held\n")
     );
     assert_eq!(
         text(&shown, Scope::Key("db"), false, None),
-        format!("{first}who holds db or waits for it is not known here now\n")
+        format!("{first}this host does not currently know who holds or waits for db\n")
     );
     shown.keys = vec![key("db", vec![somebody(812, Some("make test"), SINCE)], vec![])];
     let known = text(&shown, Scope::Everything, false, None);
     let rest = known.strip_prefix(first).expect("it says so first");
-    assert!(rest.starts_with("as it was at 14:05:02; it may have changed since:\n"), "{known}");
+    assert!(rest.starts_with("as of 14:05:02; it may have changed since:\n"), "{known}");
     assert!(rest.contains("holds  812"), "{known}");
     assert!(text(&shown, Scope::Everything, true, None).starts_with(first));
 }
@@ -312,6 +312,9 @@ fn rows_omitted_by_the_daemon_are_counted() {
     let mut status = status(vec![crowded]);
     status.left_out = 1;
     let text = text(&status, Scope::Everything, false, None);
-    assert!(text.contains("3 holders and waiters are left out: there are too many\n"), "{text}");
+    assert!(
+        text.contains("3 holders and waiters are left out because there are too many\n"),
+        "{text}"
+    );
     assert!(text.ends_with("1 more key is left out; `canal status KEY` shows one\n"), "{text}");
 }

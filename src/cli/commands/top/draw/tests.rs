@@ -124,11 +124,11 @@ fn screens_are_as_they_were_agreed() {
 fn a_chain_and_a_question_fit_on_a_small_screen() {
     let mut model = model(three());
     let Some(Effect::Ask(ask)) = press(&mut model, "\nw") else { panic!() };
-    assert!(text(&mut model, (40, 12)).contains("the daemon is asked"));
+    assert!(text(&mut model, (40, 12)).contains("waiting for the daemon"));
     model.answer(&ask, Answer::Chain(Waits::default()));
     let shown = text(&mut model, (40, 12));
     assert!(
-        shown.starts_with("session s2  what waits for what\nsession s2 waits for nothing\n"),
+        shown.starts_with("session s2  chain of waits\nsession s2 waits for nothing\n"),
         "{shown}"
     );
     press(&mut model, "\x1br");
@@ -188,11 +188,11 @@ fn a_daemon_that_went_away_is_said_above_what_was_known() {
 #[test]
 fn nothing_is_said_in_words() {
     let mut empty = model(status(&[]));
-    assert!(text(&mut empty, (80, 24)).contains("no locks are held and nobody waits"));
+    assert!(text(&mut empty, (80, 24)).contains("no locks are held, and no one waits"));
     empty.is_part = true;
-    assert!(text(&mut empty, (80, 24)).contains("no lock is like that"));
+    assert!(text(&mut empty, (80, 24)).contains("no lock matches"));
     let mut model = model(three());
     press(&mut model, "/zzz");
     let shown = text(&mut model, (80, 24));
-    assert!(shown.contains("no key has that text") && shown.ends_with("filter: zzz\n"), "{shown}");
+    assert!(shown.contains("no key matches") && shown.ends_with("filter: zzz\n"), "{shown}");
 }

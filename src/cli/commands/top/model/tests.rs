@@ -156,7 +156,7 @@ fn the_mark_on_a_page_stays_on_its_holder() {
     assert_eq!((model.opened(), model.mark()), (None, None));
     for what in ["w", "r", "x"] {
         assert_eq!(press(&mut model, what), None);
-        assert_eq!(said(&model), "nobody holds it or waits for it");
+        assert_eq!(said(&model), "no one holds or waits for it");
     }
 }
 
@@ -237,14 +237,14 @@ fn a_size_is_typed_read_and_confirmed() {
     let resize = Resize { key: "b".to_owned(), ..Resize::default() };
     let order = |resize| Some(Effect::Ask(Ask::Resize(resize)));
     let (text, effect) = stored("34\x08x2");
-    assert_eq!(text, "store 3x2 as the size of b, which counts for everybody?");
+    assert_eq!(text, "store 3x2 as the size of b for everyone?");
     assert_eq!(effect, order(Resize { per: Some(3), buckets: Some(2), ..resize.clone() }));
     let (text, effect) = stored("");
     assert_eq!(text, "forget the stored size of b?");
     assert_eq!(effect, order(Resize { forget: true, ..resize }));
     for wrong in ["0", "x", "3x", "-1", "999999999999999999999"] {
         let (text, effect) = stored(wrong);
-        assert!(text.contains("a view is"), "{text}");
+        assert!(text.contains("a size is"), "{text}");
         assert_eq!(effect, None);
     }
     let mut model = model(three());

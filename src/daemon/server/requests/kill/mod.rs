@@ -52,8 +52,7 @@ impl Server {
                 vec![self.target_named(token, request)?]
             }
             _ => {
-                let message = "exactly one of `key`, `pid`, `token` and `request` says which \
-                               processes are meant";
+                let message = "give exactly one of `key`, `pid`, `token` and `request`";
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
@@ -81,7 +80,7 @@ impl Server {
     /// Sends the signal.
     pub(crate) fn kill(&self, peer: Credentials, kill: &Kill) -> Result<Step, Failure> {
         let Ok(signal) = Signal::try_from(kill.signal) else {
-            let message = format!("{} is not the number of a signal", kill.signal);
+            let message = format!("{} is not a signal number", kill.signal);
             return Err(Failure::new(ErrorName::BadRequest, message));
         };
         let target = self.target_named(kill.token, kill.request)?;
@@ -92,9 +91,9 @@ impl Server {
             io::ErrorKind::PermissionDenied => {
                 let daemon = self.about.uid;
                 denied(format!("the daemon runs as uid {daemon} and may not signal process {pid}"))
-                    .hint(format!("`kill -{} {pid}` does it without the daemon", kill.signal))
+                    .hint(format!("run `kill -{} {pid}` yourself", kill.signal))
             }
-            _ => denied(format!("process {pid} cannot be signalled: {error}")),
+            _ => denied(format!("cannot signal process {pid}: {error}")),
         })?;
         let uid = peer.uid;
         tracing::info!(pid, uid, by = peer.pid, keys = %target.keys(), %signal, "signalled");
@@ -132,17 +131,17 @@ impl Server {
         match (token, request) {
             (Some(token), None) => {
                 let hold = table.hold(Token(token)).map(Target::Hold);
-                hold.ok_or_else(|| past(&format!("nobody holds token {token} any more")))
+                hold.ok_or_else(|| past(&format!("the hold with token {token} has ended")))
             }
             (None, Some(request)) => {
                 let waiter = table.waiter(RequestId(request)).map(Target::Wait);
                 waiter.ok_or_else(|| match table.hold_of(RequestId(request)) {
-                    Some(_) => past("the request was granted its lock"),
-                    None => past("the request does not wait any more"),
+                    Some(_) => past("the request has been granted"),
+                    None => past("the request no longer waits"),
                 })
             }
             _ => {
-                let message = "exactly one of `token` and `request` says what is meant";
+                let message = "give exactly one of `token` and `request`";
                 Err(Failure::new(ErrorName::BadRequest, message))
             }
         }
@@ -157,7 +156,7 @@ impl Server {
                 Owner::Jobserver(_) => "a job token of a build",
                 _ => "a lease",
             };
-            let failure = denied(format!("{whose} belongs to no process that could be ended"));
+            let failure = denied(format!("{whose} has no process to end"));
             return Err(match target {
                 Target::Hold(hold) => failure
                     .hint(format!("`canal release --force --token {}` breaks it", hold.token.0)),
@@ -172,17 +171,16 @@ impl Server {
         }
         if matches!(target, Target::Hold(hold) if hold.orphaned) {
             let message = format!(
-                "process {pid} has ended; processes that it started keep the lock (--with-children)"
+                "process {pid} has ended, but processes that it started keep the lock \
+                 (--with-children)"
             );
-            return Err(denied(message)
-                .hint("`canal status KEY` shows those that you may see, and `kill` ends them"));
+            return Err(
+                denied(message).hint("find them with `canal status KEY`, and end them with `kill`")
+            );
         }
         if self.owners.unverified.contains(&target.frame()) {
-            let message = format!(
-                "process {pid} could not be told apart from another one after a restart of the \
-                 daemon"
-            );
-            return Err(denied(message).hint("look at it, and end it with `kill`"));
+            let message = format!("the daemon could not identify process {pid} after a restart");
+            return Err(denied(message).hint("check the process, and end it with `kill`"));
         }
         // `force` allows a user to break a lock, not to end the processes of others.
         if peer.uid != 0 && (peer.uid != asked.uid || peer.uid == NOBODY) {
@@ -195,7 +193,7 @@ impl Server {
                 Found::Same(pidfd) => Process::Found(pidfd),
                 Found::Gone => return Err(past(&format!("process {pid} has ended"))),
                 Found::Unknown(error) => {
-                    return Err(denied(format!("process {pid} cannot be identified: {error}")));
+                    return Err(denied(format!("cannot identify process {pid}: {error}")));
                 }
             },
         };
@@ -206,7 +204,7 @@ impl Server {
         // The process may run as another user since it asked for the lock.
         match uid_of(pidfd) {
             Some(uid) if peer.uid != 0 && uid != peer.uid => {
-                Err(denied(format!("process {pid} runs as uid {uid} by now"))
+                Err(denied(format!("process {pid} now runs as uid {uid}"))
                     .hint("only that user and root may end it"))
             }
             None => Err(past(&format!("process {pid} has ended"))),

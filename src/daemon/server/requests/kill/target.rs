@@ -75,7 +75,7 @@ pub(super) fn denied(message: String) -> Failure {
 /// The failure for a client that named something that has since changed.
 pub(super) fn past(what: &str) -> Failure {
     let mut failure =
-        Failure::new(ErrorName::NotHeld, format!("{what}, so that nothing was signalled"));
+        Failure::new(ErrorName::NotHeld, format!("{what}, so canal signalled no process"));
     failure.reason = Some("changed".into());
     failure
 }
@@ -83,17 +83,17 @@ pub(super) fn past(what: &str) -> Failure {
 /// The failure for a client whose query matches no holder and no waiter.
 pub(super) fn not_found(asked: &WouldKill) -> Failure {
     let message = match (&asked.key, asked.pid) {
-        (Some(key), _) if asked.waiters => format!("nobody holds `{key}` or waits for it"),
-        (Some(key), _) => format!("nobody holds `{key}`"),
+        (Some(key), _) if asked.waiters => format!("no one holds or waits for `{key}`"),
+        (Some(key), _) => format!("no one holds `{key}`"),
         (None, pid) => {
-            format!("process {} holds nothing and waits for nothing here", pid.unwrap_or(0))
+            format!("process {} neither holds nor waits for a lock here", pid.unwrap_or(0))
         }
     };
     let failure = Failure::new(ErrorName::NotHeld, message);
     match &asked.key {
         Some(key) if !asked.waiters => {
-            failure.hint(format!("`canal kill --waiters {key}` is about its waiters, too"))
+            failure.hint(format!("`canal kill --waiters {key}` includes its waiters"))
         }
-        _ => failure.hint("`canal status` shows who holds and waits"),
+        _ => failure.hint("`canal status` shows the holders and waiters"),
     }
 }

@@ -28,7 +28,7 @@ impl Server {
         self.check_ttl_over_nodes(collect.ttl_ms)?;
         let known = self.ledger.table.tagged(collect.tag);
         if known.and_then(|it| self.ledger.table.hold_of(it)).is_some_and(|it| !it.provisional) {
-            return Err(bad("this part is confirmed already: renew it"));
+            return Err(bad("this part is already confirmed: renew it"));
         }
         if known.is_some_and(|it| self.belongs_to_newer(it, id)) {
             return Err(superseded(ErrorName::Gone));
@@ -98,10 +98,10 @@ impl Server {
             return Ok(());
         }
         let message = format!(
-            "a lease over nodes lives for at most {} here, not {ttl_ms} ms",
+            "the TTL of a lease over nodes can be at most {} here, not {ttl_ms} ms",
             stated(longest)
         );
-        let hint = "`longest_ttl` under `[nodes]` in the configuration of that node says so";
+        let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
         Err(Failure::new(ErrorName::BadRequest, message).hint(hint))
     }
 
@@ -113,7 +113,7 @@ impl Server {
             return Err(bad(&format!("a request names at most {NODES_MAX} nodes, not {count}")));
         }
         if nodes.windows(2).any(|pair| pair[0] >= pair[1]) {
-            return Err(bad("`nodes` names each node once, in ascending order"));
+            return Err(bad("`nodes` must name each node once, in ascending order"));
         }
         let own = self.node_id()?;
         if !nodes.contains(&own) {

@@ -32,7 +32,8 @@ impl Server {
         let (request, token, least) = (hold.request, Token(confirm.token), hold.token);
         if token < least || confirm.token > CONFIRMED_TOKEN_MAX {
             let most = CONFIRMED_TOKEN_MAX;
-            let message = format!("`token` is at least {least} and at most {most}, not {token}");
+            let message =
+                format!("`token` must be at least {least} and at most {most}, not {token}");
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
         if token > largest(table.next_token(), UnixMillis(clock::unix_ms())) {
@@ -81,8 +82,8 @@ fn largest(next: Token, now: UnixMillis) -> Token {
 /// The failure for a token that is too far ahead of this machine's clock.
 fn too_large(token: Token) -> Failure {
     let message = format!(
-        "the token {token} is more than a year ahead of the clock of this machine: its clock, or that of \
-         another node when its tokens began, is wrong"
+        "token {token} is more than a year ahead of this machine's clock: this clock is wrong, or \
+         another node's was when its tokens began"
     );
     let mut failure = Failure::new(ErrorName::BadRequest, message);
     failure.hint = Some("compare `date` on all nodes".into());
@@ -91,7 +92,7 @@ fn too_large(token: Token) -> Failure {
 
 /// The failure for a part that can no longer be confirmed.
 fn gone() -> Failure {
-    let message = "what was to be confirmed was not granted, or has ended";
+    let message = "the hold to confirm was not granted, or has ended";
     Failure::new(ErrorName::Gone, message)
 }
 

@@ -26,7 +26,7 @@ impl Server {
         let machine = match node::machine_name() {
             Some(machine) => machine,
             None => self.ledger.machine_name().map_err(|error| {
-                let message = format!("the name of this machine cannot be kept: {error}");
+                let message = format!("cannot store the name of this machine: {error}");
                 Failure::new(ErrorName::DiskFull, message)
             })?,
         };
@@ -36,25 +36,25 @@ impl Server {
     /// Whether this daemon may grant over nodes now.
     pub(crate) fn check_node(&self) -> Result<(), Failure> {
         let no_node = |why: &str, hint: &str| {
-            let message = format!("this daemon is no node: {why}");
+            let message = format!("this daemon is not a node: {why}");
             Err(Failure::new(ErrorName::NotLasting, message).hint(hint))
         };
         if self.cluster.is_some() {
             return no_node(
-                "it works over an engine",
-                "hosts of one engine share one table already: leave out --on",
+                "it has an engine",
+                "leave out --on: hosts of one engine already share one table",
             );
         }
         if !self.node.is_lasting {
             return no_node(
-                "its state lies in memory, and would not outlive a reboot",
-                "`canal config` shows its state_directory: it has to lie on a disk",
+                "its state is in memory, and would not survive a reboot",
+                "put its state_directory (see `canal config`) on a disk",
             );
         }
         let Some(left) = self.node.left() else { return Ok(()) };
         let message = format!(
-            "this daemon had to make its state anew, and grants nothing over nodes for {} more: a lease \
-             that it granted before may still live",
+            "this daemon had to recreate its state, and will grant nothing over nodes for another \
+             {}: an earlier lease may still be valid",
             stated(Duration::from_secs(left.as_secs() + 1))
         );
         let mut failure = Failure::new(ErrorName::NotYet, message);
@@ -66,9 +66,9 @@ impl Server {
     /// its state again. From now on, the daemon knows all its leases.
     pub(crate) fn settle_node(&mut self) {
         match self.ledger.settle_node() {
-            Ok(()) => tracing::info!("this daemon grants over nodes from now on"),
+            Ok(()) => tracing::info!("this daemon now grants over nodes"),
             Err(error) => {
-                tracing::warn!(%error, "that this daemon grants over nodes cannot be kept");
+                tracing::warn!(%error, "cannot record that this daemon grants over nodes");
             }
         }
     }

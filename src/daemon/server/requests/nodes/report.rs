@@ -13,13 +13,14 @@ impl Server {
     pub(crate) fn report(&mut self, report: &Report) -> Result<Step, Failure> {
         let frame = self.ledger.table.lease(name_of(report.handle));
         let Some(frame) = frame.filter(|frame| self.is_over_nodes(*frame)) else {
-            let message = "no request over nodes has this handle: it has ended, or there was none";
+            let message = "no request over nodes has this handle: it has ended, or never existed";
             return Err(Failure::new(ErrorName::Gone, message));
         };
         let names = &report.waits_for;
         if names.len() > REPORTED_NODES_MAX || names.iter().any(|it| it.len() > NAME_BYTES_MAX) {
             let message = format!(
-                "`waits_for` has at most {REPORTED_NODES_MAX} names of at most {NAME_BYTES_MAX} bytes"
+                "`waits_for` can have at most {REPORTED_NODES_MAX} names of at most \
+                 {NAME_BYTES_MAX} bytes"
             );
             return Err(Failure::new(ErrorName::BadRequest, message));
         }

@@ -15,7 +15,7 @@ impl Server {
         let keys = keys.collect::<Result<Vec<Key>, Failure>>()?;
         let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
         if !conn.restriction.get_or_insert_default().add(keys) {
-            let message = "this connection was restricted too often";
+            let message = "this connection was restricted too many times";
             return Err(Failure::new(ErrorName::Denied, message));
         }
         Ok(Step::reply(&Nothing {}))

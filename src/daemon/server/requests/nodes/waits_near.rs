@@ -38,14 +38,17 @@ impl Server {
             self.check_node()?;
         }
         if asked.runs.len().max(asked.frames.len()) > WAITS_NEAR_NAMES_MAX {
-            let message = format!("at most {WAITS_NEAR_NAMES_MAX} runs and as many frames");
+            let message = format!(
+                "name at most {WAITS_NEAR_NAMES_MAX} runs and {WAITS_NEAR_NAMES_MAX} frames"
+            );
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
         let is_long =
             |at: &NodeAt| at.address.as_ref().is_some_and(|it| it.len() > ADDRESS_BYTES_MAX);
         if asked.nodes.len() > READ_NODES_MAX || asked.nodes.iter().any(is_long) {
             let message = format!(
-                "at most {READ_NODES_MAX} nodes, with addresses of at most {ADDRESS_BYTES_MAX} bytes"
+                "name at most {READ_NODES_MAX} nodes, with addresses of at most \
+                 {ADDRESS_BYTES_MAX} bytes"
             );
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
@@ -56,7 +59,7 @@ impl Server {
         let found = table.frames.len() + table.holds.len() + table.waiters.len();
         if found > FOUND_MAX {
             let message =
-                format!("more than {FOUND_MAX} frames, holds and waits are near: {found} are");
+                format!("{found} frames, holds and waits are near, more than {FOUND_MAX}");
             return Err(Failure::new(ErrorName::TooMuch, message));
         }
         let restriction = self.conns.peek(id).and_then(|conn| conn.restriction.as_ref());

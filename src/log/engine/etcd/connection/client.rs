@@ -252,7 +252,7 @@ impl Client {
 /// The error for a token that etcd issued and does not accept. Without a user there is no token.
 fn no_token(error: EtcdError) -> EtcdError {
     match error {
-        EtcdError::Token => EtcdError::Away("etcd rejects the token that it issued".into()),
+        EtcdError::Token => EtcdError::Away("etcd refuses the token that it issued".into()),
         other => other,
     }
 }

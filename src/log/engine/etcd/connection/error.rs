@@ -42,7 +42,7 @@ impl From<EtcdError> for Outage {
             EtcdError::Away(why) => Self::unreachable(why),
             EtcdError::Refused { why, hint } => Self::refused(why, hint),
             EtcdError::OtherRevision => Self::unreachable("etcd compacts too early"),
-            EtcdError::Token => Self::unreachable("etcd rejects the token that it issued"),
+            EtcdError::Token => Self::unreachable("etcd refuses the token that it issued"),
             EtcdError::NoLease => Self::unreachable("a lease in etcd ended early"),
             // The call can wait: an operator makes room, or etcd itself does.
             EtcdError::Full => {
@@ -77,7 +77,7 @@ impl From<Status> for EtcdError {
                 "put them into the address: etcd://user:password@host",
             ),
             Code::InvalidArgument if has("authentication failed") => Self::refused(
-                "etcd rejects the user or the password",
+                "etcd refuses the user or the password",
                 "write special characters in the address as %xx",
             ),
             Code::PermissionDenied => Self::forbidden(),
