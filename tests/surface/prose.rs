@@ -1,5 +1,5 @@
-//! Keeps the text of comments, documentation, man pages and help plain: no banned words, no
-//! statement that opens with a question word, no long lines.
+//! Keeps the text of comments, messages, documentation, man pages and help plain: no banned words,
+//! one word for each concept, no statement that opens with a question word, no long lines.
 
 use std::fs;
 use std::path::Path;
@@ -20,8 +20,30 @@ const BANNED: &[(&str, &str)] = &[
     ("no more", "no longer, or nothing else"),
 ];
 
+/// More of them in messages, which users read without context.
+const BANNED_IN_MESSAGES: &[(&str, &str)] = &[
+    ("told", "name who sent or got it"),
+    ("nobody", "no one, or no process"),
+    ("everybody", "everyone"),
+    ("stated", "given"),
+    ("gave back", "released"),
+    ("gives back", "releases"),
+    ("goes with", "needs"),
+    ("in the way", "blocks"),
+    ("makes no sense", "is not valid"),
+    ("it is not known", "cannot find"),
+    ("mend", "fix"),
+];
+
 /// Phrases that contain a banned one and are fine.
-const FINE: &[&str] = &["no more than", "no more bytes than", "`anew`", "is_anew"];
+const FINE: &[&str] = &["no more than", "no more bytes than", "on demand"];
+
+/// Words to avoid for a concept of the glossary that have another meaning, too.
+const OTHER_MEANINGS: &[(&str, &str)] = &[
+    ("server", "engines, ssh and CI have servers"),
+    ("permit", "a verb, as in `[[permission]]`"),
+    ("promotion", "PostgreSQL promotes a standby"),
+];
 
 /// Where the words above may stand, and why.
 const EXCEPTIONS: &[(&str, &str)] =
@@ -38,25 +60,65 @@ struct Line {
     is_public: bool,
 }
 
-#[test]
-fn prose_has_no_banned_words() {
-    let mut found = Vec::new();
-    for line in prose() {
-        let mut text = format!(" {} ", line.text.to_lowercase());
+impl Line {
+    /// Reports each of these words that the line contains outside of code, with its replacement.
+    fn contains_any(&self, words: &[(&str, &str)]) -> Vec<String> {
+        let mut text = format!(" {} ", self.text.to_lowercase());
         for fine in FINE {
             text = text.replace(fine, "");
         }
-        let is_letter = |c: char| c.is_alphanumeric();
-        for (banned, instead) in BANNED {
-            let is_word = text.match_indices(banned).any(|(at, _)| {
-                let (before, after) = (&text[..at], &text[at + banned.len()..]);
-                !before.ends_with(is_letter) && !after.starts_with(is_letter)
-            });
-            if is_word {
-                found.push(format!("{}: `{banned}`: {instead}", line.place));
-            }
+        // Code that continues on the next line counts as prose.
+        if text.matches('`').count().is_multiple_of(2) {
+            text = text.split('`').step_by(2).collect();
         }
+        let is_letter = |c: char| c.is_alphanumeric() || c == '_';
+        let contains = |word: &str| {
+            text.match_indices(word).any(|(at, _)| {
+                let (before, after) = (&text[..at], &text[at + word.len()..]);
+                !before.ends_with(is_letter) && !after.starts_with(is_letter)
+            })
+        };
+        let found = words.iter().filter(|(word, _)| contains(word));
+        found.map(|(word, instead)| format!("{}: `{word}`: {instead}", self.place)).collect()
     }
+}
+
+#[test]
+fn prose_has_no_banned_words() {
+    let messages = messages();
+    let mut found = Vec::new();
+    for line in prose().iter().chain(&messages) {
+        found.extend(line.contains_any(BANNED));
+    }
+    found.extend(messages.iter().flat_map(|line| line.contains_any(BANNED_IN_MESSAGES)));
+    assert!(found.is_empty(), "{} places:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn each_concept_of_the_glossary_has_one_word() {
+    let glossary = fs::read_to_string(root().join("docs/glossary.md")).unwrap();
+    let mut words = Vec::new();
+    for row in glossary.lines().filter(|line| line.starts_with("| ")).skip(1) {
+        let [_, term, _, avoid, _] = row.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
+        let avoid = avoid.split(',').map(str::trim).filter(|word| !word.is_empty());
+        let is_clear = |word: &&str| !OTHER_MEANINGS.iter().any(|(other, _)| other == word);
+        words.extend(
+            avoid
+                .filter(is_clear)
+                .flat_map(|word| [word.to_owned(), format!("{word}s")].map(|word| (word, term))),
+        );
+    }
+    assert!(words.len() > 50, "{words:?}");
+    let words: Vec<_> = words.iter().map(|(word, term)| (word.as_str(), *term)).collect();
+    // CONTRIBUTING is about the code, and a macro of man pages names a field of JSON.
+    let is_for_users = |line: &Line| {
+        line.is_public && !line.place.starts_with("CONTRIBUTING") && !line.text.starts_with(".B")
+    };
+    let mut lines = messages();
+    lines.extend(prose().into_iter().filter(is_for_users));
+    let found: Vec<_> = lines.iter().flat_map(|line| line.contains_any(&words)).collect();
     assert!(found.is_empty(), "{} places:\n{}", found.len(), found.join("\n"));
 }
 
@@ -111,6 +173,70 @@ fn prose() -> Vec<Line> {
     }
     lines.retain(|line| !EXCEPTIONS.iter().any(|(place, _)| line.place.starts_with(place)));
     lines
+}
+
+/// The texts of `src` that a user may read: all with a space, apart from those of tests and SQL.
+fn messages() -> Vec<Line> {
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let is_test = |file: &Path| {
+        let parts = || file.strip_prefix(root()).unwrap().iter();
+        parts().any(|part| part == "tests" || part == "tests.rs" || part == "sim")
+    };
+    files.retain(|file| !is_test(file));
+    let mut lines = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+        for (start, literal) in literals(code) {
+            if literal.contains(' ') && !literal.contains("SELECT") {
+                let place = place(&file, code[..start].matches('\n').count());
+                lines.push(Line { place, text: without_fields(literal), is_public: true });
+            }
+        }
+    }
+    lines
+}
+
+/// The string literals in code, and where each begins.
+fn literals(code: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {
+        let until = |end: &str| rest.find(end).map_or(rest.len(), |to| to + end.len());
+        let hashes =
+            rest.strip_prefix('r').map(|rest| rest.len() - rest.trim_start_matches('#').len());
+        at += match hashes {
+            _ if rest.starts_with("//") => until("\n"),
+            Some(hashes) if rest[1 + hashes..].starts_with('"') => {
+                let (begin, end) = (hashes + 2, format!("\"{}", "#".repeat(hashes)));
+                let length = rest[begin..].find(&end).unwrap();
+                found.push((at, &rest[begin..begin + length]));
+                begin + length + end.len()
+            }
+            _ if rest.starts_with('"') => {
+                let mut escaped = false;
+                let length = rest[1..].find(|c: char| {
+                    let ends = c == '"' && !escaped;
+                    escaped = c == '\\' && !escaped;
+                    ends
+                });
+                let length = length.unwrap();
+                found.push((at, &rest[1..=length]));
+                length + 2
+            }
+            _ if rest.starts_with("'\"'") || rest.starts_with("'\\\"'") => until("\"'"),
+            _ => rest.chars().next().map_or(1, char::len_utf8),
+        };
+    }
+    found
+}
+
+/// A format string without the names of its arguments.
+fn without_fields(literal: &str) -> String {
+    let mut parts = literal.split('{');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('}').map_or(part, |(_, rest)| rest))
 }
 
 fn place(file: &Path, number: usize) -> String {
