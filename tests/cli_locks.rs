@@ -257,7 +257,7 @@ fn a_nested_run_joins_the_session_unless_an_option_or_the_kernel_says_otherwise(
     let stranger = place.output("CANAL_SESSION=s1 CANAL_FRAME=f1 canal run -v --read x -- true");
     let said = text(&stranger.stderr);
     assert!(stranger.status.success(), "{said}");
-    assert!(said.contains("canal: a new session: ") && said.contains("CANAL_FRAME=f1 "), "{said}");
+    assert!(said.contains("canal: began session ") && said.contains("CANAL_FRAME=f1 "), "{said}");
 }
 
 #[test]

@@ -436,7 +436,7 @@ fn a_node_that_is_another_daemon_than_before_is_refused() {
     fs::write(&pins, met.to_string()).unwrap();
     let ended = nodes.run(&["--", "true"]).end().code(125);
     assert!(ended.stderr.contains("is a different daemon now"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("hint: if that is meant"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("hint: if that is intended"), "{}", ended.stderr);
     nodes.until_free();
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn not_on_demand(place: &Place) -> String {
     }
     match ServiceManager::of_machine() {
         ServiceManager::Systemd => {
-            format!("the daemon of this machine is not started on demand: {}", start())
+            format!("start the daemon of this machine, which does not start on demand: {}", start())
         }
         _ => format!("root starts it: with any canal command, or with {}", start()),
     }

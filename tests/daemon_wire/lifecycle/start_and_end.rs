@@ -68,7 +68,7 @@ fn a_second_daemon_names_the_first_and_changes_nothing() {
     let second = daemon.command().stderr(Stdio::piped()).output().unwrap();
     assert_eq!(second.status.code(), Some(125));
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.starts_with("canal: a daemon runs already at "), "{said}");
+    assert!(said.starts_with("canal: a daemon is already running at "), "{said}");
     assert!(said.contains(&format!("(pid {})", daemon.pid())), "{said}");
     let quiet = daemon.command().arg("--on-demand").stderr(Stdio::piped()).output().unwrap();
     assert_eq!((quiet.status.code(), quiet.stderr.len()), (Some(0), 0));

@@ -21,8 +21,8 @@ struct Refusal {
 }
 
 const RESUME: &str = "`canal resize paused --resume` resumes it";
-const TOO_MANY: &str = "`:` starts a count: --key-literal takes `small:2` as the key; for that many \
-                        slots at once, --slots states a size that admits them";
+const TOO_MANY: &str = "use --key-literal to take `small:2` as the key, because `:` starts a \
+                        count; for that many slots, give a large enough size with --slots";
 
 const REFUSALS: [Refusal; 6] = [
     Refusal {
@@ -37,7 +37,7 @@ const REFUSALS: [Refusal; 6] = [
         options: &["-w", "0.1", "-k", "x"],
         code: 75,
         refused: Some("timeout"),
-        message: "the wait for `x` is over: 1 of 1 slot is held",
+        message: "the wait for `x` timed out: 1 of 1 slot is held",
         names_holder: true,
         hint: "",
     },
@@ -45,7 +45,7 @@ const REFUSALS: [Refusal; 6] = [
         options: &["--max-waiting", "0", "-k", "x"],
         code: 75,
         refused: Some("max-waiting"),
-        message: "`x` is not free, and 0 wait already: at most 0 may",
+        message: "`x` is not free, and 0 already wait: at most 0 may",
         names_holder: true,
         hint: "",
     },
@@ -61,7 +61,7 @@ const REFUSALS: [Refusal; 6] = [
         options: &["-w", "0.1", "-k", "paused"],
         code: 75,
         refused: Some("paused"),
-        message: "the wait for `paused` is over: it is paused",
+        message: "the wait for `paused` timed out: it is paused",
         names_holder: false,
         hint: RESUME,
     },
@@ -69,7 +69,7 @@ const REFUSALS: [Refusal; 6] = [
         options: &["-k", "small:2"],
         code: 125,
         refused: None,
-        message: "2 slots of `small` can never fit: without a stated size it is 1",
+        message: "2 slots of `small` can never fit: without a given size, it has 1",
         names_holder: false,
         hint: TOO_MANY,
     },
@@ -138,7 +138,7 @@ fn each_refusal_has_the_same_code_message_and_json_over_the_journal_and_over_eng
 #[test]
 fn a_deadlock_with_its_own_session_is_refused_alike_over_the_journal_and_over_engines() {
     let world = World::with_daemon();
-    let message = "`x` is held by this very session: waiting for it would never end";
+    let message = "waiting for `x` would never end: this session already holds it";
     let inner = "canal run --slots 2 -k x --count 2 -- echo ran";
     let ended = world.canal(["run", "--slots", "2", "-k", "x", "--", "sh", "-c", inner]).end();
     let ended = ended.code(75);
@@ -181,6 +181,6 @@ END
     let Some(ended) = privately_online(&world, &script) else { return };
     assert_eq!(ended.stdout, "code 125\ncode 125\nroot\n", "{ended:?}");
     let said = "canal: uid 20003 may not hold `deploy`: only the group ops may\n\
-                hint: `[[permission]]` in /etc/canal/canal.toml says who may; see canal.toml(5)\n";
+                hint: see `[[permission]]` in /etc/canal/canal.toml and canal.toml(5)\n";
     assert_eq!(ended.stderr, said.repeat(2), "{ended:?}");
 }

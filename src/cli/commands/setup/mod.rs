@@ -97,7 +97,7 @@ fn is_up() -> Result<u8, Failed> {
     let place = Place::find(None, MachineUid::own()).map_err(Failed::new)?;
     if place.rule != Rule::Shared {
         return Err(Failed::new(format!(
-            "{SHARED_DIR} is not there, although the daemon was started"
+            "{SHARED_DIR} does not exist, although the daemon was started"
         )));
     }
     let mut client = Client::connect(&place, Start::Never).map_err(connect::failed)?;

@@ -154,7 +154,8 @@ impl Plan {
             text += line;
             text += "\n";
         }
-        text += "Users whose own daemon still holds locks cannot take new ones until those have ended.\n";
+        text += "Users whose own daemon still holds locks can take new ones only after those have \
+                 ended.\n";
         text
     }
 }
