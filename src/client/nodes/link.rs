@@ -160,7 +160,7 @@ impl Link {
         let Some(process) = fork().map_err(failed)? else {
             drop((socket, errors));
             fds::close_from_except(3, &[its.as_fd(), its_errors.as_fd()]);
-            // Until the process is connected to the daemon, it does not notice the end of its input.
+            // The process notices the end of its input only once it is connected to the daemon.
             if end_with_parent(its.as_fd()).is_err() {
                 std::process::exit(BRIDGE_FAILED);
             }

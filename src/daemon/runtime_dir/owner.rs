@@ -1,5 +1,5 @@
-//! The user of the daemon that all users of the machine share: the owner of its directory, whoever
-//! starts it.
+//! The user of the daemon that all users of the machine share: the owner of its directory, not
+//! the user who starts it.
 //!
 //! Invariant: root leaves no file in a directory of another user.
 

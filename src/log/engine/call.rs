@@ -48,8 +48,8 @@ pub enum Call {
     },
     /// Starts or stops the announcements of batches that others append, and reads everything that
     /// is in the log by then. A connection begins with announcements; without them,
-    /// `Answer::Batches` comes only after this host's own calls. Answered by `Answer::Attends`, after
-    /// the batches. Only for an engine that lets hosts rest, and one at a time.
+    /// `Answer::Batches` comes only after this host's own calls. Answered by `Answer::Attends`,
+    /// after the batches. Only for an engine that lets hosts rest, and one at a time.
     Attend {
         /// Whether to announce batches.
         listens: bool,

@@ -1,4 +1,4 @@
-//! The daemon of the machine where systemd does not run: root's commands, the script, `canal setup`.
+//! The daemon of a machine without systemd: root's commands, the script, `canal setup`.
 
 use super::machine::{INSTALLED, tried};
 use crate::namespace::privately;

@@ -1,4 +1,5 @@
-//! Whether this host may rest: engines that wake every listening host for each batch then let it be.
+//! Whether this host may rest: then an engine that wakes every listening host for each batch does
+//! not wake it.
 //!
 //! Invariant: whatever a batch of another host can change at once for a client or lease of this
 //! host keeps this host listening.
