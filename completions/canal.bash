@@ -33,7 +33,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --key-literal --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress --unattended'
-    local verbs='run acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
+    local verbs='run submit log wait acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -51,7 +51,7 @@ _canal() {
                 ;;
             --key | --key-literal | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
                 --priority | --max-waiting | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
-                --idle-exit | --since | --on | --require | --svg)
+                --idle-exit | --since | --on | --require | --svg | --log)
                 ((i++))
                 ;;
             --*) ;;
@@ -76,19 +76,19 @@ _canal() {
                 elif ((!operand)); then
                     operand=$i
                 fi
-                [[ $verb == run ]] && ((operand)) && break
+                [[ $verb == @(run|submit) ]] && ((operand)) && break
                 ;;
         esac
     done
 
-    if [[ $verb == run ]] && ((operand && operand <= cword)); then
+    if [[ $verb == @(run|submit) ]] && ((operand && operand <= cword)); then
         _canal_command "$operand"
         return
     fi
 
     case $prev in
         --key | -*k)
-            if [[ $verb == @(run|acquire|test) ]]; then
+            if [[ $verb == @(run|submit|acquire|test) ]]; then
                 _canal_keys "$1" sizable
                 return
             fi
@@ -101,7 +101,7 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -u -- "$cur")
             return
             ;;
-        --socket | --svg)
+        --socket | --svg | --log)
             _filedir
             return
             ;;
@@ -152,8 +152,8 @@ _canal() {
             options="$everywhere -V --version"
             [[ $cur == -* ]] || options=$verbs
             ;;
-        run)
-            options="$lock $wait -c --max-run --kill-after --signal --with-children --jobserver --on-lost --on --require --ttl $everywhere"
+        run | submit)
+            options="$lock $wait --detach --log --json -c --max-run --kill-after --signal --with-children --jobserver --on-lost --on --require --ttl $everywhere"
             if [[ $cur != -* ]]; then
                 # -c STRING is the whole command.
                 [[ $string ]] || _canal_command "$cword"
@@ -161,6 +161,8 @@ _canal() {
             fi
             ;;
         acquire) options="$lock $wait --pid --ttl --on --require --on-lost --json $everywhere" ;;
+        log) options="-f --follow $everywhere" ;;
+        wait) options="--json $everywhere" ;;
         release) options="--all --handle --force --token -y --yes --pid --json $everywhere" ;;
         renew) options="--handle --while --ttl --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json -1 --one-line --watch --ended --why --graph $everywhere" ;;
@@ -191,7 +193,7 @@ _canal() {
             ;;
         help) options=$verbs ;;
     esac
-    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|top|history|stats|trace|test|leader|kill|resize) ]]; then
+    if [[ $cur != -* && $verb == @(acquire|log|release|status|list|ps|top|history|stats|trace|test|leader|kill|resize) ]]; then
         [[ $verb == test ]] || ((!operand)) || return
         local only=
         [[ $verb != @(acquire|test) ]] || only=sizable

@@ -13,7 +13,7 @@ function __canal_words
                 break
             case --socket --key --key-literal --read --write --why --under --user --for --while --per --buckets --slots --count --wait --conflict-exit-code \
                 --priority --max-waiting --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit \
-                --since --svg
+                --since --svg --log
                 set -e words[1]
             case '--*'
             case '-*'
@@ -31,7 +31,7 @@ function __canal_words
     set -q verb[1]; and printf '%s\n' $verb $words
 end
 
-# Whether the verb is one of the arguments, or there is none and no argument. With `run` it is so
+# Whether the verb is one of the arguments, or there is none and no argument. With `run` and `submit` it is so
 # only before the command begins.
 function __canal_at
     set -l words (__canal_words)
@@ -39,14 +39,14 @@ function __canal_at
         return (count $argv)
     end
     contains -- $words[1] $argv; or return
-    test $words[1] != run; and return
+    contains -- $words[1] run submit; or return 0
     not __canal_in_command
 end
 
 # Whether the command of `canal run` has begun before the cursor.
 function __canal_in_command
     set -l words (__canal_words)
-    test "$words[1]" = run; or return
+    contains -- "$words[1]" run submit; or return
     set -q words[2]; and return
     # `canal run -k x -- |`
     set -l before (commandline -opc)
@@ -55,7 +55,7 @@ end
 
 # Whether the word under the cursor may be the command of `canal run`.
 function __canal_before_command
-    __canal_at run; and not string match -q -- '-*' (commandline -ct)
+    __canal_at run submit; and not string match -q -- '-*' (commandline -ct)
 end
 
 # Completes the command of `canal run` as if it stood alone.
@@ -89,8 +89,11 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man
+set -l verbs run submit log wait acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Run a command under a lock'
+complete -c canal -n __canal_at -a submit -d 'Run a command under a lock in the background'
+complete -c canal -n __canal_at -a log -d 'Print the output of a background job'
+complete -c canal -n __canal_at -a wait -d 'Wait for background jobs, and exit as they did'
 complete -c canal -n __canal_at -a acquire -d 'Take a lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Release a lock of a process or a lease'
 complete -c canal -n __canal_at -a renew -d 'Renew a lease'
@@ -123,7 +126,7 @@ for at in __canal_at "__canal_at $verbs list ps"
     complete -c canal -n $at -s h -l help -d 'Print help'
 end
 
-set -l at '__canal_at run acquire test'
+set -l at '__canal_at run submit acquire test'
 complete -c canal -n $at -s k -l key -x -a '(__canal_sizable_keys)' -d 'Key of the lock'
 complete -c canal -n $at -l key-literal -x -a '(__canal_keys)' -d 'Key of the lock, as written'
 complete -c canal -n $at -l read -x -a '(__canal_keys)' -d 'Share KEY and the keys below it'
@@ -131,7 +134,7 @@ complete -c canal -n $at -l write -x -a '(__canal_keys)' -d 'Hold KEY and the ke
 complete -c canal -n $at -l new-session -d 'Begin a new session'
 complete -c canal -n $at -l count -x -d 'Take N slots'
 
-set -l at '__canal_at run acquire'
+set -l at '__canal_at run submit acquire'
 complete -c canal -n $at -s n -l no-wait -d 'Exit with 75 if the lock is not free'
 complete -c canal -n $at -s w -l wait -x -a '10s 1m 10m 1h infinity' -d 'Wait at most DUR'
 complete -c canal -n $at -s E -l conflict-exit-code -x -d 'Exit with N instead of 75'
@@ -139,32 +142,35 @@ complete -c canal -n $at -l priority -x -d 'Go before waiters of a lower priorit
 complete -c canal -n $at -l max-waiting -x -d 'Exit with 75 if N or more already wait'
 complete -c canal -n $at -l unattended -d 'Keep waiting without a reader of the output'
 
-set -l at '__canal_at run acquire test resize'
+set -l at '__canal_at run submit acquire test resize'
 complete -c canal -n $at -l per -x -d 'Run at most P at once in each bucket'
 complete -c canal -n $at -l buckets -x -d 'Number of buckets'
 complete -c canal -n $at -s j -l slots -x -d 'Run at most N at once'
 
-set -l at '__canal_at run'
+set -l at '__canal_at run submit'
 complete -c canal -n $at -s c -x -d 'Run STRING in a shell, with sh -c'
 complete -c canal -n $at -l max-run -x -a '10s 1m 10m 1h infinity' -d 'End the command after DUR'
-complete -c canal -n '__canal_at run kill' -l kill-after -x -a '10s 1m 10m 1h infinity' -d 'Kill the command DUR after the signal'
+complete -c canal -n '__canal_at run submit kill' -l kill-after -x -a '10s 1m 10m 1h infinity' -d 'Kill the command DUR after the signal'
 complete -c canal -n $at -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -d 'The signal that --max-run sends'
 complete -c canal -n $at -l with-children -d 'Keep the lock until child processes end'
+complete -c canal -n $at -l detach -d 'Run the command in the background'
+complete -c canal -n $at -l log -r -F -d 'Append the output of the job to FILE'
 complete -c canal -n $at -l jobserver -d 'Give make and cargo a jobserver'
 complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__canal_command)'
 
 complete -c canal -n '__canal_at acquire release kill' -l pid -x -a '(__fish_complete_pids)' -d 'Process that holds or waits'
-complete -c canal -n '__canal_at run acquire' -l on-lost -x -a 'kill term warn' -d 'The action if the lock is lost'
-complete -c canal -n '__canal_at run acquire' -l on -x -d 'Lock on several nodes'
-complete -c canal -n '__canal_at run acquire' -l require -x -a 'all any majority all-alive majority-alive' -d 'How many nodes must grant the lock'
-complete -c canal -n '__canal_at run' -l ttl -x -a '10s 1m 10m' -d 'How long a node keeps the lock after a renewal'
+complete -c canal -n '__canal_at run submit acquire' -l on-lost -x -a 'kill term warn' -d 'The action if the lock is lost'
+complete -c canal -n '__canal_at run submit acquire' -l on -x -d 'Lock on several nodes'
+complete -c canal -n '__canal_at run submit acquire' -l require -x -a 'all any majority all-alive majority-alive' -d 'How many nodes must grant the lock'
+complete -c canal -n '__canal_at run submit' -l ttl -x -a '10s 1m 10m' -d 'How long a node keeps the lock after a renewal'
 complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take a lease that ends DUR after its last renewal'
-complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
-complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show TEXT to everyone who sees the lock'
+complete -c canal -n '__canal_at run submit acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
+complete -c canal -n '__canal_at run submit acquire renew' -l note -x -d 'Show TEXT to everyone who sees the lock'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'The lease\'s handle, - for standard input'
-complete -c canal -n '__canal_at acquire release renew status list ps history stats test leader kill resize config doctor' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at run submit wait acquire release renew status list ps history stats test leader kill resize config doctor' -l json -d 'Print JSON'
 complete -c canal -n '__canal_at acquire test' -a '(__canal_sizable_keys)' -d 'Key'
-complete -c canal -n '__canal_at release status list ps top history stats trace leader kill resize' -a '(__canal_keys)' -d 'Key'
+complete -c canal -n '__canal_at log' -s f -l follow -d 'Print further output until the job ends'
+complete -c canal -n '__canal_at log release status list ps top history stats trace leader kill resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at history stats trace' -l since -x -a '1h 1d 1w' -d 'Include only the last DUR'
 complete -c canal -n '__canal_at history stats' -l user -x -a '(__fish_complete_users)' -d 'Include only requests of USER'

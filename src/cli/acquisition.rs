@@ -15,7 +15,7 @@ use super::wording::over_nodes::unread;
 use super::wording::participant;
 use crate::client::{self, Acquired, Client, ClientError};
 use crate::protocol::{
-    Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, OnLost, SizeNote, WireItem,
+    Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, OnLost, Progress, SizeNote, WireItem,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -64,6 +64,15 @@ pub(crate) enum NotAcquired {
     Failed(Failed),
 }
 
+/// Learns that a request waits, and that it was granted.
+pub(crate) trait Witness {
+    /// Called with each progress message. An error withdraws the request.
+    fn waits(&mut self, progress: &Progress) -> Result<(), Failed>;
+
+    /// Called with the grant. After an error, the caller must end, which gives the grant back.
+    fn granted(&mut self, grant: &Grant) -> Result<(), Failed>;
+}
+
 /// Sends the request and shows its progress until the daemon grants or refuses it.
 pub(crate) fn obtain(
     target: &Target,
@@ -72,6 +81,7 @@ pub(crate) fn obtain(
     choice: ProgressArg,
     readers: Readers,
     verbosity: Verbosity,
+    mut witness: Option<&mut (dyn Witness + '_)>,
 ) -> Result<(Client, Acquired), NotAcquired> {
     let client = target.connect_for(request.wait_ms, verbosity);
     let mut client = client.map_err(NotAcquired::Failed)?;
@@ -82,6 +92,11 @@ pub(crate) fn obtain(
     let mut waiting: Option<Box<Waiting>> = None;
     let mut within = lookout::within(target, request);
     let result = client.acquire(request, owner, &mut |progress| {
+        if let (Some(witness), Some(progress)) = (witness.as_deref_mut(), progress)
+            && let Err(failed) = witness.waits(progress)
+        {
+            return Err(Box::new(Failure::new(ErrorName::Fault, failed.message)));
+        }
         let begin = || Box::new(Waiting::new(verbosity, choice, &request.items));
         let waiting = waiting.get_or_insert_with(begin);
         let again = within.turn(waiting.update(progress));
@@ -104,6 +119,9 @@ pub(crate) fn obtain(
             }
             if let Some(message) = session::not_new(request, &acquired.grant) {
                 verbosity.note(&message);
+            }
+            if let Some(witness) = witness {
+                witness.granted(&acquired.grant).map_err(NotAcquired::Failed)?;
             }
             Ok((client, acquired))
         }

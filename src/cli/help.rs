@@ -19,6 +19,13 @@ Examples:
   canal run -k gpu -j 4 -- ./train.sh        four at a time
   canal run -k db --per 3 --buckets 2 ./job  three on each of two backends";
 
+/// The end of `canal submit -h`.
+pub(crate) const SUBMIT_EXAMPLES: &str = "\
+Examples:
+  canal submit -k gpu -j 4 -- ./train.sh     prints the number of the job
+  canal log -f 17                            follow its output
+  canal wait 17                              exit as it did";
+
 /// The end of `canal acquire -h`.
 pub(crate) const ACQUIRE_EXAMPLES: &str = "\
 Examples:
@@ -29,6 +36,7 @@ Examples:
 /// The commands by purpose, each group under its heading.
 pub(crate) const PURPOSES: &[(&str, &[&str])] = &[
     ("Run", &["run", "acquire", "renew", "release"]),
+    ("In the background", &["submit", "log", "wait"]),
     ("Look", &["status", "top", "test", "leader", "history", "stats", "trace", "metrics"]),
     ("Act", &["kill", "resize"]),
     ("Operate", &["daemon", "bridge", "config", "doctor", "setup", "completions", "man"]),

@@ -28,8 +28,8 @@ use crate::sys::signals;
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, complete, completions, config, daemon, doctor, history, kill, leader, metrics, nodes,
-    release, renew, resize, run, setup, status, test, top,
+    acquire, complete, completions, config, daemon, doctor, history, jobs, kill, leader, metrics,
+    nodes, release, renew, resize, run, setup, status, test, top,
 };
 use failed::Failed;
 use output::stderr::Verbosity;
@@ -50,7 +50,7 @@ pub fn main(words: &[OsString]) -> u8 {
 /// Parses with clap what the fast path does not handle.
 fn by_clap(words: &[OsString]) -> u8 {
     let cli = match Cli::try_parse_from(words) {
-        Ok(cli) => cli,
+        Ok(cli) => cli.without_alias(),
         Err(error) => return usage_error::report(&error, words),
     };
     let verbosity = cli.global.verbosity();
@@ -76,7 +76,12 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
     let global = &cli.global;
     match &cli.verb {
         None => Err(usage_error::nothing_to_do()),
-        Some(Verb::Run(args)) => run::run(args, global, verbosity),
+        Some(Verb::Run(args)) if args.background.detach => {
+            jobs::submit::run(args, global, verbosity)
+        }
+        Some(Verb::Run(args) | Verb::Submit(args)) => run::run(args, global, verbosity),
+        Some(Verb::Log(args)) => jobs::log::run(args, global),
+        Some(Verb::Wait(args)) => jobs::wait::run(args, global, verbosity),
         Some(Verb::Acquire(args)) => acquire::run(args, global, verbosity),
         Some(Verb::Release(args)) => release::run(args, global, verbosity),
         Some(Verb::Renew(args)) => renew::run(args, global, verbosity),

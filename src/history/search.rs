@@ -17,6 +17,8 @@ pub(crate) struct Query {
     pub(crate) since_ms: u64,
     /// Only requests of this user.
     pub(crate) uid: Option<u32>,
+    /// Only requests of this session.
+    pub(crate) session: Option<u64>,
     /// Only failures.
     pub(crate) failed: bool,
     /// Only records with smaller numbers than this.
@@ -91,12 +93,14 @@ impl Search {
 impl Query {
     /// Whether a record fits, except for its position.
     pub(super) fn fits(&self, frame: &Frame<'_>) -> bool {
-        let Self { key, since_ms, uid, failed, .. } = self;
+        let Self { key, since_ms, uid, session, failed, .. } = self;
+        let is_of = |session| frame.record().is_some_and(|record| record.session == session);
         frame.head().is_some_and(|head| {
             head.ended_ms >= *since_ms
                 && uid.is_none_or(|uid| head.uid == uid)
                 && (!failed || head.failed)
                 && key.as_ref().is_none_or(|key| head.is_below(key))
+                && session.is_none_or(is_of)
         })
     }
 }
@@ -169,6 +173,8 @@ mod tests {
         assert_eq!(count(key("a/b")), 1_000);
         assert_eq!(count(key("b")), 0);
         assert_eq!(count(Query { uid: Some(3), ..Query::default() }), 600);
+        assert_eq!(count(Query { session: Some(12), uid: Some(3), ..Query::default() }), 600);
+        assert_eq!(count(Query { session: Some(13), ..Query::default() }), 0);
         assert_eq!(count(Query { failed: true, ..Query::default() }), 300);
         assert_eq!(count(Query { since_ms: 2_900_000, ..Query::default() }), 100);
         assert_eq!(count(Query { since_ms: 2_900_000, failed: true, ..key("c") }), 4);

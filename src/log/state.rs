@@ -1,4 +1,5 @@
-//! The state that must survive a reboot: the floor of the tokens, the stored sizes and the pauses.
+//! The state that must survive a reboot: the floors of the tokens and of the requests' numbers, the
+//! stored sizes and the pauses.
 //! (The leases are in a [separate file](super::leases).)
 //!
 //! The file is replaced as a whole: at every moment, even over a power cut, it is either the old
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::replace::{named, replace, sweep};
-use crate::core::{Key, StoredView, Token};
+use crate::core::{Key, RequestId, StoredView, Token};
 
 /// The name of the file.
 const NAME: &str = "state.json";
@@ -24,6 +25,9 @@ const VERSION: u32 = 1;
 pub struct Durable {
     /// No grant has a token at or above this one.
     pub reserved_token: Token,
+    /// No request has a number above this one.
+    #[serde(default)]
+    pub reserved_request: RequestId,
     /// The stored views, by key.
     #[serde(default)]
     pub views: Vec<StoredView>,
@@ -72,6 +76,7 @@ pub struct Opened {
 struct Written<'a> {
     version: u32,
     reserved_token: Token,
+    reserved_request: RequestId,
     views: &'a [StoredView],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     paused: &'a [Key],
@@ -124,9 +129,10 @@ impl StateFile {
     /// Names the file. It still has the old content, or perhaps the new content if only the
     /// directory could not be synced.
     pub fn store(&self, durable: &Durable) -> io::Result<()> {
-        let Durable { reserved_token, views, paused, node } = durable;
-        let (version, reserved_token) = (VERSION, *reserved_token);
-        let written = Written { version, reserved_token, views, paused, node };
+        let Durable { reserved_token, reserved_request, views, paused, node } = durable;
+        let (reserved_token, reserved_request) = (*reserved_token, *reserved_request);
+        let written =
+            Written { version: VERSION, reserved_token, reserved_request, views, paused, node };
         let mut bytes = serde_json::to_vec_pretty(&written)?;
         bytes.push(b'\n');
         replace(&self.dir, NAME, &bytes).map(drop)
@@ -161,7 +167,8 @@ mod tests {
         ];
         let paused = vec![Key::new("a \"b\"").unwrap(), Key::new("gpu").unwrap()];
         let node = NodeRecord { is_anew: true, machine: Some("m".to_owned()) };
-        Durable { reserved_token: Token(token), views, paused, node }
+        let (reserved_token, reserved_request) = (Token(token), RequestId(token));
+        Durable { reserved_token, reserved_request, views, paused, node }
     }
 
     fn error(content: &str) -> String {

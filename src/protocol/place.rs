@@ -123,6 +123,18 @@ impl Place {
         })
     }
 
+    /// The directory of this user's background jobs. The daemon of other users has a directory of
+    /// its own in the home, because each table numbers its jobs.
+    #[must_use]
+    pub fn jobs_dir(&self) -> PathBuf {
+        let is_own = |dir: &Path| stat(dir).is_ok_and(|found| found.st_uid == geteuid().as_raw());
+        if self.is_users_own() || self.rule == Rule::Given && is_own(&self.dir) {
+            return self.stores().state_dir.join("jobs");
+        }
+        let name = format!("jobs{}", self.dir.display()).replace('/', "-");
+        self.stores_of_user(own_home().as_deref()).state_dir.join(name)
+    }
+
     /// Whether this is the place of the user's own daemon, whichever rule selected it.
     #[must_use]
     pub fn is_users_own(&self) -> bool {

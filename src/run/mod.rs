@@ -11,6 +11,7 @@ mod become_command;
 mod command;
 pub mod environment;
 mod exit_code;
+pub mod jobs;
 mod jobserver;
 mod lost_hold;
 pub mod nodes;

@@ -29,6 +29,8 @@ mod grants;
 mod history;
 #[path = "../whole/hooks/mod.rs"]
 mod hooks;
+#[path = "../whole/jobs/mod.rs"]
+mod jobs;
 #[path = "../whole/leader/mod.rs"]
 mod leader;
 #[path = "../whole/metrics/mod.rs"]

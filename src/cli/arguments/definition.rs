@@ -14,11 +14,11 @@ use super::handle::HandleArgs;
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
 use super::nodes::{LeaderNodesArgs, NodesArgs};
 use super::note::NoteArgs;
-use super::number::{number, pid, positive, slots_or_none};
+use super::number::{job, number, pid, positive, slots_or_none};
 use super::session::SessionArgs;
 use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
-use crate::cli::help::{ACQUIRE_EXAMPLES, EXIT_CODES, RUN_EXAMPLES, by_purpose};
+use crate::cli::help::{ACQUIRE_EXAMPLES, EXIT_CODES, RUN_EXAMPLES, SUBMIT_EXAMPLES, by_purpose};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::user_name;
 use crate::core::Key;
@@ -38,6 +38,20 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) verb: Option<Verb>,
+}
+
+impl Cli {
+    /// The same with `submit` replaced by what it stands for.
+    pub(crate) fn without_alias(mut self) -> Self {
+        self.verb = match self.verb {
+            Some(Verb::Submit(mut args)) => {
+                args.background.detach = true;
+                Some(Verb::Run(args))
+            }
+            verb => verb,
+        };
+        self
+    }
 }
 
 /// The options of every command.
@@ -77,6 +91,16 @@ impl Global {
 pub(crate) enum Verb {
     /// Run a command under a lock
     Run(RunArgs),
+    /// Run a command under a lock in the background, like run --detach
+    #[command(
+        override_usage = "canal submit [OPTIONS] LOCK... [SIZE] [--] COMMAND [ARG]...\n       canal submit [OPTIONS] LOCK... [SIZE] -c STRING\n       LOCK: -k KEY | --read KEY | --write KEY | --key-literal KEY\n       SIZE: -j N | --per P [--buckets B]",
+        after_help = SUBMIT_EXAMPLES
+    )]
+    Submit(RunArgs),
+    /// Print the output of a background job
+    Log(LogArgs),
+    /// Wait for background jobs, and exit as they did
+    Wait(JobWaitArgs),
     /// Take a lock for a process, or as a lease
     Acquire(AcquireArgs),
     /// Release a lock of a process or a lease
@@ -144,6 +168,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) how: HowArgs,
     #[command(flatten)]
+    pub(crate) background: BackgroundArgs,
+    #[command(flatten)]
     pub(crate) nodes: NodesArgs,
     /// How long a node keeps the lock after its last renewal [default: 60]
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, help_heading = "Over several machines")]
@@ -151,6 +177,14 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(hide_short_help = true, value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
     pub(crate) command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// The session of the request. A background job begins a new one: it may outlive the command
+    /// that submits it.
+    pub(crate) fn session(&self) -> SessionArgs {
+        SessionArgs { new_session: self.session.new_session || self.background.detach }
+    }
 }
 
 /// How to run the command.
@@ -180,6 +214,23 @@ pub(crate) struct HowArgs {
     /// The action if the lock is lost, with an engine [default: kill]
     #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum)]
     pub(crate) on_lost: Option<OnLostArg>,
+}
+
+/// How to run the command in the background.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "In the background")]
+pub(crate) struct BackgroundArgs {
+    /// Return once the request is queued, and run the command in the background
+    ///
+    /// Prints the number of the job, its position in the queue and the file of its output.
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Append the output of the job to FILE [default: a file in the state directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// Print the job as JSON
+    #[arg(long, hide_short_help = true)]
+    pub(crate) json: bool,
 }
 
 /// Take a lock for a process, or as a lease
@@ -476,6 +527,28 @@ pub(crate) struct KillArgs {
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Print the signalled and the remaining processes as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print the output of a background job
+#[derive(Args, Debug)]
+pub(crate) struct LogArgs {
+    /// The number of the job, or a key for its latest job
+    #[arg(value_name = "N|KEY")]
+    pub(crate) job: Option<String>,
+    /// Print what the job writes from now on, too, until it ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+}
+
+/// Wait for background jobs, and exit as they did
+#[derive(Args, Debug)]
+pub(crate) struct JobWaitArgs {
+    /// The numbers of the jobs
+    #[arg(value_name = "N", value_parser = job, required = true)]
+    pub(crate) jobs: Vec<u64>,
+    /// Print how each job ended as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -8,6 +8,12 @@ pub(crate) fn number(text: &str) -> Result<u64, String> {
     whole(text)?.ok_or_else(|| "must not be negative".to_owned())
 }
 
+/// The number of a background job, as `17` or `%17`.
+pub(crate) fn job(text: &str) -> Result<u64, String> {
+    number(text.strip_prefix('%').unwrap_or(text))
+        .map_err(|_| "the number of a job is written 17 or %17".to_owned())
+}
+
 /// A whole number; `None` if it is negative.
 fn whole(text: &str) -> Result<Option<u64>, String> {
     let digits = text.strip_prefix('-').unwrap_or(text);

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
     let choice = args.wait.progress.unwrap_or_default();
     let obtained =
-        acquisition::obtain(&target, &request, pidfd, choice, args.wait.readers(), verbosity);
+        acquisition::obtain(&target, &request, pidfd, choice, args.wait.readers(), verbosity, None);
     let (mut client, mut acquired) = match obtained {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),

@@ -10,6 +10,7 @@ pub(super) mod config;
 pub(super) mod daemon;
 pub(super) mod doctor;
 pub(super) mod history;
+pub(super) mod jobs;
 pub(super) mod kill;
 pub(super) mod leader;
 pub(super) mod metrics;

@@ -1,15 +1,17 @@
 //! `canal run`: takes the lock and becomes the command.
 
 use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::cli::acquisition;
-use crate::cli::acquisition::NotAcquired;
+use crate::cli::acquisition::{NotAcquired, Witness};
 use crate::cli::arguments::definition::{Global, HowArgs, RunArgs};
 use crate::cli::arguments::duration::{Length, stated};
+use crate::cli::arguments::wait::{ProgressArg, Readers};
 use crate::cli::commands::nodes::run as over_nodes;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
@@ -21,15 +23,52 @@ use crate::cli::wording::usage_error::wrong;
 use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
+use crate::run::jobs::OpenRecord;
 use crate::run::{
-    Asked, ChildChannel, Command, Ended, Fate, KILL_AFTER_DEFAULT, Limits, LostHold, NotBegun,
-    NotRun, OwnCode, SupervisorHooks, become_command, clash, supervise,
+    Asked as ByCaller, ChildChannel, Command, Ended, Fate, KILL_AFTER_DEFAULT, Limits, LostHold,
+    NotBegun, NotRun, OwnCode, SupervisorHooks, become_command, clash, supervise,
 };
 use crate::sys::signals::SignalRefused;
 
 pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+    let Asked { mut request, command, limits } = asked(args)?;
+    if args.nodes.is_given() {
+        acquisition::text_notes(&request.items, verbosity);
+        request.wrapper = None;
+        let limits = limits.unwrap_or_else(|| unlimited(&args.how));
+        let ended = over_nodes::run(args, global, verbosity, &request, &command, &limits)?;
+        return Ok(conclude(ended, &limits, verbosity));
+    }
+    let mut job = Job::new(args, global, verbosity, request, command)?;
+    if let Some(limits) = limits {
+        return job.supervise(&limits);
+    }
+    match job.start(None, None) {
+        NotStarted::Failed(failed) => Ok(verbosity.failure(&failed)),
+        NotStarted::SupervisorRequired => {
+            job.request.wrapper = Some(Wrapper::Supervised);
+            job.can_be_lost = true;
+            job.supervise(&unlimited(&args.how))
+        }
+    }
+}
+
+/// What a command line asks for.
+pub(super) struct Asked {
+    pub(super) request: Acquire,
+    pub(super) command: Command,
+    /// `None` if nothing needs a parent.
+    pub(super) limits: Option<Limits>,
+}
+
+/// Reads the command line, and finds the command.
+pub(super) fn asked(args: &RunArgs) -> Result<Asked, Failed> {
     let argv = argv(args)?;
     let limits = limits(&args.how)?;
+    let outside = [("--log", args.background.log.is_some()), ("--json", args.background.json)];
+    if let Some((option, _)) = outside.iter().find(|(_, given)| *given && !args.background.detach) {
+        return Err(wrong("run", format!("{option} needs --detach")));
+    }
     if args.ttl.is_some() && !args.nodes.is_given() {
         return Err(wrong(
             "run",
@@ -38,7 +77,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     }
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let mut request =
-        acquisition::request(&args.lock, &args.wait, args.session, &args.note, &shown)
+        acquisition::request(&args.lock, &args.wait, args.session(), &args.note, &shown)
             .map_err(|failed| key_before_command(failed, args))?;
     check_jobserver(args, &request)?;
     check_variables(&request)?;
@@ -52,27 +91,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     // The command is looked up before the request, so that a typing error does not wait in the
     // queue.
     let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
-    if args.nodes.is_given() {
-        acquisition::text_notes(&request.items, verbosity);
-        request.wrapper = None;
-        let limits = limits.unwrap_or_else(|| unlimited(&args.how));
-        let ended = over_nodes::run(args, global, verbosity, &request, &command, &limits)?;
-        return Ok(conclude(ended, &limits, verbosity));
-    }
-    let target = Target::of(global)?;
-    request.under = args.session.enclosing_leases().at_socket(&target.place.socket);
-    let mut job = Job { args, verbosity, target, command, request, can_be_lost: false };
-    if let Some(limits) = limits {
-        return job.supervise(&limits);
-    }
-    match job.start(None) {
-        NotStarted::Failed(failed) => Ok(verbosity.failure(&failed)),
-        NotStarted::SupervisorRequired => {
-            job.request.wrapper = Some(Wrapper::Supervised);
-            job.can_be_lost = true;
-            job.supervise(&unlimited(&args.how))
-        }
-    }
+    Ok(Asked { request, command, limits })
 }
 
 /// Fails if variables of two keys, such as `CANAL_SLOT_GPU`, would have the same name.
@@ -88,11 +107,23 @@ fn check_variables(request: &Acquire) -> Result<(), Failed> {
 }
 
 /// Why the command did not start.
-enum NotStarted {
+pub(super) enum NotStarted {
     /// canal failed, or the daemon refused the request.
     Failed(Failed),
     /// The daemon requires a supervisor, and has not considered the request yet.
     SupervisorRequired,
+}
+
+impl NotStarted {
+    /// The failure, for a command that has a supervisor.
+    pub(super) fn failed(self) -> Failed {
+        match self {
+            Self::Failed(failed) => failed,
+            Self::SupervisorRequired => {
+                Failed::new("the daemon does not see the supervisor of the command")
+            }
+        }
+    }
 }
 
 impl From<Failed> for NotStarted {
@@ -102,7 +133,7 @@ impl From<Failed> for NotStarted {
 }
 
 /// Everything that is needed to take the lock and become the command.
-struct Job<'a> {
+pub(super) struct Job<'a> {
     args: &'a RunArgs,
     verbosity: Verbosity,
     target: Target,
@@ -110,28 +141,46 @@ struct Job<'a> {
     request: Acquire,
     /// Whether the daemon reported that the hold can be lost.
     can_be_lost: bool,
+    /// The record of a background job, which its supervisor keeps open.
+    pub(super) record: Option<OpenRecord>,
 }
 
-impl Job<'_> {
-    /// Takes the lock and becomes the command; returns only if that fails, with the reason.
-    fn start(&self, child_channel: Option<ChildChannel>) -> NotStarted {
-        let choice = self.args.wait.progress.unwrap_or_default();
-        let obtained = acquisition::obtain(
-            &self.target,
-            &self.request,
-            None,
-            choice,
-            self.args.wait.readers(),
-            self.verbosity,
-        );
+impl<'a> Job<'a> {
+    pub(super) fn new(
+        args: &'a RunArgs,
+        global: &Global,
+        verbosity: Verbosity,
+        mut request: Acquire,
+        command: Command,
+    ) -> Result<Self, Failed> {
+        let target = Target::of(global)?;
+        request.under = args.session().enclosing_leases().at_socket(&target.place.socket);
+        Ok(Self { args, verbosity, target, command, request, can_be_lost: false, record: None })
+    }
+
+    /// Takes the lock and becomes the command; returns only if that fails, with the reason. A
+    /// background job has a witness.
+    pub(super) fn start(
+        &self,
+        child_channel: Option<ChildChannel>,
+        witness: Option<&mut dyn Witness>,
+    ) -> NotStarted {
+        let wait = &self.args.wait;
+        let (choice, readers) = match witness {
+            Some(_) => (ProgressArg::None, Readers::NotNeeded),
+            None => (wait.progress.unwrap_or_default(), wait.readers()),
+        };
+        let (target, verbosity) = (&self.target, self.verbosity);
+        let obtained =
+            acquisition::obtain(target, &self.request, None, choice, readers, verbosity, witness);
         let (mut client, acquired) = match obtained {
             Ok(obtained) => obtained,
             Err(not_acquired) => return self.not_acquired(not_acquired),
         };
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
-        let (tag, new_session) = (self.request.tag, self.args.session.new_session);
-        let asked = Asked { tag, socket, new_session };
+        let (tag, new_session) = (self.request.tag, self.args.session().new_session);
+        let asked = ByCaller { tag, socket, new_session };
         self.not_begun(become_command(&self.command, &mut client, acquired, asked, child_channel))
     }
 
@@ -160,16 +209,8 @@ impl Job<'_> {
 
     /// Lets a child take the lock, and stays as its parent.
     fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
-        let child = |child_channel| {
-            let failed = match self.start(Some(child_channel)) {
-                NotStarted::Failed(failed) => failed,
-                NotStarted::SupervisorRequired => {
-                    Failed::new("the daemon does not see the supervisor of the command")
-                }
-            };
-            self.verbosity.failure(&failed);
-            failed.code
-        };
+        let child =
+            |child_channel| self.verbosity.failure(&self.start(Some(child_channel), None).failed());
         let ended = supervise(limits, &mut RunHooks(self), child)
             .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
         Ok(conclude(ended, limits, self.verbosity))
@@ -177,7 +218,7 @@ impl Job<'_> {
 }
 
 /// Prints why canal ended the command, if it did, and passes on how the command ended.
-fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u8 {
+pub(super) fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u8 {
     if let Ended::TimeOver(signal) = ended {
         let after = limits.max_run.map(stated).unwrap_or_default();
         verbosity.message(&format!("ended the command after {after} (--max-run), by {signal}"));
@@ -186,7 +227,7 @@ fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u8 {
 }
 
 /// The supervisor's messages and questions while the command runs.
-struct RunHooks<'a, 'b>(&'a Job<'b>);
+pub(super) struct RunHooks<'a, 'b>(pub(super) &'a Job<'b>);
 
 impl SupervisorHooks for RunHooks<'_, '_> {
     fn can_be_lost(&self) -> bool {
@@ -207,6 +248,10 @@ impl SupervisorHooks for RunHooks<'_, '_> {
 
     fn is_daemon(&self, pid: Pid) -> bool {
         is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
+    }
+
+    fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.record.iter().map(AsFd::as_fd).collect()
     }
 
     fn ask(&self, token: u64) -> Option<Fate> {
@@ -318,7 +363,7 @@ fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
 }
 
 /// The limits of a command that may run forever.
-fn unlimited(how: &HowArgs) -> Limits {
+pub(super) fn unlimited(how: &HowArgs) -> Limits {
     Limits {
         max_run: None,
         kill_after: None,

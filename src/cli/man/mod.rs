@@ -29,6 +29,9 @@ const LINE_MAX: usize = 79;
 const TEXTS: &[(&str, &str)] = &[
     ("canal", include_str!("canal.roff")),
     ("canal-run", include_str!("run.roff")),
+    ("canal-submit", include_str!("jobs/submit.roff")),
+    ("canal-log", include_str!("jobs/log.roff")),
+    ("canal-wait", include_str!("jobs/wait.roff")),
     ("canal-acquire", include_str!("acquire.roff")),
     ("canal-release", include_str!("release.roff")),
     ("canal-renew", include_str!("renew.roff")),

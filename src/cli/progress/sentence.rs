@@ -184,6 +184,7 @@ pub(super) mod tests {
             key: "deploy".to_owned(),
             position: 2,
             waiting: 4,
+            session: None,
             reason: "2 of 2 slots are held".to_owned(),
             holders: (0..holders).map(|_| somebody(812, Some("./deploy.sh"), SINCE)).collect(),
             estimate: None,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::core::{Ask, Command, Item, Key, View};
+use crate::core::{Ask, Command, FrameId, Item, Key, View};
 use crate::daemon::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use crate::daemon::wording::reason::count;
 use crate::protocol::{ErrorName, Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
@@ -68,6 +68,17 @@ fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
 /// The rule that the text violates.
 pub(crate) fn key(text: &str) -> Result<Key, Failure> {
     Key::new(text).map_err(|error| bad(error.to_string()))
+}
+
+/// Reads the name of a session: `s42`.
+///
+/// # Errors
+/// The text has another form.
+pub(crate) fn session(text: &str) -> Result<FrameId, Failure> {
+    let number = text.strip_prefix('s').and_then(|digits| digits.parse().ok());
+    number
+        .map(FrameId)
+        .ok_or_else(|| bad(format!("`{text}` is not a session; one looks like `s42`")))
 }
 
 /// As [`key`], for a text that came with a call.

@@ -24,6 +24,10 @@ const TOKENS_RESERVED_AT_ONCE: u64 = 1 << 16;
 /// With fewer reserved tokens left, new requests wait until more tokens are reserved.
 const TOKENS_LEFT_MIN: u64 = 1 << 10;
 
+/// How many numbers for requests are reserved at once. The first number after a reboot skips the
+/// unused ones, so they are few: people type these numbers.
+const REQUESTS_RESERVED_AT_ONCE: u64 = 1 << 12;
+
 /// The embedded journal, and the data that must survive a reboot.
 #[derive(Debug)]
 pub(crate) struct JournalStore {
@@ -135,6 +139,7 @@ impl JournalStore {
     /// Ensures that a new request and all its consequences can be recorded.
     pub(crate) fn admit(&mut self, table: &Table, request: &Request) -> Result<(), NoRoom> {
         self.reserve_tokens(table, TOKENS_LEFT_MIN + table.waiting() as u64)
+            .and_then(|()| self.reserve_request(table))
             .map_err(|error| NoRoom { dir: self.dir.clone(), error })?;
         self.admit_bytes(table, journal::room_for(request))
     }
@@ -184,7 +189,19 @@ impl JournalStore {
             return Ok(());
         }
         let reserved = next.saturating_add(ahead).saturating_add(TOKENS_RESERVED_AT_ONCE);
-        self.store(Durable { reserved_token: Token(reserved), ..self.durable.clone() })
+        let reserved_request = requests_ahead(table);
+        let reserved_token = Token(reserved);
+        self.store(Durable { reserved_token, reserved_request, ..self.durable.clone() })
+    }
+
+    /// Ensures that the next request has a number that no request had before or will have after a
+    /// reboot.
+    fn reserve_request(&mut self, table: &Table) -> io::Result<()> {
+        if table.revision().0 < self.durable.reserved_request.0 {
+            return Ok(());
+        }
+        let reserved_request = requests_ahead(table);
+        self.store(Durable { reserved_request, ..self.durable.clone() })
     }
 
     /// Stores the data that must survive a reboot, although it has not changed.
@@ -317,4 +334,9 @@ impl JournalStore {
         }
         self.store(durable)
     }
+}
+
+/// The largest number of a request to reserve.
+fn requests_ahead(table: &Table) -> RequestId {
+    RequestId(table.revision().0.saturating_add(REQUESTS_RESERVED_AT_ONCE))
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::core::{FrameId, FrameState, HoldState, Revision, Snapshot, Table, Token};
+use crate::core::{FrameId, FrameState, HoldState, RequestId, Revision, Snapshot, Table, Token};
 use crate::daemon::waiters::leases::is_collecting;
 use crate::log::leases::{Changes, HeldLease, LeaseLog};
 use crate::sys::clock;
@@ -156,8 +156,9 @@ pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
     leases
 }
 
-/// Builds a table of leases only: the state after a reboot, or without a journal.
-pub(crate) fn table_of(leases: &Leases) -> anyhow::Result<Table> {
+/// Builds a table of leases only: the state after a reboot, or without a journal. New requests get
+/// larger numbers than `reserved` and than the requests of these leases.
+pub(crate) fn table_of(leases: &Leases, reserved: RequestId) -> anyhow::Result<Table> {
     // The enclosing lease may have ended earlier.
     let there: BTreeSet<FrameId> = leases.frames.iter().map(|frame| frame.id).collect();
     let mut frames = leases.frames.clone();
@@ -169,8 +170,7 @@ pub(crate) fn table_of(leases: &Leases) -> anyhow::Result<Table> {
     let next_token = leases.holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
     let fresh = Table::default();
     let snapshot = Snapshot {
-        // New ids are greater than all ids of these leases.
-        revision: Revision(ids.max().unwrap_or(0)),
+        revision: Revision(ids.chain([reserved.0]).max().unwrap_or(0)),
         next_token: next_token.unwrap_or(fresh.next_token()),
         frames,
         holds: leases.holds.clone(),
@@ -468,8 +468,8 @@ mod tests {
         let token = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
         let held = keep(&first.ledger.table, token).unwrap();
         let mut leases = parts_of(BTreeMap::from([(token, held)]));
-        assert!(table_of(&leases).is_ok());
+        assert!(table_of(&leases, RequestId(0)).is_ok());
         leases.holds.push(leases.holds[0].clone());
-        assert!(table_of(&leases).is_err());
+        assert!(table_of(&leases, RequestId(0)).is_err());
     }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, Revision,
-    StoredView, Table, Token, UnixMillis, Withdrawal,
+    Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, RequestId,
+    Revision, StoredView, Table, Token, UnixMillis, Withdrawal,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
@@ -79,13 +79,14 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
     let mut durable = durable.unwrap_or_else(|| Durable {
         reserved_token: Token(0),
+        reserved_request: RequestId(0),
         views: views_but_configured(&old.table, config),
         paused: paused_keys(&old.table),
         node: NodeRecord::default(),
     });
     durable.node.is_anew = is_anew;
     if !old.goes_on {
-        old.table = table_of(&leases)
+        old.table = table_of(&leases, durable.reserved_request)
             .with_context(|| format!("the leases in {}", state.dir().display()))?;
     }
     if let Some(token) = floor {
@@ -432,6 +433,20 @@ mod tests {
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert!(recovered(&place, "").ledger.table.next_token() > first, "grants may be lost");
+    }
+
+    #[test]
+    fn a_request_never_gets_the_number_of_one_before_a_reboot() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut last = Revision(0);
+        for _ in 0..3 {
+            let table = recovered(&place, "").ledger.table;
+            assert!(table.revision() > last);
+            last = Revision(table.revision().0 + 1000);
+            std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+            std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        }
     }
 
     #[test]

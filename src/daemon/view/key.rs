@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use serde::{Serialize, Serializer};
 
-use crate::core::{HoldState, Key, Mode, Request, RequestId, Table, View, WaiterState, Why};
+use crate::core::{
+    FrameId, HoldState, Key, Mode, Request, RequestId, Table, View, WaiterState, Why,
+};
 use crate::daemon::history::estimates::{self, EstimateBudget};
 use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
 use crate::daemon::view::Shown;
@@ -32,7 +34,8 @@ impl<'a> Shown<'a> {
             let looks = if selection.full { Looks::Fully } else { Looks::Closely };
             let estimates = EstimateBudget::default();
             let budget = Budget { looks_left: PROCESSES_LOOKED_AT_MAX, rows_left, estimates };
-            let mut report = KeysReport { shown: self, uid: selection.uid, looks, budget };
+            let mut report =
+                KeysReport { shown: self, selection: selection.clone(), looks, budget };
             let whys = Rc::new(Whys::default());
             let keys = self.selected(&selection).take(shown);
             keys.map(move |key| report.key(key, &whys))
@@ -49,13 +52,20 @@ impl<'a> Shown<'a> {
 
     fn is_selected(self, key: &Key, selection: &Selection) -> bool {
         let table = self.table;
-        let Some(uid) = selection.uid else {
+        if selection.uid.is_none() && selection.session.is_none() {
             return !selection.waiting || table.waiting_for(key) > 0;
-        };
+        }
         let holds = || table.holders(key).filter_map(|token| table.hold(token));
         let waits = || table.served(key).into_iter().filter_map(|id| table.waiter(id));
-        waits().any(|waiter| waiter.request.uid == uid)
-            || !selection.waiting && holds().any(|hold| hold.asked.uid == uid)
+        waits().any(|waiter| self.is_in(selection, &waiter.request, waiter.frame))
+            || !selection.waiting
+                && holds().any(|hold| self.is_in(selection, &hold.asked, hold.frame))
+    }
+
+    /// Whether a hold or waiting request belongs to the user and the session of a selection.
+    fn is_in(self, selection: &Selection, request: &Request, frame: FrameId) -> bool {
+        selection.uid.is_none_or(|uid| request.uid == uid)
+            && selection.session.is_none_or(|session| self.table.session(frame) == session)
     }
 
     /// The names of at most `max` keys that begin with `prefix`.
@@ -107,8 +117,7 @@ impl<'a> Shown<'a> {
 /// A report about keys, in order.
 struct KeysReport<'a> {
     shown: Shown<'a>,
-    /// The user whose holds and waiting requests are shown; `None` means all users.
-    uid: Option<u32>,
+    selection: Selection,
     looks: Looks,
     budget: Budget,
 }
@@ -126,9 +135,9 @@ impl<'a> KeysReport<'a> {
     fn key(&mut self, key: &'a Key, whys: &Rc<Whys>) -> KeyInfo<impl Serialize + use<'a>> {
         let (shown, table) = (self.shown, self.shown.table);
         let report = table.report(key);
-        let is_shown = |uid: u32| self.uid.is_none_or(|only| only == uid);
+        let is_shown = |request: &Request, frame| shown.is_in(&self.selection, request, frame);
         let holds = report.holders.iter().filter_map(|token| table.hold(*token));
-        let mut holds: Vec<_> = holds.filter(|hold| is_shown(hold.asked.uid)).collect();
+        let mut holds: Vec<_> = holds.filter(|hold| is_shown(&hold.asked, hold.frame)).collect();
         let bytes = |request: &Request| {
             let note = request.note.as_ref().map_or(0, |note| note.len());
             ROW_BYTES + key.as_str().len() + request.command.0.len() + note
@@ -137,7 +146,7 @@ impl<'a> KeysReport<'a> {
         let (held, unshown_holders) = fitting(of_holds, &mut self.budget.rows_left);
         holds.truncate(held);
         let waiters = (1..).zip(report.waiters.iter().filter_map(|id| table.waiter(*id)));
-        let waiters = waiters.filter(|(_, waiter)| is_shown(waiter.request.uid));
+        let waiters = waiters.filter(|(_, it)| is_shown(&it.request, it.frame));
         let waiters: Vec<(u64, RequestId)> = waiters.map(|(place, it)| (place, it.id)).collect();
         let of_waiters = waiters.iter().filter_map(|(_, id)| table.waiter(*id));
         let of_waiters = of_waiters.map(|waiter| bytes(&waiter.request));

@@ -1,6 +1,6 @@
 //! Selects the content of a status report.
 
-use crate::core::Key;
+use crate::core::{FrameId, Key};
 
 /// The keys that a status report shows, and the details of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub(crate) struct Selection {
     pub(crate) key: Option<Key>,
     /// Only holds and waiting requests of this user, and keys that have any.
     pub(crate) uid: Option<u32>,
+    /// Only holds and waiting requests of this session, and keys that have any.
+    pub(crate) session: Option<FrameId>,
     /// Only keys for which a request waits; with `uid`, a request of that user.
     pub(crate) waiting: bool,
     /// Whether to look up working directories, and the processes that keep a hold.

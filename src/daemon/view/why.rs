@@ -113,6 +113,7 @@ impl Shown<'_> {
             key: key.to_string(),
             position: position as u64,
             waiting: waiting as u64,
+            session: None,
             reason,
             holders,
             estimate: None,

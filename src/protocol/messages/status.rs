@@ -19,6 +19,9 @@ pub struct StatusQuery {
     /// The same for this user. With `mine`, the caller counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// Only the holds and waiting requests of this session, and their keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// Only keys for which a request waits; with `mine` or `uid`, one of that user.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiting: bool,

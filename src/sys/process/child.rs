@@ -5,9 +5,11 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid, setsid};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
@@ -25,6 +27,34 @@ pub fn fork() -> io::Result<Option<Pid>> {
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
+    }
+}
+
+/// Forks a process into a session of its own. The process does not lead the session, so it cannot get
+/// a controlling terminal, and it is no child of the caller. Returns whether this is the new process.
+///
+/// # Errors
+/// As [`fork`].
+pub fn fork_apart() -> io::Result<bool> {
+    let Some(between) = fork()? else {
+        // This cannot fail: a new process leads no process group.
+        let _ = setsid();
+        return match fork() {
+            Ok(None) => Ok(true),
+            Ok(Some(_)) => std::process::exit(0),
+            Err(error) => std::process::exit(error.raw_os_error().unwrap_or(libc::EAGAIN)),
+        };
+    };
+    loop {
+        match waitpid(between, None) {
+            Err(Errno::EINTR) => {}
+            Ok(WaitStatus::Exited(_, error)) if error != 0 => {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            // ECHILD: SIGCHLD is ignored.
+            Ok(_) | Err(Errno::ECHILD) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

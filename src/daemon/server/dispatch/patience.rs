@@ -66,6 +66,7 @@ impl Server {
                 key: patience.key.to_string(),
                 position: 0,
                 waiting: 0,
+                session: None,
                 reason: why.message,
                 holders: Vec::new(),
                 estimate: None,

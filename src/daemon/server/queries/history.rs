@@ -29,6 +29,7 @@ impl Server {
             key: key.map(|key| key.as_str().to_owned()),
             since_ms,
             uid: query.uid,
+            session: query.session.as_deref().map(items::session).transpose()?.map(|it| it.0),
             failed: query.failed,
             before: query.before,
             limit: usize::try_from(limit).unwrap_or(usize::MAX),

@@ -58,6 +58,7 @@ impl Server {
         let selection = Selection {
             key: query.key.as_deref().map(items::key).transpose()?,
             uid: if query.mine { Some(peer.uid) } else { query.uid },
+            session: query.session.as_deref().map(items::session).transpose()?,
             waiting: query.waiting,
             full: query.full,
         };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::{Blocker, By, FrameId, Request, RequestId, Table, WaiterState};
+use crate::daemon::calls::items;
 use crate::daemon::limits::{BLOCKERS_LOOKED_AT_MAX, WAITS_SHOWN_MAX};
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
@@ -46,10 +47,7 @@ fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>, Failure
             if frames.is_empty() { Err(nothing(format!("process {pid}"))) } else { Ok(frames) }
         }
         (None, Some(session)) => {
-            let number = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
-            let Some(frame) = number.map(FrameId) else {
-                return Err(bad(format!("`{session}` is not a session; one looks like `s42`")));
-            };
+            let frame = items::session(session)?;
             let known = table.frame(frame).is_some_and(|state| state.parent.is_none());
             if known { Ok(vec![frame]) } else { Err(nothing(format!("session {session}"))) }
         }

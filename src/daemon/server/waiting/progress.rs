@@ -127,7 +127,8 @@ impl Server {
             }
         };
         let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
-        let progress = Progress { estimate, ..progress };
+        let session = self.ledger.table.waiter(request).map(|it| shown.session(it.frame));
+        let progress = Progress { estimate, session, ..progress };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&progress);
         }
@@ -147,8 +148,16 @@ impl Server {
         }
         let item = waiter.asked.request.items.first();
         let key = item.map_or_else(String::new, |item| item.key.to_string());
-        let progress =
-            Progress { key, position: 0, waiting: 0, reason, holders: Vec::new(), estimate: None };
+        let hold = self.ledger.table.hold_of(request);
+        let progress = Progress {
+            key,
+            position: 0,
+            waiting: 0,
+            session: hold.map(|hold| format!("s{}", self.ledger.table.session(hold.frame))),
+            reason,
+            holders: Vec::new(),
+            estimate: None,
+        };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&progress);
         }

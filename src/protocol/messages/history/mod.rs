@@ -16,6 +16,9 @@ pub struct HistoryQuery {
     /// Only requests of this user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// Only requests of this session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// Only requests that ended neither by a release nor with exit status 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,

@@ -1,0 +1,47 @@
+//! Finds the record of a job.
+
+use std::io;
+
+use crate::cli::arguments::number::job;
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::run::jobs::{Folder, Record};
+
+/// The job with this number.
+pub(super) fn numbered(target: &Target, number: u64) -> Result<Record, Failed> {
+    let found = Folder::of(&target.place).job(number).map_err(unreadable)?;
+    found.ok_or_else(|| none(format!("you have no job {number} here")))
+}
+
+/// The job with this number; else the latest job that asked for this key; without a text, the
+/// latest job.
+pub(super) fn named(target: &Target, text: Option<&str>) -> Result<Record, Failed> {
+    let folder = Folder::of(&target.place);
+    let number = text.and_then(|text| job(text).ok());
+    if let Some(number) = number
+        && let Some(record) = folder.job(number).map_err(unreadable)?
+    {
+        return Ok(record);
+    }
+    for number in folder.numbers().map_err(unreadable)?.into_iter().rev() {
+        // A job may have been removed since.
+        let Some(record) = folder.job(number).map_err(unreadable)? else { continue };
+        if text.is_none_or(|key| record.submitted.keys.iter().any(|it| it == key)) {
+            return Ok(record);
+        }
+    }
+    Err(none(match (text, number) {
+        (None, _) => "you have no jobs here".to_owned(),
+        (Some(_), Some(number)) => format!("you have no job {number} here"),
+        (Some(key), None) => format!("you have no job for `{key}` here"),
+    }))
+}
+
+fn none(message: String) -> Failed {
+    Failed::new(message)
+        .hint("a job belongs to the user, the machine and the daemon that it was submitted with")
+}
+
+pub(super) fn unreadable(error: io::Error) -> Failed {
+    Failed::new(format!("cannot read the record of the job: {error}"))
+}

@@ -1,0 +1,7 @@
+//! Background jobs: `canal run --detach`, and the commands about jobs.
+
+mod fate;
+mod find;
+pub(in crate::cli) mod log;
+pub(in crate::cli) mod submit;
+pub(in crate::cli) mod wait;

@@ -1,0 +1,195 @@
+//! `canal run --detach`: submits a job, and returns once its request is queued.
+//!
+//! The job is an ordinary `canal run` with a supervisor, in a session of its own. Until its request
+//! is queued, its messages go to the caller's stderr; from then on they go to its log.
+//!
+//! Invariant: either the caller learns the number of the job, or there is no job.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::acquisition::Witness;
+use crate::cli::arguments::definition::{Global, RunArgs};
+use crate::cli::commands::run::{self, Asked, Job, RunHooks, conclude, unlimited};
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::output::stdout;
+use crate::cli::wording::usage_error::wrong;
+use crate::protocol::{Grant, Progress, Wrapper};
+use crate::run::jobs::{Folder, NewJob};
+use crate::run::{Ended, Limits, OwnCode, SUCCESS, supervise};
+use crate::sys::fds;
+use crate::sys::process::child::fork_apart;
+
+/// What the job reports to the command that submits it.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Report {
+    /// Its request is queued or granted.
+    Queued(Queued),
+    /// It has ended with this exit code, and has printed why.
+    Ended(u8),
+}
+
+/// A job whose request is queued; the `--json` output.
+#[derive(Debug, Deserialize, Serialize)]
+struct Queued {
+    job: u64,
+    session: String,
+    /// Its place in the queue; 0 if it was granted at once.
+    position: u64,
+    log: PathBuf,
+}
+
+pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+    if args.nodes.is_given() {
+        let why = "--detach does not go with --on: a job in the background belongs to one daemon";
+        return Err(wrong("run", why));
+    }
+    let Asked { mut request, command, limits } = run::asked(args)?;
+    request.wrapper = Some(Wrapper::Supervised);
+    let limits = limits.unwrap_or_else(|| unlimited(&args.how));
+    let folder = Folder::of(&Target::of(global)?.place);
+    let log = args.background.log.as_deref();
+    let prepared = folder.begin(request.tag, log).and_then(|new| Ok((new, fds::pipe()?)));
+    let (new, (reader, writer)) =
+        prepared.map_err(|error| Failed::new(format!("cannot prepare the job: {error}")))?;
+    let (keys, shown) =
+        (request.items.iter().map(|it| it.key.to_string()).collect(), request.command.clone());
+    let job = Job::new(args, global, verbosity, request, command)?;
+    let cannot_start = |error: io::Error| Failed::new(format!("cannot start the job: {error}"));
+    match fork_apart() {
+        Ok(true) => {
+            drop(reader);
+            let reporter = Reporter { new, keys, shown, pipe: Some(writer.into()), stderr: None };
+            let code = background(job, reporter, &limits, verbosity);
+            std::process::exit(
+                code.unwrap_or_else(|error| verbosity.failure(&cannot_start(error))).into(),
+            )
+        }
+        Ok(false) => drop((writer, new)),
+        Err(error) => {
+            new.discard();
+            return Err(cannot_start(error));
+        }
+    }
+    let mut line = String::new();
+    BufReader::new(File::from(reader)).read_line(&mut line).map_err(cannot_start)?;
+    match serde_json::from_str(&line) {
+        Ok(Report::Queued(queued)) if args.background.json => {
+            stdout::print_or_fail(&stdout::json(&queued)?)?;
+            Ok(SUCCESS)
+        }
+        Ok(Report::Queued(Queued { job, position, log, .. })) => {
+            stdout::print_or_fail(&format!("{job} {position} {}\n", log.display()))?;
+            Ok(SUCCESS)
+        }
+        Ok(Report::Ended(code)) => Ok(code),
+        Err(_) => Err(Failed::new("the job was ended before its request was queued")),
+    }
+}
+
+/// The process of the job: lets a child take the lock and become the command, and records its end.
+fn background(
+    mut job: Job<'_>,
+    mut reporter: Reporter,
+    limits: &Limits,
+    verbosity: Verbosity,
+) -> io::Result<u8> {
+    dup2_stdin(File::open("/dev/null")?)?;
+    dup2_stdout(&reporter.new.log)?;
+    reporter.stderr = Some(io::stderr().as_fd().try_clone_to_owned()?);
+    dup2_stderr(&reporter.new.log)?;
+    job.record = Some(reporter.new.to_close()?);
+    let job = &job;
+    let child = move |channel| {
+        reporter.talk_to_caller();
+        let code = verbosity.failure(&job.start(Some(channel), Some(&mut reporter)).failed());
+        reporter.ended(code);
+        code
+    };
+    let ended = supervise(limits, &mut RunHooks(job), child)?;
+    let (exit, signal) = match &ended {
+        Ended::Exited(code) => (Some(*code), None),
+        Ended::Signaled(signal) => (None, Some(*signal)),
+        Ended::TimeOver(_) => (Some(OwnCode::TimeOver.number()), None),
+        Ended::LockLost(_) => (Some(OwnCode::LockLost.number()), None),
+    };
+    if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(exit, signal)) {
+        verbosity.message(&format!("cannot record how the job ended: {error}"));
+    }
+    Ok(conclude(ended, limits, verbosity))
+}
+
+/// Reports to the command that submits the job, in the process that becomes the job's command.
+struct Reporter {
+    new: NewJob,
+    keys: Vec<String>,
+    shown: String,
+    /// `None` once it has reported.
+    pipe: Option<File>,
+    /// The caller's stderr.
+    stderr: Option<OwnedFd>,
+}
+
+impl Reporter {
+    /// Sends messages to the caller's stderr.
+    fn talk_to_caller(&self) {
+        if let Some(stderr) = &self.stderr {
+            // Otherwise the messages are in the log.
+            let _ = dup2_stderr(stderr);
+        }
+    }
+
+    /// Gives the job its number, and reports it once.
+    fn queued(&mut self, session: &str, position: u64) -> Result<(), Failed> {
+        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+        let job = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
+        let job = job.ok_or_else(|| Failed::new("the daemon does not number the request"))?;
+        let (keys, session) = (std::mem::take(&mut self.keys), session.to_owned());
+        let log = self.new.publish(job, keys, &self.shown);
+        let log = log.map_err(|error| Failed::new(format!("cannot record the job: {error}")))?;
+        let sent = send(pipe, &Report::Queued(Queued { job, session, position, log }));
+        sent.map_err(|_| Failed::new("the command that submits the job has ended"))?;
+        let _ = dup2_stderr(&self.new.log);
+        (self.pipe, self.stderr) = (None, None);
+        Ok(())
+    }
+
+    /// Reports the end of a job that was not queued.
+    fn ended(&mut self, code: u8) {
+        if let Some(mut pipe) = self.pipe.take() {
+            self.new.discard();
+            // Nobody needs the report if the caller has ended.
+            let _ = send(&mut pipe, &Report::Ended(code));
+        }
+    }
+}
+
+impl Witness for Reporter {
+    fn waits(&mut self, progress: &Progress) -> Result<(), Failed> {
+        match &progress.session {
+            Some(session) => self.queued(session, progress.position),
+            // The request is not in the table yet.
+            None => Ok(()),
+        }
+    }
+
+    fn granted(&mut self, grant: &Grant) -> Result<(), Failed> {
+        self.queued(&grant.session, 0)?;
+        let started = self.new.started();
+        started.map_err(|error| Failed::new(format!("cannot record that the job starts: {error}")))
+    }
+}
+
+fn send(pipe: &mut File, report: &Report) -> io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
+    line.push(b'\n');
+    pipe.write_all(&line)
+}

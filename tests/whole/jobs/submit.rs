@@ -1,0 +1,168 @@
+//! What a submission prints, and what it does if there is no job.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use crate::jobs::{holder, report, submitted};
+use crate::world::World;
+use crate::world::process::{self, wait_until};
+use crate::world::journal_only;
+
+/// The files of the world's jobs.
+fn files(world: &World) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(world.runtime().join("jobs")) else { return Vec::new() };
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_submission_prints_number_position_and_log_once_it_is_queued() {
+    let world = World::with_daemon().on_one_host();
+    let first = world.canal(["submit", "-k", "x", "--", "sleep", "600"]).end().code(0);
+    let words: Vec<_> = first.stdout.split_whitespace().collect();
+    let [number, position, log] = words[..] else { panic!("{first:?}") };
+    assert_eq!((position, first.stderr.as_str(), first.stdout.lines().count()), ("0", "", 1));
+    assert_eq!(Path::new(log), world.runtime().join("jobs").join(format!("{number}.log")));
+    assert_eq!(fs::metadata(log).unwrap().permissions().mode() & 0o7777, 0o600);
+    for position in 1..=3 {
+        // It is in the queue already, without a wait.
+        let queued = report(&world, &["-k", "x", "--", "true"]);
+        assert_eq!(queued["position"], position);
+        assert_eq!(world.key("x").waiting, position);
+        assert_eq!(queued["session"], format!("s{}", queued["job"]));
+    }
+    let waiting = world.status_json()["keys"][0]["waiters"][0]["session"].clone();
+    assert_ne!(waiting, format!("s{number}"));
+    assert_eq!(world.key("x").holders[0].session, format!("s{number}"));
+}
+
+#[test]
+fn run_detach_is_the_same_and_its_options_need_it() {
+    let world = World::with_daemon().on_one_host();
+    let line = world.canal(["run", "--detach", "-k", "x", "--", "sh", "-c", "exit 4"]).end();
+    let line = line.code(0).stdout;
+    world.canal(["wait", line.split(' ').next().unwrap()]).end().code(4);
+    for option in [&["--json"][..], &["--log", "f"]] {
+        let args = [&["run", "-k", "x"], option, &["--", "true"]].concat();
+        let ended = world.canal(args).end().code(125);
+        assert!(ended.stderr.contains(&format!("{} needs --detach", option[0])), "{ended:?}");
+    }
+    let ended = world.canal(["submit", "-k", "x", "--on", "a,b", "--", "true"]).end().code(125);
+    assert!(ended.stderr.contains("--detach does not go with --on"), "{ended:?}");
+}
+
+#[test]
+fn what_is_refused_leaves_no_job_and_ends_as_a_run_would() {
+    let world = World::with_daemon().on_one_host();
+    let busy = world.holder(&["-k", "x"]);
+    let refused = world.canal(["submit", "-n", "-k", "x", "--", "true"]).end().code(75);
+    assert!(refused.stderr.contains("1 of 1 slot is held"), "{refused:?}");
+    assert_eq!(refused.stdout, "");
+    world.canal(["submit", "-n", "-E", "9", "-k", "x", "--", "true"]).end().code(9);
+    world.canal(["submit", "-k", "x:2", "-j", "1", "--", "true"]).end().code(125);
+    let typo = world.canal(["submit", "-k", "x", "--", "nonesuch"]).end().code(127);
+    assert!(typo.stderr.contains("nonesuch: command not found"), "{typo:?}");
+    let log = world.path("missing/log");
+    let log = log.to_str().unwrap();
+    let unwritable = world.canal(["submit", "-k", "x", "--log", log, "--", "true"]).end().code(125);
+    assert!(unwritable.stderr.contains(log), "{unwritable:?}");
+    assert_eq!(world.key("x").waiting, 0);
+    wait_until("nothing is left", || files(&world).is_empty());
+    busy.finish();
+}
+
+#[test]
+fn a_submission_that_is_killed_before_it_knows_the_number_leaves_no_job() {
+    if journal_only("the daemon is stopped") {
+        return;
+    }
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let daemon = world.daemon_pid();
+    process::signal(daemon, Signal::SIGSTOP);
+    let submission = world.canal(["submit", "-k", "x", "--", "true"]).spawn();
+    // The job has its record before it asks.
+    wait_until("the job asks", || files(&world).len() == 2);
+    submission.kill();
+    process::signal(daemon, Signal::SIGCONT);
+    wait_until("the job has ended", || {
+        let job = |name: &String| name.ends_with(".job");
+        let path = |name: &String| world.runtime().join("jobs").join(name);
+        files(&world).iter().filter(|name| job(name)).all(|name| {
+            let text = fs::read_to_string(path(name)).unwrap_or_default();
+            text.contains("\"exit\":125")
+        })
+    });
+    assert_eq!(world.key("x").waiting, 0);
+    holder.finish();
+}
+
+#[test]
+fn the_output_goes_to_the_log_and_nothing_is_read() {
+    let world = World::with_daemon().on_one_host();
+    let log = world.path("all.log");
+    let log = log.to_str().unwrap();
+    let script = "echo to stdout; echo to stderr >&2; cat; test ! -t 0; ps -o tty= -p $$";
+    for _ in 0..2 {
+        let job = submitted(&world, &["-k", "x", "--log", log, "-c", script]);
+        world.canal(["wait", &job]).end().code(0);
+    }
+    let lines = fs::read_to_string(log).unwrap();
+    let lines: Vec<_> = lines.lines().map(str::trim).collect();
+    assert_eq!(lines, ["to stdout", "to stderr", "?", "to stdout", "to stderr", "?"]);
+    let printed = world.canal(["log", "x"]).end().code(0).stdout;
+    assert_eq!(printed, fs::read_to_string(log).unwrap());
+}
+
+#[test]
+fn a_log_is_followed_until_the_job_ends() {
+    let world = World::with_daemon().on_one_host();
+    let go = world.path("go");
+    let script = "echo one; until [ -e \"$0\" ]; do sleep 0.01; done; printf 'two\\377'; exit 3";
+    let args = ["-k", "x", "--", "sh", "-c", script, go.to_str().unwrap()];
+    let job = submitted(&world, &args);
+    let follower = world.canal(["log", "-f", &format!("%{job}")]).spawn();
+    wait_until("the first line is printed", || follower.stdout() == "one\n");
+    fs::write(&go, "").unwrap();
+    let ended = follower.end().code(0);
+    assert_eq!(ended.stdout, "one\ntwo\u{fffd}");
+    let latest = world.canal(["log"]).end().code(0);
+    assert_eq!(latest.stdout, ended.stdout);
+    let none = world.canal(["log", "99999"]).end().code(125);
+    assert!(none.stderr.contains("you have no job 99999"), "{none:?}");
+    world.canal(["log", "nothing"]).end().code(125);
+}
+
+#[test]
+fn a_job_within_a_run_is_a_session_of_its_own() {
+    let world = World::with_daemon().on_one_host();
+    let outer = world.canal(["run", "-k", "x", "--", "sh", "-c", "canal submit -k x -- true"]).end();
+    let outer = outer.code(0);
+    // In the session of the outer command it would share the slot.
+    let words: Vec<_> = outer.stdout.split_whitespace().collect();
+    assert_eq!(words[1], "1", "{outer:?}");
+    world.canal(["wait", words[0]]).end().code(0);
+}
+
+#[test]
+fn a_reboot_does_not_make_numbers_come_again() {
+    if journal_only("an engine numbers requests") {
+        return;
+    }
+    let world = World::with_daemon();
+    let first = submitted(&world, &["-k", "x", "--", "echo", "before"]);
+    world.canal(["wait", &first]).end().code(0);
+    world.canal(["daemon", "--stop"]).end().code(0);
+    for name in ["journal.0", "journal.1"] {
+        fs::remove_file(world.runtime().join(name)).unwrap();
+    }
+    let second = submitted(&world, &["-k", "x", "--", "sleep", "600"]);
+    assert!(second.parse::<u64>().unwrap() > first.parse::<u64>().unwrap());
+    assert_eq!(world.canal(["log", &first]).end().code(0).stdout, "before\n");
+    assert!(process::alive(holder(&world, "x")));
+}
