@@ -66,8 +66,8 @@ impl Folder {
         Ok(numbers)
     }
 
-    /// Removes the logs and records of ended jobs, the oldest first, until the directory has at most
-    /// `most` bytes in total. Logs that the user named stay.
+    /// Removes the logs and records of ended jobs, the oldest first, until the directory has at
+    /// most `most` bytes in total. Logs that the user named stay.
     pub fn prune(&self, most: u64) -> io::Result<Pruned> {
         self.sweep()?;
         let numbers = self.numbers()?;

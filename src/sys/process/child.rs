@@ -30,8 +30,9 @@ pub fn fork() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Forks a process into a session of its own. The process does not lead the session, so it cannot get
-/// a controlling terminal, and it is no child of the caller. Returns whether this is the new process.
+/// Forks a process into a session of its own. The process does not lead the session, so it cannot
+/// get a controlling terminal, and it is no child of the caller. Returns whether this is the new
+/// process.
 ///
 /// # Errors
 /// As [`fork`].
