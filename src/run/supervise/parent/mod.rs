@@ -13,19 +13,21 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use libc::signalfd_siginfo;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setpgid};
 
 use crate::sys::fds;
 use crate::sys::process::child::{End, Reap, ended, stopped};
+use crate::sys::process::{RunState, run_state};
 
 use super::child_channel::{Channel, ChildMessage};
 use super::descendants::Descendants;
 use super::fate_query::FateQuery;
-use super::forwarded_signals::stop_too;
+use super::forwarded_signals::{OF_TERMINAL, stop_too};
 use super::hold_monitor::{HoldMonitor, Phase};
 use super::{Ended, Limits, SupervisorHooks};
 use time_limit::TimeLimit;
@@ -219,6 +221,50 @@ impl<'a> Parent<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Passes on the signals that arrived.
+    fn pass_signals(&mut self, left: &[Pid]) -> io::Result<()> {
+        while let Some(info) = self.signals.read_signal()? {
+            let number = i32::try_from(info.ssi_signo).unwrap_or(0);
+            let Ok(signal) = Signal::try_from(number) else { continue };
+            if signal == Signal::SIGCHLD || self.has_got(signal, &info) {
+                continue;
+            }
+            // This process may have been stopped for a long time, perhaps since before the child
+            // reported its lock. It must not continue a command that it is about to kill.
+            while self.receive()? {}
+            self.check_lock()?;
+            if self.monitor.as_ref().is_some_and(|monitor| monitor.phase() == Phase::Killing) {
+                continue;
+            }
+            self.send(signal);
+            if self.end.is_some() {
+                for pid in left {
+                    let _ = kill(*pid, signal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the command received the signal without the supervisor.
+    fn has_got(&self, signal: Signal, info: &signalfd_siginfo) -> bool {
+        if self.group == Group::Own {
+            return false;
+        }
+        if info.ssi_code == libc::SI_KERNEL {
+            return OF_TERMINAL.contains(&signal);
+        }
+        let sender = i32::try_from(info.ssi_pid).unwrap_or(0);
+        // The command signalled its group, which includes us.
+        sender == self.command.as_raw()
+            // A shell continues the whole group.
+            || signal == Signal::SIGCONT && !self.is_stopped()
+    }
+
+    fn is_stopped(&self) -> bool {
+        run_state(self.command.as_raw().unsigned_abs()) == RunState::Stopped
     }
 
     /// Waits for an event, or until something is due.
