@@ -4,6 +4,8 @@
 //! node at a time. A request that waits at a node holds only nodes before it, so no ring of waits
 //! can arise, and the first node decides between requests that begin together. `any` asks all nodes
 //! at once.
+//!
+//! `all-alive` and `majority-alive` first choose the nodes that count: those that answer.
 
 use super::node::Hold;
 use super::turn::Turn;
@@ -45,8 +47,61 @@ impl Coordinator {
         }
     }
 
+    /// Waits until each node has answered or its time is over. The nodes that answered become the
+    /// members.
+    pub(super) fn count_the_alive(&mut self, turn: &mut Turn, until: Millis) -> bool {
+        if let Some(outcome) = self.time_over(turn) {
+            self.end(turn, outcome);
+            return true;
+        }
+        let is_open = |at: &usize| self.nodes[*at].link.is_open();
+        let is_settled = |at: usize| is_open(&at) || self.never_grants(at);
+        let all_settled = (0..self.nodes.len()).all(is_settled);
+        let open = (0..self.nodes.len()).filter(is_open);
+        let members: Vec<usize> = open.filter(|at| self.may_answer(turn, *at)).collect();
+        if !all_settled && !turn.is_past(until) {
+            return false;
+        }
+        if members.is_empty() {
+            let is_hopeless = (0..self.nodes.len()).all(|at| self.never_grants(at));
+            if is_hopeless || self.plan.wait_ms == Some(0) {
+                let outcome = self.failed(turn);
+                self.end(turn, outcome);
+                return true;
+            }
+            return false;
+        }
+        self.count_only(members);
+        self.phase = Phase::Collecting(Round { at: 0, since: turn.now });
+        true
+    }
+
+    /// Drops the members that have become silent. Returns whether another phase has begun: if so,
+    /// the request releases everything, because it now needs fewer grants from other nodes.
+    fn drop_the_silent(&mut self, turn: &mut Turn) -> bool {
+        let mut members = self.members.clone();
+        members.retain(|at| self.may_answer(turn, *at));
+        if members.len() == self.members.len() {
+            return false;
+        }
+        let lost = self.members.iter().copied().find(|at| !members.contains(at));
+        self.ask_anew(turn, lost);
+        if members.is_empty() {
+            self.members = (0..self.nodes.len()).collect();
+            self.phase = Phase::Counting { until: turn.now };
+        } else {
+            self.count_only(members);
+        }
+        true
+    }
+
+    fn count_only(&mut self, members: Vec<usize>) {
+        self.need = self.plan.require.least(members.len());
+        self.members = members;
+    }
+
     /// The outcome if the time to wait is over.
-    pub(super) fn time_over(&self, turn: &mut Turn) -> Option<Outcome> {
+    fn time_over(&self, turn: &mut Turn) -> Option<Outcome> {
         let wait_ms = self.plan.wait_ms.filter(|wait_ms| *wait_ms > 0)?;
         let from = self.plan.asked_at;
         #[cfg(test)]

@@ -1,19 +1,19 @@
 //! The coordinator of one request over nodes.
 //!
 //! Each input first updates the state of a node (`hearing`). The phase of the request then decides
-//! what to do about the state of all nodes (`alive`, `collecting`, `confirming`, `running`,
-//! `ending`). So the result does not depend on the order in which two nodes answer.
+//! what to do about the state of all nodes (`collecting`, `confirming`, `running`, `ending`). So
+//! the result does not depend on the order in which two nodes answer.
 //!
 //! Invariant: a lease counts towards the deadline only from the time before the coordinator sent
 //! the call that the node has answered.
 
-mod alive;
 mod collecting;
 mod confirming;
 mod ending;
 mod hearing;
 mod link;
 mod node;
+mod parts;
 mod progress;
 mod renewing;
 mod running;
@@ -25,7 +25,7 @@ use node::{Hold, Node};
 use progress::Said;
 use turn::Turn;
 
-use super::{Effect, Input, Millis, Outcome, Part, Plan, Standing, Timing};
+use super::{Effect, Input, Millis, Outcome, Part, Plan, Require, Standing, Timing};
 use crate::core::Token;
 
 /// A coordinator that is called this many milliseconds later than it wanted was stopped. For the
@@ -150,6 +150,32 @@ impl Coordinator {
         new
     }
 
+    /// A coordinator that renews each part of a lease. [`Effect::Start`] means that enough nodes
+    /// have renewed theirs; the coordinator then continues to renew. [`Outcome::Lost`] means that
+    /// too few nodes have a part left; the coordinator releases the rest. [`Outcome::Failed`] means
+    /// that too few nodes answer; the parts stay as they are. It never asks a node for a new part.
+    #[must_use]
+    pub fn renew_lease(plan: Plan, standing: &Standing) -> Self {
+        let mut new = Self::of_lease(plan, standing);
+        new.phase = Phase::Renewing;
+        new
+    }
+
+    /// A coordinator that releases a lease and ends.
+    #[must_use]
+    pub fn give_back_lease(plan: Plan, standing: &Standing) -> Self {
+        let mut new = Self::of_lease(plan, standing);
+        new.phase = Phase::Ending { outcome: Outcome::GivenBack { left: Vec::new() }, until: 0 };
+        new
+    }
+
+    fn of_lease(plan: Plan, standing: &Standing) -> Self {
+        // All other requirements might ask for further parts.
+        let mut new = Self::take_over(Plan { require: Require::All, ..plan }, standing, true);
+        new.nodes.iter_mut().for_each(|node| node.sent = None);
+        new
+    }
+
     /// Handles an input that happened by `now`, and returns the effects in their order. `now` never
     /// decreases.
     pub fn handle(&mut self, input: Input, now: Millis) -> Vec<Effect> {
@@ -181,20 +207,6 @@ impl Coordinator {
         };
         let parts = self.members.iter().map(part).collect();
         Standing { token: self.token, need: self.need, parts }
-    }
-
-    /// Whether the request waits at a node.
-    #[must_use]
-    pub fn waits(&self) -> bool {
-        let waits = |at: &usize| matches!(self.nodes[*at].hold, Hold::Queued);
-        matches!(self.phase, Phase::Collecting(_)) && self.members.iter().any(waits)
-    }
-
-    /// Whether one node has granted its part while the request waits at another. A request without
-    /// any grant and outside any other run blocks only those behind it.
-    #[must_use]
-    pub fn holds_while_it_waits(&self) -> bool {
-        self.waits() && self.nodes.iter().any(Node::is_held)
     }
 
     fn begin(&mut self, now: Millis) {
@@ -254,50 +266,5 @@ impl Coordinator {
             Phase::Renewing | Phase::Ending { .. } => holds,
             Phase::Lost | Phase::Over => false,
         }
-    }
-
-    /// Whether the node's part is the hold of a process on this machine.
-    fn is_local(&self, at: usize) -> bool {
-        self.plan.local == Some(at)
-    }
-
-    /// Releases the lease that a node may hold, if the node is in reach.
-    fn release(&mut self, turn: &mut Turn, at: usize) {
-        let node = &mut self.nodes[at];
-        node.sent = None;
-        node.renewing = None;
-        node.hold = Hold::Unknown;
-        if node.link.is_open() {
-            node.hold = Hold::Releasing { since: turn.now };
-            turn.call(Effect::Release { node: at, lease: node.lease }, self.timing.silence_ms);
-        }
-    }
-
-    /// Withdraws a request or a collecting grant.
-    fn cancel(&mut self, turn: &mut Turn, at: usize) {
-        if self.is_local(at) && matches!(self.nodes[at].hold, Hold::Collecting { .. }) {
-            self.nodes[at].asked = None;
-            return self.release(turn, at);
-        }
-        let node = &mut self.nodes[at];
-        node.hold = Hold::Nothing;
-        node.link.close(turn.now);
-        turn.carry_out(Effect::Cancel { node: at });
-    }
-
-    /// Reconnects to a node that has not answered a call since `since`, if that was long ago.
-    /// Returns whether it was.
-    fn suspect(&mut self, turn: &mut Turn, at: usize, since: Millis, silence_ms: Millis) -> bool {
-        let is_silent = turn.is_silent(since, silence_ms);
-        if is_silent {
-            let is_local = self.is_local(at);
-            self.nodes[at].suspect(turn.now, since, is_local);
-        }
-        is_silent
-    }
-
-    /// Begins to release everything.
-    fn end(&mut self, turn: &Turn, outcome: Outcome) {
-        self.phase = Phase::Ending { outcome, until: turn.now + self.timing.silence_ms };
     }
 }

@@ -5,38 +5,12 @@
 use super::node::Hold;
 use super::turn::Turn;
 use super::{Coordinator, Phase};
-use crate::nodes::{Effect, Millis, Outcome, Plan, Require, Standing};
+use crate::nodes::{Effect, Millis, Outcome};
 
 /// By what factor a node may be silent longer than usual if nothing can be done without it.
 const PATIENCE: Millis = 3;
 
 impl Coordinator {
-    /// A coordinator that renews each part of a lease. [`Effect::Start`] means that enough nodes
-    /// have renewed theirs; the coordinator then continues to renew. [`Outcome::Lost`] means that
-    /// too few nodes have a part left; the coordinator releases the rest. [`Outcome::Failed`] means
-    /// that too few nodes answer; the parts stay as they are. It never asks a node for a new part.
-    #[must_use]
-    pub fn renew_lease(plan: Plan, standing: &Standing) -> Self {
-        let mut new = Self::of_lease(plan, standing);
-        new.phase = Phase::Renewing;
-        new
-    }
-
-    /// A coordinator that releases a lease and ends.
-    #[must_use]
-    pub fn give_back_lease(plan: Plan, standing: &Standing) -> Self {
-        let mut new = Self::of_lease(plan, standing);
-        new.phase = Phase::Ending { outcome: Outcome::GivenBack { left: Vec::new() }, until: 0 };
-        new
-    }
-
-    fn of_lease(plan: Plan, standing: &Standing) -> Self {
-        // All other requirements might ask for further parts.
-        let mut new = Self::take_over(Plan { require: Require::All, ..plan }, standing, true);
-        new.nodes.iter_mut().for_each(|node| node.sent = None);
-        new
-    }
-
     /// How long to try to reach nodes that nothing can be done without.
     pub(super) fn patience_ms(&self) -> Millis {
         PATIENCE * self.timing.silence_ms
