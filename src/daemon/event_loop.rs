@@ -72,8 +72,7 @@ fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Resul
     let last_moment = clock::now() + FAREWELL_TIME;
     loop {
         let left = last_moment.saturating_duration_since(clock::now());
-        let in_flight = server.cluster.as_ref().map_or(0, |cluster| cluster.in_flight.len());
-        let is_done = server.conns.is_flushed() && in_flight == 0;
+        let is_done = server.conns.is_flushed() && server.in_flight.len() == 0;
         if left.is_zero() || is_done && !server.leave_unused() {
             return Ok(());
         }

@@ -11,6 +11,7 @@ use sd_notify::NotifyState;
 
 use crate::core::UnixMillis;
 use crate::daemon::boottime_timer::BoottimeTimer;
+use crate::daemon::calls::in_flight::InFlight;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_mark;
@@ -340,6 +341,7 @@ pub(crate) fn server(
         waiters,
         leases: Leases::of_table(&ledger.table, ledger.host),
         ledger,
+        in_flight: InFlight::default(),
         cluster: None,
         owners,
         children,
@@ -359,9 +361,12 @@ pub(crate) fn server(
     server.due.node_settled = server.node.grants_from;
     if server.waiters.expects_any() {
         server.await_detached();
+        server.follow();
     }
     server.await_orphans();
+    server.follow();
     server.take_up_jobservers();
+    server.follow();
     // The first turn may be far away, and recovered leases may expire before it.
     server.look_ahead(clock::now());
     server.set_alarm()?;

@@ -1,9 +1,15 @@
 //! The daemon's work for a call once its change is in the log.
 
-use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, RequestId, Revision, Table};
+use crate::core::{
+    Change, FrameId, Key, LeaseId, Outcome, Release as Giving, RequestId, Revision, Table, Tag,
+};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::sys::peer::Credentials;
+
+/// The change of a question: it has no effect, and only takes a place in the log. The embedded
+/// journal does not record it.
+pub(crate) const VOID: Change = Change::Confirm { request: RequestId(0) };
 
 /// The work to do when a change of this host has been applied.
 #[derive(Debug)]
@@ -34,6 +40,17 @@ pub(crate) enum Completion {
         /// The confirmed part.
         request: RequestId,
     },
+    /// A stopped waiter ahead of another one was suspended: the next one ahead may be stopped, too.
+    LookAhead {
+        /// The waiter that is behind.
+        behind: RequestId,
+        /// How many more may be checked for it.
+        left: usize,
+    },
+    /// A build gave up a slot, which is meant for this build.
+    JobSlot { build: Tag },
+    /// This build asked for one more job token.
+    JobToken { build: Tag },
     /// The process of a frame has ended.
     End {
         /// The frame of that process.
@@ -45,7 +62,11 @@ impl Completion {
     /// The connection that waits for the completion.
     pub(crate) fn conn(&self) -> Option<ConnId> {
         match self {
-            Self::Nothing | Self::End { .. } => None,
+            Self::Nothing
+            | Self::LookAhead { .. }
+            | Self::JobSlot { .. }
+            | Self::JobToken { .. }
+            | Self::End { .. } => None,
             Self::Ask(newcomer) => Some(newcomer.conn),
             Self::Question(newcomer) => Some(newcomer.conn),
             Self::Release(back) => Some(back.id),

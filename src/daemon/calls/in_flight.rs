@@ -1,10 +1,10 @@
-//! Changes of this host that are not in the shared log yet, and the calls that wait for them.
+//! Changes of this host that the log has not returned yet, and the calls that wait for them.
 //!
 //! Invariant: if the client has left or has received a failure, canal never grants it the request.
 //! Such a request is abandoned, and released as soon as it comes out of the log.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use crate::core::{RequestId, Tag, Wait};
@@ -17,7 +17,8 @@ use crate::sys::clock;
 /// Changes of this host that are not in the log yet.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    each: BTreeMap<Ticket, Proposed>,
+    /// In the order of their tickets.
+    each: VecDeque<(Ticket, Proposed)>,
     /// The tickets of the requests among these changes.
     tags: BTreeMap<Tag, Ticket>,
     /// How many of these requests may wait, by user.
@@ -83,11 +84,12 @@ impl InFlight {
                 *self.users.entry(newcomer.request.uid).or_default() += 1;
             }
         }
-        self.each.insert(ticket, Proposed { then, abandoned: false, since: clock::now() });
+        let proposed = Proposed { then, abandoned: false, since: clock::now() };
+        self.each.push_back((ticket, proposed));
     }
 
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
-        let proposed = self.each.remove(&ticket)?;
+        let (_, proposed) = self.each.remove(self.at(ticket)?)?;
         self.suspending.remove(&ticket);
         if let Completion::Ask(newcomer) = &proposed.then
             && newcomer.request.wait != Wait::No
@@ -111,6 +113,19 @@ impl InFlight {
         Some(proposed)
     }
 
+    fn at(&self, ticket: Ticket) -> Option<usize> {
+        self.each.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()
+    }
+
+    fn get(&self, ticket: Ticket) -> Option<&Proposed> {
+        self.each.get(self.at(ticket)?).map(|(_, proposed)| proposed)
+    }
+
+    fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Proposed> {
+        let at = self.at(ticket)?;
+        self.each.get_mut(at).map(|(_, proposed)| proposed)
+    }
+
     /// How many requests of a user are in flight and may have to wait.
     pub(crate) fn of_user(&self, uid: u32) -> usize {
         self.users.get(&uid).copied().unwrap_or(0)
@@ -122,7 +137,7 @@ impl InFlight {
 
     /// Whether this change only produces an answer and leaves the table as it is.
     pub(crate) fn is_question(&self, what: Awaiting) -> bool {
-        let proposed = what.ticket().and_then(|ticket| self.each.get(&ticket));
+        let proposed = what.ticket().and_then(|ticket| self.get(ticket));
         proposed.is_some_and(|it| matches!(it.then, Completion::Question(_)))
     }
 
@@ -211,7 +226,7 @@ impl InFlight {
                 self.awaiting_membership.retain(|newcomer| newcomer.request.tag != tag);
             }
             Awaiting::Request(ticket) | Awaiting::Change(ticket) => {
-                if let Some(proposed) = self.each.get_mut(&ticket) {
+                if let Some(proposed) = self.get_mut(ticket) {
                     proposed.abandoned = true;
                 }
             }
@@ -221,7 +236,7 @@ impl InFlight {
     /// Notes that a client waits for this again.
     pub(crate) fn take_back(&mut self, what: Awaiting) {
         if let Awaiting::Request(ticket) = what
-            && let Some(proposed) = self.each.get_mut(&ticket)
+            && let Some(proposed) = self.get_mut(ticket)
         {
             proposed.abandoned = false;
         }
@@ -229,11 +244,9 @@ impl InFlight {
 
     /// The request with this tag, if it is not in the log yet.
     pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(Awaiting, &mut PendingAcquire)> {
-        if let Some(ticket) = self.tags.get(&tag) {
-            let Completion::Ask(newcomer) = &mut self.each.get_mut(ticket)?.then else {
-                return None;
-            };
-            return Some((Awaiting::Request(*ticket), newcomer));
+        if let Some(ticket) = self.tags.get(&tag).copied() {
+            let Completion::Ask(newcomer) = &mut self.get_mut(ticket)?.then else { return None };
+            return Some((Awaiting::Request(ticket), newcomer));
         }
         let mut awaiting_membership = self.awaiting_membership.iter_mut();
         awaiting_membership

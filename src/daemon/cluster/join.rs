@@ -135,10 +135,8 @@ impl Cluster {
         }
     }
 
-    /// Ends the membership if no process and no change in flight depends on it. Returns whether
-    /// the withdrawal is under way.
+    /// Ends the membership if no process depends on it. Returns whether the withdrawal is under way.
     pub(crate) fn leave_unused(&mut self) -> bool {
-        let is_used = !self.holder_record.is_empty() || self.in_flight.len() > 0;
-        !is_used && self.driver.leave()
+        self.holder_record.is_empty() && self.driver.leave()
     }
 }

@@ -28,7 +28,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::core::{Change, HoldState, Snapshot, Table, Token};
-use crate::daemon::calls::in_flight::InFlight;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_mark::EngineMark;
@@ -55,8 +54,6 @@ use crate::sys::process::Origin;
 pub(crate) struct Cluster {
     driver: EngineDriver,
     status: EngineStatus,
-    /// Changes of this host that are not in the log yet.
-    pub(crate) in_flight: InFlight,
     /// The processes of this host that received a grant.
     holder_record: HolderRecord,
     /// The tokens that clients of this host received.
@@ -112,7 +109,6 @@ impl Cluster {
         Self {
             driver,
             status,
-            in_flight: InFlight::default(),
             holder_record,
             tokens,
             terminator: Terminator::default(),
@@ -224,10 +220,10 @@ impl Cluster {
         table.recovery().is_some() || self.terminator.are_awaited()
     }
 
-    /// When the daemon needs a turn for the engine, its commands or the calls in flight, in
-    /// milliseconds of CLOCK_BOOTTIME.
+    /// When the daemon needs a turn for the engine or its commands, in milliseconds of
+    /// CLOCK_BOOTTIME.
     pub(crate) fn next_due(&self, is_member: bool) -> Option<u64> {
-        let times = [self.driver.next_due(), self.next_stop(is_member), self.in_flight.next_due()];
+        let times = [self.driver.next_due(), self.next_stop(is_member)];
         times.into_iter().flatten().min()
     }
 

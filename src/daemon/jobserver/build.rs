@@ -65,11 +65,12 @@ impl Build {
         let untaken = pipes.untaken();
         let surplus = untaken.saturating_sub(self.out);
         let untaken = untaken - pipes.withdraw(surplus).min(untaken);
-        let taken = self.out.saturating_sub(untaken);
+        // An offer that is not written yet cannot be taken.
+        let taken = self.out.saturating_sub(untaken + usize::from(self.pending));
         if returned > 0 {
             self.set_out(self.out - returned.min(taken));
         }
-        if self.offered.is_some() && untaken == 0 {
+        if self.offered.is_some() && untaken == 0 && !self.pending {
             (self.offered, self.passed_over_until) = (None, None);
             self.patience = PATIENCE;
         } else if untaken > 0 && self.offered.is_none() {

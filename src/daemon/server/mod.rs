@@ -18,7 +18,9 @@ pub(super) mod waiting;
 use std::task::Context;
 use std::time::Duration;
 
+use crate::daemon::calls::in_flight::InFlight;
 use crate::daemon::cluster::Cluster;
+use crate::daemon::cluster::not_a_member::not_yet;
 use crate::daemon::due::Due;
 use crate::daemon::history::recorder::History;
 use crate::daemon::hooks::configured::Hooks;
@@ -42,8 +44,7 @@ use crate::daemon::view::Shown;
 use crate::daemon::view::size_notes::ToldSizes;
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiters;
-use crate::protocol::DaemonInfo;
-use crate::sys::clock;
+use crate::protocol::{DaemonInfo, Failure};
 
 /// The daemon at work.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub(crate) struct Server {
     /// The permissions of the configuration in force.
     pub(crate) permissions: Permissions,
     pub(crate) ledger: Ledger,
+    /// The changes of this host that the log has not returned yet, and the calls that wait for them.
+    pub(crate) in_flight: InFlight,
     /// This host's part in a table that many hosts share. `None` with the embedded journal.
     pub(crate) cluster: Option<Box<Cluster>>,
     pub(crate) owners: Owners,
@@ -106,18 +109,9 @@ impl Server {
         spin.look(|| conns.wait(Some(Duration::ZERO)))
     }
 
-    /// Sleeps until there is something to do.
-    pub(crate) fn sleep(&mut self) {
-        let time = self.time_to_sleep();
-        let begun = clock::now();
-        if self.conns.wait(time) {
-            self.spin.slept(clock::now().saturating_duration_since(begun));
-        }
-    }
-
     /// Whether there is already something to do in the next turn.
     pub(crate) fn has_work(&self) -> bool {
-        self.conns.has_work()
+        self.conns.has_work() || self.ledger.has_proposed()
     }
 
     /// Whether the engine has answered. If not, the answer will wake `context`.
@@ -129,5 +123,17 @@ impl Server {
     pub(crate) fn shown(&self, viewer: u32) -> Shown<'_> {
         let shown = Shown::to(viewer, &self.ledger, &self.leases, &self.owners);
         Shown { children: Some(&self.children), summary: self.history.summary(), ..shown }
+    }
+
+    /// Whether a grant may be sent now.
+    pub(crate) fn is_sure(&self) -> bool {
+        let Some(cluster) = &self.cluster else { return true };
+        self.ledger.is_member() && cluster.may_grant(&self.ledger.table)
+    }
+
+    /// The failure for a client whose call cannot be served because this host is not a member.
+    pub(crate) fn not_a_member(&self) -> Failure {
+        let cluster = self.cluster.as_ref();
+        cluster.map_or_else(not_yet, |cluster| cluster.not_a_member(&self.ledger))
     }
 }

@@ -3,17 +3,23 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::core::{Change, HoldState, RequestId};
 use crate::daemon::due::is_due;
 use crate::daemon::limits::{STOPPED_EVERY, UNSURE_EVERY};
 use crate::daemon::net::events::Source;
 use crate::daemon::server::Server;
-use crate::daemon::waiters::look_ahead::is_stopped;
-use crate::daemon::waiters::regrant::granted;
 use crate::duration::stated;
 use crate::sys::clock;
 
 impl Server {
+    /// Sleeps until there is something to do.
+    pub(crate) fn sleep(&mut self) {
+        let time = self.time_to_sleep();
+        let begun = clock::now();
+        if self.conns.wait(time) {
+            self.spin.slept(clock::now().saturating_duration_since(begun));
+        }
+    }
+
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
         let now = clock::now();
@@ -53,7 +59,8 @@ impl Server {
         let ends = [self.waiters.next_end(), self.leases.next_end()];
         let is_member = self.ledger.is_member();
         let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.next_due(is_member));
-        let next = ends.into_iter().flatten().chain(of_cluster).min();
+        let ends = ends.into_iter().chain([self.in_flight.next_due(), of_cluster]);
+        let next = ends.flatten().min();
         self.due.timer.set(next)
     }
 
@@ -96,36 +103,6 @@ impl Server {
         self.due.closing = self.conns.close_slow(now);
         self.look_ahead_at_reports(now);
         self.note_idleness(now);
-    }
-
-    pub(crate) fn look_at_stopped(&mut self) {
-        let running = self.waiters.suspended().filter(|(_, pid)| !is_stopped(*pid));
-        let running: Vec<RequestId> = running.map(|(request, _)| request).collect();
-        for request in running {
-            self.waiters.resume(request);
-            if self.tell_after_all(request) {
-                continue;
-            }
-            // The client of a waiter from the previous daemon has to come back first.
-            if self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_none()) {
-                self.waiters.set_absent(request, None);
-                self.due.detached = Some(clock::now());
-                continue;
-            }
-            self.propose(Change::Resume { request });
-        }
-    }
-
-    /// Sends a grant that could not be taken back while its process was stopped, because a part of
-    /// it had already been released. Returns whether there is such a grant.
-    pub(crate) fn tell_after_all(&mut self, request: RequestId) -> bool {
-        let table = &self.ledger.table;
-        let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
-        let hold = table.hold_of(request).filter(in_part);
-        let Some(hold) = hold.filter(|_| self.waiters.get(request).is_some()) else { return false };
-        let granted = granted(table, hold);
-        self.waiters.queue_grant_once(granted);
-        true
     }
 
     pub(crate) fn note_idleness(&mut self, now: Instant) {

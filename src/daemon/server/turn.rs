@@ -1,9 +1,10 @@
 //! The steps of a turn of the daemon, and their order.
 //!
 //! A turn carries out a [`Batch`] in this order: closed connections and deaths, releases and
-//! renewals, requests. It records the decisions, and only then sends the replies. If many clients
-//! call at once, some calls are recorded and answered before the next calls are served. A turn
-//! reads no connection after it began to serve.
+//! renewals, requests. Each of them only proposes changes. The turn follows the log after each call,
+//! so that the next one sees its changes. It records the decisions, and only then sends the replies.
+//! If many clients call at once, some calls are recorded and answered before the next calls are
+//! served. A turn reads no connection after it began to serve.
 //!
 //! Invariant: a turn applies every death that was reported before it, before it answers a call or
 //! sends a grant.
@@ -62,6 +63,7 @@ impl Server {
         for token in std::mem::take(&mut batch.ended.fifos) {
             self.end_of_writers(token);
         }
+        self.follow();
         self.follow_engine()?;
         self.settle();
         let now = clock::now();
@@ -70,12 +72,15 @@ impl Server {
         self.end_readings();
         self.retry_deferred(deaths);
         self.serve(&batch)?;
-        self.share_slots(now);
+        while self.share_slots(now) {
+            self.settle();
+        }
         self.inform(now);
         self.serve_reports(&batch);
         self.end_searches();
         self.give_metrics();
         self.answer_the_forgotten();
+        self.settle();
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::RecordsComeFirst) {
             self.conns.flush();
@@ -151,6 +156,7 @@ impl Server {
             while *left > 0 && may(self, *id) {
                 *left -= 1;
                 self.serve_one(batch, *id);
+                self.follow();
             }
             served += 1;
         }

@@ -3,6 +3,7 @@
 //! Invariant: the daemon reports an entry only after [`Ledger::commit`] has returned, or after the
 //! engine has returned the entry.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use crate::core::{
 use crate::daemon::calls::completion::Applied;
 use crate::daemon::config::Config;
 use crate::daemon::store::journal_store::JournalStore;
+use crate::host::Ticket;
 use crate::log::journal::NoRoom;
 use crate::sys::clock;
 
@@ -25,6 +27,10 @@ pub(crate) struct Ledger {
     pub(crate) host: HostId,
     /// `None` if an engine keeps the log.
     journal: Option<Box<JournalStore>>,
+    /// The changes that the embedded journal returns next.
+    proposed: VecDeque<(Ticket, Change)>,
+    /// The ticket of the next one.
+    next_ticket: Ticket,
     /// The time of all changes applied before the next [`Self::commit`], once the clock has been
     /// read.
     now: Option<UnixMillis>,
@@ -36,12 +42,17 @@ pub(crate) const NO_HOST: HostId = HostId(0);
 impl Ledger {
     /// A table and the embedded journal that keeps its log.
     pub(crate) fn of_journal(table: Table, journal: JournalStore) -> Self {
-        Self { table, host: NO_HOST, journal: Some(Box::new(journal)), now: None }
+        Self { journal: Some(Box::new(journal)), ..Self::of(table) }
     }
 
     /// An empty table, which follows the log that an engine keeps.
     pub(crate) fn of_engine() -> Self {
-        Self { table: Table::default(), host: NO_HOST, journal: None, now: None }
+        Self::of(Table::default())
+    }
+
+    fn of(table: Table) -> Self {
+        let (proposed, next_ticket) = (VecDeque::new(), Ticket(0));
+        Self { table, host: NO_HOST, journal: None, proposed, next_ticket, now: None }
     }
 
     pub(super) fn kept(&mut self) -> Option<(&Table, &mut JournalStore)> {
@@ -52,6 +63,24 @@ impl Ledger {
     /// engine.
     pub(crate) fn is_member(&self) -> bool {
         self.journal.is_some() || self.host != NO_HOST
+    }
+
+    /// Proposes a change for the embedded journal.
+    pub(crate) fn propose(&mut self, change: Change) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket.0 += 1;
+        self.proposed.push_back((ticket, change));
+        ticket
+    }
+
+    /// The next change that was proposed for the embedded journal.
+    pub(crate) fn next_proposed(&mut self) -> Option<(Ticket, Change)> {
+        self.proposed.pop_front()
+    }
+
+    /// Whether a change was proposed for the embedded journal and is not applied yet.
+    pub(crate) fn has_proposed(&self) -> bool {
+        !self.proposed.is_empty()
     }
 
     /// The next entry of the embedded journal, and its position there.
@@ -128,6 +157,7 @@ impl Ledger {
     /// # Errors
     /// The daemon must not report anything of this turn, and must end.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
+        debug_assert!(!self.has_proposed(), "a change was proposed and not followed");
         self.now = None;
         self.kept().map_or(Ok(()), |(table, kept)| kept.commit(table))
     }

@@ -438,6 +438,7 @@ fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
     let (request, news) = (hold.request, LeaseNews::Granted(None));
     let _ = world.server.wait_for_disk(id, request, news);
     world.server.disconnect(Disconnected { id, unread: false });
+    world.server.follow();
     assert_eq!(world.server.ledger.table.hold_of(request), None);
     world.turn();
     assert_eq!(asker.reply(), None);

@@ -164,6 +164,7 @@ impl Waiters {
     /// Attaches a request to the connection on which it waits. With `more`, the client accepts
     /// progress messages.
     pub(crate) fn attach(&mut self, request: RequestId, conn: ConnId, more: bool) {
+        self.absent.remove(&request);
         if let Some(waiter) = self.get_mut(request) {
             waiter.conn = Some(conn);
             waiter.more = more;

@@ -58,6 +58,23 @@ fn commands_leave_their_exit_status_or_the_signal_that_killed_them() {
     }
 }
 
+/// The daemon finds the stopped waiter only when it refuses the request that is behind it.
+#[test]
+fn a_request_that_is_granted_past_a_stopped_waiter_was_never_refused() {
+    let world = World::with_daemon().on_one_host();
+    world.canal(["resize", "x", "--slots", "3"]).end().code(0);
+    let holder = world.holder(&["-k", "x", "--count", "2"]);
+    let stopped = world.waiter("x", &["--count", "3"], &["true"]);
+    stopped.stop();
+    world.canal(["run", "-n", "-k", "x", "--", "echo", "past"]).end().code(0);
+    stopped.signal(Signal::SIGCONT);
+    holder.finish();
+    stopped.end().code(0);
+    let found = until_recorded(&world, &["x"], 3);
+    let commands: Vec<_> = found.iter().map(|record| &record["command"]).collect();
+    assert_eq!(commands.iter().filter(|command| **command == "echo past").count(), 1, "{found:?}");
+}
+
 #[test]
 fn what_nobody_reaps_leaves_its_exit_status_too() {
     let world = World::with_daemon().on_one_host();

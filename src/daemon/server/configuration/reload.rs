@@ -49,6 +49,19 @@ impl Server {
         }
     }
 
+    /// Reports the settings in force and how the file differs now. Users other than root and the
+    /// daemon's user see only the settings that bind them, because they may not be able to read the
+    /// file.
+    pub(crate) fn configuration(&mut self, id: ConnId, peer: Credentials) -> Step {
+        if !self.is_operator(peer.uid) {
+            return self.show_configuration(None);
+        }
+        match self.read_configuration(Asker::Show(id)) {
+            Some(read) => self.show_configuration(Some(&read)),
+            None => Step::Wait(self.wait_for_configuration(id)),
+        }
+    }
+
     /// Reads the configuration. Returns `None` if a thread reads it, because names of groups have
     /// to be looked up; [`Self::configuration_read`] then continues.
     pub(crate) fn read_configuration(&mut self, asker: Asker) -> Option<Read> {

@@ -1,9 +1,8 @@
 //! Reports the settings in force, and the source of each value.
 
 use crate::core::BYPASS_MAX_DEFAULT;
-use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::config::metrics_section::Listen;
-use crate::daemon::config::reading::{Asker, Read};
+use crate::daemon::config::reading::Read;
 use crate::daemon::config::written::{changes, name_of_key};
 use crate::daemon::logging;
 use crate::daemon::server::Server;
@@ -13,22 +12,8 @@ use crate::daemon::wording::text::time;
 use crate::duration::stated;
 use crate::protocol::place::Rule;
 use crate::protocol::{Configuration, SettingChange, SettingInfo, SettingSource};
-use crate::sys::peer::Credentials;
 
 impl Server {
-    /// Reports the settings in force and how the file differs now. Users other than root and the
-    /// daemon's user see only the settings that bind them, because they may not be able to read the
-    /// file.
-    pub(crate) fn configuration(&mut self, id: ConnId, peer: Credentials) -> Step {
-        if !self.is_operator(peer.uid) {
-            return self.show_configuration(None);
-        }
-        match self.read_configuration(Asker::Show(id)) {
-            Some(read) => self.show_configuration(Some(&read)),
-            None => Step::Wait(self.wait_for_configuration(id)),
-        }
-    }
-
     /// The settings in force, and how they differ from the configuration just `read`. Without
     /// `read`, only the settings that bind every user.
     pub(crate) fn show_configuration(&self, read: Option<&Read>) -> Step {

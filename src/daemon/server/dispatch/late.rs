@@ -1,19 +1,19 @@
 //! Ends calls that wait: with a grant, with a refusal, or because their time is over.
 
 use crate::core::{Change, Withdrawal};
-use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::history::queue::Answer;
 use crate::daemon::net::connection::{CallState, Connection};
 use crate::daemon::net::unread_reports::Unread;
 use crate::daemon::server::Server;
-use crate::daemon::wording::refusal::superseded;
-use crate::protocol::{ErrorName, Failure};
+use crate::daemon::server::dispatch::step::Step;
 use crate::sys::clock;
 
 impl Server {
-    /// Checks all waiters that were granted something, and sends their grants. Repeats this until
-    /// the checks lead to no further grant.
+    /// Follows the log, checks all waiters that were granted something, and sends their grants.
+    /// Repeats this until nothing follows from it.
     pub(crate) fn settle(&mut self) {
         loop {
+            self.follow();
             // A grant made while this host cannot renew is sent once it can renew again, or never.
             if self.waiters.has_grants() && self.is_sure() {
                 while let Some(granted) = self.waiters.next_grant() {
@@ -26,6 +26,7 @@ impl Server {
                     if let Some((id, step)) = self.offer(&granted) {
                         self.carry_out(id, step);
                     }
+                    self.follow();
                 }
             }
             if !self.waiters.has_unsynced() {
@@ -55,13 +56,9 @@ impl Server {
             if let Some((id, failure)) = told {
                 self.carry_out(id, Err(failure));
             }
-            // Over an engine, the request may be granted before its withdrawal is in the log.
-            let why = match self.cluster {
-                Some(_) => Withdrawal::Cancelled,
-                None => Withdrawal::Timeout,
-            };
-            self.propose(Change::Withdraw { request, why });
-            // This may have granted another request whose wait is over now.
+            // The request may be granted before its withdrawal is in the log.
+            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+            // This may grant another request whose wait is over now.
             self.settle();
         }
     }
@@ -78,6 +75,14 @@ impl Server {
             if left > 0 {
                 self.reports.unread.push(Unread { id, uid, left, since: clock::now() });
             }
+        }
+    }
+
+    /// The result of a search, as a user may see it.
+    fn history_answer(&self, viewer: u32, answer: &Answer) -> Step {
+        match answer {
+            Answer::Records(found) => self.history_page(viewer, found),
+            Answer::Counts(counts) => Step::reply(&self.stats(counts)),
         }
     }
 
@@ -99,20 +104,4 @@ impl Server {
             self.carry_out(id, step);
         }
     }
-
-    /// Ends a call whose client asked for the same request on another connection.
-    pub(crate) fn supersede(&mut self, before: ConnId, name: ErrorName) {
-        self.carry_out(before, Err(superseded(name)));
-    }
-
-    /// Ends a call whose request ended while this host could not follow the log.
-    pub(crate) fn end_unseen(&mut self, id: ConnId) {
-        self.carry_out(id, Err(ended_unseen()));
-    }
-}
-
-/// The failure for a client whose request ended while this host could not follow the log.
-pub(super) fn ended_unseen() -> Failure {
-    let message = "the request ended while the daemon could not follow the engine's log";
-    Failure::new(ErrorName::EngineAway, message).hint("run the command again")
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
+use crate::daemon::server::dispatch::permit::DispatchPermit;
 use crate::daemon::view::leadership::LeaderWatch;
 use crate::sys::clock;
 
@@ -20,15 +20,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const UNREAD_EVERY: Duration = Duration::from_millis(250);
 
 impl Server {
-    /// Lets a connection watch a leader until it is closed.
-    pub(crate) fn watch_leader(&mut self, id: ConnId, watch: LeaderWatch) -> Waiting {
-        if let Some(conn) = self.conns.get(id) {
-            conn.set_doing(&DispatchPermit::new(), CallState::WatchesLeader(Box::new(watch)));
-        }
-        self.due.leaders.are_watched = true;
-        Waiting::new()
-    }
-
     /// Informs each watcher whose last message names another leader.
     pub(crate) fn tell_leaders(&mut self) {
         let watchers = self.conns.leader_watchers();

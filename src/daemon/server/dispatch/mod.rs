@@ -2,13 +2,16 @@
 //! the call. No other code can end a call.
 //!
 //! Each message has a handler in its own file in `requests` or `queries`; the handler returns a
-//! step. `late`, `leaders`, `patience` and `propose` end calls that wait, with steps from other
-//! files as well.
+//! step. `propose` and `wait` keep what a call waits for, and `carry_out` ends it. Handlers use
+//! these three. `follow`, `late`, `leaders` and `patience` continue calls that wait, with steps
+//! from other files as well.
 //!
 //! Invariant: a call that was taken from its connection is answered, or waits for something that
 //! ends it. A connection demands the [`DispatchPermit`], and a step demands a
 //! [`Waiting`](permit::Waiting): only this folder makes them.
 
+mod carry_out;
+mod follow;
 mod late;
 mod leaders;
 mod patience;
@@ -18,7 +21,6 @@ pub(in crate::daemon) mod step;
 pub(super) mod unanswered;
 mod wait;
 
-use crate::core::{Change, Withdrawal};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::{Asked, Call};
 use crate::daemon::calls::conn_id::ConnId;
@@ -28,8 +30,8 @@ use crate::daemon::server::Server;
 use crate::daemon::server::batch::Batch;
 use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
 use crate::daemon::server::dispatch::step::Step;
+use crate::protocol::Failure;
 use crate::protocol::service::{Description, Info, ServiceError, description};
-use crate::protocol::{ErrorName, Failure};
 
 impl Server {
     /// Serves the next call of a connection, which was read for this batch or for an earlier one.
@@ -116,47 +118,6 @@ impl Server {
                 }
                 Ok(Step::Wait(Waiting::new()))
             }
-        }
-    }
-
-    /// Carries out what happens next to a call.
-    fn carry_out(&mut self, id: ConnId, step: Result<Step, Failure>) {
-        match step {
-            Ok(Step::Answer(answer)) => self.end_call(id, answer),
-            Ok(Step::Propose(change, then)) => self.propose_for(change, then),
-            Ok(Step::Wait(_)) => {}
-            Ok(Step::GiveBack(request, failure)) => {
-                // The call must no longer wait, or its own withdrawal would end it as well.
-                self.leave(id);
-                self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
-                self.end_call(id, Answer::failure(&failure));
-            }
-            Err(mut failure) => {
-                if failure.name == ErrorName::Refused
-                    && let Some(conn) = self.conns.get(id)
-                {
-                    failure.add_notes(std::mem::take(&mut conn.key_notes));
-                }
-                self.end_call(id, Answer::failure(&failure));
-            }
-        }
-    }
-
-    /// Ends the current call of a connection, so that its next call can be served.
-    fn end_call(&mut self, id: ConnId, answer: Answer) {
-        self.leave(id);
-        if let Some(conn) = self.conns.get(id) {
-            conn.answer(&DispatchPermit::new(), answer);
-        }
-    }
-
-    /// Notes that the current call of a connection no longer waits for anything.
-    fn leave(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get(id) else { return };
-        let waited = conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
-        if waited != CallState::Nothing {
-            self.conns.to_answer.push(id);
-            self.conns.activate(id);
         }
     }
 

@@ -24,13 +24,12 @@ const ANSWER_MS: u64 = 4_000;
 impl Server {
     /// Sends what is due to the clients whose calls wait for the log.
     pub(crate) fn look_at_pending(&mut self) {
-        if self.cluster.as_ref().is_none_or(|it| it.in_flight.waits().next().is_none()) {
+        if self.in_flight.waits().next().is_none() {
             return;
         }
         self.fail_pending();
-        let Some(cluster) = &self.cluster else { return };
         let now = clock::boottime_ms();
-        let due = cluster.in_flight.waits().filter(|(_, wait)| wait.due() <= now);
+        let due = self.in_flight.waits().filter(|(_, wait)| wait.due() <= now);
         let due: Vec<ConnId> = due.map(|(id, _)| id).collect();
         for id in due {
             self.look_at_one(id, now);
@@ -40,10 +39,10 @@ impl Server {
     /// Fails the calls that wait for the log while the engine refuses this host and only a person
     /// can fix that.
     fn fail_pending(&mut self) {
-        let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.is_refused()) else {
+        if self.cluster.as_ref().is_none_or(|cluster| !cluster.is_refused()) {
             return;
-        };
-        let ids: Vec<ConnId> = cluster.in_flight.waits().map(|(id, _)| id).collect();
+        }
+        let ids: Vec<ConnId> = self.in_flight.waits().map(|(id, _)| id).collect();
         for id in ids {
             let failure = self.not_a_member();
             self.give_up_waiting(id, failure);
@@ -52,8 +51,7 @@ impl Server {
 
     fn look_at_one(&mut self, id: ConnId, now: u64) {
         let why = self.not_a_member();
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(pending) = cluster.in_flight.wait_of_mut(id) else { return };
+        let Some(pending) = self.in_flight.wait_of_mut(id) else { return };
         let Some(patience) = &mut pending.patience else {
             return self.give_up_waiting(id, why);
         };
@@ -80,11 +78,10 @@ impl Server {
     /// Fails a call that waits for the log. If its change is a request, it is released when it
     /// comes out of the log. Any other change takes effect then.
     fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(pending) = cluster.in_flight.end_wait(id) else { return };
+        let Some(pending) = self.in_flight.end_wait(id) else { return };
         let changes = matches!(pending.what, Awaiting::Change(_))
-            && !cluster.in_flight.is_question(pending.what);
-        cluster.in_flight.abandon(pending.what);
+            && !self.in_flight.is_question(pending.what);
+        self.in_flight.abandon(pending.what);
         if pending.what == Awaiting::Membership
             && let Some(conn) = self.conns.get(id)
             && let Some(call) = conn.calls.pop_front()
@@ -102,16 +99,15 @@ impl Server {
 
     /// Forgets a call that waits for the log if its client is gone.
     pub(crate) fn disconnect_pending(&mut self, id: ConnId) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(pending) = cluster.in_flight.wait_of(id) else { return };
+        let Some(pending) = self.in_flight.wait_of(id) else { return };
         let closing = self.conns.peek(id).is_none_or(|conn| conn.closing);
         // Any other change completes even if its client no longer waits for the answer.
         if !closing && matches!(pending.what, Awaiting::Change(_)) {
             return;
         }
         let what = pending.what;
-        cluster.in_flight.end_wait(id);
-        cluster.in_flight.abandon(what);
+        self.in_flight.end_wait(id);
+        self.in_flight.abandon(what);
         if let Some(conn) = self.conns.get(id) {
             conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
             if what == Awaiting::Membership {
@@ -131,18 +127,24 @@ impl Server {
 
     /// Serves the calls that waited until this host is a member, or has read the log.
     pub(crate) fn resume_put_off(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for id in cluster.in_flight.take_put_off() {
+        for id in self.in_flight.take_put_off() {
             self.leave(id);
         }
     }
 
     /// Asks for the requests that had to wait until this host may ask for them.
     pub(crate) fn ask_for_those_waiting(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for newcomer in cluster.in_flight.take_awaiting_membership() {
+        for newcomer in self.in_flight.take_awaiting_membership() {
             self.ask_again(newcomer);
         }
+    }
+
+    /// Repeats a request for a lock, or the question whether it would be granted, for a call that
+    /// had to wait until then.
+    pub(super) fn ask_again(&mut self, newcomer: PendingAcquire) {
+        let id = newcomer.conn;
+        let step = if newcomer.is_question { self.pose(newcomer) } else { self.ask(newcomer) };
+        self.carry_out(id, Ok(step));
     }
 
     /// Makes the requests of a lost incarnation wait until this host is a member again. Fails each

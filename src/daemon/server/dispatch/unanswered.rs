@@ -29,7 +29,6 @@ impl Server {
         for id in forgotten {
             self.answer_forgotten(id);
         }
-        self.settle();
     }
 
     fn is_forgotten(&self, id: ConnId) -> bool {
@@ -39,9 +38,7 @@ impl Server {
             CallState::Waits(request) => {
                 self.waiters.get(request).is_none_or(|waiter| waiter.conn != Some(id))
             }
-            CallState::InFlight => {
-                self.cluster.as_ref().is_none_or(|it| it.in_flight.wait_of(id).is_none())
-            }
+            CallState::InFlight => self.in_flight.wait_of(id).is_none(),
             CallState::Deferred => !self.waiters.is_deferred(id),
             CallState::Stores(request) => !self.waiters.is_unsynced(id, request),
             CallState::Configuration => !self.in_force.readings.has_client(id),

@@ -8,6 +8,7 @@ use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
+use crate::daemon::view::leadership::LeaderWatch;
 use crate::daemon::view::selection::Selection;
 use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::protocol::Failure;
@@ -32,14 +33,12 @@ impl Server {
         what: Awaiting,
         patience: Option<Patience>,
     ) -> Waiting {
-        if let Some(conn) = self.conns.get(id)
-            && let Some(cluster) = &mut self.cluster
-        {
+        if let Some(conn) = self.conns.get(id) {
             conn.set_doing(&DispatchPermit::new(), CallState::InFlight);
             // The client has waited since its call began, even if the call first waited for
             // something else.
             let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
-            cluster.in_flight.begin_wait(id, LogWait { what, since, patience });
+            self.in_flight.begin_wait(id, LogWait { what, since, patience });
         }
         Waiting::new()
     }
@@ -59,10 +58,11 @@ impl Server {
             }
             return Ok(Waiting::new());
         }
-        let failure = self.not_a_member();
-        let Some(cluster) = &mut self.cluster else { return Err(failure) };
+        if self.cluster.is_none() {
+            return Err(self.not_a_member());
+        }
         let (what, patience) = (Awaiting::MembershipOf(newcomer.request.tag), newcomer.patience());
-        cluster.in_flight.await_membership(newcomer);
+        self.in_flight.await_membership(newcomer);
         Ok(self.wait_for_log(id, what, patience))
     }
 
@@ -106,12 +106,29 @@ impl Server {
         Waiting::new()
     }
 
+    /// Queues a connection for a report.
+    pub(crate) fn await_report(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        if !std::mem::replace(&mut conn.awaits_report, true) {
+            self.reports.add(id, conn.peer.uid, conn.unsent());
+        }
+    }
+
     /// Lets a connection watch the status until it is closed.
     pub(crate) fn watch_status(&mut self, id: ConnId, selection: Selection) -> Waiting {
         if let Some(conn) = self.conns.get(id) {
             conn.set_doing(&DispatchPermit::new(), CallState::Watches(Box::new(selection)));
         }
         self.due.watched = true;
+        Waiting::new()
+    }
+
+    /// Lets a connection watch a leader until it is closed.
+    pub(crate) fn watch_leader(&mut self, id: ConnId, watch: LeaderWatch) -> Waiting {
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::WatchesLeader(Box::new(watch)));
+        }
+        self.due.leaders.are_watched = true;
         Waiting::new()
     }
 

@@ -7,11 +7,8 @@
 //! Invariant: after an incarnation lost its holds, this host asks for no grant until every process
 //! that has to be killed is dead.
 
-use crate::core::HostId;
 use crate::daemon::cluster::end_commands::Watched;
 use crate::daemon::server::Server;
-use crate::daemon::store::ledger::NO_HOST;
-use crate::host::LostWhy;
 use crate::sys::clock;
 
 impl Server {
@@ -24,22 +21,6 @@ impl Server {
         let now = clock::boottime_ms();
         cluster.stop_due(is_member, watched, now);
         self.end_lost(now);
-    }
-
-    /// Handles the loss of our incarnation, and with it of all holds of its processes.
-    pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
-        if host == NO_HOST || host != self.ledger.host {
-            return;
-        }
-        tracing::error!(host = host.0, "lost all holds of this host: {why}");
-        let Some(cluster) = &mut self.cluster else { return };
-        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
-        let now = clock::boottime_ms();
-        cluster.lose_holds(why, watched, now);
-        self.history.lose();
-        self.lose_membership();
-        self.end_lost(now);
-        self.due.changed = true;
     }
 
     /// Starts to kill all commands for which this host had locks. They must be dead before it
@@ -60,11 +41,5 @@ impl Server {
         if cluster.end_lost(now) && self.ledger.is_member() {
             self.ask_for_those_waiting();
         }
-    }
-
-    /// Whether a grant may be sent now.
-    pub(crate) fn is_sure(&self) -> bool {
-        let Some(cluster) = &self.cluster else { return true };
-        self.ledger.is_member() && cluster.may_grant(&self.ledger.table)
     }
 }

@@ -18,6 +18,7 @@ use crate::daemon::store::recover::token_by_clock;
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiter;
 use crate::history::Ending;
+use crate::host::LostWhy;
 use crate::sys::clock;
 use crate::sys::process::Found;
 
@@ -145,10 +146,26 @@ impl Server {
         }
     }
 
+    /// Handles the loss of our incarnation, and with it of all holds of its processes.
+    pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
+        if host == NO_HOST || host != self.ledger.host {
+            return;
+        }
+        tracing::error!(host = host.0, "lost all holds of this host: {why}");
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.lose_holds(why, watched, now);
+        self.history.lose();
+        self.lose_membership();
+        self.end_lost(now);
+        self.due.changed = true;
+    }
+
     /// Handles the loss of the membership. The holds of its processes are void. The next
     /// incarnation asks again for the waiting requests, behind requests that other hosts have made
     /// meanwhile.
-    pub(crate) fn lose_membership(&mut self) {
+    fn lose_membership(&mut self) {
         self.ledger.host = NO_HOST;
         // This drops everything known about the waiters, including grants that have not been sent
         // yet.
@@ -157,9 +174,7 @@ impl Server {
             Some((waiter.conn?, self.newcomer_again(*request, waiter)))
         });
         let again: Vec<_> = again.collect();
-        if let Some(cluster) = &mut self.cluster {
-            cluster.in_flight.forget_withdrawals();
-        }
+        self.in_flight.forget_withdrawals();
         self.leases = Leases::default();
         self.due.come_back = None;
         self.due.detached = None;
@@ -173,7 +188,7 @@ impl Server {
     /// need not wait until its TTL is over. Returns whether the withdrawal is under way.
     pub(crate) fn leave_unused(&mut self) -> bool {
         let (table, host) = (&self.ledger.table, self.ledger.host);
-        let is_used = table.frames_of_host(host).next().is_some();
+        let is_used = table.frames_of_host(host).next().is_some() || self.in_flight.len() > 0;
         self.cluster.as_mut().is_some_and(|cluster| !is_used && cluster.leave_unused())
     }
 

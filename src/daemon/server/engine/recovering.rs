@@ -4,7 +4,6 @@
 //! Invariant: once a recovery is over, the daemon asks again for each request that was refused
 //! because of it.
 
-use crate::core::{Change, RequestId, Token};
 use crate::daemon::server::Server;
 
 impl Server {
@@ -26,21 +25,5 @@ impl Server {
             tracing::info!("the table has recovered; granting locks again");
             self.ask_for_those_waiting();
         }
-    }
-
-    /// Whether a grant that no client has received yet may be sent.
-    pub(crate) fn may_be_told(&self, token: Token) -> bool {
-        #[cfg(test)]
-        if crate::sim::is_broken(crate::sim::Rule::OldGrantsAreAskedAnew) {
-            return true;
-        }
-        self.ledger.table.may_be_told(token)
-    }
-
-    /// Takes back a grant that no client received before history was lost, and asks for it again at
-    /// the same place in the queue.
-    pub(crate) fn ask_anew(&mut self, request: RequestId) {
-        self.propose(Change::Suspend { request });
-        self.propose(Change::Resume { request });
     }
 }

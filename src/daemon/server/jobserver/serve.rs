@@ -1,43 +1,46 @@
 //! Divides the slots of a key among its builds.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::core::{
-    Ask, Change, HoldState, Item, Key, Outcome, Owner, Release, Request, Tag, Token, Wait,
+    Ask, Change, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag, Token,
+    Wait,
 };
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::jobserver::share::{self, SlotFrom, Standing};
 use crate::daemon::server::Server;
+use crate::sys::clock;
 
 /// The note of a job token in reports.
 const NOTE: &str = "a job token of the build";
 
 impl Server {
-    /// Divides slots where something changed, and sends the grants that follow. An offered token is
-    /// written to its FIFO only after it is recorded.
-    pub(crate) fn share_slots(&mut self, now: Instant) {
-        while !self.jobservers.is_empty() {
-            self.share_slots_once(now);
-            if !self.waiters.has_grants() {
-                return;
-            }
-            self.settle();
+    /// Divides slots where something changed. Returns whether it has to continue once the log has
+    /// what it proposed, and the grants that follow are sent. An offered token is written to its FIFO only after it is
+    /// recorded.
+    pub(crate) fn share_slots(&mut self, now: Instant) -> bool {
+        if self.jobservers.is_empty() {
+            return false;
         }
-    }
-
-    fn share_slots_once(&mut self, now: Instant) {
         self.end_job_tokens();
         let heard = self.jobservers.take_events();
         let is_due = self.jobservers.due.is_some_and(|due| due <= now);
         let revision = self.ledger.table.revision();
         if !heard && !is_due && self.jobservers.seen == Some(revision) {
-            return;
+            return self.ledger.has_proposed() || self.waiters.has_grants();
         }
-        self.jobservers.due = None;
+        (self.jobservers.seen, self.jobservers.due) = (None, None);
         for key in self.jobservers.keys() {
+            if self.ledger.has_proposed() {
+                return true;
+            }
             self.share_slots_of(&key, now);
         }
-        self.jobservers.seen = Some(self.ledger.table.revision());
+        let is_over = !self.ledger.has_proposed();
+        self.jobservers.seen = is_over.then_some(revision);
+        !is_over || self.waiters.has_grants()
     }
 
     /// Ends the job tokens of builds whose hold has ended.
@@ -65,7 +68,7 @@ impl Server {
         if nothing_is_offered || is_overfull {
             self.withdraw_offers(&builds);
         }
-        if nothing_is_offered {
+        if nothing_is_offered || self.ledger.has_proposed() {
             return;
         }
         loop {
@@ -75,6 +78,9 @@ impl Server {
             });
             let Some((to, from)) = next else { break };
             self.move_slot(&builds, to, from, now);
+            if self.ledger.has_proposed() {
+                return;
+            }
         }
         for build in &builds {
             self.release_spares(*build);
@@ -101,23 +107,42 @@ impl Server {
             SlotFrom::Spare(at) | SlotFrom::Untaken(at) => builds.get(at).copied(),
             SlotFrom::Free => None,
         };
-        if giver == Some(build) {
+        let Some(giver) = giver else { return self.take_slot(build) };
+        if giver == build {
             return self.jobservers.offer(build, now);
         }
-        if let Some(giver) = giver {
-            if let SlotFrom::Untaken(_) = from
-                && !self.jobservers.get_mut(giver).is_some_and(|giver| giver.lose_offer(now))
-            {
-                // A job took it just now.
-                return;
-            }
-            self.release_spare(giver);
+        if let SlotFrom::Untaken(_) = from
+            && !self.jobservers.get_mut(giver).is_some_and(|giver| giver.lose_offer(now))
+        {
+            // A job took it just now.
+            return;
         }
-        if self.would_have_token(build) && self.ask_for_token(build) {
-            self.jobservers.offer(build, now);
-        } else if let Some(build) = self.jobservers.get_mut(build) {
+        match self.spares(giver).pop() {
+            Some(token) => self.release_token(token, Completion::JobSlot { build }),
+            None => self.take_slot(build),
+        }
+    }
+
+    /// Asks for one more job token of a build, if a slot is free.
+    pub(crate) fn take_slot(&mut self, build: Tag) {
+        if !self.would_have_token(build) || !self.ask_for_token(build) {
+            self.bar(build);
+        }
+    }
+
+    /// Offers a job token that a build asked for, if it was granted.
+    pub(crate) fn token_decided(&mut self, build: Tag, request: RequestId) {
+        self.waiters.drop_grant(request);
+        match self.ledger.table.hold_of(request) {
+            Some(_) => self.jobservers.offer(build, clock::now()),
+            None => self.bar(build),
+        }
+    }
+
+    fn bar(&mut self, build: Tag) {
+        if let Some(build) = self.jobservers.get_mut(build) {
             build.barred = true;
-            build.pass_over(now);
+            build.pass_over(clock::now());
         }
     }
 
@@ -128,13 +153,13 @@ impl Server {
             return;
         }
         self.end_job_tokens();
-        for item in items {
-            let builds = self.jobservers.around(&item.key);
-            for build in &builds {
-                self.count_job_tokens(*build);
-            }
-            self.withdraw_offers(&builds);
+        let around = items.iter().flat_map(|item| self.jobservers.around(&item.key));
+        let builds: BTreeSet<Tag> = around.collect();
+        let builds: Vec<Tag> = builds.into_iter().collect();
+        for build in &builds {
+            self.count_job_tokens(*build);
         }
+        self.withdraw_offers(&builds);
     }
 
     fn withdraw_offers(&mut self, builds: &[Tag]) {
@@ -153,17 +178,23 @@ impl Server {
         }
     }
 
+    /// Releases the job tokens of a build that no job has.
     fn release_spares(&mut self, build: Tag) {
-        while self.release_spare(build) {}
+        for token in self.spares(build) {
+            self.release_token(token, Completion::Nothing);
+        }
     }
 
-    /// Releases a job token that no job has. Returns whether there was one.
-    fn release_spare(&mut self, build: Tag) -> bool {
-        let tokens = self.job_tokens(build);
+    fn release_token(&mut self, token: Token, then: Completion) {
+        let release = Release::Hold { token, forced: false };
+        let _ = self.propose_for(Change::Release(release), then);
+    }
+
+    /// The job tokens of a build that no job has.
+    fn spares(&self, build: Tag) -> Vec<Token> {
+        let mut tokens = self.job_tokens(build);
         let spare = self.jobservers.get(build).map_or(0, |build| build.spare(tokens.len()));
-        let Some(token) = tokens.last().copied().filter(|_| spare > 0) else { return false };
-        self.propose(Change::Release(Release::Hold { token, forced: false }));
-        true
+        tokens.split_off(tokens.len().saturating_sub(spare))
     }
 
     /// The holds of a build's job tokens.
@@ -181,17 +212,16 @@ impl Server {
         })
     }
 
-    /// Takes a slot for one more job token of a build. Returns whether the build got it.
+    /// Asks for one more job token of a build. Returns whether there is room for the request.
     fn ask_for_token(&mut self, build: Tag) -> bool {
         let Some(request) = self.request_for_token(build) else { return false };
         if let Err(error) = self.ledger.admit(&request) {
             tracing::debug!(%error, "cannot take a token");
             return false;
         }
-        let tag = request.tag;
-        self.propose(Change::Request(Arc::new(request)));
-        let table = &self.ledger.table;
-        table.tagged(tag).is_some_and(|request| table.hold_of(request).is_some())
+        let change = Change::Request(Arc::new(request));
+        let _ = self.propose_for(change, Completion::JobToken { build });
+        true
     }
 
     /// The request for one more job token of a build.

@@ -5,7 +5,7 @@
 use crate::core::{FrameId, SlotRange, Slots, UnixMillis};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
-use crate::daemon::history::queue::{Answer, Question};
+use crate::daemon::history::queue::Question;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::wording::text::time;
@@ -50,15 +50,7 @@ impl Server {
         Ok(Step::Wait(self.wait_for_history(id)))
     }
 
-    /// The result of a search, as a user may see it.
-    pub(crate) fn history_answer(&self, viewer: u32, answer: &Answer) -> Step {
-        match answer {
-            Answer::Records(found) => self.history_page(viewer, found),
-            Answer::Counts(counts) => Step::reply(&self.stats(counts)),
-        }
-    }
-
-    fn history_page(&self, viewer: u32, found: &Found) -> Step {
+    pub(crate) fn history_page(&self, viewer: u32, found: &Found) -> Step {
         let shown = self.shown(viewer);
         let records = found.records.iter().map(|(number, record)| HistoryRecord {
             number: *number,

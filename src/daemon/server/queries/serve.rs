@@ -15,14 +15,6 @@ use crate::daemon::server::batch::Batch;
 use crate::sys::clock;
 
 impl Server {
-    /// Queues a connection for a report.
-    pub(crate) fn await_report(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get(id) else { return };
-        if !std::mem::replace(&mut conn.awaits_report, true) {
-            self.reports.add(id, conn.peer.uid, conn.unsent());
-        }
-    }
-
     /// Builds reports while this turn has room and time for them.
     pub(crate) fn serve_reports(&mut self, batch: &Batch) {
         if self.reports.queues.is_empty() {

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::core::{Change, Outcome, Refusal, Request, RequestId, Tag, Wait};
-use crate::daemon::calls::completion::Completion;
+use crate::core::{Outcome, Refusal, Request, Tag, Wait};
+use crate::daemon::calls::completion::{Completion, VOID};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
@@ -47,7 +47,7 @@ impl Server {
             above: None,
             note: None,
         };
-        self.pose(PendingAcquire {
+        Ok(self.pose(PendingAcquire {
             conn: id,
             request: Arc::new(request),
             pidfd: owner.pidfd,
@@ -55,27 +55,25 @@ impl Server {
             deferred_until: None,
             crowd: None,
             is_question: true,
-        })
+        }))
     }
 
-    /// Answers a question once the table has all changes that this host proposed before. Over an
-    /// engine, the end of a process may still be in flight, and a request would come after it. So a
-    /// change without effect goes through the log first.
-    pub(crate) fn pose(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
-        if self.cluster.is_none() {
-            return self.question(newcomer);
-        }
-        let void = Change::Confirm { request: RequestId(0) };
-        Ok(Step::Propose(void, Completion::Question(Box::new(newcomer))))
+    /// Answers a question once the table has all changes that this host proposed before. So a
+    /// change without effect goes through the log first, as a request would.
+    pub(crate) fn pose(&self, newcomer: PendingAcquire) -> Step {
+        Step::Propose(VOID, Completion::Question(Box::new(newcomer)))
     }
 
     /// Answers a question, or defers it while the process of a holder is exiting.
     pub(crate) fn question(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
         let asked = Arc::clone(&newcomer.request);
-        let mut verdict = self.ledger.table.verdict_on(&asked);
+        let verdict = self.ledger.table.verdict_on(&asked);
         let is_full = matches!(verdict, Outcome::Refused { why: Refusal::Full { .. }, .. });
-        if is_full && self.suspend_ahead(|table| table.first_ahead_of(&asked)) {
-            verdict = self.ledger.table.verdict_on(&asked);
+        if is_full
+            && let Some(ahead) = self.ledger.table.first_ahead_of(&asked)
+            && self.suspend_ahead(ahead, Completion::Nothing)
+        {
+            return Ok(self.pose(newcomer));
         }
         match verdict {
             Outcome::Granted(granted) => {

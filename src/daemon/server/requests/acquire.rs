@@ -4,12 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::core::{
-    Above, FrameId, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait,
+    Above, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait, differs_in_nodes,
 };
 use crate::daemon::calls::completion::Applied;
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::limits::AHEAD_LOOKED_AT_MAX;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::server::dispatch::unanswered::lost_track;
@@ -130,6 +131,27 @@ impl Server {
         Ok(self.ask(newcomer))
     }
 
+    /// Announces the nodes of a request to other requests while its connection is open. The table
+    /// knows them only while the request waits or holds something here.
+    fn announce(&mut self, id: ConnId, request: &Arc<Request>) -> Option<Refusal> {
+        request.over_nodes.as_ref()?;
+        let table = &self.ledger.table;
+        // The table itself refuses a conflict with a request that it knows, so that the history
+        // records it.
+        let is_news = |theirs: &&Request| table.tagged(theirs.tag).is_none();
+        let differs = self
+            .conns
+            .over_nodes(id)
+            .filter(is_news)
+            .find_map(|theirs| differs_in_nodes(request, theirs));
+        if differs.is_none()
+            && let Some(conn) = self.conns.get(id)
+        {
+            conn.over_nodes = Some(Arc::clone(request));
+        }
+        differs
+    }
+
     /// Whether a request belongs to this owner and to a lost incarnation of this host, and is still
     /// in the log.
     fn is_of_lost_incarnation(&self, request: RequestId, uid: u32, owner: &Owner) -> bool {
@@ -144,22 +166,8 @@ impl Server {
     /// The limit on a user's waiting requests, if a request that would wait exceeds it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
-        let in_flight = || self.cluster.as_ref().map_or(0, |it| it.in_flight.of_user(uid));
-        let waiting = || self.waiters.of_user(uid) + in_flight();
+        let waiting = || self.waiters.of_user(uid) + self.in_flight.of_user(uid);
         (wait != Wait::No && waiting() >= most).then_some(most)
-    }
-
-    /// Proposes a request, for the first time or again.
-    pub(crate) fn ask(&self, mut newcomer: PendingAcquire) -> Step {
-        // The host and the parent may have changed since the request was deferred.
-        let (host, table) = (self.ledger.host, &self.ledger.table);
-        let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
-        let parent = newcomer.request.parent.filter(lives);
-        if (newcomer.request.host, newcomer.request.parent) != (host, parent) {
-            let request = Arc::make_mut(&mut newcomer.request);
-            (request.host, request.parent) = (host, parent);
-        }
-        Step::ask(newcomer)
     }
 
     /// Continues a request after the table has decided about it.
@@ -190,7 +198,7 @@ impl Server {
                     self.waiters.remove(request);
                     return Ok(Step::GiveBack(request, failure));
                 }
-                self.suspend_ahead(|table| table.first_ahead(request));
+                self.look_ahead_of(request, AHEAD_LOOKED_AT_MAX);
                 Ok(Step::Wait(waiting))
             }
             // The daemon proposes the request again once the recovery is over.

@@ -23,8 +23,7 @@ impl Server {
         owner: &OwnerFound,
         more: bool,
     ) -> Result<Option<Waiting>, Failure> {
-        let Some(cluster) = &mut self.cluster else { return Ok(None) };
-        let Some((what, newcomer)) = cluster.in_flight.tagged(tag) else { return Ok(None) };
+        let Some((what, newcomer)) = self.in_flight.tagged(tag) else { return Ok(None) };
         if !newcomer.is_of(owner) {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
@@ -32,10 +31,10 @@ impl Server {
         let before = std::mem::replace(&mut newcomer.conn, id);
         newcomer.more = more;
         let patience = newcomer.patience();
-        cluster.in_flight.take_back(what);
+        self.in_flight.take_back(what);
         let is_there = |it: &LogWait| it.what == what;
-        if before != id && cluster.in_flight.wait_of(before).is_some_and(is_there) {
-            cluster.in_flight.end_wait(before);
+        if before != id && self.in_flight.wait_of(before).is_some_and(is_there) {
+            self.in_flight.end_wait(before);
             self.supersede(before, ErrorName::BadRequest);
         }
         Ok(Some(self.wait_for_log(id, what, patience)))

@@ -3,6 +3,7 @@
 //! Invariant: a deferred request is asked for again, and answered, when its time is over.
 
 use crate::core::{FrameId, Key, OwnSlots, Refusal, Request, RequestId, UnixMillis};
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
@@ -25,7 +26,11 @@ impl Server {
     ) -> Result<Step, Failure> {
         // A question has already done this.
         let is_barred = matches!(why, Refusal::Full { .. }) && !newcomer.is_question;
-        if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
+        if is_barred
+            && let Some(ahead) = self.ledger.table.first_ahead_of(&newcomer.request)
+            && self.suspend_ahead(ahead, Completion::Nothing)
+        {
+            self.history.take_back(newcomer.request.tag);
             return Ok(self.ask(newcomer));
         }
         let now = clock::now();

@@ -10,6 +10,7 @@ use std::time::Instant;
 use crate::core::{
     Change, Owner, ProcessId, Request, RequestId, WaiterState, WaiterStatus, Withdrawal,
 };
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::limits::{
     COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY, PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY,
 };
@@ -122,18 +123,18 @@ impl Server {
             .map(|waiter| waiter.id)
             .collect();
         for request in stopped {
-            self.suspend_detached(request);
+            self.suspend_detached(request, Completion::Nothing);
         }
     }
 
     /// Suspends a detached waiter until its process runs again and it comes back.
-    pub(crate) fn suspend_detached(&mut self, request: RequestId) {
+    pub(crate) fn suspend_detached(&mut self, request: RequestId, then: Completion) {
         tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
         self.waiters.set_absent(request, None);
         // Only an active waiter can be suspended, so resume it first. If it is granted in between,
         // the suspension takes the grant back before a client receives it.
         self.propose(Change::Resume { request });
-        self.propose(Change::Suspend { request });
+        let _ = self.propose_for(Change::Suspend { request }, then);
     }
 
     fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use crate::core::{FrameId, FrameState, Granted, Owner, ProcessId, RequestId};
+use crate::core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
@@ -71,6 +71,22 @@ impl Server {
             }
         };
         Some((conn?, step))
+    }
+
+    /// Whether a grant that no client has received yet may be sent.
+    pub(crate) fn may_be_told(&self, token: Token) -> bool {
+        #[cfg(test)]
+        if crate::sim::is_broken(crate::sim::Rule::OldGrantsAreAskedAnew) {
+            return true;
+        }
+        self.ledger.table.may_be_told(token)
+    }
+
+    /// Takes back a grant that no client received before history was lost, and asks for it again at
+    /// the same place in the queue.
+    fn ask_anew(&mut self, request: RequestId) {
+        self.propose(Change::Suspend { request });
+        self.propose(Change::Resume { request });
     }
 
     /// Forgets a grant that a later withdrawal or death has taken back.

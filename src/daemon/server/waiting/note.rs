@@ -32,12 +32,7 @@ impl Server {
             }
             Outcome::Granted(granted) if self.is_ours(granted) => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
-                // Without an engine, a request that did not wait has just been made: its own call
-                // sends the grant.
-                let waited = self.waiters.get(granted.request).is_some();
-                if waited || self.cluster.is_some() {
-                    self.waiters.queue_grant(granted.clone());
-                }
+                self.waiters.queue_grant(granted.clone());
             }
             Outcome::Requeued { request, token } => {
                 if let Some(waiter) = self.ledger.table.waiter(*request) {
@@ -108,8 +103,7 @@ impl Server {
     fn is_ours(&self, granted: &Granted) -> bool {
         let host = self.ledger.host;
         let of = |hold: &HoldState| hold.asked.host == host;
-        self.cluster.is_none()
-            || self.waiters.get(granted.request).is_some()
+        self.waiters.get(granted.request).is_some()
             || self.ledger.table.hold(granted.token).is_some_and(of)
     }
 }

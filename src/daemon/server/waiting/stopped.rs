@@ -8,42 +8,50 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::core::{Change, Request, RequestId, Table, WaiterStatus};
+use crate::core::{Change, HoldState, Request, RequestId, WaiterStatus};
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::{AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, WAITERS_LOOKED_AT_MAX};
 use crate::daemon::server::Server;
 use crate::daemon::waiters::look_ahead::is_stopped;
+use crate::daemon::waiters::regrant::granted;
 use crate::daemon::wording::text::pid_of;
+use crate::sys::clock;
 
 impl Server {
-    /// Suspends waiters while the `first` of those that block is stopped. Returns whether there was
-    /// one, so that deciding again is worthwhile.
-    pub(crate) fn suspend_ahead(&mut self, first: impl Fn(&Table) -> Option<RequestId>) -> bool {
-        let mut found = false;
-        for _ in 0..AHEAD_LOOKED_AT_MAX {
-            let Some(ahead) = first(&self.ledger.table) else { return found };
-            if self.waiters.is_suspended(ahead) || self.waiters.is_absent(ahead) {
-                // Over an engine, the log applies the proposed suspension before anything proposed
-                // now. On one machine, it is in the table already, and deciding again would change
-                // nothing.
-                return found || self.cluster.is_some();
-            }
-            let Some(pid) = self.stopped_process(ahead) else { return found };
-            self.suspend(ahead, pid);
-            found = true;
+    /// Suspends a waiter that is ahead of another one, if it is stopped. Returns whether a suspension
+    /// of it is in flight, so that deciding again after that is worthwhile.
+    pub(crate) fn suspend_ahead(&mut self, ahead: RequestId, then: Completion) -> bool {
+        if self.waiters.is_suspended(ahead) || self.waiters.is_absent(ahead) {
+            return self.is_being_suspended(ahead);
         }
-        found
+        let Some(pid) = self.stopped_process(ahead) else { return false };
+        self.suspend_and(ahead, pid, then);
+        true
+    }
+
+    /// Suspends the waiters ahead of another one that are stopped, one after the other.
+    pub(crate) fn look_ahead_of(&mut self, behind: RequestId, left: usize) {
+        if let Some(ahead) = self.ledger.table.first_ahead(behind)
+            && let Some(left) = left.checked_sub(1)
+        {
+            self.suspend_ahead(ahead, Completion::LookAhead { behind, left });
+        }
     }
 
     /// Suspends a waiter until its process runs again. A grant that was not sent is taken back.
     pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
+        self.suspend_and(request, pid, Completion::Nothing);
+    }
+
+    fn suspend_and(&mut self, request: RequestId, pid: u32, then: Completion) {
         let waiter = self.ledger.table.waiter(request);
         let is_detached = waiter.is_some_and(|it| it.status == WaiterStatus::Detached);
         if is_detached && !self.is_back(request) {
-            return self.suspend_detached(request);
+            return self.suspend_detached(request, then);
         }
         self.waiters.suspend(request, pid);
-        self.propose(Change::Suspend { request });
+        let _ = self.propose_for(Change::Suspend { request }, then);
     }
 
     /// The process of a waiter of this host, if it is stopped.
@@ -68,7 +76,11 @@ impl Server {
         let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
         let mut looked_at = BTreeSet::new();
         for request in &some {
-            self.look_ahead_of(*request, &mut looked_at);
+            let Some(ahead) = self.ledger.table.first_ahead(*request) else { continue };
+            self.due.look_ahead.behind = true;
+            if looked_at.len() < AHEAD_LOOKED_AT_MAX && looked_at.insert(ahead) {
+                self.look_ahead_of(*request, AHEAD_LOOKED_AT_MAX);
+            }
         }
         let last = some.last().copied().filter(|_| some.len() == WAITERS_LOOKED_AT_MAX);
         let is_whole = last.is_none();
@@ -78,19 +90,35 @@ impl Server {
         }
     }
 
-    fn look_ahead_of(&mut self, request: RequestId, looked_at: &mut BTreeSet<RequestId>) {
-        while let Some(ahead) = self.ledger.table.first_ahead(request) {
-            self.due.look_ahead.behind = true;
-            if self.waiters.is_suspended(ahead) || looked_at.len() >= AHEAD_LOOKED_AT_MAX {
-                return;
+    /// Resumes the suspended waiters whose process runs again.
+    pub(crate) fn look_at_stopped(&mut self) {
+        let running = self.waiters.suspended().filter(|(_, pid)| !is_stopped(*pid));
+        let running: Vec<RequestId> = running.map(|(request, _)| request).collect();
+        for request in running {
+            self.waiters.resume(request);
+            if self.tell_after_all(request) {
+                continue;
             }
-            // It was checked already and is still ahead, so it is not stopped.
-            if !looked_at.insert(ahead) {
-                return;
+            // The client of a waiter from the previous daemon has to come back first.
+            if self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_none()) {
+                self.waiters.set_absent(request, None);
+                self.due.detached = Some(clock::now());
+                continue;
             }
-            let Some(pid) = self.stopped_process(ahead) else { return };
-            self.suspend(ahead, pid);
+            self.propose(Change::Resume { request });
         }
+    }
+
+    /// Sends a grant that could not be taken back while its process was stopped, because a part of
+    /// it had already been released. Returns whether there is such a grant.
+    pub(crate) fn tell_after_all(&mut self, request: RequestId) -> bool {
+        let table = &self.ledger.table;
+        let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
+        let hold = table.hold_of(request).filter(in_part);
+        let Some(hold) = hold.filter(|_| self.waiters.get(request).is_some()) else { return false };
+        let granted = granted(table, hold);
+        self.waiters.queue_grant_once(granted);
+        true
     }
 
     /// Schedules a check if a waiter may now be behind another.

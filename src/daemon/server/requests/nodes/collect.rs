@@ -5,15 +5,12 @@
 //! depends on the newest: the client sent all messages on an older one before it lost that
 //! connection.
 
-use std::sync::Arc;
-
-use crate::core::{Above, NODES_MAX, OverNodes, Refusal, Request, RequestId, differs_in_nodes};
+use crate::core::{Above, NODES_MAX, OverNodes, RequestId};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::server::requests::acquire::Part;
 use crate::daemon::wording::refusal::superseded;
-use crate::duration::stated;
 use crate::protocol::{Acquire, Collect, ErrorName, Failure, LeaseAsked, OnLost};
 
 impl Server {
@@ -67,42 +64,6 @@ impl Server {
         let owner = waits_on.or_else(|| self.conns.with_provisional(request));
         let accepted = |id| self.conns.peek(id).map(|conn| conn.accepted_ticks);
         owner.is_some_and(|owner| accepted(owner) > accepted(id))
-    }
-
-    /// Announces the nodes of a request to other requests while its connection is open. The table
-    /// knows them only while the request waits or holds something here.
-    pub(crate) fn announce(&mut self, id: ConnId, request: &Arc<Request>) -> Option<Refusal> {
-        request.over_nodes.as_ref()?;
-        let table = &self.ledger.table;
-        // The table itself refuses a conflict with a request that it knows, so that the history
-        // records it.
-        let is_news = |theirs: &&Request| table.tagged(theirs.tag).is_none();
-        let differs = self
-            .conns
-            .over_nodes(id)
-            .filter(is_news)
-            .find_map(|theirs| differs_in_nodes(request, theirs));
-        if differs.is_none()
-            && let Some(conn) = self.conns.get(id)
-        {
-            conn.over_nodes = Some(Arc::clone(request));
-        }
-        differs
-    }
-
-    /// Checks whether this node accepts a lease over nodes with this TTL. After a loss of its
-    /// state, the node waits only for the longest TTL that it accepts.
-    pub(crate) fn check_ttl_over_nodes(&self, ttl_ms: u64) -> Result<(), Failure> {
-        let longest = self.limits.nodes_longest_ttl;
-        if u128::from(ttl_ms) <= longest.as_millis() {
-            return Ok(());
-        }
-        let message = format!(
-            "the TTL of a lease over nodes can be at most {} here, not {ttl_ms} ms",
-            stated(longest)
-        );
-        let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
-        Err(Failure::new(ErrorName::BadRequest, message).hint(hint))
     }
 
     /// Checks whether a request to this node can have this list of nodes.

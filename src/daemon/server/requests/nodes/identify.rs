@@ -62,6 +62,21 @@ impl Server {
         Err(failure)
     }
 
+    /// Checks whether this node accepts a lease over nodes with this TTL. After a loss of its
+    /// state, the node waits only for the longest TTL that it accepts.
+    pub(crate) fn check_ttl_over_nodes(&self, ttl_ms: u64) -> Result<(), Failure> {
+        let longest = self.limits.nodes_longest_ttl;
+        if u128::from(ttl_ms) <= longest.as_millis() {
+            return Ok(());
+        }
+        let message = format!(
+            "the TTL of a lease over nodes can be at most {} here, not {ttl_ms} ms",
+            stated(longest)
+        );
+        let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
+        Err(Failure::new(ErrorName::BadRequest, message).hint(hint))
+    }
+
     /// Notes that every lease has ended that this daemon may have granted before it had to create
     /// its state again. From now on, the daemon knows all its leases.
     pub(crate) fn settle_node(&mut self) {

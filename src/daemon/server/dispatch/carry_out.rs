@@ -1,0 +1,74 @@
+//! Carries out the [`Step`]s that handlers return, and ends calls.
+
+use crate::core::{Change, Withdrawal};
+use crate::daemon::calls::answer::Answer;
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::net::connection::CallState;
+use crate::daemon::server::Server;
+use crate::daemon::server::dispatch::permit::DispatchPermit;
+use crate::daemon::server::dispatch::step::Step;
+use crate::daemon::wording::refusal::superseded;
+use crate::protocol::{ErrorName, Failure};
+
+impl Server {
+    /// Carries out what happens next to a call.
+    pub(crate) fn carry_out(&mut self, id: ConnId, step: Result<Step, Failure>) {
+        match step {
+            Ok(Step::Answer(answer)) => self.end_call(id, answer),
+            Ok(Step::Propose(change, then)) => {
+                if let Err(failure) = self.propose_for(change, then) {
+                    self.carry_out(id, Err(failure));
+                }
+            }
+            Ok(Step::Wait(_)) => {}
+            Ok(Step::GiveBack(request, failure)) => {
+                // The call must no longer wait, or its own withdrawal would end it as well.
+                self.leave(id);
+                self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+                self.end_call(id, Answer::failure(&failure));
+            }
+            Err(mut failure) => {
+                if failure.name == ErrorName::Refused
+                    && let Some(conn) = self.conns.get(id)
+                {
+                    failure.add_notes(std::mem::take(&mut conn.key_notes));
+                }
+                self.end_call(id, Answer::failure(&failure));
+            }
+        }
+    }
+
+    /// Ends the current call of a connection, so that its next call can be served.
+    fn end_call(&mut self, id: ConnId, answer: Answer) {
+        self.leave(id);
+        if let Some(conn) = self.conns.get(id) {
+            conn.answer(&DispatchPermit::new(), answer);
+        }
+    }
+
+    /// Notes that the current call of a connection no longer waits for anything.
+    pub(super) fn leave(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let waited = conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
+        if waited != CallState::Nothing {
+            self.conns.to_answer.push(id);
+            self.conns.activate(id);
+        }
+    }
+
+    /// Ends a call whose client asked for the same request on another connection.
+    pub(crate) fn supersede(&mut self, before: ConnId, name: ErrorName) {
+        self.carry_out(before, Err(superseded(name)));
+    }
+
+    /// Ends a call whose request ended while this host could not follow the log.
+    pub(crate) fn end_unseen(&mut self, id: ConnId) {
+        self.carry_out(id, Err(ended_unseen()));
+    }
+}
+
+/// The failure for a client whose request ended while this host could not follow the log.
+pub(super) fn ended_unseen() -> Failure {
+    let message = "the request ended while the daemon could not follow the engine's log";
+    Failure::new(ErrorName::EngineAway, message).hint("run the command again")
+}
