@@ -1,8 +1,9 @@
-//! Checks whether a peer has the permission for its request.
+//! Checks whether a peer has the permission for its request, and how much of the table the requests
+//! of a user may take.
 
 use std::os::fd::AsFd;
 
-use crate::core::{Ask, HoldState, Item, Key};
+use crate::core::{Ask, HoldState, Item, Key, room_of};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::net::connection::Connection;
 use crate::daemon::permissions::Action;
@@ -79,6 +80,38 @@ impl Server {
         Err(Failure::new(ErrorName::Denied, format!("uid {uid} may not {what}: {only} may"))
             .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
+
+    /// Checks whether a user may ask for these items. The check comes before the request is
+    /// recorded, so over an engine it does not count requests that are still in flight.
+    pub(crate) fn check_quota(
+        &self,
+        uid: u32,
+        items: &[Item],
+        is_lease: bool,
+    ) -> Result<(), Failure> {
+        let used = self.ledger.table.usage(uid);
+        let most = self.limits.leases_per_user;
+        if is_lease && used.leases >= most {
+            let message = format!("uid {uid} holds {} leases, the limit is {most}", used.leases);
+            return Err(too_much(ErrorName::TooManyLeases, message, "leases_per_user"));
+        }
+        let most = self.limits.key_bytes_per_user;
+        if used.key_bytes.saturating_add(room_of(items)) > most {
+            let message = format!(
+                "the keys that uid {uid} holds and waits for take {} bytes, the limit is {most}",
+                used.key_bytes
+            );
+            return Err(too_much(ErrorName::TooManyKeys, message, "key_bytes_per_user"));
+        }
+        Ok(())
+    }
+}
+
+/// The failure for a user who would take more than the limit.
+fn too_much(name: ErrorName, message: String, setting: &str) -> Failure {
+    tracing::warn!("{message}; refusing more");
+    let hint = format!("release some first, or raise `{setting}` in the configuration");
+    Failure::new(name, message).hint(hint)
 }
 
 pub(crate) fn what(action: Action, key: &Key) -> String {

@@ -5,7 +5,6 @@
 //! it.
 
 mod deadlock;
-mod ended_leases;
 mod history;
 mod history_stats;
 mod leader;

@@ -17,8 +17,8 @@ use crate::daemon::wording::refusal::owner_gone;
 use crate::daemon::wording::text::time;
 use crate::duration::stated_ms;
 use crate::protocol::{
-    Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, LostLease, Released, Renew,
-    Renewed,
+    Acquire, EndedLease, EndedLeases, EndedLeasesQuery, ErrorName, Failure, Handle, HolderInfo,
+    LeaseAsked, LostLease, Released, Renew, Renewed,
 };
 use crate::sys::clock;
 use crate::sys::peer::Credentials;
@@ -273,6 +273,29 @@ impl Server {
         }
         true
     }
+
+    /// Lists the leases that ended recently.
+    pub(crate) fn ended_leases(
+        &self,
+        peer: Credentials,
+        query: &EndedLeasesQuery,
+    ) -> Result<Step, Failure> {
+        let key = query.key.as_deref().map(items::key).transpose()?;
+        let uid = if query.mine { Some(peer.uid) } else { query.uid };
+        let shown = self.shown(peer.uid);
+        let ended = self.ledger.table.past_leases().rev();
+        let ended = ended.filter(|past| {
+            uid.is_none_or(|uid| past.uid == uid)
+                && key.as_ref().is_none_or(|key| key.covers(&past.key))
+        });
+        let told = |past: &PastLease| EndedLease {
+            lost: lost_lease(past),
+            reason: reason(past.why).to_owned(),
+            uid: past.uid,
+            command: shown.command(past.uid, &past.command.0),
+        };
+        Ok(Step::reply(&EndedLeases { ended: ended.map(told).collect() }))
+    }
 }
 
 /// The failure when the TTL was changed, but may be the old one again after a reboot.
@@ -299,7 +322,7 @@ fn check_ttl(ttl_ms: u64) -> Result<(), Failure> {
 }
 
 /// The locks that were lost with a lease.
-pub(crate) fn lost_lease(past: &PastLease) -> LostLease {
+fn lost_lease(past: &PastLease) -> LostLease {
     LostLease {
         at: time(past.at),
         token: past.token.0,
@@ -310,7 +333,7 @@ pub(crate) fn lost_lease(past: &PastLease) -> LostLease {
 }
 
 /// The word for the end of a lease in messages.
-pub(crate) fn reason(why: LeaseEnd) -> &'static str {
+fn reason(why: LeaseEnd) -> &'static str {
     match why {
         LeaseEnd::Expired => "expired",
         LeaseEnd::Released => "released",

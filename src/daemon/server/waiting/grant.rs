@@ -1,5 +1,9 @@
 //! Sends grants, each after a check of the waiter's process.
+//!
+//! Invariant: the grant of a lease is sent only after the lease is durable. The grant of a part of
+//! a request over nodes is sent at once, and its confirmation only after the lease is durable.
 
+use std::io;
 use std::os::fd::AsFd;
 
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
@@ -12,10 +16,10 @@ use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::server::requests::deadline_page::no_page;
 use crate::daemon::server::waiting::note::given_up;
 use crate::daemon::view::Shown;
-use crate::daemon::waiters::leases::LeaseNews;
+use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::daemon::wording::refusal::owner_gone;
 use crate::daemon::wording::text::pid_of;
-use crate::protocol::{ErrorName, Failure};
+use crate::protocol::{ConfirmedAt, ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process;
 
@@ -185,7 +189,7 @@ impl Server {
         Ok(self.send_grant_or_take_back(id, request, None))
     }
 
-    pub(crate) fn send_grant_or_take_back(
+    fn send_grant_or_take_back(
         &mut self,
         id: ConnId,
         request: RequestId,
@@ -279,6 +283,41 @@ impl Server {
         }
         let answer = Answer::with_fds(grant, fds);
         Ok(Step::Answer(Answer { closes: closes_on_grant, ..answer }))
+    }
+
+    /// Confirms a client's part of a request over nodes, once the lease is durable.
+    pub(crate) fn tell_confirmed(&mut self, id: ConnId, request: RequestId, token: Token) -> Step {
+        if self.ledger.is_untold_lease(token) {
+            return Step::Wait(self.wait_for_disk(id, request, LeaseNews::Confirmed(token)));
+        }
+        Step::reply(&ConfirmedAt { token: token.0 })
+    }
+
+    /// The next step of a call that waited for its lease to be durable. A lease that cannot be made
+    /// durable is taken back.
+    pub(crate) fn step_of_lease(
+        &mut self,
+        lease: &UnsyncedLease,
+        stored: &io::Result<()>,
+    ) -> Result<Step, Failure> {
+        let UnsyncedLease { conn, request, news } = lease;
+        if self.ledger.table.hold_of(*request).is_none() {
+            let message = "the daemon took the lease back before its client got it";
+            return Err(Failure::new(ErrorName::LeaseLost, message));
+        }
+        match stored {
+            Ok(()) => Ok(match news {
+                LeaseNews::Granted(granted) => {
+                    self.send_grant_or_take_back(*conn, *request, granted.as_ref())
+                }
+                LeaseNews::Confirmed(token) => Step::reply(&ConfirmedAt { token: token.0 }),
+            }),
+            Err(error) => {
+                let message = format!("cannot store the lease for a reboot: {error}");
+                let failure = Failure::new(ErrorName::DiskFull, message);
+                Ok(Step::GiveBack(*request, failure))
+            }
+        }
     }
 }
 

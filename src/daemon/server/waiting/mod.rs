@@ -8,4 +8,3 @@ mod note;
 mod owner_ended;
 mod progress;
 mod stopped;
-mod unsynced_leases;

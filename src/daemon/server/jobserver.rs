@@ -1,16 +1,19 @@
-//! Divides the slots of a key among its builds.
+//! The server's part of jobservers: takes up builds, gives them slots of the table, and takes back
+//! the slots that their jobs released. [`Jobservers`](crate::daemon::jobserver::builds::Jobservers)
+//! owns the state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::core::{
-    Ask, Change, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag, Token,
-    Wait,
+    Ask, Change, FrameId, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag,
+    Token, Wait,
 };
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::jobserver::share::{self, SlotFrom, Standing};
 use crate::daemon::server::Server;
+use crate::protocol::{Acquire, ErrorName, Failure};
 use crate::sys::clock;
 
 /// The note of a job token in reports.
@@ -198,7 +201,7 @@ impl Server {
     }
 
     /// The holds of a build's job tokens.
-    pub(super) fn job_tokens(&self, build: Tag) -> Vec<Token> {
+    fn job_tokens(&self, build: Tag) -> Vec<Token> {
         let table = &self.ledger.table;
         let frame = table.frame_of(self.ledger.host, &Owner::Jobserver(build));
         frame.map_or_else(Vec::new, |frame| table.holds_in(frame).map(|it| it.token).collect())
@@ -251,6 +254,64 @@ impl Server {
             over_nodes: None,
             above: None,
         })
+    }
+
+    /// Whether a request can have a jobserver.
+    ///
+    /// # Errors
+    /// The daemon works over an engine, or the request is not for one slot of one key that lasts
+    /// while descendants live.
+    pub(crate) fn check_jobserver(
+        &self,
+        acquire: &Acquire,
+        items: &[Item],
+        is_part: bool,
+    ) -> Result<(), Failure> {
+        if self.cluster.is_some() {
+            let message = "a daemon with an engine has no jobserver";
+            let hint = "leave out --jobserver, or use a daemon without an engine";
+            return Err(Failure::new(ErrorName::Unsupported, message).hint(hint));
+        }
+        let is_one_slot = matches!(items, [Item { ask: Ask::Counted { count: 1, .. }, .. }]);
+        let is_plain = acquire.owner_fd.is_none() && acquire.lease.is_none() && !is_part;
+        if is_one_slot && is_plain && acquire.with_children {
+            return Ok(());
+        }
+        let message = "`jobserver` needs one slot of one key, `with_children`, and the calling \
+                       process as the owner";
+        Err(Failure::new(ErrorName::BadRequest, message))
+    }
+
+    /// Opens the FIFOs of the builds that still hold their slot. Ends the job tokens of the others.
+    pub(crate) fn take_up_jobservers(&mut self) {
+        let frames = self.ledger.table.frames().filter_map(|frame| match frame.owner {
+            Owner::Jobserver(build) => Some((build, frame.id)),
+            _ => None,
+        });
+        let frames: Vec<(Tag, FrameId)> = frames.collect();
+        let mut builds: BTreeSet<Tag> = self.jobservers.found().into_iter().collect();
+        builds.extend(frames.iter().map(|(build, _)| *build));
+        for build in builds {
+            let Some((token, key)) = self.hold_of_build(build) else {
+                self.jobservers.sweep(build);
+                continue;
+            };
+            if let Err(error) = self.jobservers.take_over(token, build, &key) {
+                tracing::warn!(%error, token = token.0, "cannot continue its jobserver");
+            }
+        }
+        for (build, frame) in frames {
+            if self.jobservers.get(build).is_none() {
+                self.end(frame);
+            }
+        }
+    }
+
+    fn hold_of_build(&self, build: Tag) -> Option<(Token, Key)> {
+        let table = &self.ledger.table;
+        let hold = table.hold_of(table.tagged(build)?)?;
+        let [item] = &*hold.items else { return None };
+        Some((hold.token, item.key.clone()))
     }
 }
 
