@@ -4,7 +4,7 @@
 //! run over nodes reads twice, from every node in reach, the part of the table that its waits reach
 //! ([`Reading`]). The common part (`join`) existed at one moment. On it the client ends every frame
 //! without waits and grants every request that its node's own rules allow. The rest is a deadlock
-//! ([`find`]). [`Looker`] decides when to read, and which request gives way.
+//! ([`find`]). [`Detector`] decides when to read, and which request gives way.
 //!
 //! Invariant: anything that can still continue by itself is no deadlock. A node out of reach, a
 //! request between two nodes, and everything that changed between the two readings count as able to
@@ -14,9 +14,9 @@
 //! overtake a waiter that waits for the request's own session only if it knows of that wait, and it
 //! knows only its own table.
 
+mod detector;
 mod graph;
 mod join;
-mod looker;
 mod name;
 mod reading;
 mod ring;
@@ -26,8 +26,8 @@ use std::collections::BTreeSet;
 
 use crate::core::Diverged;
 
+pub use detector::{Detector, Named, Next};
 pub use join::join;
-pub use looker::{Looker, Named, Next};
 pub use name::{FrameName, RequestName};
 pub use reading::{Membership, PartOf, Reading, named};
 pub use ring::{Blocked, Deadlock, Step, Victim, Way};

@@ -8,7 +8,7 @@ use super::random::{history, step};
 use super::rings::Ring;
 use super::world::{State, World};
 use crate::nodes::Millis;
-use crate::nodes::deadlock::{Looker, Named, Next, Reading, Way, find_in};
+use crate::nodes::deadlock::{Detector, Named, Next, Reading, Way, find_in};
 use crate::nodes::sim::{Rule, break_rule};
 
 /// The step of time.
@@ -17,12 +17,12 @@ const TICK_MS: Millis = 20;
 /// The longest delay of an answer, on each of its two ways.
 const LATE_MS: Millis = 300;
 
-/// Clients, their lookers and the messages in transit.
+/// Clients, their detectors and the messages in transit.
 struct Scene {
     world: World,
     rng: Rng,
     now: Millis,
-    lookers: BTreeMap<usize, Looker>,
+    detectors: BTreeMap<usize, Detector>,
     /// The earliest time at which each client begins to look.
     begins: BTreeMap<usize, Millis>,
     /// The events to come, in the order of time.
@@ -32,7 +32,7 @@ struct Scene {
     away: Option<usize>,
     /// Whether a client knows only the nodes that it and its enclosing requests asked.
     are_strangers: bool,
-    /// The nodes that each client reads, in the order of its looker.
+    /// The nodes that each client reads, in the order of its detector.
     reads: BTreeMap<usize, Vec<usize>>,
     /// Per node: the nodes that its readers read.
     named: Vec<BTreeSet<usize>>,
@@ -65,7 +65,7 @@ impl Scene {
             world,
             rng,
             now: 0,
-            lookers: BTreeMap::new(),
+            detectors: BTreeMap::new(),
             begins: BTreeMap::new(),
             coming: BTreeMap::new(),
             count: 0,
@@ -104,16 +104,16 @@ impl Scene {
                     self.send(Coming::Answer { client, round, node, reading, named });
                 }
                 Coming::Answer { client, round, node, reading, named } => {
-                    let Some(looker) = self.lookers.get_mut(&client) else { continue };
+                    let Some(detector) = self.detectors.get_mut(&client) else { continue };
                     let reads = self.reads.get_mut(&client).unwrap();
                     for other in named {
                         if !reads.contains(&other) {
                             reads.push(other);
-                            looker.add_node();
+                            detector.add_node();
                         }
                     }
                     let at = reads.iter().position(|it| *it == node).unwrap();
-                    looker.answer(round, at, reading.map(|it| *it));
+                    detector.answer(round, at, reading.map(|it| *it));
                 }
             }
         }
@@ -121,7 +121,7 @@ impl Scene {
 
     fn look(&mut self) {
         let waiting: Vec<usize> = self.world.waiters().into_iter().collect();
-        self.lookers.retain(|id, _| waiting.contains(id));
+        self.detectors.retain(|id, _| waiting.contains(id));
         for id in waiting {
             let begins = self.begins.get(&id).copied().unwrap_or_default();
             if self.world.is_over_nodes(id) && self.now >= begins {
@@ -140,11 +140,11 @@ impl Scene {
             true => self.world.nodes_around(id).into_iter().collect(),
             false => (0..self.world.tables.len()).collect(),
         });
-        let begin = || Looker::new(Named::default(), reads.len());
-        let looker = self.lookers.entry(id).or_insert_with(begin);
-        looker.is(own);
-        looker.waits(true, self.now);
-        match looker.next(self.now) {
+        let begin = || Detector::new(Named::default(), reads.len());
+        let detector = self.detectors.entry(id).or_insert_with(begin);
+        detector.is(own);
+        detector.waits(true, self.now);
+        match detector.next(self.now) {
             Next::Rest { .. } => {}
             Next::Ask { round, .. } => {
                 let nodes = reads.clone();

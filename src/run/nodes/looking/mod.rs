@@ -18,7 +18,7 @@ use crate::client::{Options, Start};
 use crate::core::{Above, Key, Mode, Request, UnixMillis};
 use crate::nodes::Millis;
 use crate::nodes::deadlock::{
-    Blocked, Deadlock, Looker, Membership, Named, Next, PartOf, Reading, RequestName, Step, Way,
+    Blocked, Deadlock, Detector, Membership, Named, Next, PartOf, Reading, RequestName, Step, Way,
 };
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::Place;
@@ -39,7 +39,7 @@ pub(super) struct Looking<'a> {
     pins: &'a Pins,
     here: &'a Place,
     options: &'a Options,
-    looker: Looker,
+    detector: Detector,
     sources: Vec<Source>,
     /// The latest time for the next call of [`Self::turn`].
     pub(super) wake_at: Option<Millis>,
@@ -118,7 +118,7 @@ impl<'a> Looking<'a> {
             pins: &request.pins,
             here: &request.here,
             options: &request.options,
-            looker: Looker::default(),
+            detector: Detector::default(),
             sources: Vec::new(),
             wake_at: None,
             closed: Vec::new(),
@@ -131,7 +131,7 @@ impl<'a> Looking<'a> {
         let here = request.under_frame.is_some().then(here);
         looking.add_sources(request.near.iter().cloned().chain(here));
         looking.begin([run].into_iter().chain(request.under_run));
-        looking.looker.is(RequestName::Run(run));
+        looking.detector.is(RequestName::Run(run));
         looking
     }
 
@@ -142,7 +142,7 @@ impl<'a> Looking<'a> {
             pins: &around.pins,
             here: &around.here,
             options: &around.options,
-            looker: Looker::default(),
+            detector: Detector::default(),
             sources: Vec::new(),
             wake_at: None,
             closed: Vec::new(),
@@ -180,7 +180,7 @@ impl<'a> Looking<'a> {
             if let Some(address) = address.filter(|it| *it != NodeAddress::Local) {
                 let node = Node { name: address.to_string(), address, canal: None };
                 self.sources.push(Source { is_told: true, ..Source::new(node, Some(at.node)) });
-                self.looker.add_node();
+                self.detector.add_node();
             }
         }
     }
@@ -210,10 +210,10 @@ impl<'a> Looking<'a> {
     /// Finds, after each look, the nodes of requests near this one that could not be read. A
     /// deadlock over them is not found.
     fn check_unread(&mut self) {
-        if self.looks == self.looker.looks() {
+        if self.looks == self.detector.looks() {
             return;
         }
-        self.looks = self.looker.looks();
+        self.looks = self.detector.looks();
         let named = (0..self.sources.len()).flat_map(|at| self.named_by(at));
         let near: BTreeSet<NodeId> = named.map(|at| at.node).collect();
         let name = |node: NodeId| match self.sources.iter().find(|source| source.is(node)) {
@@ -231,17 +231,17 @@ impl<'a> Looking<'a> {
     fn begin(&mut self, runs: impl IntoIterator<Item = RunId>) {
         let mut named = Named::default();
         named.runs.extend(runs);
-        self.looker = Looker::new(named, self.sources.len());
+        self.detector = Detector::new(named, self.sources.len());
     }
 
     /// Continues to look while the request waits. Returns whether it must give way.
     pub(super) fn turn(&mut self, waits: bool, now: Millis) -> Option<GiveWay> {
-        self.looker.waits(waits, now);
+        self.detector.waits(waits, now);
         if waits {
             (0..self.sources.len()).for_each(|at| self.hear(at));
         }
         loop {
-            match self.looker.next(now) {
+            match self.detector.next(now) {
                 Next::Ask { round, named } => {
                     (0..self.sources.len()).for_each(|at| self.ask(at, round, &named));
                 }
@@ -278,7 +278,7 @@ impl<'a> Looking<'a> {
         let source = &mut self.sources[at];
         source.is_read = false;
         if source.is_useless {
-            return self.looker.answer(round, at, None);
+            return self.detector.answer(round, at, None);
         }
         source.wanted = Some((round, named.clone()));
         if !source.member.is_open() {
@@ -333,17 +333,17 @@ impl<'a> Looking<'a> {
                         (self.own, &source.member.node.address, &found)
                         && let Some(own) = found.request
                     {
-                        self.looker.is(RequestName::Plain(found.node, own));
+                        self.detector.is(RequestName::Plain(found.node, own));
                     }
                     let read = found.as_ref().map(reading);
                     source.is_read = read.is_some();
                     source.last = found;
                     self.add_told(&self.named_by(at));
-                    self.looker.answer(round, at, read);
+                    self.detector.answer(round, at, read);
                 }
                 Heard::NoWaits => {
                     if let Some(round) = self.sources[at].sent.pop_front() {
-                        self.looker.answer(round, at, None);
+                        self.detector.answer(round, at, None);
                     }
                 }
                 Heard::Away(failure) => return self.lose(at, &failure),
@@ -372,7 +372,7 @@ impl<'a> Looking<'a> {
         let wanted = source.wanted.take().map(|(round, _)| round);
         let rounds: Vec<u64> = source.sent.drain(..).chain(wanted).collect();
         self.close(at);
-        rounds.into_iter().for_each(|round| self.looker.answer(round, at, None));
+        rounds.into_iter().for_each(|round| self.detector.answer(round, at, None));
     }
 
     fn close(&mut self, at: usize) {
@@ -390,7 +390,7 @@ impl<'a> Looking<'a> {
     /// The ring as canal shows it, the request first, from the last answers of the nodes.
     fn refusal(&self, deadlock: Deadlock) -> GiveWay {
         let mut ring = deadlock.ring;
-        let own = self.looker.own();
+        let own = self.detector.own();
         let first = ring.iter().position(|step| Some(step.request) == own).unwrap_or_default();
         ring.rotate_left(first);
         let cycle = ring.iter().filter_map(|step| self.step(step)).collect();

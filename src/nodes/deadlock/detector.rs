@@ -67,7 +67,7 @@ pub enum Next {
 
 /// Looks for deadlocks on behalf of one waiting request.
 #[derive(Clone, Debug, Default)]
-pub struct Looker {
+pub struct Detector {
     /// `None` until it is known.
     own: Option<RequestName>,
     /// The runs and frames that each look asks about first.
@@ -113,8 +113,8 @@ struct Seen {
     looks: usize,
 }
 
-impl Looker {
-    /// A looker that asks this many nodes, first about these runs and frames.
+impl Detector {
+    /// A detector that asks this many nodes, first about these runs and frames.
     #[must_use]
     pub fn new(first_named: Named, nodes: usize) -> Self {
         Self { first_named, nodes, ..Self::default() }
