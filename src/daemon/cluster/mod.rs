@@ -16,8 +16,8 @@ pub(super) mod health;
 pub(super) mod join;
 pub(super) mod not_a_member;
 pub(super) mod recovering;
+pub(super) mod sent_tokens;
 pub(super) mod terminator;
-pub(super) mod told_tokens;
 pub(super) mod watcher;
 
 use std::io;
@@ -32,8 +32,8 @@ use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_mark::EngineMark;
 use crate::daemon::cluster::engine_status::{EngineStatus, OngoingOutage};
+use crate::daemon::cluster::sent_tokens::SentTokens;
 use crate::daemon::cluster::terminator::Terminator;
-use crate::daemon::cluster::told_tokens::ToldTokens;
 use crate::daemon::cluster::watcher::Watcher;
 use crate::daemon::config::Config;
 use crate::daemon::options::Options;
@@ -57,7 +57,7 @@ pub(crate) struct Cluster {
     /// The processes of this host that received a grant.
     holder_record: HolderRecord,
     /// The tokens that clients of this host received.
-    tokens: ToldTokens,
+    tokens: SentTokens,
     terminator: Terminator,
     /// The page with the time until which holds are safe. `None` while this host is not a member.
     page: Option<Writer>,
@@ -86,7 +86,7 @@ impl Cluster {
             .context("cannot record the engine")?;
         let holder_record = HolderRecord::open(&place.dir, origin, options.discard_journal)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
-        let tokens = ToldTokens::open(place, &chosen.name)
+        let tokens = SentTokens::open(place, &chosen.name)
             .context(place.dir.display().to_string())
             .context("cannot read which tokens were granted here")?;
         let status = EngineStatus::new(chosen, config, options.on_demand);
@@ -102,9 +102,9 @@ impl Cluster {
         mut driver: EngineDriver,
         status: EngineStatus,
         holder_record: HolderRecord,
-        tokens: ToldTokens,
+        tokens: SentTokens,
     ) -> Self {
-        driver.remember(told_tokens::memory_of(&tokens, &holder_record));
+        driver.remember(sent_tokens::memory_of(&tokens, &holder_record));
         driver.start(holder_record.dir_number());
         Self {
             driver,

@@ -14,7 +14,7 @@ use crate::core::{Ask, Change, Command, HostId, Item, Key, Owner, Request, Tag, 
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_status::EngineStatus;
-use crate::daemon::cluster::told_tokens::ToldTokens;
+use crate::daemon::cluster::sent_tokens::SentTokens;
 use crate::daemon::config::Config;
 use crate::daemon::config::socket_access::SocketAccess;
 use crate::daemon::processes::children::Children;
@@ -131,7 +131,7 @@ impl World {
             ..EngineStatus::default()
         };
         let holder_record = HolderRecord::open(&dir, origin, false).unwrap();
-        let tokens = ToldTokens::open(&place, "fake").unwrap();
+        let tokens = SentTokens::open(&place, "fake").unwrap();
         let cluster = Cluster::new(driver, status, holder_record, tokens);
         server.cluster = Some(Box::new(cluster));
         let mut world = Self { server, place, _folder: folder };

@@ -42,13 +42,13 @@ struct Noted {
 
 /// The file, and the largest token sent so far.
 #[derive(Debug)]
-pub(crate) struct ToldTokens {
+pub(crate) struct SentTokens {
     dir: PathBuf,
     noted: Noted,
     told: Token,
 }
 
-impl ToldTokens {
+impl SentTokens {
     /// Reads the file for this engine. If the file is for another engine, its tokens only give the
     /// lower bound for new tokens: they are not part of this log.
     ///
@@ -140,7 +140,7 @@ impl ToldTokens {
 }
 
 /// The facts that the member needs about the grants that earlier daemons of this place sent.
-pub(super) fn memory_of(tokens: &ToldTokens, holder_record: &HolderRecord) -> Memory {
+pub(super) fn memory_of(tokens: &SentTokens, holder_record: &HolderRecord) -> Memory {
     let memory = tokens.memory();
     let marks = holder_record.iter().filter_map(|(_, told)| told.mark);
     let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
@@ -176,8 +176,8 @@ mod tests {
         Place::find(Some(&dir.join("canal.sock")), 0).unwrap()
     }
 
-    fn open(dir: &Path) -> ToldTokens {
-        ToldTokens::open(&place(dir), "etcd://one").unwrap()
+    fn open(dir: &Path) -> SentTokens {
+        SentTokens::open(&place(dir), "etcd://one").unwrap()
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
     fn tokens_told_over_another_engine_are_only_a_bound() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path()).tell(Token(7), Some(5)).unwrap();
-        let memory = ToldTokens::open(&place(dir.path()), "etcd://two").unwrap().memory();
+        let memory = SentTokens::open(&place(dir.path()), "etcd://two").unwrap().memory();
         assert_eq!((memory.epoch, memory.told, memory.bound), (None, Token(0), Token(1_006)));
     }
 
@@ -226,6 +226,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path()).tell(Token(7), Some(5)).unwrap();
         fs::write(dir.path().join(NAME), "").unwrap();
-        ToldTokens::open(&place(dir.path()), "etcd://one").unwrap_err();
+        SentTokens::open(&place(dir.path()), "etcd://one").unwrap_err();
     }
 }
