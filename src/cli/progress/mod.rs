@@ -132,8 +132,8 @@ impl Waiting {
     fn warn_of_ancestors(&mut self) {
         let Some(last) = &self.last else { return };
         let holders = last.holders.iter().filter(|holder| holder.pid != 0);
-        let mut in_the_way = holders.filter(|holder| ancestors().any(|pid| pid == holder.pid));
-        let Some(holder) = in_the_way.next() else { return };
+        let mut blocking = holders.filter(|holder| ancestors().any(|pid| pid == holder.pid));
+        let Some(holder) = blocking.next() else { return };
         self.warned = true;
         if let Some(line) = &mut self.line {
             line.erase();

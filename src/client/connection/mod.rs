@@ -3,6 +3,6 @@
 //!
 //! Invariant: no wait takes longer than its caller allowed.
 
-pub(super) mod knock;
+pub(super) mod connect;
 pub(super) mod silence;
 pub(super) mod stream;

@@ -22,7 +22,7 @@ use crate::sys::process::user::FilesOf;
 
 use super::program;
 use super::starts::{Starts, log_of};
-use crate::client::connection::knock::{knock, pid_in, recorded_pid};
+use crate::client::connection::connect::{connect_if_running, pid_in, recorded_pid};
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
 use crate::client::{ClientError, Options};
@@ -76,7 +76,7 @@ pub(crate) fn attempt(
         }
     }
     // The previous holder of the lock may have started a daemon since the first attempt.
-    if let Some(connection) = knock(place, options)? {
+    if let Some(connection) = connect_if_running(place, options)? {
         return Ok(Attempt::Connected(connection));
     }
     let program = program::find(options.program.as_deref())?;
@@ -97,7 +97,7 @@ pub(crate) fn attempt(
         GAVE_WAY => starts.gave_way(),
         error => return Err(ClientError::Start(error.to_owned())),
     }
-    if let Some(connection) = knock(place, options)? {
+    if let Some(connection) = connect_if_running(place, options)? {
         return Ok(Attempt::Up(connection));
     }
     thread::sleep(LOST_PAUSE);

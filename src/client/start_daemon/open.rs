@@ -21,7 +21,7 @@ use crate::sys::dir::{
 use super::attempt::{self, Attempt};
 use super::service_manager::may_start;
 use super::starts::Starts;
-use crate::client::connection::knock::knock;
+use crate::client::connection::connect::connect_if_running;
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::Connection;
 use crate::client::{ClientError, Options, Start};
@@ -121,7 +121,7 @@ fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>, Clien
     if check_dir(place, IfMissing::Fail)? == Dir::Missing {
         return Ok(None);
     }
-    knock(place, options)
+    connect_if_running(place, options)
 }
 
 /// The error after this time. `left` is the lock of another client that was supposed to start a

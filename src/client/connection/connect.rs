@@ -20,7 +20,10 @@ use super::stream::{Connection, activity};
 use crate::client::{ClientError, Options};
 
 /// Connects to the process that listens; `None` if none does.
-pub(crate) fn knock(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
+pub(crate) fn connect_if_running(
+    place: &Place,
+    options: &Options,
+) -> Result<Option<Connection>, ClientError> {
     let refused = |error| refused(place, error);
     let address = with_c_str(&place.socket, UnixAddr::new).map_err(refused)?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
