@@ -135,7 +135,8 @@ impl Cluster {
         }
     }
 
-    /// Ends the membership if no process depends on it. Returns whether the withdrawal is under way.
+    /// Ends the membership if no process depends on it. Returns whether the withdrawal is under
+    /// way.
     pub(crate) fn leave_unused(&mut self) -> bool {
         self.holder_record.is_empty() && self.driver.leave()
     }

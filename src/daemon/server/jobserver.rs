@@ -21,8 +21,8 @@ const NOTE: &str = "a job token of the build";
 
 impl Server {
     /// Divides slots where something changed. Returns whether it has to continue once the log has
-    /// what it proposed, and the grants that follow are sent. An offered token is written to its FIFO only after it is
-    /// recorded.
+    /// what it proposed, and the grants that follow are sent. An offered token is written to its
+    /// FIFO only after it is recorded.
     pub(crate) fn share_slots(&mut self, now: Instant) -> bool {
         if self.jobservers.is_empty() {
             return false;

@@ -1,10 +1,10 @@
 //! The steps of a turn of the daemon, and their order.
 //!
 //! A turn carries out a [`Batch`] in this order: closed connections and deaths, releases and
-//! renewals, requests. Each of them only proposes changes. The turn follows the log after each call,
-//! so that the next one sees its changes. It records the decisions, and only then sends the replies.
-//! If many clients call at once, some calls are recorded and answered before the next calls are
-//! served. A turn reads no connection after it began to serve.
+//! renewals, requests. Each of them only proposes changes. The turn follows the log after each
+//! call, so that the next one sees its changes. It records the decisions, and only then sends the
+//! replies. If many clients call at once, some calls are recorded and answered before the next
+//! calls are served. A turn reads no connection after it began to serve.
 //!
 //! Invariant: a turn applies every death that was reported before it, before it answers a call or
 //! sends a grant.

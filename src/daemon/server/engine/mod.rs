@@ -1,5 +1,5 @@
-//! The server's part of an engine: joins the table that many hosts share, and ends commands in time.
-//! `dispatch/follow.rs` carries out the events of the log.
+//! The server's part of an engine: joins the table that many hosts share, and ends commands in
+//! time. `dispatch/follow.rs` carries out the events of the log.
 //! [`Cluster`](crate::daemon::cluster::Cluster) owns the state.
 
 mod end_commands;

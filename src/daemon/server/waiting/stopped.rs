@@ -19,8 +19,8 @@ use crate::daemon::wording::text::pid_of;
 use crate::sys::clock;
 
 impl Server {
-    /// Suspends a waiter that is ahead of another one, if it is stopped. Returns whether a suspension
-    /// of it is in flight, so that deciding again after that is worthwhile.
+    /// Suspends a waiter that is ahead of another one, if it is stopped. Returns whether a
+    /// suspension of it is in flight, so that deciding again after that is worthwhile.
     pub(crate) fn suspend_ahead(&mut self, ahead: RequestId, then: Completion) -> bool {
         if self.waiters.is_suspended(ahead) || self.waiters.is_absent(ahead) {
             return self.is_being_suspended(ahead);
