@@ -230,12 +230,11 @@ impl SizeNote {
         let key = item.key.to_string();
         let message = match suffix {
             "" => format!(
-                "canal takes `{text}` as the key, because it contains `/`; give a size or count \
-                 with --slots, --per and --count, or confirm the key with --key-literal"
+                "`{text}` is the whole key, because it contains `/`; give a size or count with \
+                 --slots, --per and --count, or confirm the key with --key-literal"
             ),
             _ => format!(
-                "canal reads `{text}` as the key `{key}` with `{suffix}`; --key-literal takes a \
-                 key as it is"
+                "`{text}` means the key `{key}` with `{suffix}`; --key-literal takes a key as it is"
             ),
         };
         let stated = suffix.trim_start_matches('=').to_owned();

@@ -72,9 +72,9 @@ fn how_a_key_was_read_is_said_once_and_always_in_json() {
     let quiet = ["run", "-q", "-k", "quiet=2", "--", "true"];
     assert_eq!(world.canal(quiet).end().code(0).stderr, "");
     for (text, said) in [
-        ("fix=2", "`fix=2` is read as the key `fix` with `=2`"),
-        ("fix:1", "`fix:1` is read as the key `fix` with `:1`"),
-        ("a/fix=2", "`a/fix=2` is taken as the key"),
+        ("fix=2", "`fix=2` means the key `fix` with `=2`"),
+        ("fix:1", "`fix:1` means the key `fix` with `:1`"),
+        ("a/fix=2", "`a/fix=2` is the whole key"),
     ] {
         let run = || world.canal(["run", "-k", text, "--", "true"]).end().code(0).stderr;
         let first = run();
@@ -97,7 +97,7 @@ fn a_refusal_says_how_the_key_was_read() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "fix", "-j", "1"]);
     let refused = world.canal(["run", "-n", "-k", "fix=1", "--", "true"]).end().code(75);
-    assert!(refused.stderr.contains("`fix=1` is read as the key `fix`"), "{refused:?}");
+    assert!(refused.stderr.contains("`fix=1` means the key `fix`"), "{refused:?}");
     holder.finish();
 }
 

@@ -102,7 +102,7 @@ fn a_lock_of_an_enclosing_command_is_granted_at_once() {
         .code(0);
     let chain = "canal run -k c=1x1 -- sh -c 'canal run -k c=1x1 -- echo in; exit $?'";
     let ended = world.sh(chain).end().code(75);
-    assert!(ended.stderr.contains("`c` is held by this very session"), "{ended:?}");
+    assert!(ended.stderr.contains("waiting for `c` would never end: this session already holds it"), "{ended:?}");
 }
 
 /// The reason is that `canal acquire` cannot change the environment of its script.

@@ -191,7 +191,7 @@ fn who_states_no_size_follows_who_holds() {
 fn what_can_never_fit_is_refused_at_once_with_the_command_that_helps() {
     let world = World::with_daemon();
     let refused = world.canal(["run", "-E", "0", "-k", "x:2", "--", "true"]).end().code(125);
-    assert!(refused.stderr.contains("hint: `:` starts a count"), "{refused:?}");
+    assert!(refused.stderr.contains("because `:` starts a count"), "{refused:?}");
     let refused =
         world.canal(["run", "-E", "0", "-k", "x", "--count", "2", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("hint: state --slots 2"), "{refused:?}");

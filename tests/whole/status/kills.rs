@@ -107,7 +107,7 @@ fn a_holder_that_ignores_the_signal_is_named_and_ends_by_kill_after() {
     assert!(!alive(deaf));
     assert_eq!(holder.end().signal, Some(9));
     let wrong = world.canal(["kill", "--kill-after", "1", "--signal", "USR1", "db"]).end().code(125);
-    assert!(wrong.stderr.contains("--kill-after does not go with USR1"), "{wrong:?}");
+    assert!(wrong.stderr.contains("--kill-after needs a signal that ends processes, and USR1 does not"), "{wrong:?}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn what_is_left_of_a_users_own_daemon_is_no_reason_for_another_table() {
         let lines = tried[at].2.lines().skip_while(|line| !line.contains("  others  "));
         lines.take(2).collect::<String>()
     };
-    let left = " still has a daemon at /tmp/canal-12345/canal.sock besides that of this machine:  ";
+    let left = " still has a daemon at /tmp/canal-12345/canal.sock besides that of this machine: 12345's next command ends it";
     assert!(others(0).starts_with("note ") && others(0).contains(left), "{ended:?}");
     assert!(others(1).contains("leave out --socket and CANAL_SOCKET to share it"), "{ended:?}");
     assert_eq!(others(2), "", "{ended:?}");
