@@ -73,7 +73,7 @@ fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
     let [db, gpu, acquired] = verbose.lines().collect::<Vec<_>>()[..] else { panic!("{verbose}") };
     assert!(acquired.starts_with(expected), "{verbose}");
     assert!(
-        db.contains("canal reads `db=3x2` as") && gpu.contains("canal reads `gpu=4:2` as"),
+        db.contains("`db=3x2` means the key `db`") && gpu.contains("`gpu=4:2` means the key `gpu`"),
         "{verbose}"
     );
     let detailed = said(&["run", "-vv", "-k", "db=3x2", "--", "true"]);
