@@ -288,7 +288,7 @@ fn a_lost_majority_is_said_and_the_rest_of_it_is_given_back() {
             node.canal(["release", "--force", "--token", &token]).end().code(0);
         }
         let lost = nodes.with(&lease, verb, &["--json"]).end().code(122);
-        let said = "2 of its 3 nodes do not hold it, 2 have to";
+        let said = "2 of its 3 nodes do not hold it, and 2 must";
         assert!(lost.stderr.contains(said), "{}", lost.stderr);
         assert!(lost.stderr.contains("broken by force"), "{}", lost.stderr);
         assert_eq!(lost.json()["lost"], "forced");

@@ -264,7 +264,7 @@ fn what_a_server_refuses_is_said_with_what_to_do_and_leaves_nothing() {
         ("denied", "permission denied", "work without a prompt"),
         ("changed", "its host key has changed", "ssh-keygen -R changed"),
         ("unknown", "its host key is not known yet", "compare the key that it shows"),
-        ("none", "no `canal` there", "install canal there"),
+        ("none", "that machine has no `canal`", "install canal there"),
         (
             "first",
             "the canal there is older and does not support nodes",
