@@ -124,6 +124,12 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W "$most" -- "$cur")
             return
             ;;
+        --jobserver)
+            if $split; then
+                mapfile -t COMPREPLY < <(compgen -W 'auto fifo pipe' -- "$cur")
+                return
+            fi
+            ;;
         --on-lost)
             mapfile -t COMPREPLY < <(compgen -W 'kill term warn' -- "$cur")
             return

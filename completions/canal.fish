@@ -155,7 +155,7 @@ complete -c canal -n $at -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM'
 complete -c canal -n $at -l with-children -d 'Keep the lock until child processes end'
 complete -c canal -n $at -l detach -d 'Run the command in the background'
 complete -c canal -n $at -l log -r -F -d 'Append the output of the job to FILE'
-complete -c canal -n $at -l jobserver -d 'Give make and cargo a jobserver'
+complete -c canal -n $at -l jobserver -d 'Give make, ninja and cargo a jobserver'
 complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__canal_command)'
 
 complete -c canal -n '__canal_at acquire release kill' -l pid -x -a '(__fish_complete_pids)' -d 'Process that holds or waits'

@@ -306,6 +306,7 @@ impl Lock {
             owner_fd: None,
             with_children: false,
             jobserver: false,
+            jobserver_fifo: false,
             session: enclosing(environment::SESSION),
             frame: enclosing(environment::FRAME),
             lease: None,

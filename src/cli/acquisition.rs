@@ -43,6 +43,7 @@ pub(crate) fn request(
         owner_fd: None,
         with_children: false,
         jobserver: false,
+        jobserver_fifo: false,
         session: enclosing.session,
         frame: enclosing.frame,
         lease: None,

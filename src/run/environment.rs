@@ -203,6 +203,7 @@ mod tests {
             children_fd: None,
             offers_fd: None,
             returns_fd: None,
+            jobserver_path: None,
             lease: None,
             handle: None,
             notes: Vec::new(),

@@ -8,6 +8,7 @@
 //! Invariant: the command finds everything as canal's caller set it.
 
 mod become_command;
+pub mod build_tool;
 mod command;
 pub mod environment;
 mod exit_code;

@@ -206,11 +206,12 @@ pub(crate) struct HowArgs {
     /// Keep the lock until the command's child processes have ended, too
     #[arg(long)]
     pub(crate) with_children: bool,
-    /// Give make and cargo a jobserver whose tokens are slots of the key
+    /// Give make, ninja and cargo a jobserver whose tokens are slots of the key
     ///
-    /// Each of their jobs takes a slot of the key, and releases it at its end.
-    #[arg(long, hide_short_help = true)]
-    pub(crate) jobserver: bool,
+    /// Each of their jobs takes a slot of the key, and releases it at its end. They find it by the
+    /// name of a FIFO, or by a pipe if make is older than 4.4.
+    #[arg(long, hide_short_help = true, value_name = "FORM", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub(crate) jobserver: Option<JobserverArg>,
     /// The action if the lock is lost, with an engine [default: kill]
     #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum)]
     pub(crate) on_lost: Option<OnLostArg>,
@@ -231,6 +232,17 @@ pub(crate) struct BackgroundArgs {
     /// Print the job as JSON
     #[arg(long, hide_short_help = true)]
     pub(crate) json: bool,
+}
+
+/// How the programs of a build find the jobserver.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobserverArg {
+    /// As the make of the build supports it
+    Auto,
+    /// By the name of a FIFO
+    Fifo,
+    /// By two descriptors
+    Pipe,
 }
 
 /// Take a lock for a process, or as a lease

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::definition::{Global, RunArgs};
+use super::definition::{Global, JobserverArg, RunArgs};
 use super::duration;
 use super::lock::{KeyArg, plain_key};
 use super::number::{exit_code, number, positive, priority, slots};
@@ -62,6 +62,10 @@ impl Plain {
         if name == b"quiet" {
             return value.is_none().then(|| self.quiet()).flatten();
         }
+        if name == b"jobserver" {
+            let auto = || once(&mut self.run.how.jobserver, Ok(JobserverArg::Auto));
+            return value.is_none().then(auto).flatten();
+        }
         if let Some(flag) = self.flag(name) {
             return value.is_none().then(|| set(flag)).flatten();
         }
@@ -107,7 +111,6 @@ impl Plain {
             b"new-session" => Some(&mut self.run.session.new_session),
             b"with-children" => Some(&mut self.run.how.with_children),
             b"unattended" => Some(&mut self.run.wait.unattended),
-            b"jobserver" => Some(&mut self.run.how.jobserver),
             b"no-start" => Some(&mut self.global.no_start),
             _ => None,
         }
@@ -195,6 +198,7 @@ mod tests {
             "--socket /x/y -q --no-start --new-session -k a=3x2:2 -k b --with-children x",
             "-k x --priority 3 ''",
             "-k x --max-waiting 1 -E 0 -- sync",
+            "-k cpu=8 --jobserver -- make",
             "--key-literal fix=2 --key-literal=a:1 -- ./deploy.sh",
         ] {
             let words: Vec<&str> = line.split(' ').collect();
@@ -231,6 +235,8 @@ mod tests {
             "--progress log -k x y",
             "-k x - -",
             "-k x --priority -3 y",
+            "-k x --jobserver=pipe make",
+            "-k x --jobserver --jobserver make",
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             let plain = read(canal_run(&words).iter().map(OsString::as_os_str));
@@ -313,8 +319,16 @@ mod tests {
             ("--socket", "/x y"),
             ("--note", "run 7"),
         ];
-        let flags: &[_] =
-            &["-n", "-q", "--no-wait", "--quiet", "--no-start", "--new-session", "--with-children"];
+        let flags: &[_] = &[
+            "-n",
+            "-q",
+            "--no-wait",
+            "--quiet",
+            "--no-start",
+            "--new-session",
+            "--with-children",
+            "--jobserver",
+        ];
         prop_oneof![
             3 => select(pairs).prop_map(|(name, value)| vec![name.into(), value.into()]),
             1 => select(pairs).prop_map(|(name, value)| {

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use crate::cli::acquisition;
 use crate::cli::acquisition::{NotAcquired, Witness};
-use crate::cli::arguments::definition::{Global, HowArgs, RunArgs};
+use crate::cli::arguments::definition::{Global, HowArgs, JobserverArg, RunArgs};
 use crate::cli::arguments::duration::{Length, stated};
 use crate::cli::arguments::wait::{ProgressArg, Readers};
 use crate::cli::commands::nodes::run as over_nodes;
@@ -26,12 +26,12 @@ use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
 use crate::run::jobs::OpenRecord;
 use crate::run::{
     Asked as ByCaller, ChildChannel, Command, Ended, Fate, KILL_AFTER_DEFAULT, Limits, LostHold,
-    NotBegun, NotRun, OwnCode, SupervisorHooks, become_command, clash, supervise,
+    NotBegun, NotRun, OwnCode, SupervisorHooks, become_command, build_tool, clash, supervise,
 };
 use crate::sys::signals::SignalRefused;
 
 pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
-    let Asked { mut request, command, limits } = asked(args)?;
+    let Asked { mut request, command, limits } = asked(args, verbosity)?;
     if args.nodes.is_given() {
         acquisition::text_notes(&request.items, verbosity);
         request.wrapper = None;
@@ -62,7 +62,7 @@ pub(super) struct Asked {
 }
 
 /// Reads the command line, and finds the command.
-pub(super) fn asked(args: &RunArgs) -> Result<Asked, Failed> {
+pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked, Failed> {
     let argv = argv(args)?;
     let limits = limits(&args.how)?;
     let outside = [("--log", args.background.log.is_some()), ("--json", args.background.json)];
@@ -81,8 +81,8 @@ pub(super) fn asked(args: &RunArgs) -> Result<Asked, Failed> {
             .map_err(|failed| key_before_command(failed, args))?;
     check_jobserver(args, &request)?;
     check_variables(&request)?;
-    request.with_children = args.how.with_children || args.how.jobserver;
-    request.jobserver = args.how.jobserver;
+    request.with_children = args.how.with_children || args.how.jobserver.is_some();
+    request.jobserver = args.how.jobserver.is_some();
     request.on_lost = on_lost(&args.how);
     let max_run = limits.as_ref().and_then(|limits| limits.max_run);
     request.max_run_ms = max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
@@ -91,6 +91,14 @@ pub(super) fn asked(args: &RunArgs) -> Result<Asked, Failed> {
     // The command is looked up before the request, so that a typing error does not wait in the
     // queue.
     let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
+    if let Some(form) = args.how.jobserver {
+        request.jobserver_fifo = match form {
+            JobserverArg::Auto => build_tool::finds_fifo(&command),
+            JobserverArg::Fifo => true,
+            JobserverArg::Pipe => false,
+        };
+        warn_of_unused_jobserver(&command, &request, verbosity);
+    }
     Ok(Asked { request, command, limits })
 }
 
@@ -317,7 +325,7 @@ fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
 
 /// Checks that the request is possible with `--jobserver`.
 fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result<(), Failed> {
-    if !args.how.jobserver {
+    if args.how.jobserver.is_none() {
         return Ok(());
     }
     let is_one_slot = match request.items.as_slice() {
@@ -337,6 +345,29 @@ fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result<(), Failed> {
         );
     }
     Ok(())
+}
+
+/// Warns of a build that will probably not use its jobserver.
+fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Verbosity) {
+    let key = request.items.first().map_or("", |item| &item.key);
+    if let Some((tool, jobs)) = build_tool::number_of_jobs(&command.argv) {
+        verbosity.message(&format!(
+            "`{jobs}` makes {tool} ignore the jobserver: its jobs take no slots of `{key}`"
+        ));
+        verbosity.hint(&format!("leave out `{jobs}`: the slots of the key limit the jobs"));
+    }
+    if let Some(closes) = build_tool::closes_descriptors(command)
+        && !request.jobserver_fifo
+    {
+        verbosity.message(&format!(
+            "{closes} closes the descriptors by which a make older than 4.4 finds the jobserver: \
+             such a make runs one job at a time"
+        ));
+        verbosity.hint(
+            "GNU make 4.4, first in the PATH, finds it by its name; in Python, pass \
+             close_fds=False to subprocess",
+        );
+    }
 }
 
 /// The limits of the command; `None` if nothing needs a parent.
@@ -368,7 +399,7 @@ pub(super) fn unlimited(how: &HowArgs) -> Limits {
         max_run: None,
         kill_after: None,
         signal: Signal::SIGTERM,
-        with_children: how.with_children || how.jobserver,
+        with_children: how.with_children || how.jobserver.is_some(),
         on_lost: on_lost(how),
     }
 }
@@ -389,7 +420,7 @@ mod tests {
         kill_after: None,
         signal: None,
         with_children: false,
-        jobserver: false,
+        jobserver: None,
         on_lost: None,
     };
 

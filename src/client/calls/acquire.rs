@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::protocol::{Abandon, Acquire, Failure, Grant, Progress, frame};
@@ -67,6 +68,8 @@ pub struct JobserverEnds {
     pub offers: OwnedFd,
     /// The FIFO to which the build writes them back.
     pub returns: OwnedFd,
+    /// The path of the FIFO, if it is one for both (only with `jobserver_fifo`).
+    pub path: Option<PathBuf>,
 }
 
 /// The result of a granted request.
@@ -287,9 +290,11 @@ fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired, Broke
     let mut received = Received::of(connection);
     let children = grant.children_fd.map(|index| received.take(index)).transpose()?;
     let jobserver = match (grant.offers_fd, grant.returns_fd) {
-        (Some(offers), Some(returns)) => {
-            Some(JobserverEnds { offers: received.take(offers)?, returns: received.take(returns)? })
-        }
+        (Some(offers), Some(returns)) => Some(JobserverEnds {
+            offers: received.take(offers)?,
+            returns: received.take(returns)?,
+            path: grant.jobserver_path.as_ref().map(PathBuf::from),
+        }),
         _ => None,
     };
     let page = match (grant.deadline_fd, grant.liveness_fd) {

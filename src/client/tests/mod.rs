@@ -410,6 +410,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         owner_fd: None,
         with_children: false,
         jobserver: false,
+        jobserver_fifo: false,
         session: None,
         frame: None,
         lease: None,

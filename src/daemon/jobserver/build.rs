@@ -26,6 +26,8 @@ pub(crate) struct Build {
     out: usize,
     /// Whether one of these bytes must be written once the decision is recorded.
     pending: bool,
+    /// The number of returned bytes that were read and are still counted in `out`.
+    returned: usize,
     /// When the daemon made an offer that may still be untaken.
     offered: Option<Instant>,
     /// How long the daemon skips the build if it does not take the next offer.
@@ -47,6 +49,7 @@ impl Build {
             pipes,
             out,
             pending: false,
+            returned: 0,
             offered: None,
             patience: PATIENCE,
             passed_over_until: None,
@@ -55,12 +58,25 @@ impl Build {
         }
     }
 
+    /// Reads the tokens that were returned, before a job takes them again from a single FIFO.
+    pub(super) fn take_returned(&mut self) {
+        if let Some(pipes) = &self.pipes {
+            self.returned += pipes.take_returned(usize::from(self.offered.is_some()));
+        }
+    }
+
+    /// Whether tokens were read that are not counted yet.
+    pub(super) fn has_returned(&self) -> bool {
+        self.returned > 0
+    }
+
     /// Counts the tokens that were taken and returned. `held` is the number of its tokens in the
     /// table.
     pub(crate) fn count(&mut self, held: usize) {
         self.barred = false;
+        self.take_returned();
+        let returned = std::mem::take(&mut self.returned);
         let Some(pipes) = &self.pipes else { return };
-        let returned = pipes.take_returned();
         // Counted after the read, because each returned token had been taken before.
         let untaken = pipes.untaken();
         let surplus = untaken.saturating_sub(self.out);

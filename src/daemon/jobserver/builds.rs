@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use nix::sys::epoll::EpollEvent;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::inotify::{InitFlags, Inotify};
 
 use crate::core::{Key, Revision, Tag, Token};
 use crate::daemon::jobserver::build::Build;
-use crate::daemon::jobserver::pipes::{self, BuildEnds, Pipes};
+use crate::daemon::jobserver::pipes::{self, BuildEnds, Form, Pipes};
 use crate::daemon::poller::Poller;
 
 /// The most events that are read at once. They only signal that something has happened.
@@ -24,6 +25,8 @@ const DESCRIPTORS_EACH: usize = 3;
 pub(crate) struct Jobservers {
     dir: PathBuf,
     poller: Poller,
+    /// Reports each read and write of a single FIFO. `None` before the first of them.
+    accesses: Option<Inotify>,
     builds: BTreeMap<Tag, Build>,
     /// Builds whose hold has ended, so that their tokens must end.
     ended: Vec<Tag>,
@@ -44,6 +47,7 @@ impl Jobservers {
         Ok(Self {
             dir: dir.join(NAME),
             poller: Poller::new()?,
+            accesses: None,
             builds: BTreeMap::new(),
             ended: Vec::new(),
             seen: None,
@@ -61,10 +65,15 @@ impl Jobservers {
         self.builds.is_empty() && self.ended.is_empty()
     }
 
-    /// Begins or continues to serve a build. Returns the build's ends of the FIFOs.
-    pub(crate) fn serve(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<BuildEnds> {
+    /// Begins or continues to serve a user's build. Returns the build's ends of the FIFOs.
+    pub(crate) fn serve(
+        &mut self,
+        (token, tag, key): (Token, Tag, &Key),
+        form: Form,
+        uid: u32,
+    ) -> io::Result<BuildEnds> {
         if !self.builds.contains_key(&tag) {
-            let pipes = Pipes::make(&self.dir, tag)?;
+            let pipes = Pipes::make(&self.dir, tag, form, uid)?;
             self.add(token, tag, key, Some(pipes))?;
         }
         self.builds.get(&tag).map_or_else(|| Err(io::ErrorKind::NotFound.into()), Build::ends)
@@ -79,10 +88,19 @@ impl Jobservers {
     }
 
     fn add(&mut self, token: Token, tag: Tag, key: &Key, pipes: Option<Pipes>) -> io::Result<()> {
-        let watched = pipes.as_ref().map_or(Ok(()), |pipes| pipes.watch(&self.poller));
+        let watched = pipes.as_ref().map_or(Ok(()), |pipes| self.watch(pipes));
         self.builds.insert(tag, Build::new(token, key.clone(), pipes));
         self.seen = None;
         watched
+    }
+
+    fn watch(&mut self, pipes: &Pipes) -> io::Result<()> {
+        if pipes.form() == Form::Name && self.accesses.is_none() {
+            let accesses = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+            self.poller.add(&accesses, 0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
+            self.accesses = Some(accesses);
+        }
+        pipes.watch(&self.poller, self.accesses.as_ref())
     }
 
     /// The builds for which an earlier daemon left files.
@@ -110,10 +128,21 @@ impl Jobservers {
         std::mem::take(&mut self.ended)
     }
 
+    /// Reads the tokens that were returned. In a single FIFO, the daemon competes for them with the
+    /// jobs, and wins if it is fast.
+    pub(crate) fn take_returned(&mut self) {
+        self.builds.values_mut().for_each(Build::take_returned);
+    }
+
     /// Whether a FIFO was emptied or written to since the last call.
     pub(crate) fn take_events(&mut self) -> bool {
+        // epoll no longer reports what was read since.
+        let mut any = self.builds.values().any(Build::has_returned);
+        // The kernel reports nothing more once its queue is full.
+        while self.accesses.as_ref().is_some_and(|accesses| accesses.read_events().is_ok()) {
+            any = true;
+        }
         let mut events = [EpollEvent::empty(); EVENTS_AT_ONCE];
-        let mut any = false;
         loop {
             let taken = self.poller.take(&mut events);
             any |= taken > 0;

@@ -3,7 +3,8 @@
 //! A build holds one slot like any other command: the job that make runs without a token. For each
 //! further job it takes a *job token*, a byte that the daemon offers in a FIFO. Each job token has
 //! its own hold in the table. Bytes return through a second FIFO, so that the daemon decides which
-//! build or request gets the slot next.
+//! build or request gets the slot next. A build that finds its jobserver by name has a single FIFO;
+//! the daemon reads returned bytes from it before the jobs do, if it can.
 //!
 //! Invariant: a byte is written only after the hold of its token is recorded. Such a hold ends only
 //! after its byte was read back, or when the hold of the build ends. So there are never more jobs

@@ -1,17 +1,19 @@
-//! The two FIFOs of a build, and the file that counts the bytes that are out.
+//! The FIFOs of a build, and the file that counts the bytes that are out.
 //!
-//! Both ends of both FIFOs are open for reading and writing. So without a daemon, a build that
-//! reads waits, and a build that writes is not killed by SIGPIPE.
+//! There are two FIFOs, or one for both directions, which a build finds by its name. All ends are
+//! open for reading and writing. So without a daemon, a build that reads waits, and a build that
+//! writes is not killed by SIGPIPE.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::epoll::EpollFlags;
+use nix::sys::inotify::{AddWatchFlags, Inotify};
 use nix::sys::stat::Mode;
 use nix::unistd::{mkfifo, read, write};
 
@@ -28,8 +30,27 @@ const BYTES_AT_ONCE: usize = 4096;
 /// empty, and so wakes the daemon when a job takes a byte.
 const OFFERS_BYTES: i32 = 4096;
 
+/// The capacity of a single FIFO: two pages. In one page, a write would block after 4096 bytes even
+/// if all but one were read.
+const SINGLE_BYTES: i32 = 2 * OFFERS_BYTES;
+
 /// The endings of the names of the files.
 const ENDINGS: [&str; 3] = ["offers", "returns", "out"];
+
+/// How the programs of a build find their jobserver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// By two descriptors, one for each FIFO.
+    Descriptors,
+    /// By the name of a single FIFO.
+    Name,
+}
+
+impl Form {
+    pub(crate) fn new(finds_fifo: bool) -> Self {
+        if finds_fifo { Self::Name } else { Self::Descriptors }
+    }
+}
 
 /// The FIFOs of a build.
 #[derive(Debug)]
@@ -38,8 +59,8 @@ pub(crate) struct Pipes {
     tag: Tag,
     /// The daemon writes tokens; jobs take them.
     offers: OwnedFd,
-    /// Jobs write tokens back.
-    returns: OwnedFd,
+    /// Jobs write tokens back. `None` if they write them back to `offers`.
+    returns: Option<OwnedFd>,
     /// The number of bytes that are out: written by the daemon and not read back. It outlives the
     /// daemon.
     count: File,
@@ -50,6 +71,8 @@ pub(crate) struct Pipes {
 pub(crate) struct BuildEnds {
     pub(crate) offers: OwnedFd,
     pub(crate) returns: OwnedFd,
+    /// The path of the single FIFO.
+    pub(crate) path: Option<PathBuf>,
 }
 
 fn path(dir: &Path, tag: Tag, ending: &str) -> PathBuf {
@@ -85,17 +108,26 @@ pub(crate) fn remove(dir: &Path, tag: Tag) {
 }
 
 impl Pipes {
-    /// Creates the files of a build, or uses the existing ones.
-    pub(crate) fn make(dir: &Path, tag: Tag) -> io::Result<Self> {
+    /// Creates the files of a user's build, or uses the existing ones.
+    pub(crate) fn make(dir: &Path, tag: Tag, form: Form, uid: u32) -> io::Result<Self> {
         match std::fs::create_dir(dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        for ending in &ENDINGS[..2] {
+        let endings = match form {
+            Form::Descriptors => &ENDINGS[..2],
+            Form::Name => &ENDINGS[..1],
+        };
+        for ending in endings {
             match mkfifo(&path(dir, tag, ending), Mode::S_IRUSR | Mode::S_IWUSR) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+        if form == Form::Name {
+            std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711))?;
+            // Only root can give it away. The client of another user falls back to descriptors.
+            let _ = std::os::unix::fs::lchown(path(dir, tag, ENDINGS[0]), Some(uid), None);
         }
         Self::open(dir, tag, true)
     }
@@ -107,11 +139,15 @@ impl Pipes {
 
     fn open(dir: &Path, tag: Tag, create: bool) -> io::Result<Self> {
         let offers = open_fifo(&path(dir, tag, ENDINGS[0]), OFlag::O_NONBLOCK)?;
-        let returns = open_fifo(&path(dir, tag, ENDINGS[1]), OFlag::O_NONBLOCK)?;
+        let returns = match open_fifo(&path(dir, tag, ENDINGS[1]), OFlag::O_NONBLOCK) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened?),
+        };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(create).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let count = options.open(path(dir, tag, ENDINGS[2]))?;
-        fcntl(&offers, FcntlArg::F_SETPIPE_SZ(OFFERS_BYTES))?;
+        let capacity = if returns.is_some() { OFFERS_BYTES } else { SINGLE_BYTES };
+        fcntl(&offers, FcntlArg::F_SETPIPE_SZ(capacity))?;
         Ok(Self { dir: dir.to_owned(), tag, offers, returns, count })
     }
 
@@ -119,18 +155,45 @@ impl Pipes {
     /// sets (`O_NONBLOCK`) does not affect the daemon's ends.
     pub(crate) fn ends(&self) -> io::Result<BuildEnds> {
         let open = |ending| open_fifo(&path(&self.dir, self.tag, ending), OFlag::empty());
-        Ok(BuildEnds { offers: open(ENDINGS[0])?, returns: open(ENDINGS[1])? })
+        let single = path(&self.dir, self.tag, ENDINGS[0]);
+        Ok(match self.form() {
+            Form::Descriptors => {
+                BuildEnds { offers: open(ENDINGS[0])?, returns: open(ENDINGS[1])?, path: None }
+            }
+            Form::Name => BuildEnds {
+                offers: open(ENDINGS[0])?,
+                returns: open(ENDINGS[0])?,
+                path: Some(single),
+            },
+        })
+    }
+
+    pub(crate) fn form(&self) -> Form {
+        if self.returns.is_some() { Form::Descriptors } else { Form::Name }
     }
 
     /// Makes the poller report, once each, that the offers are empty and that a token was returned.
-    pub(crate) fn watch(&self, poller: &Poller) -> io::Result<()> {
+    /// For a single FIFO, `accesses` reports both, because epoll does not report that a byte was
+    /// read from a pipe that was not full.
+    pub(crate) fn watch(&self, poller: &Poller, accesses: Option<&Inotify>) -> io::Result<()> {
+        let Some(returns) = &self.returns else {
+            let flags = AddWatchFlags::IN_ACCESS | AddWatchFlags::IN_MODIFY;
+            let fifo = path(&self.dir, self.tag, ENDINGS[0]);
+            return match accesses {
+                Some(accesses) => Ok(accesses.add_watch(&fifo, flags).map(drop)?),
+                None => Err(io::ErrorKind::Unsupported.into()),
+            };
+        };
         poller.add(&self.offers, 0, EpollFlags::EPOLLOUT | EpollFlags::EPOLLET)?;
-        poller.add(&self.returns, 0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
+        poller.add(returns, 0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
     }
 
+    /// Stops the reports. The kernel forgets a single FIFO when it is removed.
     pub(crate) fn forget(&self, poller: &Poller) {
-        poller.remove(&self.offers);
-        poller.remove(&self.returns);
+        if let Some(returns) = &self.returns {
+            poller.remove(&self.offers);
+            poller.remove(returns);
+        }
     }
 
     /// The number of bytes that are out, from the file. 0 if it is empty.
@@ -165,9 +228,13 @@ impl Pipes {
         take(&self.offers, most)
     }
 
-    /// Takes the returned tokens. Returns how many there were.
-    pub(crate) fn take_returned(&self) -> usize {
-        take(&self.returns, BYTES_AT_ONCE)
+    /// Takes the returned tokens. Returns how many there were. A single FIFO may also contain
+    /// `offered` tokens that no job has taken; these stay.
+    pub(crate) fn take_returned(&self, offered: usize) -> usize {
+        match &self.returns {
+            Some(returns) => take(returns, BYTES_AT_ONCE),
+            None => self.withdraw(self.untaken().saturating_sub(offered)),
+        }
     }
 }
 

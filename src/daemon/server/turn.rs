@@ -36,6 +36,7 @@ impl Server {
     /// daemon continues from the recorded state.
     pub(crate) fn turn(&mut self) -> anyhow::Result<()> {
         self.stop_in_time();
+        self.jobservers.take_returned();
         let batch = Batch::take(self);
         self.carry_out_batch(batch)
     }

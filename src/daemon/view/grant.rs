@@ -38,6 +38,7 @@ impl<'a> Shown<'a> {
             children_fd: None,
             offers_fd: None,
             returns_fd: None,
+            jobserver_path: None,
             lease: self.lease(hold),
             handle: None,
             notes: Vec::new(),

@@ -54,6 +54,9 @@ pub struct Acquire {
     /// Requires one slot of one key, and `with_children`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub jobserver: bool,
+    /// With `jobserver`: one FIFO for both directions, which programs find by its path.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub jobserver_fifo: bool,
     /// The enclosing session from the environment, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
@@ -172,6 +175,10 @@ pub struct Grant<T = String> {
     /// present with `offers_fd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returns_fd: Option<u32>,
+    /// The path of the FIFO that both descriptors lead to (only `jobserver_fifo`), as the daemon
+    /// sees it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobserver_path: Option<T>,
     /// The index, among the same descriptors, of the deadline page (only over an engine, and only
     /// for the owner itself).
     #[serde(default, skip_serializing_if = "Option::is_none")]

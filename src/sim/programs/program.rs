@@ -604,6 +604,7 @@ impl Asking {
             owner_fd: self.owner.map(|_| 0),
             with_children: matches!(self.plan.how, How::WithChildren(_)),
             jobserver: false,
+            jobserver_fifo: false,
             session: None,
             frame: self.frames.last().cloned().filter(|_| lease.is_none()),
             lease,

@@ -12,7 +12,7 @@ use crate::world::process::{installed_or_skip, signal, wait_until};
 use crate::world::record::Events;
 
 /// The make whose jobserver has its own FIFO, on a system with another make. `.ci/run` installs it.
-const NEWER_MAKE: &str = "make-4.4";
+pub(super) const NEWER_MAKE: &str = "make-4.4";
 
 #[test]
 fn two_builds_share_the_slots_and_never_run_more_jobs_than_there_are() {

@@ -2,5 +2,6 @@
 
 mod builds;
 mod cargo;
+mod fifo;
 mod make;
 mod refusals;

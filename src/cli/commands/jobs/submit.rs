@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
         let why = "--detach does not go with --on: a job in the background belongs to one daemon";
         return Err(wrong("run", why));
     }
-    let Asked { mut request, command, limits } = run::asked(args)?;
+    let Asked { mut request, command, limits } = run::asked(args, verbosity)?;
     request.wrapper = Some(Wrapper::Supervised);
     let limits = limits.unwrap_or_else(|| unlimited(&args.how));
     let folder = Folder::of(&Target::of(global)?.place);

@@ -102,6 +102,8 @@ pub(crate) struct Connection {
     pub(crate) closes_on_grant: bool,
     /// The request wants a jobserver, whose FIFOs accompany the grant.
     pub(crate) wants_jobserver: bool,
+    /// The programs of its build find the jobserver by the name of a single FIFO.
+    pub(crate) finds_fifo: bool,
     /// How canal parsed the keys of the request, for its reply.
     pub(crate) key_notes: Vec<SizeNote>,
     /// The daemon closes the connection soon, whether or not the client reads.
@@ -144,6 +146,7 @@ impl Connection {
             watched_for: EpollFlags::empty(),
             closes_on_grant: false,
             wants_jobserver: false,
+            finds_fifo: false,
             key_notes: Vec::new(),
             counts_down: false,
             restriction: None,

@@ -57,6 +57,7 @@ impl Server {
         if let Some(conn) = self.conns.get(id) {
             conn.closes_on_grant = acquire.wrapper == Some(Wrapper::Exec) && !provisional;
             conn.wants_jobserver = acquire.jobserver;
+            conn.finds_fifo = acquire.jobserver_fifo;
             conn.key_notes = self.told_sizes.of_texts(conn.peer.uid, &acquire.items);
         }
         let owner = match acquire.lease {

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::jobserver::pipes::Form;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
 use crate::daemon::processes::owners;
 use crate::daemon::server::Server;
@@ -18,7 +19,7 @@ use crate::daemon::server::waiting::note::given_up;
 use crate::daemon::view::Shown;
 use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::daemon::wording::refusal::owner_gone;
-use crate::daemon::wording::text::pid_of;
+use crate::daemon::wording::text::{Text, pid_of};
 use crate::protocol::{ConfirmedAt, ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process;
@@ -216,7 +217,7 @@ impl Server {
         };
         let Some(hold) = hold else { return Err(owner_gone()) };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
-        let children = hold.asked.children;
+        let (children, uid) = (hold.asked.children, hold.asked.uid);
         let key = hold.items.first().map(|item| item.key.clone());
         if self.ledger.is_untold_lease(token) {
             let news = LeaseNews::Granted(granted.cloned());
@@ -232,10 +233,15 @@ impl Server {
                 }
             }
         }
-        let has_jobserver = self.conns.peek(id).is_some_and(|conn| conn.wants_jobserver);
-        if let Some(key) = key.filter(|_| has_jobserver) {
-            match self.jobservers.serve(token, tag, &key) {
-                Ok(ends) => fds.extend([ends.offers, ends.returns]),
+        let asking = self.conns.peek(id).filter(|conn| conn.wants_jobserver);
+        let form = asking.map(|conn| Form::new(conn.finds_fifo));
+        let mut jobserver_path = None;
+        if let Some((key, form)) = key.zip(form) {
+            match self.jobservers.serve((token, tag, &key), form, uid) {
+                Ok(ends) => {
+                    jobserver_path = ends.path.and_then(|path| path.to_str().map(str::to_owned));
+                    fds.extend([ends.offers, ends.returns]);
+                }
                 Err(error) => {
                     let message = format!("cannot create the FIFOs for `--jobserver`: {error}");
                     return Err(Failure::new(ErrorName::DiskFull, message));
@@ -270,8 +276,9 @@ impl Server {
         }
         grant.notes.append(&mut conn.key_notes);
         grant.children_fd = children.then_some(0);
-        grant.offers_fd = has_jobserver.then_some(1);
-        grant.returns_fd = has_jobserver.then_some(2);
+        grant.offers_fd = form.map(|_| 1);
+        grant.returns_fd = form.map(|_| 2);
+        grant.jobserver_path = jobserver_path.as_deref().map(Text::Itself);
         grant.deadline_fd = page.map(|page| page.deadline_fd);
         grant.liveness_fd = page.map(|page| page.liveness_fd);
         let closes_on_grant = conn.closes_on_grant && conn.calls.is_empty();

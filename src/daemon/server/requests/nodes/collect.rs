@@ -44,6 +44,7 @@ impl Server {
             owner_fd: None,
             with_children: false,
             jobserver: false,
+            jobserver_fifo: false,
             max_run_ms: None,
             session: None,
             frame: None,
