@@ -184,7 +184,7 @@ _canal() {
         bridge) options="--leases --keys $everywhere" ;;
         config) options="--json $everywhere" ;;
         doctor) options="--engine --json $everywhere" ;;
-        daemon) options="--stop --replace --foreground --reload --idle-exit --engine --engine-ttl --host --no-engine --discard-journal $everywhere" ;;
+        daemon) options="--stop --replace --foreground --reload --idle-exit --engine --engine-ttl --host --no-engine --discard-journal --first-start $everywhere" ;;
         setup) options="--yes --dry-run $everywhere" ;;
         completions)
             options=$everywhere

@@ -228,6 +228,7 @@ complete -c canal -n '__canal_at daemon' -l engine-ttl -x -a '10s 30s 60s' -d 'G
 complete -c canal -n '__canal_at daemon' -l host -x -d 'This host\'s name'
 complete -c canal -n '__canal_at daemon' -l no-engine -d 'Stop using the previous engine'
 complete -c canal -n '__canal_at daemon' -l discard-journal -d 'Set an unusable journal aside'
+complete -c canal -n '__canal_at daemon' -l first-start -d 'State that this node has granted nothing before'
 
 complete -c canal -n '__canal_at setup' -l yes -d 'Skip the question'
 complete -c canal -n '__canal_at setup' -l dry-run -d 'Print the steps without doing them'

@@ -84,6 +84,7 @@ impl Daemon {
             place: Endpoint::at(&socket).place()?,
             on_demand: false,
             discard_journal: false,
+            first_start: false,
             verbose: 0,
             idle_exit_s: Some(0),
             engine: None,

@@ -16,6 +16,9 @@ pub struct Options {
     /// Whether to discard a journal that cannot be used, after dealing with the processes that it
     /// names.
     pub discard_journal: bool,
+    /// Whether the caller states that no daemon has run here before, so that this one need not wait
+    /// before it grants over nodes.
+    pub first_start: bool,
     /// The number of `-v` options.
     pub verbose: u8,
     /// The daemon ends after this many seconds with nothing held, waiting or connected. `None` uses

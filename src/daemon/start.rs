@@ -43,6 +43,7 @@ use crate::daemon::runtime_dir::other_daemons::{Separation, separations};
 use crate::daemon::runtime_dir::owner;
 use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::{InForce, Overrides};
+use crate::daemon::store::first_start;
 use crate::daemon::store::node::Node;
 use crate::daemon::store::recover::{Recovered, recover};
 use crate::daemon::unusable::Unusable;
@@ -207,6 +208,9 @@ pub(crate) fn open(
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     engine_mark::check(options, config, chosen.as_ref())?;
+    if options.first_start {
+        first_start::check(place, chosen.is_some())?;
+    }
     let (mut recovered, driver) = match &chosen {
         None => (recover(place, config, options.discard_journal)?, None),
         Some(chosen) => {
@@ -214,6 +218,11 @@ pub(crate) fn open(
             (recovered, Some(driver))
         }
     };
+    if options.first_start {
+        let settled = recovered.ledger.settle_node();
+        settled.context("that this node has granted nothing cannot be stored")?;
+        recovered.is_anew = false;
+    }
     let paths = place.stores().config.clone();
     let taken = config.metrics.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
     let descriptors = descriptors.saturating_sub(taken);

@@ -16,7 +16,7 @@ use super::replace::{named, replace, sweep};
 use crate::core::{Key, RequestId, StoredView, Token};
 
 /// The name of the file.
-const NAME: &str = "state.json";
+pub const NAME: &str = "state.json";
 /// The version that this program writes.
 const VERSION: u32 = 1;
 

@@ -243,6 +243,7 @@ fn start(place: &Place) -> anyhow::Result<Server> {
         place: place.clone(),
         on_demand: true,
         discard_journal: false,
+        first_start: false,
         verbose: 0,
         idle_exit_s: Some(0),
         engine: None,

@@ -304,6 +304,33 @@ fn a_host_key_that_changes_ends_a_request_for_all_at_once_and_none_for_a_majorit
     until_nothing_is_left(&nodes);
 }
 
+#[test]
+fn the_set_up_of_the_page_leads_from_nothing_to_a_lock() {
+    let (here, node) = (World::new(), World::new());
+    let Some(ssh) = Ssh::new(&here, "the set-up of docs/nodes.md") else { return };
+    let _server = ssh.serve(&Ssh::server("web1", &node));
+    let page = include_str!("../../docs/nodes.md");
+    let part = page.split("\n## Set-up\n").nth(1).unwrap();
+    let commands = part.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    // Programs find the user's files by HOME, and canal its configuration beside the socket.
+    let home = here.path("home");
+    fs::create_dir_all(home.join(".ssh")).unwrap();
+    fs::create_dir_all(home.join(".config")).unwrap();
+    std::os::unix::fs::symlink(here.runtime(), home.join(".config/canal")).unwrap();
+    // A server without passwords admits no new key; it already admits that of the test.
+    let copy = "#!/bin/sh\ntest \"$1\" = -i && test -s \"$2\" && exec ssh \"$3\" true\n";
+    let bin = here.path("bin");
+    fs::create_dir(&bin).unwrap();
+    executable(bin.join("ssh-copy-id"), copy);
+    let script = format!("set -e; PATH=\"$STAND_INS:$PATH\"\n{commands}");
+    let began = Instant::now();
+    let followed = ssh.with(here.sh(&script)).env("HOME", &home).env("STAND_INS", &bin).end();
+    let followed = followed.code(0);
+    assert!(followed.stdout.ends_with("hello\n"), "{}", followed.stdout);
+    assert!(!followed.stderr.contains("new node"), "it waited: {}", followed.stderr);
+    assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+}
+
 /// Another user, which has no name on this machine.
 const STRANGER: u32 = 12_345;
 

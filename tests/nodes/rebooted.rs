@@ -148,7 +148,7 @@ fn a_command_over_all_nodes_ends_in_time_when_one_loses_its_state() {
     assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
     // The node cannot know its earlier grants: it grants nothing while an earlier lease may last.
     wait_until("the next one is told why it waits", || {
-        next.stderr().contains("b is new or lost its state, and grants nothing over nodes before")
+        next.stderr().contains(" waiting for 1 new node (b): first grant in ")
     });
     signal(next.pid(), Signal::SIGTERM);
     assert_eq!(next.end().signal, Some(Signal::SIGTERM as i32));

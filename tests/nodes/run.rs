@@ -136,6 +136,78 @@ fn a_node_whose_state_is_new_grants_nothing_until_the_longest_ttl_is_over() {
     assert!(before.elapsed() >= TTL, "{:?}", before.elapsed());
 }
 
+/// Starts a daemon that states that it has granted nothing before.
+fn first_start(node: &World) -> Proc {
+    let daemon = node.canal(["daemon", "--first-start"]).spawn();
+    wait_until("the daemon answers", || {
+        assert!(alive(daemon.pid()), "{}", daemon.stderr());
+        node.socket().exists() && !node.daemon_pids().is_empty()
+    });
+    daemon
+}
+
+#[test]
+fn a_node_that_states_its_first_start_grants_at_once() {
+    let node = World::new();
+    node.configure("[nodes]\nlongest_ttl = \"1h\"\n");
+    let daemon = first_start(&node);
+    run_at(&node, &["-n"]).end().code(0);
+    node.canal(["daemon", "--stop"]).end().code(0);
+    daemon.end().code(0);
+    // The next daemon knows the grants of the first one.
+    run_at(&node, &["-n"]).end().code(0);
+}
+
+#[test]
+fn the_statement_of_a_first_start_is_refused_after_an_earlier_life() {
+    // Any one of the files of an earlier daemon is enough, whether or not it granted anything.
+    for file in ["state.json", "leases.log", "journal.0", "journal.1"] {
+        let node = World::new();
+        fs::write(node.runtime().join(file), "").unwrap();
+        refuses_first_start(&node, file);
+    }
+    let node = new_node(CONFIGURATION);
+    node.canal(["daemon", "--stop"]).end().code(0);
+    refuses_first_start(&node, "exists");
+    // It stays a new node, and counts the time from its own start.
+    let early = run_at(&node, &["-n"]).end().code(125);
+    assert!(early.stderr.contains("grants nothing over nodes yet"), "{}", early.stderr);
+}
+
+#[track_caller]
+fn refuses_first_start(node: &World, file: &str) {
+    let refused = node.canal(["daemon", "--first-start"]).end().code(125);
+    let why = "--first-start states that this node has granted nothing before";
+    assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    assert!(refused.stderr.contains(file), "{}", refused.stderr);
+}
+
+#[test]
+fn the_statement_of_a_first_start_goes_with_no_other_kind_of_start() {
+    let node = World::new();
+    for other in ["--replace", "--stop", "--reload", "--discard-journal", "--engine=etcd://x"] {
+        node.canal(["daemon", "--first-start", other]).end().code(125);
+    }
+}
+
+#[test]
+fn one_line_names_all_new_nodes_and_the_time_of_the_first_grant() {
+    let nodes = [0, 1, 2].map(|_| new_node("[nodes]\nlongest_ttl = \"1h\"\n"));
+    let here = World::new();
+    let mut config = "[nodes]\n".to_owned();
+    for (name, node) in NAMES.iter().zip(&nodes) {
+        config += &format!("{name} = \"unix:{}\"\n", node.socket().display());
+    }
+    here.configure(&config);
+    let words = ["run", "--on", "a,b,c", "--ttl", "10s", "-k", "x", "--", "true"];
+    let waiting = here.canal(words).spawn();
+    let line = " waiting for 3 new nodes (a, b, c): first grant in ";
+    wait_until("the line names them", || waiting.stderr().contains(line));
+    assert_eq!(waiting.stderr().matches("new node").count(), 1, "{}", waiting.stderr());
+    signal(waiting.pid(), Signal::SIGTERM);
+    waiting.end();
+}
+
 #[test]
 fn all_any_and_majority_hold_the_lock_where_they_say_and_leave_nothing() {
     let nodes = Nodes::new();

@@ -633,6 +633,11 @@ pub(crate) struct DaemonArgs {
     /// Set an unusable journal aside, after a look at its processes
     #[arg(long)]
     pub(crate) discard_journal: bool,
+    /// State that this node has granted nothing before, so that it grants over nodes at once
+    ///
+    /// Refused if files show that a daemon has run here before. It counts for this start only.
+    #[arg(long, conflicts_with_all = ["stop", "reload", "replace", "discard_journal", "engine", "engine_ttl", "host"])]
+    pub(crate) first_start: bool,
     /// Report readiness and errors to descriptor 3, to the client that started this daemon
     #[arg(long, hide = true)]
     pub(crate) on_demand: bool,

@@ -53,6 +53,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
         place,
         on_demand: args.on_demand,
         discard_journal: args.discard_journal,
+        first_start: args.first_start,
         verbose: global.verbose,
         idle_exit_s: args.idle_exit.map(idle_seconds),
         engine: args.engine.clone(),

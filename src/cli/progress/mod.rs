@@ -20,6 +20,7 @@ use super::output::stderr::Verbosity;
 use super::wording::participant::process;
 use super::wording::time::Now;
 use crate::protocol::{Mode, Progress, WireItem};
+use crate::sys::clock::boottime_ms;
 use crate::sys::process::parent;
 use sentence::Wait;
 use terminal_line::TerminalLine;
@@ -61,6 +62,8 @@ pub(crate) struct Waiting {
     began: Option<Instant>,
     next_line_after: Duration,
     last: Option<Progress>,
+    /// New nodes, and when they begin to grant, in milliseconds of CLOCK_BOOTTIME.
+    new_nodes: Option<(Vec<String>, u64)>,
     /// When the daemon sent the last report.
     heard: Option<Instant>,
     /// The keys of the request and their modes.
@@ -81,6 +84,7 @@ impl Waiting {
             began: None,
             next_line_after: if at_once { Duration::ZERO } else { FIRST_LINE_AFTER },
             last: None,
+            new_nodes: None,
             heard: None,
             modes: items.iter().map(mode).collect(),
             line: None,
@@ -96,7 +100,7 @@ impl Waiting {
             self.last = Some(progress.clone());
             self.heard = Some(Instant::now());
         }
-        if self.verbosity < Verbosity::Normal || self.last.is_none() {
+        if self.verbosity < Verbosity::Normal || self.last.is_none() && !self.counts_down() {
             return None;
         }
         if progress.is_some() && !self.warned {
@@ -117,6 +121,16 @@ impl Waiting {
             Outlet::Background => Some(LOOK_AGAIN_AFTER),
             Outlet::None => None,
         }
+    }
+
+    /// Counts down to the time at which new nodes begin to grant, instead of showing a report.
+    pub(crate) fn count_down(&mut self, names: &[String], until_ms: u64) {
+        self.new_nodes = Some((names.to_owned(), until_ms));
+    }
+
+    /// Whether this counts down.
+    pub(crate) fn counts_down(&self) -> bool {
+        self.new_nodes.is_some()
     }
 
     /// Prints a note above the display.
@@ -196,6 +210,9 @@ impl Waiting {
     }
 
     fn text(&self, columns: Option<usize>, here: usize, waited: Option<Duration>) -> String {
+        if let Some((names, until)) = &self.new_nodes {
+            return sentence::new_nodes(names, until.saturating_sub(boottime_ms()), columns);
+        }
         let Some(progress) = &self.last else { return String::new() };
         let mode = self.modes.iter().find(|(key, _)| **key == *progress.key);
         let mode = mode.map_or(Mode::Counted, |(_, mode)| *mode);

@@ -61,6 +61,19 @@ pub(super) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> Stri
     sanitize(&line)
 }
 
+/// `waiting for 3 new nodes (web1, web2, web3): first grant in 1m28s`.
+pub(super) fn new_nodes(names: &[String], left_ms: u64, columns: Option<usize>) -> String {
+    let nodes = if names.len() == 1 { "node" } else { "nodes" };
+    let start = format!("waiting for {} new {nodes} (", names.len());
+    let left = short(Duration::from_secs(left_ms.div_ceil(1000)));
+    let end = format!("): first grant in {left}");
+    let mut names = names.join(", ");
+    if let Some(columns) = columns {
+        names = cut(&names, columns.saturating_sub(width(&start) + width(&end)));
+    }
+    sanitize(&format!("{start}{names}{end}"))
+}
+
 /// How a part fits into some room.
 enum Fitted {
     Whole(String),
@@ -173,6 +186,18 @@ pub(super) mod tests {
     use crate::protocol::EstimateInfo;
 
     const SINCE: &str = "2026-11-20T14:02:11Z";
+
+    #[test]
+    fn new_nodes_are_all_named_with_the_time_of_the_first_grant() {
+        let names = ["web1", "web2", "web3"].map(str::to_owned);
+        let line = "waiting for 3 new nodes (web1, web2, web3): first grant in 1m28s";
+        assert_eq!(new_nodes(&names, 87_001, None), line);
+        assert_eq!(new_nodes(&names, 87_001, Some(line.len())), line);
+        let one = "waiting for 1 new node (web1): first grant in 0s";
+        assert_eq!(new_nodes(&names[..1], 0, None), one);
+        let narrow = new_nodes(&names, 59_000, Some(50));
+        assert!(width(&narrow) <= 50 && narrow.ends_with("): first grant in 59s"), "{narrow}");
+    }
 
     fn now() -> Now {
         at("2026-11-20T14:05:23Z")

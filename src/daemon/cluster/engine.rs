@@ -63,6 +63,7 @@ pub(crate) fn look_at(place: &Place, url: Option<&str>) -> anyhow::Result<Option
         place: place.clone(),
         on_demand: false,
         discard_journal: false,
+        first_start: false,
         verbose: 0,
         idle_exit_s: None,
         engine: url.map(str::to_owned),

@@ -214,6 +214,7 @@ mod tests {
             place: place.clone(),
             on_demand: true,
             discard_journal: false,
+            first_start: false,
             verbose: 0,
             idle_exit_s: None,
             engine: None,

@@ -3,6 +3,7 @@
 //! Invariant: the daemon records a change before it reports it to a client.
 
 pub(super) mod disk_full;
+pub(in crate::daemon) mod first_start;
 pub(super) mod journal_store;
 pub(super) mod lease_store;
 pub(super) mod ledger;

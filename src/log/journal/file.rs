@@ -27,7 +27,7 @@ pub(super) struct JournalFile {
 }
 
 /// The path of the file with this number.
-pub(super) fn path(dir: &Path, index: usize) -> PathBuf {
+pub fn path(dir: &Path, index: usize) -> PathBuf {
     dir.join(format!("journal.{index}"))
 }
 

@@ -20,7 +20,7 @@ use super::replace::{named, replace, sweep};
 use crate::core::{FrameState, HoldState, Token};
 
 /// The name of the file.
-const NAME: &str = "leases.log";
+pub const NAME: &str = "leases.log";
 /// The version that this program writes.
 const VERSION: u32 = 1;
 /// The fewest bytes to append before the file is rewritten.

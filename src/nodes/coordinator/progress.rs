@@ -38,8 +38,7 @@ impl Coordinator {
         self.report_too_few(turn);
     }
 
-    /// Reports together all nodes that recreated their state, once each node has answered or is
-    /// silent.
+    /// Reports together all nodes that have new state, once each node has answered or is silent.
     fn report_new(&mut self, turn: &mut Turn) {
         let is_new: Vec<bool> =
             self.nodes.iter().map(|node| !turn.is_past(node.grants_from)).collect();
@@ -50,9 +49,13 @@ impl Coordinator {
         });
         let said = &mut self.said.not_yet;
         said.iter_mut().zip(&is_new).for_each(|(said, is_new)| *said &= *is_new);
-        let nodes: Vec<usize> = (0..is_new.len()).filter(|at| is_new[*at] && !said[*at]).collect();
+        let nodes: Vec<usize> = (0..is_new.len()).filter(|at| is_new[*at]).collect();
         let until = nodes.iter().map(|at| self.nodes[*at].grants_from).max();
-        if is_settled && let Some(until) = until {
+        let is_news = nodes.iter().any(|at| !said[*at]);
+        if is_settled
+            && is_news
+            && let Some(until) = until
+        {
             nodes.iter().for_each(|at| said[*at] = true);
             turn.carry_out(Effect::Say(Change::NotYet { nodes, until }));
         }

@@ -46,6 +46,13 @@ pub enum BeforeStart {
         /// The progress of its wait.
         progress: Progress,
     },
+    /// The request waits until new nodes grant anything.
+    New {
+        /// The names of the nodes.
+        names: Vec<String>,
+        /// When the last of them begins to grant, in milliseconds of CLOCK_BOOTTIME.
+        until: u64,
+    },
     /// Print this line.
     Line(Line),
     /// The lock is held.

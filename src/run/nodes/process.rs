@@ -288,6 +288,17 @@ impl Host for CoordinatorProcess {
             child.send(&BeforeStart::Waits { name, progress }, None);
             return;
         }
+        if let (
+            Word::Change { change: Change::NotYet { nodes, until }, names },
+            Some(child),
+            false,
+        ) = (word, &self.child, self.begun)
+        {
+            let name = |at: &usize| names.get(*at).copied().unwrap_or("?").to_owned();
+            let names = nodes.iter().map(name).collect();
+            child.send(&BeforeStart::New { names, until: *until }, None);
+            return;
+        }
         // At first, only a person who waits wants to know how many nodes there are.
         if let Word::Change { change: Change::Held { .. }, .. } = word
             && self.begun

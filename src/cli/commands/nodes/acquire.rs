@@ -123,8 +123,9 @@ impl Asking<'_> {
                 Some(BeforeStart::Waits { name, progress }) => {
                     display.update(Some((name, progress)));
                 }
+                Some(BeforeStart::New { names, until }) => display.count_down(&names, until),
                 Some(BeforeStart::Line(line)) => {
-                    display.end();
+                    display.make_room();
                     print(&line, self.verbosity);
                 }
                 Some(BeforeStart::Held(held)) => {
@@ -140,7 +141,7 @@ impl Asking<'_> {
             }
             let lines = coordinator.turn(Some(Pid::this()));
             if !lines.is_empty() {
-                display.end();
+                display.make_room();
                 lines.iter().for_each(|line| print(line, self.verbosity));
             }
         }

@@ -196,8 +196,9 @@ impl Child<'_> {
                 Some(BeforeStart::Waits { name, progress }) => {
                     display.update(Some((name, progress)));
                 }
+                Some(BeforeStart::New { names, until }) => display.count_down(&names, until),
                 Some(BeforeStart::Line(line)) => {
-                    display.end();
+                    display.make_room();
                     print(&line, self.verbosity);
                 }
                 Some(BeforeStart::Start(start)) => {
@@ -297,6 +298,26 @@ impl<'a> Display<'a> {
         });
         let again = self.shown.as_mut().and_then(|(_, waiting)| waiting.update(progress.as_ref()));
         self.sleep = again.unwrap_or(SLEEP).clamp(Duration::from_millis(1), SLEEP);
+    }
+
+    /// Shows how long new nodes grant nothing yet.
+    pub(in crate::cli) fn count_down(&mut self, names: &[String], until: u64) {
+        if self.shown.as_ref().is_none_or(|(_, waiting)| !waiting.counts_down()) {
+            self.end();
+            self.shown = Some((String::new(), self.waiting("")));
+        }
+        if let Some((_, waiting)) = &mut self.shown {
+            waiting.count_down(names, until);
+        }
+        self.update(None);
+    }
+
+    /// Removes the display from the terminal, to print a line. A countdown comes back after it.
+    pub(in crate::cli) fn make_room(&mut self) {
+        match &mut self.shown {
+            Some((_, waiting)) if waiting.counts_down() => waiting.end(),
+            _ => self.end(),
+        }
     }
 
     fn waiting(&self, name: &str) -> Waiting {

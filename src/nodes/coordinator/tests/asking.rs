@@ -437,6 +437,15 @@ fn nodes_whose_state_is_new_are_named_together_and_once() {
 }
 
 #[test]
+fn a_node_that_turns_out_to_be_new_is_named_with_those_before() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(refused(0, Refusal::NotYet { left_ms: 60_000 }));
+    assert_eq!(scene.said, [Change::NotYet { nodes: vec![0], until: 61_000 }]);
+    scene.hear(refused(1, Refusal::NotYet { left_ms: 30_000 }));
+    assert_eq!(scene.said[1..], [Change::NotYet { nodes: vec![0, 1], until: 61_000 }]);
+}
+
+#[test]
 fn a_request_comes_back_under_the_number_that_waits_for_it() {
     let (mut scene, _) = Scene::reached(plan(2, Require::All));
     scene.hear(granted(0, 5));

@@ -1,0 +1,49 @@
+//! The statement that a node has granted nothing before (`--first-start`).
+//!
+//! Invariant: the statement is refused if any file shows that a daemon has run here before. Such a
+//! daemon may have granted a lease that still lives.
+
+use std::path::{Path, PathBuf};
+
+use crate::daemon::unusable::Unusable;
+use crate::log::{journal, leases, state};
+use crate::protocol::place::Place;
+
+/// Checks that a daemon at this place may start as one that has granted nothing.
+///
+/// # Errors
+/// A daemon has run here before, or this one works over an engine.
+pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), Unusable> {
+    if has_engine {
+        return Err(Unusable {
+            what: "--first-start is for a node, and a daemon that works over an engine is none"
+                .into(),
+            hint: "leave out --first-start".into(),
+        });
+    }
+    let Some(file) = earlier_life(&[&place.dir, &place.stores().state_dir]) else { return Ok(()) };
+    Err(Unusable {
+        what: format!(
+            "--first-start states that this node has granted nothing before, but a daemon has run \
+             here: {} exists",
+            file.display()
+        ),
+        hint: "leave out --first-start: it then waits only if it may have forgotten a lease".into(),
+    })
+}
+
+/// A file in these directories that a daemon has written.
+fn earlier_life(dirs: &[&Path]) -> Option<PathBuf> {
+    let files = |dir: &&Path| {
+        let journal = [0, 1].map(|index| journal::path(dir, index));
+        [state::NAME, leases::NAME].map(|name| dir.join(name)).into_iter().chain(journal)
+    };
+    let mut files = dirs.iter().flat_map(files);
+    // What cannot be examined may exist.
+    files.find(|file| file.symlink_metadata().map_or_else(|error| is_hidden(&error), |_| true))
+}
+
+fn is_hidden(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    !matches!(error.kind(), NotFound | NotADirectory)
+}
