@@ -139,7 +139,9 @@ _canal() {
             return
             ;;
         --pid | --why | --while)
-            _pids
+            # The holders and waiters; without any, all processes.
+            [[ $prev == --while ]] || mapfile -t COMPREPLY < <("$1" "${socket[@]}" complete pids -- "$cur" 2>/dev/null)
+            ((${#COMPREPLY[@]})) || _pids
             return
             ;;
         --wait | --max-run | --kill-after | --idle-exit | --ttl | --since | -*w)

@@ -62,6 +62,20 @@ fn keys_are_completed_by_prefix() {
 }
 
 #[test]
+fn processes_that_hold_are_completed_by_the_beginning_of_their_pid() {
+    let place = Place::new();
+    let pid = std::process::id().to_string();
+    place.canal(&["acquire", "-k", "db", "--pid", &pid]).assert().success();
+    let other = if pid.starts_with('9') { "8" } else { "9" };
+    for (prefix, pids) in [("", format!("{pid}\n")), (&pid[..1], format!("{pid}\n")), (other, String::new())] {
+        // It prints nothing if the daemon does not answer within a tenth of a second.
+        let tries = (0..100).map(|_| place.prints(&["complete", "pids", "--", prefix]));
+        let found = tries.into_iter().find(|found| !found.is_empty() || pids.is_empty());
+        assert_eq!(found, Some(pids), "{prefix:?}");
+    }
+}
+
+#[test]
 fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
     let place = Place::new();
     let said = |args: &[&str]| {

@@ -214,7 +214,9 @@ impl Tally {
                 (of.size, of.size_ms) = (item.size, lengths.ended_ms);
             }
             let slots = if is_counted { item.count } else { 1 };
+            let asked_ms = begin_ms.saturating_sub(lengths.waited_ms);
             let begin_ms = begin_ms.max(since_ms);
+            of.used.add_wait(asked_ms.max(since_ms), begin_ms);
             of.used.add(begin_ms, lengths.ended_ms, slots);
             if is_counted {
                 of.used.note_size(begin_ms, item.size);

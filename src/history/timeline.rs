@@ -34,11 +34,14 @@ pub(crate) struct Timeline {
     /// By the same numbers: the last time in the bucket at which the number of slots was known, and
     /// that number.
     sizes: BTreeMap<u64, (u64, u64)>,
+    /// By the same numbers: for how long requests waited, in requests times milliseconds.
+    waited: BTreeMap<u64, u64>,
 }
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self { width_ms: WIDTHS_MS[0], used: BTreeMap::new(), sizes: BTreeMap::new() }
+        let (used, sizes, waited) = Default::default();
+        Self { width_ms: WIDTHS_MS[0], used, sizes, waited }
     }
 }
 
@@ -49,13 +52,18 @@ impl Timeline {
             return;
         }
         self.cover(from_ms, until_ms - 1);
-        let width = self.width_ms;
-        for number in from_ms / width..=(until_ms - 1) / width {
-            let begin = number * width;
-            let length = until_ms.min(begin.saturating_add(width)) - from_ms.max(begin);
-            let used = self.used.entry(number).or_default();
-            *used = used.saturating_add(length.saturating_mul(slots));
+        spread(&mut self.used, self.width_ms, (from_ms, until_ms), slots);
+    }
+
+    /// Adds a request that waited from one time to another, both in milliseconds.
+    pub(crate) fn add_wait(&mut self, from_ms: u64, until_ms: u64) {
+        if until_ms <= from_ms {
+            return;
         }
+        self.cover(from_ms, until_ms - 1);
+        self.reach(from_ms);
+        self.reach(until_ms - 1);
+        spread(&mut self.waited, self.width_ms, (from_ms, until_ms), 1);
     }
 
     /// Extends the timeline to this time.
@@ -90,17 +98,20 @@ impl Timeline {
         let wider = WIDTHS_MS.into_iter().find(|width| *width > self.width_ms);
         let wider = wider.unwrap_or_else(|| self.width_ms.saturating_mul(2));
         let factor = wider / self.width_ms;
-        let mut joined = BTreeMap::<u64, u64>::new();
-        for (number, used) in std::mem::take(&mut self.used) {
-            let sum = joined.entry(number / factor).or_default();
-            *sum = sum.saturating_add(used);
+        for amounts in [&mut self.used, &mut self.waited] {
+            let mut joined = BTreeMap::<u64, u64>::new();
+            for (number, amount) in std::mem::take(amounts) {
+                let sum = joined.entry(number / factor).or_default();
+                *sum = sum.saturating_add(amount);
+            }
+            *amounts = joined;
         }
         let mut sizes = BTreeMap::<u64, (u64, u64)>::new();
         for (number, noted) in std::mem::take(&mut self.sizes) {
             let latest = sizes.entry(number / factor).or_default();
             *latest = (*latest).max(noted);
         }
-        (self.width_ms, self.used, self.sizes) = (wider, joined, sizes);
+        (self.width_ms, self.sizes) = (wider, sizes);
     }
 
     /// How wide a bucket is, in milliseconds.
@@ -118,6 +129,13 @@ impl Timeline {
         let ends = self.used.first_key_value().zip(self.used.last_key_value());
         let Some(((first, _), (last, _))) = ends else { return Vec::new() };
         (*first..=*last).map(|number| self.used.get(&number).copied().unwrap_or(0)).collect()
+    }
+
+    /// For how long requests waited in each bucket, in requests times milliseconds.
+    pub(crate) fn waits(&self) -> Vec<u64> {
+        let ends = self.used.first_key_value().zip(self.used.last_key_value());
+        let Some(((first, _), (last, _))) = ends else { return Vec::new() };
+        (*first..=*last).map(|number| self.waited.get(&number).copied().unwrap_or(0)).collect()
     }
 
     /// The number of slots in each bucket: the last one recorded, and before the first record, that
@@ -143,9 +161,35 @@ impl Timeline {
     }
 }
 
+/// Adds a length of time, `times` over, to the buckets in which it lies.
+fn spread(to: &mut BTreeMap<u64, u64>, width: u64, (from_ms, until_ms): (u64, u64), times: u64) {
+    for number in from_ms / width..=(until_ms - 1) / width {
+        let begin = number * width;
+        let length = until_ms.min(begin.saturating_add(width)) - from_ms.max(begin);
+        let amount = to.entry(number).or_default();
+        *amount = amount.saturating_add(length.saturating_mul(times));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_share_the_buckets_of_the_use() {
+        let mut timeline = Timeline::default();
+        timeline.add(12_000, 13_000, 2);
+        timeline.add_wait(10_500, 12_000);
+        timeline.add_wait(11_000, 12_250);
+        timeline.add_wait(11_000, 11_000);
+        assert_eq!(timeline.begin_ms(), 10_000);
+        assert_eq!(timeline.waits(), [500, 2_000, 250]);
+        assert_eq!(timeline.buckets(), [0, 0, 2_000]);
+        // Wider buckets have the sums.
+        timeline.reach(10_000 + 1_000 * BUCKETS_MAX);
+        assert_eq!(timeline.width_ms(), 5_000);
+        assert_eq!((timeline.waits()[0], timeline.buckets()[0]), (2_750, 2_000));
+    }
 
     #[test]
     fn a_bucket_has_what_was_in_use_while_it_lasted() {

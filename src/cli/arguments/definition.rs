@@ -734,6 +734,8 @@ pub(crate) struct CompleteArgs {
 pub(crate) enum CompletionKind {
     /// The keys in use, with a stored size, or paused
     Keys,
+    /// The processes that hold or wait
+    Pids,
 }
 
 #[cfg(test)]

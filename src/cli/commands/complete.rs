@@ -3,6 +3,7 @@
 //! It starts no daemon, prints nothing to stderr, and lists nothing if the daemon does not answer
 //! within [`DEADLINE`].
 
+use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use crate::cli::arguments::definition::{CompleteArgs, CompletionKind, Global};
 use crate::cli::connect::Target;
 use crate::cli::output::stdout;
 use crate::client::{Client, Start};
-use crate::protocol::StatusQuery;
 use crate::protocol::place::Place;
+use crate::protocol::{KeyInfo, StatusQuery};
 use crate::run::SUCCESS;
 
 /// The longest delay that a user who types should notice.
@@ -22,13 +23,16 @@ const DEADLINE: Duration = Duration::from_millis(100);
 const NAMES_MAX: u64 = 500;
 
 pub(crate) fn run(args: &CompleteArgs, global: &Global) -> u8 {
-    let CompletionKind::Keys = args.what;
+    let list = match args.what {
+        CompletionKind::Keys => keys,
+        CompletionKind::Pids => pids,
+    };
     if let (Ok(target), prefix) = (Target::of(global), args.prefix.clone()) {
         let (sender, receiver) = mpsc::channel();
         // Connecting may block, so this is a thread, which ends with the process.
-        thread::spawn(move || sender.send(keys(&target.place, prefix)));
-        let keys = receiver.recv_timeout(DEADLINE).ok().flatten().unwrap_or_default();
-        let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
+        thread::spawn(move || sender.send(list(&target.place, prefix)));
+        let words = receiver.recv_timeout(DEADLINE).ok().flatten().unwrap_or_default();
+        let lines: String = words.iter().map(|word| format!("{word}\n")).collect();
         // A shell that does not read the names does not need an error either.
         let _ = stdout::print(&lines);
     }
@@ -43,4 +47,17 @@ fn keys(place: &Place, prefix: String) -> Option<Vec<String>> {
     Some(
         status.keys.into_iter().map(|key| key.key).filter(|key| key.starts_with(&prefix)).collect(),
     )
+}
+
+fn pids(place: &Place, prefix: String) -> Option<Vec<String>> {
+    let mut client = Client::connect(place, Start::Never).ok()?;
+    let status = client.status(&StatusQuery::default()).ok()?;
+    let of_key = |key: &KeyInfo| {
+        let holders = key.holders.iter().map(|holder| holder.pid);
+        holders.chain(key.waiters.iter().map(|waiter| waiter.pid)).collect::<Vec<_>>()
+    };
+    // A lease has no process.
+    let pids = status.keys.iter().flat_map(of_key).filter(|pid| *pid != 0);
+    let pids: BTreeSet<u32> = pids.collect();
+    Some(pids.iter().map(u32::to_string).filter(|pid| pid.starts_with(&prefix)).collect())
 }

@@ -94,8 +94,14 @@ pub(super) fn one_line_each(status: &Status, now: &Now) -> Page {
     page
 }
 
-/// The holders and the waiters of a key in full, a group for each.
-pub(in crate::cli::commands) fn participants(status: &Status, key: &KeyInfo, now: &Now) -> Page {
+/// The holders and the waiters of a key, a group for each. Each waiter has one line; that of the
+/// selected group has its details, too.
+pub(in crate::cli::commands) fn participants(
+    status: &Status,
+    key: &KeyInfo,
+    selected: Option<usize>,
+    now: &Now,
+) -> Page {
     let mut page = Page::default();
     if key.holders.is_empty() && key.waiters.is_empty() {
         return page;
@@ -107,9 +113,13 @@ pub(in crate::cli::commands) fn participants(status: &Status, key: &KeyInfo, now
         page.group();
         drawer.holder(&mut page, holder);
     }
-    for waiter in &key.waiters {
+    for (at, waiter) in (key.holders.len()..).zip(&key.waiters) {
         page.group();
-        drawer.waiter(&mut page, waiter, None);
+        if selected == Some(at) {
+            drawer.waiter(&mut page, waiter, None);
+        } else {
+            page.cells(drawer.waiter_cells(waiter), PLAIN);
+        }
     }
     page.group();
     drawer.others(&mut page);

@@ -270,7 +270,8 @@ fn folded(text: &str, columns: usize) -> Vec<Line> {
 }
 
 fn body_of_key(model: &Model, status: &Status, columns: usize, now: &Now) -> Body {
-    let page = model.opened().map(|key| view::participants(status, key, now));
+    let selected = model.mark();
+    let page = model.opened().map(|key| view::participants(status, key, selected, now));
     let mut fixed = page.map(|page| page.unstyled_lines(Some(columns))).unwrap_or_default();
     if fixed.is_empty() {
         let key = model.open.as_ref().map(|open| sanitize(&open.key)).unwrap_or_default();

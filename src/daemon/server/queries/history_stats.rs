@@ -105,6 +105,7 @@ impl Server {
                 bucket_ms: of.used.width_ms(),
                 used: of.used.buckets(),
                 sizes: sizes(of, stored),
+                waited: of.used.waits(),
             }
         });
         (shown.collect(), keys.len() > KEYS_SHOWN_MAX)

@@ -215,6 +215,10 @@ pub struct HistoryKeyUse {
     /// the first grant under it. Empty if none asked for slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<u64>,
+    /// For how long requests that were granted waited in each bucket, in requests times
+    /// milliseconds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waited: Vec<u64>,
 }
 
 /// How long requests would have waited with another number of slots, if they had come at the same

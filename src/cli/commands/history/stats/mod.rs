@@ -33,6 +33,9 @@ const SHOWN: usize = 10;
 /// How many commands a page shows.
 const COMMANDS_SHOWN: usize = 3;
 
+/// A command that ran less often is only counted: its figures mean little.
+const RUNS_MIN: u64 = 3;
+
 /// The width of a report that is not on a terminal.
 const COLUMNS_ASSUMED: usize = 80;
 
@@ -101,13 +104,20 @@ fn page(found: &HistoryStats, about: &str, since: Option<Duration>, columns: usi
             rows(&mut page, user, &user_name::name(user.uid.unwrap_or(0)));
         }
     }
-    for of in found.commands.iter().filter(|it| it.count > it.refused).take(COMMANDS_SHOWN) {
+    let commands = found.commands.iter().filter(|it| it.count > it.refused);
+    let (often, seldom): (Vec<_>, Vec<_>) =
+        commands.partition(|it| it.count - it.refused >= RUNS_MIN);
+    for of in often.iter().take(COMMANDS_SHOWN) {
         let command = command_line(of.command.as_deref().unwrap_or_default());
         let like = of.commands.map(|count| format!("{count} like ")).unwrap_or_default();
         rows(&mut page, of, &(like + &command));
     }
+    if !seldom.is_empty() {
+        let commands = plural(seldom.len() as u64, "command", "commands");
+        page.note(format!("{commands} with fewer than {RUNS_MIN} runs"), FAINT);
+    }
     let is_cut = found.users.len().max(found.keys.len()) > SHOWN;
-    if found.left_out || is_cut || found.commands.len() > COMMANDS_SHOWN {
+    if found.left_out || is_cut || often.len() > COMMANDS_SHOWN {
         let more = "more users, commands or keys are left out; --json shows more";
         page.note(more.to_owned(), FAINT);
     }
@@ -192,7 +202,12 @@ mod tests {
         let found = HistoryStats {
             all: of(12, None),
             users: vec![of(12, Some(""))],
-            commands: vec![of(7, Some("make  -j4")), of(12, Some("./job # of a long array"))],
+            commands: vec![
+                of(7, Some("make  -j4")),
+                of(12, Some("./job # of a long array")),
+                of(4, Some("ls")),
+                of(3, Some("pwd")),
+            ],
             ..HistoryStats::default()
         };
         let text = page(&found, "deploy", Some(Duration::from_secs(3600)), 80).render(Some(80));
@@ -205,7 +220,8 @@ mod tests {
              waits  0.1s    5      0.2s  0.3s   3m12s  make -j4\n  \
              holds  20s     5      40s   1m00s  3m12s  make -j4\n  \
              waits  0.1s    10     0.2s  0.3s   3m12s  12 like ./job # of a long array\n  \
-             holds  20s     10     40s   1m00s  3m12s  12 like ./job # of a long array\n"
+             holds  20s     10     40s   1m00s  3m12s  12 like ./job # of a long array\n         \
+             2 commands with fewer than 3 runs\n"
         );
         let none = page(&HistoryStats::default(), "all keys", None, 80).render(None);
         assert_eq!(

@@ -23,6 +23,10 @@ pub(super) struct Series {
     pub(super) share: Option<f64>,
     /// How many slots the full height of a plot represents.
     pub(super) top: f64,
+    /// How many slots there were, one number for each column; empty if that is unknown.
+    pub(super) capacity: Vec<f64>,
+    /// How many requests waited on average, one number for each column.
+    pub(super) queue: Vec<f64>,
 }
 
 impl Series {
@@ -37,15 +41,18 @@ impl Series {
         let joined = key.used.len().div_ceil(columns_max);
         let column_ms = width.saturating_mul(joined as u64);
         let begin = from / width * width;
-        let mut columns: Vec<f64> = (0_u64..)
-            .zip(key.used.chunks(joined))
-            .map(|(at, used)| {
+        let averages = |amounts: &[u64]| -> Vec<f64> {
+            let each = (0_u64..).zip(amounts.chunks(joined));
+            each.map(|(at, amounts)| {
                 let begins = begin.saturating_add(at.saturating_mul(column_ms));
                 let ends = begins.saturating_add(column_ms).min(until);
                 let length = ends.saturating_sub(begins.max(from)).max(1);
-                used.iter().map(|used| *used as f64).sum::<f64>() / length as f64
+                amounts.iter().map(|amount| *amount as f64).sum::<f64>() / length as f64
             })
-            .collect();
+            .collect()
+        };
+        let mut columns = averages(&key.used);
+        let queue = averages(&key.waited);
         let highest = columns.iter().copied().fold(1.0, f64::max);
         let each = sizes(key);
         let sizes = each.iter().min().copied().zip(each.iter().max().copied());
@@ -55,6 +62,8 @@ impl Series {
             _ => highest.ceil(),
         };
         columns.iter_mut().for_each(|used| *used = used.min(top));
+        let largest = |sizes: &[u64]| sizes.iter().max().map_or(0.0, |size| *size as f64);
+        let in_columns = each.chunks(joined).map(largest).collect();
         let capacity = (0_u64..).zip(&each).map(|(at, size)| {
             let begins = begin.saturating_add(at.saturating_mul(width));
             let ends = begins.saturating_add(width).min(until);
@@ -63,7 +72,8 @@ impl Series {
         let capacity = capacity.sum::<f64>();
         let share = (capacity > 0.0).then(|| key.used_ms as f64 / capacity);
         let mean = key.used_ms as f64 / (until - from) as f64;
-        Some(Self { columns, column_ms, mean, sizes, share, top })
+        let capacity = in_columns;
+        Some(Self { columns, column_ms, mean, sizes, share, top, capacity, queue })
     }
 
     /// The size of the key, if it never changed.
@@ -102,6 +112,7 @@ pub(super) mod tests {
             until: "2026-11-20T14:10:30Z".to_owned(),
             bucket_ms: minute,
             sizes: Vec::new(),
+            waited: [0, 3, 1, 0, 0, 0, 0, 0, 0, 0, 0].map(|waits| waits * minute).to_vec(),
             used: vec![
                 minute,
                 2 * minute,
@@ -122,6 +133,8 @@ pub(super) mod tests {
     fn a_column_is_what_was_in_use_on_average() {
         let series = Series::of(&key_use(), 80).unwrap();
         assert_eq!(series.columns, [2.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.5, 0.5, 2.0, 0.5, 1.0]);
+        assert_eq!(series.queue[..3], [0.0, 3.0, 1.0]);
+        assert_eq!(series.capacity, [2.0; 11]);
         assert_eq!((series.column_ms, series.mean, series.top), (60_000, 0.9, 2.0));
     }
 

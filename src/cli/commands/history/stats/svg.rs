@@ -18,6 +18,9 @@ const MARGIN: u32 = 40;
 const PLOT_WIDTH: u32 = WIDTH - 2 * MARGIN - 50;
 const PLOT_HEIGHT: u32 = 150;
 
+/// The height of the plot of the queue.
+const QUEUE_HEIGHT: u32 = 60;
+
 /// The space between one part and the title of the next.
 const GAP: u32 = 44;
 
@@ -37,7 +40,7 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}\
     .title{font-size:19px;font-weight:600}.part{font-size:15px;font-weight:600}\
     .faint{fill:#59636e}.end{text-anchor:end}.middle{text-anchor:middle}\
     .axis{stroke:#8c959f;stroke-width:1}.grid{stroke:#d1d9e0;stroke-width:1}\
-    .wait{fill:#bc4c00}.hold{fill:#0969da}.use{fill:#1a7f37}.now{font-weight:600}";
+    .size{stroke:#1f2328;stroke-width:1.5;fill:none}.wait{fill:#bc4c00}.hold{fill:#0969da}.use{fill:#1a7f37}.now{font-weight:600}";
 
 /// The report about one key or all keys. `about` names the subject, and `counts` describes how many
 /// requests there are.
@@ -121,17 +124,59 @@ impl Picture {
     }
 
     /// Draws the columns of a series between two corners of a rectangle.
-    fn columns(&mut self, series: &Series, (x, y): (u32, u32), (width, height): (u32, u32)) {
-        let each = f64::from(width) / series.columns.len() as f64;
-        for (at, used) in series.columns.iter().enumerate() {
-            let high = used / series.top * f64::from(height);
+    fn columns(&mut self, series: &Series, corner: (u32, u32), size: (u32, u32)) {
+        self.bars_over_time(&series.columns, series.top, corner, size, "use");
+    }
+
+    fn bars_over_time(
+        &mut self,
+        columns: &[f64],
+        most: f64,
+        (x, y): (u32, u32),
+        (width, height): (u32, u32),
+        class: &str,
+    ) {
+        let each = f64::from(width) / columns.len() as f64;
+        for (at, amount) in columns.iter().enumerate() {
+            let high = amount / most * f64::from(height);
             if high > 0.0 {
                 let left = f64::from(x) + at as f64 * each;
                 // Columns touch, so that all look equally wide.
                 let top = f64::from(y + height) - high;
-                self.rect(left, top, each + 0.3, high, "use");
+                self.rect(left, top, each + 0.3, high, class);
             }
         }
+    }
+
+    /// Draws the number of slots as a line with steps.
+    fn capacity(&mut self, series: &Series, (x, y): (u32, u32), (width, height): (u32, u32)) {
+        let each = f64::from(width) / series.capacity.len() as f64;
+        let mut points = String::new();
+        for (at, size) in series.capacity.iter().enumerate() {
+            let level = f64::from(y + height) - size / series.top * f64::from(height);
+            let left = f64::from(x) + at as f64 * each;
+            let _ = write!(points, "{left:.1},{level:.1} {:.1},{level:.1} ", left + each);
+        }
+        if !points.is_empty() {
+            let _ = writeln!(self.body, "<polyline points=\"{}\" class=\"size\"/>", points.trim_end());
+        }
+    }
+
+    /// Draws how many requests waited, on the same scale of time.
+    fn queue(&mut self, series: &Series) {
+        let most = series.queue.iter().copied().fold(0.0, f64::max);
+        if most <= 0.0 {
+            return;
+        }
+        self.part("requests that waited");
+        let (x, top) = (MARGIN + 50, self.y + 16);
+        let bottom = top + QUEUE_HEIGHT;
+        self.line((x, top), (x + PLOT_WIDTH, top), "grid");
+        self.text_at(x - 8, top + 4, "faint end", &format!("{most:.1}"));
+        self.text_at(x - 8, bottom + 4, "faint end", "0");
+        self.bars_over_time(&series.queue, most, (x, top), (PLOT_WIDTH, QUEUE_HEIGHT), "wait");
+        self.line((x, bottom), (x + PLOT_WIDTH, bottom), "axis");
+        self.y = bottom;
     }
 
     fn use_over_time(&mut self, key: &HistoryKeyUse, now: &Now) {
@@ -146,10 +191,12 @@ impl Picture {
             self.text_at(x - 8, y + 4, "faint end", &level(slots, series.one_size()));
         }
         self.columns(&series, (x, top), (PLOT_WIDTH, PLOT_HEIGHT));
+        self.capacity(&series, (x, top), (PLOT_WIDTH, PLOT_HEIGHT));
         self.line((x, bottom), (x + PLOT_WIDTH, bottom), "axis");
         self.y = bottom + 18;
         self.text(x, "faint", &now.clock(&key.from));
         self.text(x + PLOT_WIDTH, "faint end", &now.clock(&key.until));
+        self.queue(&series);
     }
 
     /// Draws a small plot for each key.
@@ -300,7 +347,7 @@ mod tests {
         let mut open = Vec::new();
         for tag in svg.split('<').skip(1).map(|rest| rest.split('>').next().unwrap()) {
             let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
-            assert!(["svg", "style", "rect", "line", "text"].contains(&name), "{tag}");
+            assert!(["svg", "style", "rect", "line", "polyline", "text"].contains(&name), "{tag}");
             match (tag.strip_prefix('/'), tag.ends_with('/')) {
                 (Some(name), _) => assert_eq!(open.pop(), Some(name)),
                 (None, false) => open.push(name),
@@ -319,6 +366,8 @@ mod tests {
         for text in [
             "canal stats: deploy",
             "45% of 2 slots on average",
+            ">requests that waited<",
+            "class=\"size\"/>",
             ">waits<",
             ">holds<",
             "median 0.0s",
