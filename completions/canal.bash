@@ -33,7 +33,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --key-literal --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress --unattended'
-    local verbs='run submit log wait acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
+    local verbs='run submit log wait priority acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -169,8 +169,8 @@ _canal() {
             fi
             ;;
         acquire) options="$lock $wait --pid --ttl --on --require --on-lost --json $everywhere" ;;
-        log) options="-f --follow $everywhere" ;;
-        wait) options="--json $everywhere" ;;
+        log) options="-f --follow --prune --all --json $everywhere" ;;
+        wait | priority) options="--json $everywhere" ;;
         release) options="--all --handle --force --token -y --yes --pid --json $everywhere" ;;
         renew) options="--handle --while --ttl --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json -1 --one-line --watch --ended --why --graph $everywhere" ;;

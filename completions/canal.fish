@@ -89,11 +89,12 @@ end
 
 complete -c canal -f
 
-set -l verbs run submit log wait acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man
+set -l verbs run submit log wait priority acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Run a command under a lock'
 complete -c canal -n __canal_at -a submit -d 'Run a command under a lock in the background'
 complete -c canal -n __canal_at -a log -d 'Print the output of a background job'
 complete -c canal -n __canal_at -a wait -d 'Wait for background jobs, and exit as they did'
+complete -c canal -n __canal_at -a priority -d 'Change the priority of a background job that waits'
 complete -c canal -n __canal_at -a acquire -d 'Take a lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Release a lock of a process or a lease'
 complete -c canal -n __canal_at -a renew -d 'Renew a lease'
@@ -167,8 +168,10 @@ complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take 
 complete -c canal -n '__canal_at run submit acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
 complete -c canal -n '__canal_at run submit acquire renew' -l note -x -d 'Show TEXT to everyone who sees the lock'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'The lease\'s handle, - for standard input'
-complete -c canal -n '__canal_at run submit wait acquire release renew status list ps history stats test leader kill resize config doctor' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at run submit log wait priority acquire release renew status list ps history stats test leader kill resize config doctor' -l json -d 'Print JSON'
 complete -c canal -n '__canal_at acquire test' -a '(__canal_sizable_keys)' -d 'Key'
+complete -c canal -n '__canal_at log' -l prune -d 'Remove ended jobs, the oldest first'
+complete -c canal -n '__canal_at log' -l all -d 'With --prune, remove all ended jobs'
 complete -c canal -n '__canal_at log' -s f -l follow -d 'Print further output until the job ends'
 complete -c canal -n '__canal_at log release status list ps top history stats trace leader kill resize' -a '(__canal_keys)' -d 'Key'
 

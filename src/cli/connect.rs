@@ -1,6 +1,8 @@
 //! Connects to the daemon that the global options name, and turns client errors into messages.
 
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::sys::process::user::geteuid;
 
@@ -14,10 +16,19 @@ use crate::cli::wording::machine_daemon;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::{MachineUid, uid_of_machine};
-use crate::protocol::{ErrorName, StatusQuery, Tag};
+use crate::protocol::{ErrorName, HistoryQuery, StatusQuery, Tag};
 use crate::run::{Fate, OwnCode, environment};
 use crate::shell_word;
 use crate::sys::terminal::drawn_line;
+
+/// How long to wait at most until the history has the end of a job.
+const RECORDED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often to look for it.
+const RECORDED_LOOK: Duration = Duration::from_millis(20);
+
+/// How far back to look for it.
+const RECORDED_SINCE_MS: u64 = 60_000;
 
 /// The daemon's location, and whether canal may start it.
 #[derive(Clone, Debug)]
@@ -113,6 +124,24 @@ impl Target {
     /// Client options that start this program as the daemon, whatever the name of its file.
     pub(crate) fn options(&self) -> Options {
         Options { program: Some(OWN.into()), ..Options::from(self.start) }
+    }
+
+    /// Waits until the history has the end of a background job, as far as the daemon answers and
+    /// keeps one.
+    pub(crate) fn until_recorded(&self, job: u64) {
+        let query = HistoryQuery {
+            session: Some(format!("s{job}")),
+            since_ms: Some(RECORDED_SINCE_MS),
+            limit: Some(1),
+            ..HistoryQuery::default()
+        };
+        let Ok(mut client) = Client::connect(&self.place, self.options()) else { return };
+        let until = Instant::now() + RECORDED_WITHIN;
+        while client.history(&query).is_ok_and(|page| page.records.is_empty())
+            && Instant::now() < until
+        {
+            thread::sleep(RECORDED_LOOK);
+        }
     }
 
     /// Asks what became of a request that was granted with this token.

@@ -36,7 +36,7 @@ Examples:
 /// The commands by purpose, each group under its heading.
 pub(crate) const PURPOSES: &[(&str, &[&str])] = &[
     ("Run", &["run", "acquire", "renew", "release"]),
-    ("In the background", &["submit", "log", "wait"]),
+    ("In the background", &["submit", "log", "wait", "priority"]),
     ("Look", &["status", "top", "test", "leader", "history", "stats", "trace", "metrics"]),
     ("Act", &["kill", "resize"]),
     ("Operate", &["daemon", "bridge", "config", "doctor", "setup", "completions", "man"]),

@@ -81,6 +81,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         }
         Some(Verb::Run(args) | Verb::Submit(args)) => run::run(args, global, verbosity),
         Some(Verb::Log(args)) => jobs::log::run(args, global),
+        Some(Verb::Priority(args)) => jobs::priority::run(args, global),
         Some(Verb::Wait(args)) => jobs::wait::run(args, global, verbosity),
         Some(Verb::Acquire(args)) => acquire::run(args, global, verbosity),
         Some(Verb::Release(args)) => release::run(args, global, verbosity),

@@ -125,6 +125,20 @@ pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
     Ok(config::Config::read(paths)?.nodes)
 }
 
+/// How many bytes the records and logs of a user's background jobs may have in total.
+///
+/// # Errors
+/// The configuration cannot be read or used. The error names the file and the line.
+pub fn job_bytes_max(paths: &[PathBuf]) -> anyhow::Result<u64> {
+    Ok(config::Config::read(paths)?.jobs.max_bytes)
+}
+
+/// A number of bytes in the form that people write: `64MiB`.
+#[must_use]
+pub fn written_bytes(bytes: u64) -> String {
+    config::history_section::written(bytes)
+}
+
 /// Begins to replace the daemon of a user at a place. Waits while another process replaces it.
 ///
 /// # Errors

@@ -51,6 +51,7 @@ pub use messages::nodes::waits_near::{
     FrameFound, FrameOfNode, NodeAt, PartFound, READ_NODES_MAX, WAITS_NEAR_NAMES_MAX, WaitsFound,
     WaitsNear,
 };
+pub use messages::prioritize::{Prioritize, Prioritized};
 pub use messages::release::{Release, Released, ReleasedHold};
 pub use messages::resize::{Resize, Resized};
 pub use messages::status::{

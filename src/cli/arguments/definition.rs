@@ -14,7 +14,7 @@ use super::handle::HandleArgs;
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
 use super::nodes::{LeaderNodesArgs, NodesArgs};
 use super::note::NoteArgs;
-use super::number::{job, number, pid, positive, slots_or_none};
+use super::number::{job, number, pid, positive, priority, slots_or_none};
 use super::session::SessionArgs;
 use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
@@ -101,6 +101,8 @@ pub(crate) enum Verb {
     Log(LogArgs),
     /// Wait for background jobs, and exit as they did
     Wait(JobWaitArgs),
+    /// Change the priority of a background job that waits
+    Priority(PriorityArgs),
     /// Take a lock for a process, or as a lease
     Acquire(AcquireArgs),
     /// Release a lock of a process or a lease
@@ -365,8 +367,8 @@ impl FilterArgs {
 /// Show holders, waiters, and why they wait
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
-    /// Show only KEY and the keys below it, in full
-    #[arg(value_name = "KEY", value_parser = plain_key)]
+    /// Show only KEY and the keys below it, in full; or the background job N
+    #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     #[command(flatten)]
     pub(crate) only: FilterArgs,
@@ -393,8 +395,8 @@ pub(crate) struct StatusArgs {
 /// Watch locks on the full screen, and act on them
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// Show only KEY and the keys below it, and open its page
-    #[arg(value_name = "KEY", value_parser = plain_key)]
+    /// Show only KEY and the keys below it, and open its page; or the background job N
+    #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     #[command(flatten)]
     pub(crate) only: FilterArgs,
@@ -444,8 +446,8 @@ pub(crate) struct TraceArgs {
 /// Show which commands ended, when and how
 #[derive(Args, Debug)]
 pub(crate) struct HistoryArgs {
-    /// Include only requests for KEY and the keys below it
-    #[arg(value_name = "KEY", value_parser = plain_key)]
+    /// Include only requests for KEY and the keys below it, or of the background job N
+    #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Include only the last DUR
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
@@ -516,10 +518,10 @@ pub(crate) struct LeaderArgs {
 
 /// Show and end the process that holds a lock
 #[derive(Args, Debug)]
-#[command(override_usage = "canal kill [OPTIONS] KEY\n       canal kill [OPTIONS] --pid PID")]
+#[command(override_usage = "canal kill [OPTIONS] KEY|%N\n       canal kill [OPTIONS] --pid PID")]
 pub(crate) struct KillArgs {
-    /// End the processes that hold KEY
-    #[arg(value_name = "KEY", value_parser = plain_key)]
+    /// End the processes that hold KEY, or the background job N
+    #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// End this process, which must hold a lock or wait for one
     #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, conflicts_with = "key")]
@@ -552,6 +554,15 @@ pub(crate) struct LogArgs {
     /// Print what the job writes from now on, too, until it ends
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// Remove ended jobs, the oldest first, until those left fit into jobs.max of canal.toml
+    #[arg(long, conflicts_with_all = ["job", "follow"])]
+    pub(crate) prune: bool,
+    /// With --prune: remove all ended jobs
+    #[arg(long, requires = "prune")]
+    pub(crate) all: bool,
+    /// With --prune: print what was removed as JSON
+    #[arg(long, requires = "prune")]
+    pub(crate) json: bool,
 }
 
 /// Wait for background jobs, and exit as they did
@@ -561,6 +572,20 @@ pub(crate) struct JobWaitArgs {
     #[arg(value_name = "N", value_parser = job, required = true)]
     pub(crate) jobs: Vec<u64>,
     /// Print how each job ended as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Change the priority of a background job that waits
+#[derive(Args, Debug)]
+pub(crate) struct PriorityArgs {
+    /// The number of the job
+    #[arg(value_name = "N", value_parser = job)]
+    pub(crate) job: u64,
+    /// The new priority [default: before all others that wait for its keys]
+    #[arg(value_name = "P", value_parser = priority, allow_negative_numbers = true)]
+    pub(crate) priority: Option<i32>,
+    /// Print the change as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -262,6 +262,12 @@ impl SupervisorHooks for RunHooks<'_, '_> {
         self.0.record.iter().map(AsFd::as_fd).collect()
     }
 
+    fn ended(&mut self) {
+        if let Some(job) = self.0.record.as_ref().and_then(OpenRecord::job) {
+            self.0.target.until_recorded(job);
+        }
+    }
+
     fn ask(&self, token: u64) -> Option<Fate> {
         self.0.target.fate(self.0.request.tag, token)
     }

@@ -32,6 +32,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-submit", include_str!("jobs/submit.roff")),
     ("canal-log", include_str!("jobs/log.roff")),
     ("canal-wait", include_str!("jobs/wait.roff")),
+    ("canal-priority", include_str!("jobs/priority.roff")),
     ("canal-acquire", include_str!("acquire.roff")),
     ("canal-release", include_str!("release.roff")),
     ("canal-renew", include_str!("renew.roff")),

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use crate::protocol::{
     Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, GraphQuery,
     HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill, KillTargets, Killed, Leader,
-    LeaderQuery, Metrics, MetricsQuery, Reload, Reloaded, Renew, Renewed, Resize, Resized, Status,
-    StatusQuery, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+    LeaderQuery, Metrics, MetricsQuery, Prioritize, Prioritized, Reload, Reloaded, Renew, Renewed,
+    Resize, Resized, Status, StatusQuery, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -283,6 +283,16 @@ impl Client {
         query: &ConfigurationQuery,
     ) -> Result<Configuration, ClientError> {
         self.call("Configuration", query, None, Repeat::Always)
+    }
+
+    /// Changes the priority of the waiting requests of a session.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if nothing of the session waits;
+    /// [`ErrorName::Denied`](crate::protocol::ErrorName::Denied) if the caller lacks the
+    /// permission.
+    pub fn prioritize(&mut self, asked: &Prioritize) -> Result<Prioritized, ClientError> {
+        self.call("Prioritize", asked, None, Repeat::Always)
     }
 
     /// Stores a size.

@@ -75,6 +75,13 @@ pub enum Outcome {
         /// Whether the key was paused before.
         before: bool,
     },
+    /// A `Prioritize` changed the priority of a waiting request.
+    Prioritized {
+        /// The request.
+        request: RequestId,
+        /// The priority that it had before.
+        before: i32,
+    },
     /// A lease was renewed.
     Renewed {
         /// The lease's frame.
@@ -126,6 +133,7 @@ impl Outcome {
             Self::Released { .. }
             | Self::NotHeld
             | Self::Barrier { .. }
+            | Self::Prioritized { .. }
             | Self::ResizeRefused { .. }
             | Self::ResizeRefusedOverNodes
             | Self::Resized { .. }

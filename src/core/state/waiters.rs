@@ -93,6 +93,22 @@ impl Table {
         Ok(())
     }
 
+    pub(in crate::core) fn prioritized(
+        &mut self,
+        entry: &Entry,
+        id: RequestId,
+    ) -> Result<(), InvalidOutcome> {
+        let Change::Prioritize { priority, .. } = entry.change else {
+            return Err("an entry that is no `prioritize` changed a priority".to_owned().into());
+        };
+        self.dequeue(id);
+        let waiter =
+            self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
+        Arc::make_mut(&mut waiter.request).priority = priority;
+        self.enqueue(id);
+        Ok(())
+    }
+
     /// Counts a grant that overtook some waiters.
     pub(in crate::core) fn count_pass(&mut self, passed: BTreeSet<RequestId>) {
         for id in passed {

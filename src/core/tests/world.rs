@@ -266,6 +266,15 @@ impl World {
         self.apply(Change::Pause { key: key(name), paused })
     }
 
+    pub(in crate::core::tests) fn prioritize(
+        &mut self,
+        request: RequestId,
+        priority: i32,
+    ) -> Vec<Outcome> {
+        let frame = self.table.waiter(request).unwrap().frame;
+        self.apply(Change::Prioritize { session: self.table.session(frame), priority })
+    }
+
     pub(in crate::core::tests) fn confirm_at(
         &mut self,
         request: RequestId,

@@ -42,6 +42,9 @@ impl Table {
             }
             Change::Resize { key, view } => self.resize(&mut transition, key, *view),
             Change::Pause { key, .. } => self.pause(&mut transition, key),
+            Change::Prioritize { session, priority } => {
+                self.prioritize(&mut transition, *session, *priority);
+            }
             Change::Policy { .. } => self.raise_barriers_everywhere(&mut transition),
             Change::HostGone { host, by } => self.host_gone(&mut transition, *host, *by),
             // Waiters that were suspended take part again.
@@ -169,6 +172,16 @@ impl Table {
             if let Some(Misfit::TooLarge { item, capacity }) = misfit {
                 let why = Refusal::TooLarge { item, capacity };
                 self.commit(transition, Outcome::Refused { request, why });
+            }
+        }
+    }
+
+    fn prioritize(&mut self, transition: &mut Transition<'_>, session: FrameId, priority: i32) {
+        let waiters: Vec<RequestId> = self.waiters_of_session(session).collect();
+        for request in waiters {
+            let before = self.waiters.get(&request).map_or(priority, |it| it.request.priority);
+            if before != priority {
+                self.commit(transition, Outcome::Prioritized { request, before });
             }
         }
     }

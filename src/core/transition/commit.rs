@@ -15,6 +15,12 @@ impl Table {
         match &outcome {
             Outcome::Granted(granted) => self.after_grant(transition, granted),
             Outcome::Queued { request, .. } => transition.add_candidates([*request]),
+            Outcome::Prioritized { request, .. } => {
+                // It may go before others now, or others before it.
+                self.mark_waiter_dirty(transition, *request);
+                transition.worklist().retry.insert(*request);
+                transition.add_candidates([*request]);
+            }
             Outcome::Released { frame, keys, .. } => self.after_release(transition, *frame, keys),
             Outcome::Requeued { request, .. } => {
                 self.mark_waiter_dirty(transition, *request);

@@ -39,6 +39,7 @@ impl Table {
             }
             Outcome::Requeued { request, token } => self.revoke(*request, *token),
             Outcome::Barrier { request } => self.raise_barrier(*request),
+            Outcome::Prioritized { request, .. } => self.prioritized(entry, *request),
             Outcome::Resized { .. } => self.store_view(entry),
             Outcome::PauseStored { .. } => self.store_pause(entry),
             Outcome::FrameGone { frame } => self.drop_frame(*frame),
@@ -91,7 +92,8 @@ impl Table {
             | Change::Checkpoint { .. }
             | Change::Release(_)
             | Change::Resize { .. }
-            | Change::Pause { .. } => {}
+            | Change::Pause { .. }
+            | Change::Prioritize { .. } => {}
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
     Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, ErrorName,
     Failure, GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery,
-    NODES_INTERFACE, Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WaitsNear,
-    WhyQuery, WouldAcquire, WouldKill,
+    NODES_INTERFACE, Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, Stop,
+    WaitsNear, WhyQuery, WouldAcquire, WouldKill,
 };
 use crate::sys::clock;
 
@@ -66,6 +66,7 @@ pub(crate) enum Asked {
     Leader(LeaderQuery),
     Metrics,
     Page(DeadlinePageQuery),
+    Prioritize(Prioritize),
     Release(Release),
     Reload,
     Renew(Renew),
@@ -117,6 +118,7 @@ impl Asked {
             | Self::Leader(_)
             | Self::Release(_)
             | Self::Renew(_)
+            | Self::Prioritize(_)
             | Self::Resize(_)
             | Self::WouldAcquire(_)
             | Self::WouldKill(_)
@@ -254,6 +256,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (INTERFACE, "Kill") => typed(parameters).map(Asked::Kill),
         (INTERFACE, "Leader") => typed(parameters).map(Asked::Leader),
         (INTERFACE, "Metrics") => Ok(Asked::Metrics),
+        (INTERFACE, "Prioritize") => typed(parameters).map(Asked::Prioritize),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
         (INTERFACE, "Reload") => Ok(Asked::Reload),
         (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),

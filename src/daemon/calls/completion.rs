@@ -26,6 +26,8 @@ pub(crate) enum Completion {
     Renew(Box<PendingRenewal>),
     /// A client stored a size, or paused or resumed a key.
     Resize(Box<PendingResize>),
+    /// A client changed the priority of a session that waits.
+    Prioritize(Box<PendingPriority>),
     /// A client confirmed that it reported the grant to the owner.
     Confirm {
         /// The connection that gets the reply.
@@ -72,6 +74,7 @@ impl Completion {
             Self::Release(back) => Some(back.id),
             Self::Renew(renewing) => Some(renewing.id),
             Self::Resize(resizing) => Some(resizing.id),
+            Self::Prioritize(pending) => Some(pending.id),
             Self::Confirm { id, .. } | Self::ConfirmAt { id, .. } => Some(*id),
         }
     }
@@ -119,6 +122,15 @@ impl PendingRenewal {
         });
         vec![renewed.unwrap_or(Outcome::LeaseGone)]
     }
+}
+
+/// A change of priority on its way to the table.
+#[derive(Debug)]
+pub(crate) struct PendingPriority {
+    pub(crate) id: ConnId,
+    pub(crate) request: RequestId,
+    pub(crate) before: i32,
+    pub(crate) priority: i32,
 }
 
 /// A resize on its way to the table.

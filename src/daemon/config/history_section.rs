@@ -50,11 +50,15 @@ impl HistorySettings {
 
     /// The size in the form that people write.
     pub(crate) fn max(&self) -> String {
-        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let bytes = self.max_bytes;
-        let exact = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
-        exact.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
+        written(self.max_bytes)
     }
+}
+
+/// A size in the form that people write: `64MiB`.
+pub(crate) fn written(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let exact = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    exact.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
 impl Section {
@@ -80,7 +84,7 @@ impl Section {
 
 /// A number of bytes: `0`, `"64MiB"`, `"1GB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bytes(u64);
+pub(super) struct Bytes(pub(super) u64);
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

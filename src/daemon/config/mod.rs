@@ -7,6 +7,7 @@ pub(super) mod engine_section;
 pub(super) mod file;
 pub(super) mod history_section;
 pub(super) mod hooks_section;
+pub(super) mod jobs_section;
 pub(super) mod metrics_section;
 pub(super) mod nodes_section;
 pub(super) mod reading;
@@ -27,6 +28,7 @@ use crate::core::{Key, View};
 use crate::daemon::config::engine_section::Configured;
 use crate::daemon::config::history_section::HistorySettings;
 use crate::daemon::config::hooks_section::{HOOKS_MAX, HookSettings};
+use crate::daemon::config::jobs_section::JobSettings;
 use crate::daemon::config::metrics_section::Listen;
 use crate::daemon::config::nodes_section::ConfiguredNodes;
 use crate::daemon::config::socket_access::SocketAccess;
@@ -63,6 +65,7 @@ pub(crate) struct Config {
     pub(crate) socket: SocketAccess,
     pub(crate) engine: Configured,
     pub(crate) history: HistorySettings,
+    pub(crate) jobs: JobSettings,
     pub(crate) hooks: Vec<HookSettings>,
     /// The address at which the daemon serves metrics.
     pub(crate) metrics: Option<Listen>,
@@ -99,6 +102,7 @@ struct File {
     socket: socket_section::Section,
     engine: Option<engine_section::Section>,
     history: history_section::Section,
+    jobs: jobs_section::Section,
     hooks: Vec<Spanned<hooks_section::Section>>,
     metrics: metrics_section::Section,
     nodes: nodes_section::Section,
@@ -272,6 +276,7 @@ impl Config {
             socket: socket.map_err(|(at, what)| wrong(at, what))?,
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
             history: history.map_err(|(at, what)| wrong(at, what))?,
+            jobs: file.jobs.settings(),
             hooks: hooks.map_err(|(at, what)| wrong(at, what))?,
             metrics: metrics.map_err(|(at, what)| wrong(at, what))?,
             nodes,
@@ -513,6 +518,14 @@ mod tests {
             let error = history(text).unwrap_err();
             assert!(error.starts_with("canal.toml, line 2: ") && error.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn jobs_have_a_size() {
+        let jobs = |text: &str| parse(&format!("[jobs]\n{text}\n")).map(|it| it.jobs.max_bytes);
+        assert_eq!(jobs(""), Ok(256 << 20));
+        assert_eq!(jobs("max = \"1GiB\""), Ok(1 << 30));
+        assert!(jobs("max = \"much\"").unwrap_err().contains("`much` is no size"));
     }
 
     #[test]

@@ -24,6 +24,9 @@ const TOKENS_RESERVED_AT_ONCE: u64 = 1 << 16;
 /// With fewer reserved tokens left, new requests wait until more tokens are reserved.
 const TOKENS_LEFT_MIN: u64 = 1 << 10;
 
+/// With fewer reserved numbers for requests left, more are reserved.
+const REQUESTS_LEFT_MIN: u64 = 1 << 10;
+
 /// How many numbers for requests are reserved at once. The first number after a reboot skips the
 /// unused ones, so they are few: people type these numbers.
 const REQUESTS_RESERVED_AT_ONCE: u64 = 1 << 12;
@@ -197,7 +200,9 @@ impl JournalStore {
     /// Ensures that the next request has a number that no request had before or will have after a
     /// reboot.
     fn reserve_request(&mut self, table: &Table) -> io::Result<()> {
-        if table.revision().0 < self.durable.reserved_request.0 {
+        // Others may be on their way into the log.
+        let next = table.revision().0.saturating_add(REQUESTS_LEFT_MIN);
+        if next <= self.durable.reserved_request.0 {
             return Ok(());
         }
         let reserved_request = requests_ahead(table);

@@ -180,7 +180,12 @@ fn random_call(rng: &mut Rng) -> Vec<u8> {
         9..11 => ("io.canal.Lock.Confirm", json!({ "tag": tag(rng) })),
         11..14 => ("io.canal.Lock.Release", release(rng)),
         14 => ("io.canal.Lock.Renew", json!({ "handle": tag(rng) })),
-        15 | 16 => ("io.canal.Lock.Resize", resize(rng)),
+        15 => ("io.canal.Lock.Resize", resize(rng)),
+        16 => {
+            let priority = pick(rng, &[json!(null), json!(1), json!(i32::MIN)]).clone();
+            let session = format!("s{}", rng.u8(..40));
+            ("io.canal.Lock.Prioritize", json!({ "session": session, "priority": priority }))
+        }
         17 | 18 => ("io.canal.Lock.Status", status(rng)),
         19 => ("io.canal.Lock.Why", why(rng)),
         20 => (["io.canal.Lock.Graph", "io.canal.Lock.Metrics"][rng.usize(..2)], json!({})),

@@ -175,6 +175,13 @@ impl Waiters {
         }
     }
 
+    /// Replaces the content of a request that was changed in the table.
+    pub(crate) fn replace_request(&mut self, state: &WaiterState) {
+        if let Some(waiter) = self.get_mut(state.id) {
+            waiter.asked.request = Arc::clone(&state.request);
+        }
+    }
+
     /// Takes the requests that began to wait since the last call and whose client accepts progress
     /// messages.
     pub(crate) fn take_newcomers(&mut self) -> Vec<RequestId> {

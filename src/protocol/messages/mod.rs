@@ -13,6 +13,7 @@ pub(super) mod kill;
 pub(super) mod leader;
 pub(super) mod lease;
 pub(super) mod nodes;
+pub(super) mod prioritize;
 pub(super) mod release;
 pub(super) mod resize;
 pub(super) mod status;

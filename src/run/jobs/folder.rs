@@ -6,6 +6,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::record::{Attended, NewJob, Record, attended};
 use crate::protocol::Tag;
 use crate::protocol::place::Place;
@@ -21,7 +23,7 @@ const PREPARED_WITHIN: Duration = Duration::from_secs(60);
 pub struct Folder(PathBuf);
 
 /// What [`Folder::prune`] removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
     /// The number of jobs.
     pub jobs: u64,

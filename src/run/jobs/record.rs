@@ -191,6 +191,14 @@ impl NewJob {
 pub struct OpenRecord(File);
 
 impl OpenRecord {
+    /// The number of the job, if it has one.
+    #[must_use]
+    pub fn job(&self) -> Option<u64> {
+        let content = content(&self.0).ok()?;
+        let submitted: Submitted = serde_json::from_str(content.lines().next()?).ok()?;
+        Some(submitted.job)
+    }
+
     /// Records how the job ended. Does nothing for a job without a number.
     pub fn ended(&self, exit: Option<u8>, signal: Option<i32>) -> io::Result<()> {
         if self.0.metadata()?.len() == 0 {

@@ -31,6 +31,10 @@ pub trait SupervisorHooks {
     /// supervisor neither waits for it nor ends it.
     fn is_daemon(&self, pid: Pid) -> bool;
 
+    /// Called when the command has ended, before its process is reaped. Until then, the daemon can
+    /// read its exit status on every kernel.
+    fn ended(&mut self) {}
+
     /// Asks the present daemon what happened to the hold with this token. Called in a process that
     /// may block.
     fn ask(&self, token: u64) -> Option<Fate>;

@@ -2,6 +2,8 @@
 //! output and exit status.
 
 mod ends;
+mod orders;
+mod room;
 mod sessions;
 mod submit;
 

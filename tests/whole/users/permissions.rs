@@ -128,6 +128,31 @@ may = ["force"]
 }
 
 #[test]
+fn owners_may_lower_a_priority_and_operators_may_raise_it() {
+    let world = World::new();
+    let script = r#"
+        waiting() { canal status --json x | grep -q '"waiting": *1'; }
+        canal run -k x -- sleep 600 & holder=$!
+        until_true sh -c "canal status --json x | grep -q '\"held\": *1'"
+        web canal run -k x -- true & waiter=$!
+        until_true waiting
+        session=$(canal status --json x | tr ',' '\n' | sed -n 's/.*"session": *"s\([0-9]*\)".*/\1/p' | tail -1)
+        try none canal priority $session -1
+        try web canal priority $session 1
+        try web canal priority $session -1
+        try canal priority $session 5
+        kill $holder
+        try wait $waiter
+    "#;
+    let Some(ended) = at_a_shared_daemon(&world, "", script) else { return };
+    let tried = tried(&ended);
+    let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();
+    assert_eq!(codes, ["125", "125", "0", "0", "0"], "{ended:?}");
+    assert!(tried[0].2.contains("belongs to uid 20002"), "{ended:?}");
+    assert!(tried[1].2.contains("with a priority above 0"), "{ended:?}");
+}
+
+#[test]
 fn without_entries_other_users_may_only_hold() {
     let world = World::new();
     let script = "

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, HistoryArgs};
 use crate::cli::arguments::duration::{Length, millis, short};
+use crate::cli::commands::jobs::session_of;
 use crate::cli::commands::status::Screen;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
@@ -38,8 +39,10 @@ pub(super) struct History {
 }
 
 pub(crate) fn run(args: &HistoryArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
-    let mut client = connect::client(global)?;
-    let found = ask(&mut client, args)?;
+    let target = connect::Target::of(global)?;
+    let mut client = target.connect(global.verbosity())?;
+    let session = session_of(args.key.as_ref(), &target, &mut client)?;
+    let found = ask(&mut client, args, session)?;
     if args.json {
         stdout::print(&stdout::json(&found)?)?;
     } else if args.csv {
@@ -53,12 +56,17 @@ pub(crate) fn run(args: &HistoryArgs, global: &Global, _: Verbosity) -> Result<u
 }
 
 /// Asks for the records that the command line selects.
-fn ask(client: &mut Client, args: &HistoryArgs) -> Result<History, Failed> {
+fn ask(
+    client: &mut Client,
+    args: &HistoryArgs,
+    session: Option<String>,
+) -> Result<History, Failed> {
     let all = if args.json || args.csv { u64::MAX } else { SHOWN };
     let query = HistoryQuery {
-        key: args.key.as_ref().map(|key| key.as_str().to_owned()),
+        key: args.key.as_ref().filter(|_| session.is_none()).map(|key| key.as_str().to_owned()),
         since_ms: args.since.and_then(finite).map(millis),
         uid: args.user,
+        session,
         failed: args.failed,
         ..HistoryQuery::default()
     };

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::find::unreadable;
+use super::find::{session, unreadable};
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
@@ -98,11 +98,6 @@ pub(super) fn may_run(
     }
     let status = target.connect(verbosity)?.status(&in_table(record.submitted.job));
     Ok(!status.map_err(connect::failed)?.keys.is_empty())
-}
-
-/// The name of a job's session.
-fn session(job: u64) -> String {
-    format!("s{job}")
 }
 
 fn in_table(job: u64) -> StatusQuery {

@@ -3,8 +3,11 @@
 use std::io;
 
 use crate::cli::arguments::number::job;
-use crate::cli::connect::Target;
+use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
+use crate::client::Client;
+use crate::core::Key;
+use crate::protocol::StatusQuery;
 use crate::run::jobs::{Folder, Record};
 
 /// The job with this number.
@@ -35,6 +38,32 @@ pub(super) fn named(target: &Target, text: Option<&str>) -> Result<Record, Faile
         (Some(_), Some(number)) => format!("you have no job {number} here"),
         (Some(key), None) => format!("you have no job for `{key}` here"),
     }))
+}
+
+/// The session of the job that an operand names in place of a key: `%17` always, and `17` if the
+/// user has such a job and the table has no such key.
+pub(in crate::cli) fn session_of(
+    operand: Option<&Key>,
+    target: &Target,
+    client: &mut Client,
+) -> Result<Option<String>, Failed> {
+    let Some(text) = operand.map(Key::as_str) else { return Ok(None) };
+    let Ok(number) = job(text) else { return Ok(None) };
+    if !text.starts_with('%') {
+        if Folder::of(&target.place).job(number).map_err(unreadable)?.is_none() {
+            return Ok(None);
+        }
+        let query = StatusQuery { key: Some(text.to_owned()), ..StatusQuery::default() };
+        if !client.status(&query).map_err(connect::failed)?.keys.is_empty() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(session(number)))
+}
+
+/// The name of a job's session.
+pub(super) fn session(job: u64) -> String {
+    format!("s{job}")
 }
 
 fn none(message: String) -> Failed {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::fate::may_run;
 use super::find::{named, numbered};
+use super::prune;
 use crate::cli::arguments::definition::{Global, LogArgs};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
@@ -17,6 +18,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &LogArgs, global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
+    if args.prune {
+        return prune::run(args, &target);
+    }
     let mut record = named(&target, args.job.as_deref())?;
     let path = record.submitted.log.clone();
     let shown = path.display();

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
+use super::prune::make_room;
 use crate::cli::acquisition::Witness;
 use crate::cli::arguments::definition::{Global, RunArgs};
 use crate::cli::commands::run::{self, Asked, Job, RunHooks, conclude, unlimited};
@@ -55,7 +56,9 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     let Asked { mut request, command, limits } = run::asked(args, verbosity)?;
     request.wrapper = Some(Wrapper::Supervised);
     let limits = limits.unwrap_or_else(|| unlimited(&args.how));
-    let folder = Folder::of(&Target::of(global)?.place);
+    let target = Target::of(global)?;
+    make_room(&target, verbosity)?;
+    let folder = Folder::of(&target.place);
     let log = args.background.log.as_deref();
     let prepared = folder.begin(request.tag, log).and_then(|new| Ok((new, fds::pipe()?)));
     let (new, (reader, writer)) =

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, KillArgs};
 use crate::cli::arguments::duration::{Length, stated};
+use crate::cli::commands::jobs::session_of;
 use crate::cli::confirm::confirm;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
@@ -48,7 +49,7 @@ struct Refused<'a> {
 const WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
-    let asked = what(args)?;
+    let mut asked = what(args)?;
     let signal = args.signal.unwrap_or(Signal::SIGTERM);
     if args.kill_after.is_some() && !ends(signal) {
         let message = format!(
@@ -57,7 +58,20 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
         );
         return Err(wrong("kill", message));
     }
-    let mut client = connect::client(global)?;
+    let target = connect::Target::of(global)?;
+    let mut client = target.connect(global.verbosity())?;
+    if let (Some(session), Some(key)) =
+        (session_of(args.key.as_ref(), &target, &mut client)?, &args.key)
+    {
+        let number = key.as_str().trim_start_matches('%');
+        if args.yes && number == key.as_str() {
+            let message = format!("`{number}` is no key in use, but there is a job {number}");
+            return Err(
+                Failed::new(message).hint(format!("`canal kill --yes %{number}` ends the job"))
+            );
+        }
+        asked = WouldKill { session: Some(session), ..WouldKill::default() };
+    }
     let found = client.would_kill(&asked).map_err(connect::failed)?;
     // The order is from the end of the queue to the holders. Otherwise, ending a process would
     // grant its lock to the next waiter.

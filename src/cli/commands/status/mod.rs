@@ -13,6 +13,7 @@ use std::io::{self, IsTerminal};
 use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::cli::arguments::definition::{Global, StatusArgs};
+use crate::cli::commands::jobs::session_of;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
@@ -46,17 +47,19 @@ pub(crate) fn run(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> R
 }
 
 fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+    let target = connect::Target::of(global)?;
+    let mut client = target.connect(verbosity)?;
+    let session = session_of(args.key.as_ref(), &target, &mut client)?;
+    let report = Report { args, session, verbose: verbosity >= Verbosity::Verbose };
     let query = StatusQuery {
-        key: prefix(args),
+        key: prefix(args).filter(|_| report.session.is_none()),
         mine: args.only.mine,
         uid: args.only.user,
+        session: report.session.clone(),
         waiting: args.only.waiting,
         full: args.key.is_some(),
         ..StatusQuery::default()
     };
-    let target = connect::Target::of(global)?;
-    let mut client = target.connect(verbosity)?;
-    let report = Report { args, verbose: verbosity >= Verbosity::Verbose };
     if args.watch {
         let mut shown = Ok(ReaderState::There);
         let mut last = None;
@@ -99,6 +102,8 @@ pub(super) fn with_keepers(mut status: Status) -> Status {
 /// How to show a status.
 struct Report<'a> {
     args: &'a StatusArgs,
+    /// The session of the job that the operand names in place of a key.
+    session: Option<String>,
     verbose: bool,
 }
 
@@ -133,14 +138,15 @@ impl Report<'_> {
 
     fn page(&self, status: &Status, screen: Option<Screen>, now: &Now) -> Page {
         let scope = match (&self.args.key, screen) {
-            (Some(key), _) => Scope::Key(key.as_str()),
+            (Some(key), _) if self.session.is_none() => Scope::Key(key.as_str()),
             (None, Some(_)) => Scope::Overview,
-            (None, None) => Scope::Everything,
+            _ => Scope::Everything,
         };
+        let is_part = self.session.is_some() || self.args.only.is_set();
         if self.args.one_line {
             return view::one_line_each(status, now);
         }
-        view::page(status, scope, self.args.only.is_set(), self.verbose, now)
+        view::page(status, scope, is_part, self.verbose, now)
     }
 
     /// Whether the report contains ages, which change even without news.

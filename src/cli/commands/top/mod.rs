@@ -18,10 +18,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::cli::arguments::definition::{Global, TopArgs};
+use crate::cli::commands::jobs::session_of;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::wording::time::Now;
+use crate::core::Key;
 use crate::protocol::StatusQuery;
 use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
@@ -46,11 +48,14 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
     terminal::check()?;
     let target = connect::Target::of(global)?;
     // Later messages of a connection would appear in the middle of the screen.
-    let client = target.connect(verbosity.min(Verbosity::Verbose))?;
+    let mut client = target.connect(verbosity.min(Verbosity::Verbose))?;
+    let session = session_of(args.key.as_ref(), &target, &mut client)?;
+    let key = args.key.as_ref().filter(|_| session.is_none());
+    let open = key.map(|key| OpenKey::new(key.as_str().to_owned()));
+    let is_part = session.is_some() || args.only.is_set();
     let signals = Signals::catch()?;
-    let feed = Feed::start(client, target, query(args))?;
-    let open = args.key.as_ref().map(|key| OpenKey::new(key.as_str().to_owned()));
-    let model = Model { open, is_part: args.only.is_set(), ..Model::default() };
+    let feed = Feed::start(client, target, query(args, key, session))?;
+    let model = Model { open, is_part, ..Model::default() };
     let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter(&signals)?);
     match (Top { model, keyboard, escape_at, feed, signals, terminal }).run()? {
         End::Quit => Ok(SUCCESS),
@@ -60,9 +65,10 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
     }
 }
 
-fn query(args: &TopArgs) -> StatusQuery {
-    let prefix = args.key.as_ref().or(args.only.under.as_ref());
+fn query(args: &TopArgs, key: Option<&Key>, session: Option<String>) -> StatusQuery {
+    let prefix = key.or(args.only.under.as_ref());
     StatusQuery {
+        session,
         key: prefix.map(|key| key.as_str().to_owned()),
         mine: args.only.mine,
         uid: args.only.user,

@@ -155,6 +155,13 @@ pub enum Change {
         /// Whether it is paused from now on.
         paused: bool,
     },
+    /// Gives the waiting requests of a session another priority.
+    Prioritize {
+        /// The outermost frame of the session.
+        session: FrameId,
+        /// The new priority.
+        priority: i32,
+    },
     /// Sets how often a waiter may be overtaken before it becomes a barrier.
     Policy {
         /// The number of grants that may overtake a waiter; 64 by default.

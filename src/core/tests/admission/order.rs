@@ -46,6 +46,22 @@ fn higher_priority_goes_first_and_arrival_decides_among_equals() {
 }
 
 #[test]
+fn another_priority_moves_all_waiters_of_a_session_and_may_grant_at_once() {
+    let mut world = World::new();
+    world.take(by(1).item("k", 1, two(2)));
+    let large = world.wait(by(2).item("k", 2, two(2)));
+    let [small, last] = [3, 4].map(|pid| world.wait(by(pid).item("k", 1, two(2))));
+    assert_eq!(grants(&world.prioritize(small, 1)), [small]);
+    assert_eq!(world.prioritize(last, -1), [Outcome::Prioritized { request: last, before: 0 }]);
+    assert!(world.prioritize(last, -1).is_empty());
+    assert_eq!(world.table.served(&key("k")), [large, last]);
+    // A lower priority lets others pass, too.
+    assert!(world.die(3).is_empty());
+    assert_eq!(grants(&world.prioritize(large, -2)), [last]);
+    assert!(world.apply(Change::Prioritize { session: FrameId(99), priority: 1 }).is_empty());
+}
+
+#[test]
 fn a_try_acquire_does_not_overtake_waiters() {
     let mut world = World::new();
     world.take(by(1).item("k", 2, two(3)));
@@ -60,7 +76,7 @@ fn a_larger_view_passes_a_waiter_that_does_not_fit_its_own() {
     world.take(by(1).canal("k", 1, 1));
     let small = world.wait(by(2).canal("k", 1, 1));
     world.take(by(3).canal("k", 1, 2));
-    assert_eq!(world.die(3), []);
+    assert!(world.die(3).is_empty());
     assert_eq!(world.die(1), [small]);
 }
 

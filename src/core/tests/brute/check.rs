@@ -297,6 +297,9 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
             };
             assert!(own_deadlock(&state, &asker), "{}", brief(&state));
         }
+        Outcome::Prioritized { request, before } => {
+            assert_eq!(waiting(*request).unwrap().request.priority, *before);
+        }
         Outcome::Barrier { request } => {
             assert!(waiting(*request).unwrap().passed >= state.bypass_max, "{}", brief(&state));
         }

@@ -20,6 +20,7 @@ pub(in crate::core::tests) enum Op {
     Detach,
     Resize(usize, Option<View>),
     Pause(usize, bool),
+    Prioritize(usize, i32),
     Force(usize),
     Renew(u32),
     Expire(u32, bool),
@@ -99,6 +100,7 @@ pub(in crate::core::tests) fn op(modes: bool) -> impl Strategy<Value = Op> {
         1 => Just(Op::Detach),
         2 => (0usize..KEYS.len(), stored()).prop_map(|(key, view)| Op::Resize(key, view)),
         2 => (0usize..KEYS.len(), any::<bool>()).prop_map(|(key, paused)| Op::Pause(key, paused)),
+        2 => (0usize..6, -1i32..3).prop_map(|(which, priority)| Op::Prioritize(which, priority)),
         1 => (0usize..6).prop_map(Op::Force),
         2 => wish(modes).prop_map(|wish| Op::Ask(Wish { ttl_ms: Some(1), ..wish }, None)),
         1 => (1..=PIDS).prop_map(Op::Renew),
@@ -169,6 +171,11 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
         Op::Detach => drop(world.apply(Change::Detach { host: HostId(0) })),
         Op::Resize(key, view) => drop(world.resize(KEYS[key], view)),
         Op::Pause(key, paused) => drop(world.pause(KEYS[key], paused)),
+        Op::Prioritize(which, priority) => {
+            if let Some(request) = waiter(world, which) {
+                world.prioritize(request, priority);
+            }
+        }
         Op::Renew(name) => {
             let host = HostId(u64::from(name % 2));
             world.apply(Change::Renew {

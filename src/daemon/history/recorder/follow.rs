@@ -100,6 +100,7 @@ impl Recorder {
             | Outcome::LeaseGone
             | Outcome::NotConfirmed { .. }
             | Outcome::Barrier { .. }
+            | Outcome::Prioritized { .. }
             | Outcome::ResizeRefused { .. }
             | Outcome::ResizeRefusedOverNodes
             | Outcome::Resized { .. }

@@ -1,6 +1,7 @@
 //! Reports the settings in force, and the source of each value.
 
 use crate::core::BYPASS_MAX_DEFAULT;
+use crate::daemon::config::history_section::written;
 use crate::daemon::config::metrics_section::Listen;
 use crate::daemon::config::reading::Read;
 use crate::daemon::config::written::{changes, name_of_key};
@@ -104,6 +105,7 @@ impl Server {
             ("daemon.log", log),
             ("history.keep", stated(config.history.keep)),
             ("history.max", config.history.max()),
+            ("jobs.max", written(config.jobs.max_bytes)),
             (
                 "metrics.listen",
                 config.metrics.as_ref().map_or_else(|| "off".to_owned(), Listen::to_string),

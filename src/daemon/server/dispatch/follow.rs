@@ -123,6 +123,7 @@ impl Server {
             Completion::Release(back) => (back.id, self.given_back(&back, before, &applied)),
             Completion::Renew(renewing) => (renewing.id, self.renewed(&renewing, &applied)),
             Completion::Resize(resizing) => (resizing.id, self.resized(&resizing, &applied)),
+            Completion::Prioritize(pending) => (pending.id, self.prioritized(&pending)),
             Completion::Confirm { id, request } => (id, self.confirmed(request)),
             Completion::ConfirmAt { id, request } => (id, self.confirmed_at(id, request, &applied)),
         };
@@ -166,7 +167,9 @@ impl Server {
             Completion::Confirm { id, request } if !abandoned => (id, self.confirmed(request)),
             // The table is the same whether the change had an effect or found nothing to do, so the
             // result is unknown.
-            Completion::Release(_) | Completion::Resize(_) if !abandoned => {
+            Completion::Release(_) | Completion::Resize(_) | Completion::Prioritize(_)
+                if !abandoned =>
+            {
                 let Some(id) = then.conn() else { return };
                 (id, Err(done_unseen()))
             }

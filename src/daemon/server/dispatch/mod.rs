@@ -87,6 +87,7 @@ impl Server {
             Asked::Leader(query) => self.leader(id, peer, &query, more),
             Asked::Metrics => Ok(self.metrics()),
             Asked::Page(query) => self.page(&query),
+            Asked::Prioritize(asked) => self.prioritize(id, peer, &asked),
             Asked::Release(release) => self.release(id, peer, &release, fds),
             Asked::Reload => self.reload(id, peer),
             Asked::Renew(renew) => self.renew(id, peer, &renew),

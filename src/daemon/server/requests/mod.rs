@@ -6,6 +6,7 @@ mod enclosing;
 mod kill;
 mod nodes;
 mod owner;
+mod prioritize;
 mod reattach;
 mod refuse;
 mod release;

@@ -162,7 +162,8 @@ impl Server {
     /// request.
     pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
         let Some(hold) = self.ledger.table.hold(granted.token) else { return Err(owner_gone()) };
-        if let Err(failure) = self.may_hold(id, &hold.asked.items, hold.asked.priority) {
+        // The priority only counted for the wait, and an operator may have raised it.
+        if let Err(failure) = self.may_hold(id, &hold.asked.items, 0) {
             tracing::info!(token = granted.token.0, "took a grant back: {}", failure.message);
             return Ok(Step::GiveBack(granted.request, no_longer(failure)));
         }

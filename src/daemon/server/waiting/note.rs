@@ -72,6 +72,11 @@ impl Server {
             Outcome::LeaseMoved { frame, .. } => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
             }
+            Outcome::Prioritized { request, .. } => {
+                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                    self.waiters.replace_request(waiter);
+                }
+            }
             Outcome::NotHeld
             | Outcome::LeaseGone
             | Outcome::NotConfirmed { .. }

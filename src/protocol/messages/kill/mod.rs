@@ -6,7 +6,7 @@ use crate::protocol::PartyInfo;
 use crate::protocol::messages::wait_graph::is_none_left;
 
 /// `WouldKill`: returns the holds and waiting requests whose processes a [`Kill`] may signal.
-/// Signals nothing. Exactly one of `key`, `pid`, `token` and `request` selects them.
+/// Signals nothing. Exactly one of `key`, `pid`, `session`, `token` and `request` selects them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WouldKill {
     /// Those of exactly this key.
@@ -15,6 +15,9 @@ pub struct WouldKill {
     /// Those of this process of this host, including the waiting ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// Those of this session, including the waiting ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The hold with this token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,

@@ -150,7 +150,8 @@ impl<'a> Parent<'a> {
         }
     }
 
-    fn finish(&self, end: End) -> io::Result<Ended> {
+    fn finish(&mut self, end: End) -> io::Result<Ended> {
+        self.hooks.ended();
         // These signals arrived while the command ran, and would end this process once they are
         // unblocked.
         while self.signals.read_signal()?.is_some() {}

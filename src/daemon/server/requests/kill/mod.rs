@@ -45,14 +45,16 @@ impl Process<'_> {
 impl Server {
     /// Lists the processes that a client may end.
     pub(crate) fn would_kill(&self, peer: Credentials, asked: &WouldKill) -> Result<Step, Failure> {
-        let targets = match (&asked.key, asked.pid, asked.token, asked.request) {
-            (Some(key), None, None, None) => self.targets_of_key(key, asked.waiters)?,
-            (None, Some(pid), None, None) => self.targets_of_process(pid),
-            (None, None, token, request) if token.is_some() || request.is_some() => {
+        let WouldKill { key, pid, session, token, request, .. } = asked;
+        let targets = match (key, pid, session, *token, *request) {
+            (Some(key), None, None, None, None) => self.targets_of_key(key, asked.waiters)?,
+            (None, Some(pid), None, None, None) => self.targets_of_process(*pid),
+            (None, None, Some(session), None, None) => self.targets_of_session(session)?,
+            (None, None, None, token, request) if token.is_some() || request.is_some() => {
                 vec![self.target_named(token, request)?]
             }
             _ => {
-                let message = "give exactly one of `key`, `pid`, `token` and `request`";
+                let message = "give exactly one of `key`, `pid`, `session`, `token` and `request`";
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
@@ -119,6 +121,15 @@ impl Server {
         let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::Hold);
         let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(Target::Wait);
         holds.chain(waits).collect()
+    }
+
+    fn targets_of_session(&self, session: &str) -> Result<Vec<Target<'_>>, Failure> {
+        let session = items::session(session)?;
+        let table = &self.ledger.table;
+        let is_in = |frame| table.session(frame) == session;
+        let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::Hold);
+        let waits = table.waiters().filter(|waiter| is_in(waiter.frame)).map(Target::Wait);
+        Ok(holds.chain(waits).collect())
     }
 
     /// The hold or request that a client names, if it still exists.

@@ -85,6 +85,10 @@ pub(super) fn not_found(asked: &WouldKill) -> Failure {
     let message = match (&asked.key, asked.pid) {
         (Some(key), _) if asked.waiters => format!("no one holds or waits for `{key}`"),
         (Some(key), _) => format!("no one holds `{key}`"),
+        (None, None) => {
+            let session = asked.session.as_deref().unwrap_or_default();
+            format!("session {session} neither holds nor waits for a lock here")
+        }
         (None, pid) => {
             format!("process {} neither holds nor waits for a lock here", pid.unwrap_or(0))
         }

@@ -1,0 +1,38 @@
+//! `canal priority`: changes the priority of a background job that waits.
+
+use serde::Serialize;
+
+use super::find::session;
+use crate::cli::arguments::definition::{Global, PriorityArgs};
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::output::stdout;
+use crate::protocol::{Prioritize, Prioritized};
+use crate::run::SUCCESS;
+
+/// The `--json` output.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    job: u64,
+    #[serde(flatten)]
+    changed: &'a Prioritized,
+}
+
+pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result<u8, Failed> {
+    let job = args.job;
+    let asked = Prioritize { session: session(job), priority: args.priority };
+    let changed = connect::client(global)?.prioritize(&asked).map_err(connect::failed)?;
+    let text = if args.json {
+        stdout::json(&Report { job, changed: &changed })?
+    } else {
+        let Prioritized { before, priority, position, .. } = changed;
+        let place = match position {
+            0 => "it runs".to_owned(),
+            1 => "next in line".to_owned(),
+            _ => format!("position {position}"),
+        };
+        format!("job {job}: priority was {before}, is {priority}; {place}\n")
+    };
+    stdout::print(&text)?;
+    Ok(SUCCESS)
+}

@@ -1,0 +1,38 @@
+//! Removes ended jobs to keep within the size that the configuration allows.
+
+use super::find::unreadable;
+use crate::cli::arguments::definition::LogArgs;
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::output::stdout;
+use crate::daemon::{job_bytes_max, written_bytes};
+use crate::run::SUCCESS;
+use crate::run::jobs::{Folder, Pruned};
+
+/// `canal log --prune`.
+pub(super) fn run(args: &LogArgs, target: &Target) -> Result<u8, Failed> {
+    let most = if args.all { 0 } else { job_bytes_max(&target.place.stores().config)? };
+    let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
+    let text = if args.json { stdout::json(&pruned)? } else { told(pruned) + "\n" };
+    stdout::print(&text)?;
+    Ok(SUCCESS)
+}
+
+/// Makes room for another job. A configuration that cannot be read removes nothing.
+pub(super) fn make_room(target: &Target, verbosity: Verbosity) -> Result<(), Failed> {
+    let Ok(most) = job_bytes_max(&target.place.stores().config) else { return Ok(()) };
+    let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
+    if pruned.jobs > 0 {
+        verbosity.note(&format!("{}; `jobs.max` is {}", told(pruned), written_bytes(most)));
+    }
+    Ok(())
+}
+
+fn told(pruned: Pruned) -> String {
+    let Pruned { jobs, bytes, left } = pruned;
+    let noun = if jobs == 1 { "job" } else { "jobs" };
+    format!(
+        "removed the records and logs of {jobs} ended {noun}, {bytes} bytes; {left} bytes are left"
+    )
+}
