@@ -60,6 +60,7 @@ impl World {
             wait: Wait::Yes { until: None },
             priority: 0,
             max_waiting: None,
+            supersede: None,
             max_run_ms: None,
             provisional: false,
             children: false,

@@ -31,8 +31,8 @@ _canal() {
     _init_completion -s -n : || return
 
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
-    local lock='-k --key --key-literal --read --write --per --buckets -j --slots --count --new-session'
-    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress --unattended'
+    local lock='-k --key --key-literal --read --write --per --buckets -j --slots --count --spread --new-session'
+    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --max-waiting --supersede --group --note --progress --unattended'
     local verbs='run submit log wait priority acquire release renew status top history stats metrics trace test leader kill resize daemon bridge config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
@@ -50,7 +50,7 @@ _canal() {
                 socket=("${words[i]}")
                 ;;
             --key | --key-literal | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
-                --priority | --max-waiting | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
+                --priority | --max-waiting | --supersede | --group | --without | --with | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
                 --idle-exit | --since | --on | --require | --svg | --log)
                 ((i++))
                 ;;
@@ -134,6 +134,10 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W 'kill term warn' -- "$cur")
             return
             ;;
+        --supersede)
+            mapfile -t COMPREPLY < <(compgen -W 'waiting running' -- "$cur")
+            return
+            ;;
         --progress)
             mapfile -t COMPREPLY < <(compgen -W 'auto tty log none' -- "$cur")
             return
@@ -182,7 +186,7 @@ _canal() {
         test) options="$lock --for --json $everywhere" ;;
         leader) options="--watch --json --on --require $everywhere" ;;
         kill) options="--pid --waiters -s --signal --kill-after -y --yes --json $everywhere" ;;
-        resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
+        resize) options="--per --buckets -j --slots --forget --pause --resume --without --with --json $everywhere" ;;
         bridge) options="--leases --keys $everywhere" ;;
         config) options="--json $everywhere" ;;
         doctor) options="--engine --json $everywhere" ;;

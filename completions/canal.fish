@@ -12,7 +12,7 @@ function __canal_words
             case --
                 break
             case --socket --key --key-literal --read --write --why --under --user --for --while --per --buckets --slots --count --wait --conflict-exit-code \
-                --priority --max-waiting --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit \
+                --priority --max-waiting --supersede --group --without --with --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit \
                 --since --svg --log
                 set -e words[1]
             case '--*'
@@ -134,6 +134,7 @@ complete -c canal -n $at -l read -x -a '(__canal_keys)' -d 'Share KEY and the ke
 complete -c canal -n $at -l write -x -a '(__canal_keys)' -d 'Hold KEY and the keys below it alone'
 complete -c canal -n $at -l new-session -d 'Begin a new session'
 complete -c canal -n $at -l count -x -d 'Take N slots'
+complete -c canal -n $at -l spread -d 'Take the slot from the bucket with the fewest held slots'
 
 set -l at '__canal_at run submit acquire'
 complete -c canal -n $at -s n -l no-wait -d 'Exit with 75 if the lock is not free'
@@ -141,6 +142,8 @@ complete -c canal -n $at -s w -l wait -x -a '10s 1m 10m 1h infinity' -d 'Wait at
 complete -c canal -n $at -s E -l conflict-exit-code -x -d 'Exit with N instead of 75'
 complete -c canal -n $at -l priority -x -d 'Go before waiters of a lower priority'
 complete -c canal -n $at -l max-waiting -x -d 'Exit with 75 if N or more already wait'
+complete -c canal -n $at -l supersede -x -a 'waiting running' -d 'Withdraw your older requests'
+complete -c canal -n $at -l group -x -d 'Group in which --supersede looks'
 complete -c canal -n $at -l unattended -d 'Keep waiting without a reader of the output'
 
 set -l at '__canal_at run submit acquire test resize'
@@ -216,6 +219,8 @@ complete -c canal -n '__canal_at renew' -l while -x -a '(__fish_complete_pids)' 
 complete -c canal -n '__canal_at resize' -l forget -d 'Forget the stored size'
 complete -c canal -n '__canal_at resize' -l pause -d 'Make requests wait until --resume'
 complete -c canal -n '__canal_at resize' -l resume -d 'End a pause'
+complete -c canal -n '__canal_at resize' -l without -x -d 'Take bucket or slot N out of service'
+complete -c canal -n '__canal_at resize' -l with -x -d 'Return bucket or slot N to service'
 
 complete -c canal -n '__canal_at daemon' -l stop -d 'Stop the running daemon'
 complete -c canal -n '__canal_at daemon' -l replace -d 'Replace the running daemon'

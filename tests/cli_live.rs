@@ -67,7 +67,9 @@ fn processes_that_hold_are_completed_by_the_beginning_of_their_pid() {
     let pid = std::process::id().to_string();
     place.canal(&["acquire", "-k", "db", "--pid", &pid]).assert().success();
     let other = if pid.starts_with('9') { "8" } else { "9" };
-    for (prefix, pids) in [("", format!("{pid}\n")), (&pid[..1], format!("{pid}\n")), (other, String::new())] {
+    for (prefix, pids) in
+        [("", format!("{pid}\n")), (&pid[..1], format!("{pid}\n")), (other, String::new())]
+    {
         // It prints nothing if the daemon does not answer within a tenth of a second.
         let tries = (0..100).map(|_| place.prints(&["complete", "pids", "--", prefix]));
         let found = tries.into_iter().find(|found| !found.is_empty() || pids.is_empty());

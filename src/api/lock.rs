@@ -300,6 +300,8 @@ impl Lock {
             wait_ms: wait.map(milliseconds),
             priority: self.priority,
             max_waiting: self.max_waiting,
+            supersede: None,
+            group: None,
             max_run_ms: None,
             command: self.command.clone().unwrap_or_else(own),
             note: self.note.clone(),

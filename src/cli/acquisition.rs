@@ -4,7 +4,7 @@ use super::arguments::lock::LockArgs;
 use super::arguments::note::NoteArgs;
 use super::arguments::session;
 use super::arguments::session::SessionArgs;
-use super::arguments::wait::{ProgressArg, Readers, WaitArgs};
+use super::arguments::wait::{ProgressArg, Readers, SupersedeArg, WaitArgs};
 use super::connect::{self, Target};
 use super::failed::Failed;
 use super::lookout;
@@ -13,9 +13,11 @@ use super::output::stderr::Verbosity;
 use super::progress::Waiting;
 use super::wording::over_nodes::unread;
 use super::wording::participant;
+use super::wording::usage_error::wrong;
 use crate::client::{self, Acquired, Client, ClientError};
 use crate::protocol::{
-    Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, OnLost, Progress, SizeNote, WireItem,
+    Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, OnLost, Progress, SizeNote, Superseded,
+    WireItem,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -37,6 +39,8 @@ pub(crate) fn request(
         wait_ms: wait.wait_ms(),
         priority: wait.priority.unwrap_or(0),
         max_waiting: wait.max_waiting,
+        supersede: None,
+        group: wait.group.clone(),
         max_run_ms: None,
         command: cut(command, COMMAND_COLUMNS_MAX),
         note: note.of_request()?,
@@ -52,6 +56,28 @@ pub(crate) fn request(
         wrapper: None,
         on_lost: OnLost::Kill,
     })
+}
+
+/// The older requests that a request of `canal VERB` supersedes.
+pub(crate) fn superseded(
+    wait: &WaitArgs,
+    verb: &str,
+    is_over_nodes: bool,
+) -> Result<Option<Superseded>, Failed> {
+    if is_over_nodes && (wait.supersede.is_some() || wait.group.is_some()) {
+        let why =
+            "--supersede and --group do not go with --on: independent nodes have no common queue";
+        return Err(wrong(verb, why));
+    }
+    match wait.supersede {
+        Some(SupersedeArg::Running) if wait.wait_ms() == Some(0) => Err(wrong(
+            verb,
+            "--supersede running waits until the command has ended: it does not go with -n",
+        )),
+        Some(SupersedeArg::Running) => Ok(Some(Superseded::Running)),
+        Some(SupersedeArg::Waiting) => Ok(Some(Superseded::Waiting)),
+        None => Ok(None),
+    }
 }
 
 /// Why a request acquired nothing.
@@ -93,10 +119,8 @@ pub(crate) fn obtain(
     let mut waiting: Option<Box<Waiting>> = None;
     let mut within = lookout::within(target, request);
     let result = client.acquire(request, owner, &mut |progress| {
-        if let (Some(witness), Some(progress)) = (witness.as_deref_mut(), progress)
-            && let Err(failed) = witness.waits(progress)
-        {
-            return Err(Box::new(Failure::new(ErrorName::Fault, failed.message)));
+        if let (Some(witness), Some(progress)) = (witness.as_deref_mut(), progress) {
+            witness.waits(progress).map_err(given_up)?;
         }
         let begin = || Box::new(Waiting::new(verbosity, choice, &request.items));
         let waiting = waiting.get_or_insert_with(begin);
@@ -134,6 +158,15 @@ pub(crate) fn obtain(
             Err(not_acquired)
         }
     }
+}
+
+/// The failure that gives up a request.
+fn given_up(failed: Failed) -> Box<Failure> {
+    let failure = Failure::new(ErrorName::Fault, failed.message);
+    Box::new(match failed.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    })
 }
 
 /// Prints where the size in the request differs from the size that others use. Each difference

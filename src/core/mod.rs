@@ -19,13 +19,14 @@ pub use deadlock::Excerpt;
 pub use leader::Leadership;
 pub use model::{
     Above, Ask, BYPASS_MAX_DEFAULT, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged,
-    ENTRY_VERSION, Entry, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId,
-    HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LEASE_MS_MAX, LEASE_MS_MIN,
-    LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseId, LeaseState, Mode, NODES_MAX, NodeId, OnLost,
-    Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, ProcessId, RULES_VERSION, Recovery,
-    Refusal, Release, Request, RequestId, Require, Revision, RunId, SlotRange, Slots, Snapshot,
-    StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState, WaiterStatus, Withdrawal,
-    key_room, room_of,
+    ENTRY_VERSION, Entry, FrameId, FrameState, GROUP_BYTES_MAX, Granted, GrantedItem, HeldItem,
+    HoldState, HostId, HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LEASE_MS_MAX,
+    LEASE_MS_MIN, LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseId, LeaseState, Mode, NODES_MAX, NodeId,
+    OnLost, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, PastRequest, ProcessId,
+    RULES_VERSION, Recovery, Refusal, Release, Request, RequestId, Require, Revision, RunId,
+    SUPERSEDED_MAX, SlotRange, Slots, Snapshot, StoredView, StoredWithout, Supersede, Superseded,
+    Tag, Token, UnixMillis, Usage, View, Wait, WaiterState, WaiterStatus, Withdrawal, key_room,
+    room_of,
 };
 pub use state::Table;
 pub use why::{Blocker, KeyReport, OwnSlots, Reason, SizeFound, Why};

@@ -25,8 +25,12 @@ pub struct KeyReport {
     pub view: Option<View>,
     /// The stored view.
     pub stored: Option<View>,
+    /// The number of its slots that are in service.
+    pub capacity: Option<u64>,
     /// Whether the key is paused.
     pub paused: bool,
+    /// The buckets that are out of service; for the slots kind, the slots.
+    pub without: Vec<u64>,
     /// Its holds, oldest first.
     pub holders: Vec<Token>,
     /// Its waiters, in queue order.
@@ -69,9 +73,9 @@ pub enum SizeFound {
 pub enum Reason {
     /// Too few slots are free.
     Full {
-        /// Slots held.
+        /// Slots in service that are held.
         held: u64,
-        /// The capacity of its view.
+        /// The number of slots in service of its view.
         capacity: u64,
     },
     /// A conflicting item is held: of this key, or of a key above or below it.
@@ -147,7 +151,9 @@ impl Table {
             held: self.held_of(key),
             view: self.view_in_force(key),
             stored: self.stored(key),
+            capacity: self.capacity_in_force(key),
             paused: self.is_paused(key),
+            without: self.without_of(key),
             holders,
             waiters,
         }
@@ -161,6 +167,25 @@ impl Table {
         self.stored(key).or_else(|| kind.map(|_| self.followed(key)))
     }
 
+    /// The number of slots of that view that are in service.
+    #[must_use]
+    pub fn capacity_in_force(&self, key: &Key) -> Option<u64> {
+        self.view_in_force(key).map(|view| Lock::capacity_of(self.tree.lock(key), view))
+    }
+
+    /// The buckets of a key that are out of service; for the slots kind, the slots.
+    #[must_use]
+    pub fn without_of(&self, key: &Key) -> Vec<u64> {
+        self.tree.lock(key).map(|lock| lock.without.numbers()).unwrap_or_default()
+    }
+
+    /// Whether more slots of a key are held than its stored size has in service.
+    #[must_use]
+    pub fn is_overfull(&self, key: &Key) -> bool {
+        let lock = self.tree.lock(key).filter(|lock| lock.stored.is_some());
+        lock.is_some_and(|lock| !lock.fits(lock.class_of(0, None)))
+    }
+
     /// The holds of a key, oldest first.
     pub fn holders(&self, key: &Key) -> impl Iterator<Item = Token> {
         self.tree.node(key).into_iter().flat_map(|node| node.holds.iter().copied())
@@ -172,14 +197,18 @@ impl Table {
         self.tree.lock(key).map_or(0, |lock| lock.held)
     }
 
-    /// The view that applies to an item of a request that waits or arrives next. `None` for reads
-    /// and writes.
+    /// The number of held slots and of all slots, as an item of a request sees them that waits or
+    /// arrives next: those in service of its view. `None` for reads and writes.
     #[must_use]
-    pub fn view_for(&self, asked: &Request, item: usize) -> Option<View> {
+    pub fn use_for(&self, asked: &Request, item: usize) -> Option<(u64, u64)> {
         let asked = self.asked_for(asked);
         let Item { key, ask } = asked.items.get(item)?;
-        let (_, own) = ask.counted()?;
-        Some(Lock::view_of(self.tree.lock(key), own))
+        let (count, own) = ask.counted()?;
+        let Some(lock) = self.tree.lock(key) else {
+            return Some((0, Lock::view_of(None, own).capacity()));
+        };
+        let Class { capacity, unit, .. } = lock.class_of(count, own);
+        Some((lock.held_in_service(unit), capacity))
     }
 
     /// The stored view of a key, or the view that the latest hold other than `own` stated.
@@ -384,7 +413,7 @@ impl Table {
             && self.shareable_hold(lock, key, count, lineage).is_none()
         {
             let class = lock.class_of(count, own);
-            let Class { capacity, .. } = class;
+            let Class { capacity, unit, .. } = class;
             if lock.paused {
                 return Some(Reason::Paused);
             }
@@ -392,7 +421,7 @@ impl Table {
                 return Some(Reason::LargerThanLock { count, capacity });
             }
             if !lock.fits(class) {
-                return Some(Reason::Full { held: lock.held, capacity });
+                return Some(Reason::Full { held: lock.held_in_service(unit), capacity });
             }
         }
         let conflicts: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), lineage).collect();

@@ -99,6 +99,8 @@ pub(crate) enum Reason {
     TooLarge,
     /// The key was in use as another kind of lock.
     Mismatch,
+    /// A newer request superseded it.
+    Superseded,
 }
 
 /// One step of a deadlock.

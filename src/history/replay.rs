@@ -107,6 +107,7 @@ impl Replay<'_> {
             wait: Wait::Yes { until: None },
             priority: 0,
             max_waiting: None,
+            supersede: None,
             max_run_ms: None,
             provisional: false,
             children: false,

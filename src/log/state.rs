@@ -1,5 +1,5 @@
 //! The state that must survive a reboot: the floors of the tokens and of the requests' numbers, the
-//! stored sizes and the pauses.
+//! stored sizes, the pauses, and what is out of service.
 //! (The leases are in a [separate file](super::leases).)
 //!
 //! The file is replaced as a whole: at every moment, even over a power cut, it is either the old
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::replace::{named, replace, sweep};
-use crate::core::{Key, RequestId, StoredView, Token};
+use crate::core::{Key, RequestId, StoredView, StoredWithout, Token};
 
 /// The name of the file.
 pub const NAME: &str = "state.json";
@@ -34,6 +34,9 @@ pub struct Durable {
     /// The paused keys, in order.
     #[serde(default)]
     pub paused: Vec<Key>,
+    /// The buckets that are out of service, by key.
+    #[serde(default)]
+    pub without: Vec<StoredWithout>,
     /// The daemon's record of itself as a node.
     #[serde(default)]
     pub node: NodeRecord,
@@ -80,6 +83,8 @@ struct Written<'a> {
     views: &'a [StoredView],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     paused: &'a [Key],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    without: &'a [StoredWithout],
     #[serde(skip_serializing_if = "NodeRecord::is_default")]
     node: &'a NodeRecord,
 }
@@ -129,10 +134,11 @@ impl StateFile {
     /// Names the file. It still has the old content, or perhaps the new content if only the
     /// directory could not be synced.
     pub fn store(&self, durable: &Durable) -> io::Result<()> {
-        let Durable { reserved_token, reserved_request, views, paused, node } = durable;
-        let (reserved_token, reserved_request) = (*reserved_token, *reserved_request);
+        let Durable { reserved_token, reserved_request, views, paused, without, node } = durable;
+        let (version, reserved_token, reserved_request) =
+            (VERSION, *reserved_token, *reserved_request);
         let written =
-            Written { version: VERSION, reserved_token, reserved_request, views, paused, node };
+            Written { version, reserved_token, reserved_request, views, paused, without, node };
         let mut bytes = serde_json::to_vec_pretty(&written)?;
         bytes.push(b'\n');
         replace(&self.dir, NAME, &bytes).map(drop)
@@ -166,9 +172,11 @@ mod tests {
             view("gpu", View::Slots { slots: 1 }),
         ];
         let paused = vec![Key::new("a \"b\"").unwrap(), Key::new("gpu").unwrap()];
+        let without = StoredWithout { key: paused[1].clone(), numbers: vec![0, 2] };
         let node = NodeRecord { is_anew: true, machine: Some("m".to_owned()) };
-        let (reserved_token, reserved_request) = (Token(token), RequestId(token));
-        Durable { reserved_token, reserved_request, views, paused, node }
+        let (reserved_token, reserved_request, without) =
+            (Token(token), RequestId(token), vec![without]);
+        Durable { reserved_token, reserved_request, views, paused, without, node }
     }
 
     fn error(content: &str) -> String {

@@ -16,7 +16,9 @@ pub mod place;
 pub mod service;
 pub mod user_namespace;
 
-pub use crate::core::{Kind, Mode, NodeId, OnLost, Require, RunId, Tag};
+pub use crate::core::{
+    GROUP_BYTES_MAX, Kind, Mode, NodeId, OnLost, Require, RunId, Superseded, Tag,
+};
 pub use interface::{INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE};
 pub use messages::acquire::{
     Abandon, Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SizeNote,

@@ -593,7 +593,7 @@ pub(crate) struct PriorityArgs {
 /// Set the size of a lock for everyone, or pause it
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal resize KEY --per P [--buckets B]\n       canal resize KEY --slots N\n       canal resize KEY --forget\n       canal resize KEY --pause\n       canal resize KEY --resume"
+    override_usage = "canal resize KEY --per P [--buckets B]\n       canal resize KEY --slots N\n       canal resize KEY --forget\n       canal resize KEY --pause\n       canal resize KEY --resume\n       canal resize KEY --without N[,N]... | --with N[,N]..."
 )]
 pub(crate) struct ResizeArgs {
     /// The lock's key
@@ -617,6 +617,14 @@ pub(crate) struct ResizeArgs {
     /// End a pause
     #[arg(long, conflicts_with_all = ["per", "buckets", "slots", "forget"])]
     pub(crate) resume: bool,
+    /// Take bucket N out of service, or slot N of a lock without buckets
+    ///
+    /// Its holder keeps it, and no one else gets it until --with.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = number, conflicts_with_all = ["per", "buckets", "slots", "forget", "pause", "resume", "with"])]
+    pub(crate) without: Vec<u64>,
+    /// Return bucket N, or slot N, to service
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = number, conflicts_with_all = ["per", "buckets", "slots", "forget", "pause", "resume"])]
+    pub(crate) with: Vec<u64>,
     /// Print the stored size as JSON
     #[arg(long)]
     pub(crate) json: bool,

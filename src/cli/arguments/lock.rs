@@ -49,6 +49,11 @@ pub(crate) struct LockArgs {
     /// else that of the latest holder. The lock is re-entrant for its owner.
     #[arg(short = 'j', long, value_name = "N", value_parser = slots, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
+    /// Take the slot from the bucket with the fewest held slots
+    ///
+    /// Without it, canal takes the lowest free slot, so the first bucket fills first.
+    #[arg(long)]
+    pub(crate) spread: bool,
     /// Take N slots [default: 1]
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) count: Option<u64>,
@@ -188,13 +193,26 @@ impl LockArgs {
             [] if described && !(self.reads.is_empty() && self.writes.is_empty()) => {
                 Err(Failed::new("--per, --buckets, --slots and --count need a --key"))
             }
-            [one] => Ok(vec![item(&self.describe(one)?)]),
+            [] if self.spread => {
+                Err(Failed::new("--spread chooses a slot of --key, and none is given"))
+            }
+            [one] => Ok(vec![self.item(&self.describe(one)?)?]),
             [_, _, ..] if described => Err(Failed::new(
                 "--per, --buckets, --slots and --count describe a single lock, but several are \
                  given",
             )
             .hint("write the size with each key: --key db=3x2:1 --key deploy=1")),
-            several => Ok(several.iter().copied().map(item).collect()),
+            several => several.iter().map(|one| self.item(one)).collect(),
+        }
+    }
+
+    fn item(&self, asked: &KeyArg) -> Result<WireItem, Failed> {
+        match asked.count {
+            Some(count) if self.spread && count > 1 => {
+                let key = &asked.key;
+                Err(Failed::new(format!("--spread chooses one slot of `{key}`, not {count}")))
+            }
+            _ => Ok(WireItem { spread: self.spread, ..item(asked) }),
         }
     }
 
@@ -252,7 +270,7 @@ fn item(asked: &KeyArg) -> WireItem {
     // The daemon decides whether the count fits, because a stored size may apply instead.
     let (per, buckets, slots) = wire_view(*view);
     let (key, text) = (key.text().clone(), text.clone());
-    WireItem { key, mode: None, count: *count, per, buckets, slots, text }
+    WireItem { key, count: *count, per, buckets, slots, text, ..WireItem::default() }
 }
 
 fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {

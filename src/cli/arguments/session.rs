@@ -91,6 +91,8 @@ mod tests {
             wait_ms: None,
             priority: 0,
             max_waiting: None,
+            supersede: None,
+            group: None,
             max_run_ms: None,
             command: String::new(),
             note: None,

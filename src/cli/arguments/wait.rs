@@ -4,7 +4,9 @@ use clap::{Args, ValueEnum};
 
 use super::duration::{self, Length};
 use super::number::{exit_code, number, priority};
+use crate::protocol::GROUP_BYTES_MAX;
 use crate::run::OwnCode;
+use crate::safe_text::is_unsafe;
 
 /// The options for the wait.
 #[derive(Args, Clone, Debug, Default)]
@@ -20,8 +22,8 @@ pub(crate) struct WaitArgs {
     pub(crate) wait: Option<Length>,
     /// Exit with N instead of 75; 0 skips quietly
     ///
-    /// It applies when the lock is busy or paused, when the wait has timed out, and when too many
-    /// already wait (--max-waiting).
+    /// It applies when the lock is busy or paused, when the wait has timed out, when too many
+    /// already wait (--max-waiting), and when a newer request supersedes this one.
     #[arg(short = 'E', long, value_name = "N", value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) conflict_exit_code: Option<u8>,
     /// Go before waiters of a lower priority [default: 0]
@@ -30,12 +32,29 @@ pub(crate) struct WaitArgs {
     /// Exit with 75 if N or more already wait
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = number, allow_negative_numbers = true)]
     pub(crate) max_waiting: Option<u64>,
+    /// Withdraw your older requests for the same keys, or of the same --group
+    ///
+    /// They exit with 75. With `running`, canal also ends the commands that hold the lock.
+    #[arg(long, hide_short_help = true, value_name = "WHICH", value_enum)]
+    pub(crate) supersede: Option<SupersedeArg>,
+    /// The group in which --supersede looks for older requests
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = group)]
+    pub(crate) group: Option<String>,
     /// How to show the wait [default: auto]
     #[arg(long, hide_short_help = true, value_name = "HOW", value_enum)]
     pub(crate) progress: Option<ProgressArg>,
     /// Keep waiting even if stdout and stderr have no reader left
     #[arg(long, hide_short_help = true)]
     pub(crate) unattended: bool,
+}
+
+/// The older requests that --supersede names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SupersedeArg {
+    /// Those that wait
+    Waiting,
+    /// Those that wait, and the commands that run
+    Running,
 }
 
 /// The ways to show a wait.
@@ -79,5 +98,17 @@ impl WaitArgs {
     /// The exit code if the lock is busy or the wait is over.
     pub(crate) fn conflict_code(&self) -> u8 {
         self.conflict_exit_code.unwrap_or(OwnCode::NotAcquired.number())
+    }
+}
+
+/// The name of a group.
+fn group(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a group has a name".to_owned()),
+        bytes if bytes > GROUP_BYTES_MAX => {
+            Err(format!("a name has at most {GROUP_BYTES_MAX} bytes, this one has {bytes}"))
+        }
+        _ if text.chars().any(is_unsafe) => Err("a name has no control characters".to_owned()),
+        _ => Ok(text.to_owned()),
     }
 }

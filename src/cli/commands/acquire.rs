@@ -12,6 +12,7 @@ use crate::cli::acquisition;
 use crate::cli::acquisition::NotAcquired;
 use crate::cli::arguments::definition::{AcquireArgs, Global};
 use crate::cli::arguments::duration::{millis, stated};
+use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::commands::nodes;
 use crate::cli::connect;
 use crate::cli::connect::Target;
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     // This precedes the search for the owner, so that errors in the options come first.
     let lock = args.lock.with_operand(args.key.as_ref())?;
     let mut request = acquisition::request(&lock, &args.wait, args.session, &args.note, "")?;
+    request.supersede = acquisition::superseded(&args.wait, "acquire", args.nodes.is_given())?;
     request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
     if args.nodes.is_given() {
         let ttl = args.ttl.ok_or_else(not_for_a_process)?;
@@ -76,8 +78,16 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     };
     let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
     let choice = args.wait.progress.unwrap_or_default();
-    let obtained =
-        acquisition::obtain(&target, &request, pidfd, choice, args.wait.readers(), verbosity, None);
+    let mut ending = EndSuperseded::new(&target, &request, verbosity, None);
+    let obtained = acquisition::obtain(
+        &target,
+        &request,
+        pidfd,
+        choice,
+        args.wait.readers(),
+        verbosity,
+        Some(&mut ending),
+    );
     let (mut client, mut acquired) = match obtained {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),

@@ -1,4 +1,5 @@
-//! `canal resize`: stores the size of a key, pauses the key or resumes it.
+//! `canal resize`: stores the size of a key, pauses or resumes it, and takes parts of it out of
+//! service.
 
 use crate::cli::arguments::definition::{Global, ResizeArgs};
 use crate::cli::arguments::lock::{stated_view, wire_view};
@@ -24,25 +25,42 @@ fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
     };
     let view = stated_view(args.per, args.buckets, args.slots)?;
     let pause = (args.pause || args.resume).then_some(args.pause);
-    if view.is_none() && !args.forget && pause.is_none() {
+    let numbers = |numbers: &[u64]| (!numbers.is_empty()).then(|| numbers.to_vec());
+    let (without, with) = (numbers(&args.without), numbers(&args.with));
+    let is_other = args.forget || pause.is_some() || without.is_some() || with.is_some();
+    if view.is_none() && !is_other {
         let shown = || format!("`canal status {key}` shows the current one");
         return Err(Failed::new(
-            "which size? give --per P --buckets B, --slots N, --forget, --pause or --resume",
+            "which size? give --per P --buckets B, --slots N, --forget, --pause, --resume, --without N \
+             or --with N",
         )
         .hint(with_its_size(key.as_str()).unwrap_or_else(shown)));
     }
     let (per, buckets, slots) = wire_view(view);
-    Ok(Resize { key: key.as_str().to_owned(), per, buckets, slots, forget: args.forget, pause })
+    let (key, forget) = (key.as_str().to_owned(), args.forget);
+    Ok(Resize { key, per, buckets, slots, forget, pause, without, with })
 }
 
 /// The message about what was done.
 pub(super) fn told(asked: &Resize, resized: &Resized) -> String {
+    if asked.without.is_some() || asked.with.is_some() {
+        let Resized { key, held, waiting, .. } = resized;
+        let out = out_of_service(&resized.without);
+        return format!("{key}: {out}; {held} held, {waiting} waiting");
+    }
     sentence(resized, asked.pause.is_none() && asked.slots != Some(0))
+}
+
+/// `2, 5 out of service`, or `nothing out of service`.
+fn out_of_service(numbers: &[u64]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+    let which = if numbers.is_empty() { "nothing".to_owned() } else { numbers.join(", ") };
+    format!("{which} out of service")
 }
 
 /// `db: was 3x2, is 4x2; 5 held, 2 waiting`. `sized` means that a size was changed.
 fn sentence(resized: &Resized, sized: bool) -> String {
-    let Resized { key, before, now, paused, held, waiting } = resized;
+    let Resized { key, before, now, paused, held, waiting, .. } = resized;
     let shown = |view: &Option<String>| view.clone().unwrap_or_else(|| "not stored".to_owned());
     let rest = format!("{held} held, {waiting} waiting");
     let resume = format!("`canal resize {key} --resume` resumes it");
@@ -66,7 +84,8 @@ mod tests {
         let key = plain_key("db").ok();
         let (per, buckets, slots) = (None, None, None);
         let (forget, pause, resume, json) = (false, false, false, false);
-        ResizeArgs { key, per, buckets, slots, forget, pause, resume, json }
+        let (without, with) = Default::default();
+        ResizeArgs { key, per, buckets, slots, forget, pause, resume, without, with, json }
     }
 
     #[test]
@@ -97,6 +116,7 @@ mod tests {
             before: Some("3x2".to_owned()),
             now: Some("4x2".to_owned()),
             paused: false,
+            without: Vec::new(),
             held: 5,
             waiting: 2,
         };
@@ -105,6 +125,12 @@ mod tests {
         resized.now = None;
         assert_eq!(sentence(&resized, true), "db: was 3x2, is not stored; 5 held, 2 waiting");
         resized.paused = true;
+        let service = Resize { with: Some(vec![4]), ..Resize::default() };
+        resized.without = vec![2, 3];
+        let some = "db: 2, 3 out of service; 5 held, 2 waiting";
+        assert_eq!(told(&service, &resized), some);
+        resized.without.clear();
+        assert_eq!(told(&service, &resized), "db: nothing out of service; 5 held, 2 waiting");
         let rest = "5 held, 2 waiting; `canal resize db --resume` resumes it";
         assert_eq!(sentence(&resized, false), format!("db: paused; {rest}"));
         assert_eq!(

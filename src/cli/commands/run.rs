@@ -12,6 +12,7 @@ use crate::cli::acquisition::{NotAcquired, Witness};
 use crate::cli::arguments::definition::{Global, HowArgs, JobserverArg, RunArgs};
 use crate::cli::arguments::duration::{Length, stated};
 use crate::cli::arguments::wait::{ProgressArg, Readers};
+use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::commands::nodes::run as over_nodes;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
@@ -79,6 +80,7 @@ pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked, Faile
     let mut request =
         acquisition::request(&args.lock, &args.wait, args.session(), &args.note, &shown)
             .map_err(|failed| key_before_command(failed, args))?;
+    request.supersede = acquisition::superseded(&args.wait, "run", args.nodes.is_given())?;
     check_jobserver(args, &request)?;
     check_variables(&request)?;
     request.with_children = args.how.with_children || args.how.jobserver.is_some();
@@ -179,8 +181,11 @@ impl<'a> Job<'a> {
             None => (wait.progress.unwrap_or_default(), wait.readers()),
         };
         let (target, verbosity) = (&self.target, self.verbosity);
+        let request = &self.request;
+        let mut ending = EndSuperseded::new(target, request, verbosity, witness);
+        let witness = Some(&mut ending as &mut dyn Witness);
         let obtained =
-            acquisition::obtain(target, &self.request, None, choice, readers, verbosity, witness);
+            acquisition::obtain(target, request, None, choice, readers, verbosity, witness);
         let (mut client, acquired) = match obtained {
             Ok(obtained) => obtained,
             Err(not_acquired) => return self.not_acquired(not_acquired),

@@ -17,9 +17,9 @@ pub(crate) const AGAIN: &str = "run it again from where it took its first lock; 
 const ALL_HOLDERS: &str = "these have held it longest; `canal status` shows all holders";
 
 /// Prints why canal acquired nothing, and the holders; returns the exit code. `-E` applies only to
-/// a busy or paused lock, a wait that is over, and too many waiters. `-E 0` prints nothing, which
-/// suits cron. `-q` hides that a lock was not free, because the exit code shows that, but never
-/// hides a deadlock.
+/// a busy or paused lock, a wait that is over, too many waiters, and a newer request. `-E 0` prints
+/// nothing, which suits cron. `-q` hides that a lock was not free, because the exit code shows
+/// that, but never hides a deadlock.
 pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
     let code = code(failure, wait);
     if code != 0 && (verbosity > Verbosity::Quiet || is_deadlock(failure)) {
@@ -39,7 +39,7 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) 
 
 fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
     match failure.reason.as_deref() {
-        Some("full" | "timeout" | "paused" | "max-waiting") => wait.conflict_code(),
+        Some("full" | "timeout" | "paused" | "max-waiting" | "superseded") => wait.conflict_code(),
         _ => OwnCode::NotAcquired.number(),
     }
 }
@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn the_conflict_code_is_for_busy_and_wait_over_and_never_for_a_deadlock() {
         let wait = WaitArgs { conflict_exit_code: Some(3), ..WaitArgs::default() };
-        let reasons = ["full", "timeout", "paused", "max-waiting", "deadlock"];
-        assert_eq!(reasons.map(|reason| code(&refusal(reason), &wait)), [3, 3, 3, 3, 75]);
+        let reasons = ["full", "timeout", "paused", "max-waiting", "superseded", "deadlock"];
+        assert_eq!(reasons.map(|reason| code(&refusal(reason), &wait)), [3, 3, 3, 3, 3, 75]);
         assert_eq!(code(&refusal("full"), &WaitArgs::default()), 75);
     }
 

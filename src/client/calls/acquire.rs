@@ -120,11 +120,12 @@ impl Client {
         if request.owner_fd != owner_fd {
             asked.to_mut().owner_fd = owner_fd;
         }
-        let mut pauses = Backoff::new();
+        let (mut pauses, mut was_queued) = (Backoff::new(), false);
         loop {
             let mut answered = false;
             let on_progress = &mut |word: Option<&Progress>| {
                 answered |= word.is_some();
+                was_queued |= word.is_some_and(|word| word.position > 0);
                 progress(word)
             };
             match self.acquire_once(&asked, owner, until, on_progress) {
@@ -140,7 +141,10 @@ impl Client {
                 pauses = Backoff::new();
             }
             pauses.pause();
-            asked.to_mut().wait_ms = until.left_ms(request.wait_ms);
+            let again = asked.to_mut();
+            again.wait_ms = until.left_ms(request.wait_ms);
+            // A request that was queued has superseded others.
+            again.supersede = again.supersede.filter(|_| !was_queued);
         }
     }
 

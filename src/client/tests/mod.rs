@@ -404,6 +404,8 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         wait_ms,
         priority: 0,
         max_waiting: None,
+        supersede: None,
+        group: None,
         max_run_ms: None,
         command: "x".to_owned(),
         note: None,

@@ -5,7 +5,7 @@ use crate::core::index::lock::Lock;
 use crate::core::index::node::Node;
 use crate::core::index::slot_pool::SlotPool;
 use crate::core::state::table::Share;
-use crate::core::{Ask, FrameId, GrantedItem, Key, Mode, Request, Slots, Table, View};
+use crate::core::{Ask, FrameId, GrantedItem, Key, Mode, Request, Slots, Table};
 
 /// Whether a request can be granted now. The number is the index of the item that prevents it.
 #[derive(Clone, Debug)]
@@ -90,9 +90,9 @@ impl Table {
             Order::Before(_) | Order::Ignored => false,
         };
         let item_admission = match ask {
-            Ask::Counted { count, view, given } => {
+            Ask::Counted { .. } => {
                 let lock = node.and_then(Node::lock_in_use);
-                self.counted_admission((key, lock), *count, view.or(*given), lineage, order)
+                self.counted_admission((key, lock), ask, lineage, order)
             }
             Ask::Read | Ask::Write => {
                 let acquired = node.map_or(0, |node| node.held_here(mode)) as u64 + 1;
@@ -109,18 +109,17 @@ impl Table {
     fn counted_admission(
         &self,
         (key, lock): (&Key, Option<&Lock>),
-        count: u64,
-        own: Option<View>,
+        ask: &Ask,
         lineage: &[FrameId],
         order: Order,
     ) -> ItemAdmission {
+        let Some((count, own)) = ask.counted() else { return ItemAdmission::Conflict };
         let view = Lock::view_of(lock, own);
-        let capacity = view.capacity();
         let given = |acquired, slots, shared, view| {
             ItemAdmission::Free(GrantedItem { acquired, slots, shared, view })
         };
         let Some(lock) = lock else {
-            let fits = count <= capacity;
+            let fits = count <= view.capacity();
             let slots = || SlotPool::default().lowest(count);
             let free = || given(count, slots(), false, Some(view));
             return if fits { free() } else { ItemAdmission::Conflict };
@@ -128,13 +127,16 @@ impl Table {
         if let Some(base) = self.shareable_hold(lock, key, count, lineage) {
             return given(lock.held, base.slots.lowest(count), true, base.view);
         }
-        let acquired = match lock.held.checked_add(count) {
-            Some(total) if total <= capacity && !lock.paused => total,
-            _ => return ItemAdmission::Conflict,
-        };
+        let class = lock.class_of(count, own);
+        if lock.paused || !lock.fits(class) {
+            return ItemAdmission::Conflict;
+        }
         match order {
-            Order::Before(rank) if lock.is_preceded(capacity, rank) => ItemAdmission::Behind,
-            _ => given(acquired, lock.free.lowest(count), false, Some(view)),
+            Order::Before(rank) if lock.is_preceded(class.capacity, rank) => ItemAdmission::Behind,
+            _ => {
+                let slots = lock.choose(count, view, ask.is_spread());
+                given(lock.held.saturating_add(count), slots, false, Some(view))
+            }
         }
     }
 
@@ -186,8 +188,9 @@ impl Table {
                 return false;
             }
             let slots = self.counted_by(&item.key, lineage).map(|item| &item.slots);
-            let held = Slots::count_together(slots);
-            held > 0 && held.saturating_add(count) > lock.class_of(count, own).capacity
+            let class = lock.class_of(count, own);
+            let held = lock.without.in_service(class.unit, &Slots::together(slots));
+            held > 0 && held.saturating_add(count) > class.capacity
         })
     }
 }

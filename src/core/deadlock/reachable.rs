@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::core::index::grant_order::Rank;
-use crate::core::{FrameId, Key, Mode, RequestId, Snapshot, StoredView, Table, Token};
+use crate::core::{
+    FrameId, Key, Mode, RequestId, Snapshot, StoredView, StoredWithout, Table, Token,
+};
 
 /// The sessions and keys that some requests can wait for.
 #[derive(Debug, Default)]
@@ -127,6 +129,10 @@ impl Table {
         let held = holds.values().flat_map(|hold| hold.items.iter().map(|item| &item.key));
         let keys: BTreeSet<&Key> = reachable.keys.values().copied().chain(held).collect();
         let view = |key: &Key| Some(StoredView { key: key.clone(), view: self.stored(key)? });
+        let without = |key: &Key| {
+            let numbers = self.without_of(key);
+            (!numbers.is_empty()).then(|| StoredWithout { key: key.clone(), numbers })
+        };
         let paused = keys.iter().filter(|key| self.is_paused(key));
         let snapshot = Snapshot {
             revision: self.revision,
@@ -134,10 +140,12 @@ impl Table {
             bypass_max: self.bypass_max,
             views: keys.iter().filter_map(|key| view(key)).collect(),
             paused: paused.map(|key| (*key).clone()).collect(),
+            without: keys.iter().filter_map(|key| without(key)).collect(),
             frames: frames.iter().filter_map(of).map(|frame| frame.state.clone()).collect(),
             holds: holds.into_values().cloned().collect(),
             waiters: waiters.into_values().cloned().collect(),
             past_leases: Vec::new(),
+            superseded: Vec::new(),
             hosts: Vec::new(),
             era: 0,
             longest_ttl_ms: 0,

@@ -11,7 +11,7 @@ use super::reachable::Edges;
 use crate::core::admission::admit::Admission;
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
-use crate::core::{FrameId, Item, Key, Request, RequestId, Table, Token, WaiterState};
+use crate::core::{FrameId, Item, Key, Request, RequestId, Slots, Table, Token, WaiterState};
 
 /// A reduced copy of a part of the table.
 #[derive(Debug)]
@@ -175,8 +175,11 @@ impl Table {
         if let Some(token) = hold {
             blocked.by_hold.entry(token).or_default().push(waiter.id);
         } else if let Some((count, own)) = item.ask.counted() {
-            let capacity = Lock::view_of(self.tree.lock(key), own).capacity();
-            if let Some(held) = capacity.checked_sub(count) {
+            let lock = self.tree.lock(key);
+            let capacity = Lock::capacity_of(lock, Lock::view_of(lock, own));
+            // Of the slots that are out of service, fewer may be held later.
+            let out = lock.map_or(0, |lock| lock.held_out(lock.class_of(count, own).unit));
+            if let Some(held) = capacity.saturating_add(out).checked_sub(count) {
                 let slots = blocked.by_slots.entry(key.clone()).or_default();
                 slots.entry(held).or_default().push(waiter.id);
             }
@@ -201,10 +204,18 @@ impl Table {
     fn may_fit_without(&self, item: &Item, lineage: &[FrameId], gone: &[FrameId]) -> bool {
         let Some((count, own)) = item.ask.counted() else { return true };
         let Some(lock) = self.tree.lock(&item.key) else { return true };
-        let shares = gone.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(&item.key));
-        let held = lock.held - shares.map(|share| share.slots).sum::<u64>();
+        let class = lock.class_of(count, own);
+        let held = lock.held_in_service(class.unit);
+        let left = if lock.without.is_empty() {
+            let of = |frame: &FrameId| self.frames.get(frame)?.shares.get(&item.key);
+            held - gone.iter().filter_map(of).map(|share| share.slots).sum::<u64>()
+        } else {
+            let items = self.counted_by(&item.key, gone).filter(|item| !item.shared);
+            let slots = Slots::together(items.map(|item| &item.slots));
+            held - lock.without.in_service(class.unit, &slots)
+        };
         self.shareable_hold(lock, &item.key, count, lineage).is_some()
-            || held.saturating_add(count) <= lock.class_of(count, own).capacity
+            || left.saturating_add(count) <= class.capacity
     }
 }
 

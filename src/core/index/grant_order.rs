@@ -11,10 +11,12 @@ use crate::core::RequestId;
 /// however many waiters there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Class {
-    /// The capacity of the view that applies to the waiter.
+    /// The number of slots in service of the view that applies to the waiter.
     pub(in crate::core) capacity: u64,
     /// The number of slots that it wants at once.
     pub(in crate::core) count: u64,
+    /// The number of slots in each bucket of the view, while a bucket is out of service; else 0.
+    pub(in crate::core) unit: u64,
 }
 
 /// A waiter's place in the queue: the waiter with the smallest rank is granted first.

@@ -36,6 +36,35 @@ impl SlotPool {
         Slots(lowest)
     }
 
+    /// The first free slots that are not below `from`, to the end of their range.
+    pub(in crate::core) fn free_from(&self, from: u64) -> SlotRange {
+        let around = self.ranges.range(..=from).next_back().filter(|(_, last)| **last >= from);
+        let next = || self.ranges.range(from..).next();
+        match around.or_else(next) {
+            Some((&first, &last)) => SlotRange(first.max(from), last),
+            None => SlotRange(self.high.max(from), u64::MAX - 1),
+        }
+    }
+
+    /// The slots that are held, as ranges.
+    pub(in crate::core) fn held_ranges(&self) -> impl Iterator<Item = SlotRange> {
+        let firsts = std::iter::once(0).chain(self.ranges.values().map(|last| last + 1));
+        let ends = self.ranges.keys().copied().chain(std::iter::once(self.high));
+        let held = firsts.zip(ends).filter(|(first, end)| first < end);
+        held.map(|(first, end)| SlotRange(first, end - 1))
+    }
+
+    /// How many slots of a range are held.
+    pub(in crate::core) fn held_in(&self, SlotRange(first, last): SlotRange) -> u64 {
+        let (mut held, mut from) = (0, first);
+        while from <= last {
+            let free = self.free_from(from);
+            held += free.0.min(last.saturating_add(1)) - from;
+            from = free.1.saturating_add(1);
+        }
+        held
+    }
+
     /// Takes exactly these slots. Takes nothing and returns false if one of them is not free.
     pub(in crate::core) fn take(&mut self, slots: &Slots) -> bool {
         let free = slots.0.iter().all(|range| self.is_free(*range));
@@ -168,6 +197,16 @@ mod tests {
                     prop_assert!(rebuilt.take(hold));
                 }
                 prop_assert_eq!(&rebuilt, &free);
+                let held: Vec<u64> =
+                    free.held_ranges().flat_map(|range| range.0..=range.1).collect();
+                prop_assert_eq!(&held, &used.iter().copied().collect::<Vec<_>>());
+                for (first, last) in [(0, 50), (which as u64, 9), (3, 3), (7, 2)] {
+                    let expected = used.range(first.min(last)..=last.max(first)).count() as u64;
+                    let range = SlotRange(first.min(last), last.max(first));
+                    prop_assert_eq!(free.held_in(range), expected);
+                    let next = (first..).find(|slot| !used.contains(slot));
+                    prop_assert_eq!(Some(free.free_from(first).0), next);
+                }
             }
         }
     }

@@ -15,6 +15,7 @@ mod usage;
 mod view;
 
 pub use entry::over_nodes::{Above, CONFIRMED_TOKEN_MAX, NODES_MAX, OverNodes, Require};
+pub use entry::supersede::{GROUP_BYTES_MAX, SUPERSEDED_MAX, Supersede, Superseded};
 pub use entry::{
     Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, Release, Request, Wait,
     Withdrawal,
@@ -33,8 +34,8 @@ pub use process::ProcessId;
 pub use rules::{BYPASS_MAX_DEFAULT, RULES_VERSION};
 pub use slots::{SlotRange, Slots};
 pub use snapshot::{
-    FrameState, HeldItem, HoldState, HostState, Recovery, Snapshot, StoredView, WaiterState,
-    WaiterStatus,
+    FrameState, HeldItem, HoldState, HostState, PastRequest, Recovery, Snapshot, StoredView,
+    StoredWithout, WaiterState, WaiterStatus,
 };
 pub use usage::{Usage, key_room, room_of};
 pub use view::{Kind, View};

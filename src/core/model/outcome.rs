@@ -82,6 +82,11 @@ pub enum Outcome {
         /// The priority that it had before.
         before: i32,
     },
+    /// A `Service` was stored.
+    ServiceStored {
+        /// The numbers that were out of service before.
+        before: Vec<u64>,
+    },
     /// A lease was renewed.
     Renewed {
         /// The lease's frame.
@@ -138,6 +143,7 @@ impl Outcome {
             | Self::ResizeRefusedOverNodes
             | Self::Resized { .. }
             | Self::PauseStored { .. }
+            | Self::ServiceStored { .. }
             | Self::Renewed { .. }
             | Self::ConfirmedAt { .. }
             | Self::NotConfirmed { .. }
@@ -257,6 +263,16 @@ pub enum Refusal {
         item: usize,
         /// The number of waiters.
         waiting: u64,
+    },
+    /// A newer request of the same user supersedes it.
+    Superseded {
+        /// The newer request.
+        by: RequestId,
+    },
+    /// The request supersedes a hold that has no process on its own host that could be ended.
+    CannotEnd {
+        /// The hold.
+        token: Token,
     },
     /// The request asks for more slots at once than the applicable view has.
     TooLarge {

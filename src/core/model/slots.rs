@@ -37,19 +37,20 @@ impl Slots {
         numbers
     }
 
-    /// The number of slots in the union of some sets.
-    pub(in crate::core) fn count_together<'a>(sets: impl Iterator<Item = &'a Self>) -> u64 {
+    /// The union of some sets.
+    pub(in crate::core) fn together<'a>(sets: impl Iterator<Item = &'a Self>) -> Self {
         let mut ranges: Vec<SlotRange> = sets.flat_map(|slots| slots.0.iter().copied()).collect();
         ranges.sort_unstable();
-        let (mut count, mut next) = (0, 0);
+        let mut together: Vec<SlotRange> = Vec::new();
         for SlotRange(first, last) in ranges {
-            let first = first.max(next);
-            if first <= last {
-                count += last - first + 1;
-                next = last.saturating_add(1);
+            match together.last_mut() {
+                Some(before) if first <= before.1.saturating_add(1) => {
+                    before.1 = before.1.max(last);
+                }
+                _ => together.push(SlotRange(first, last)),
             }
         }
-        count
+        Self(together)
     }
 
     /// The set without its lowest `count` slots.
@@ -99,8 +100,8 @@ mod tests {
     #[test]
     fn a_slot_in_several_sets_is_counted_once() {
         let sets = [Slots(vec![SlotRange(1, 2), SlotRange(5, 7)]), Slots(vec![SlotRange(1, 5)])];
-        assert_eq!(Slots::count_together(sets.iter()), 7);
-        assert_eq!(Slots::count_together(sets[..1].iter()), 5);
-        assert_eq!(Slots::count_together([].iter()), 0);
+        assert_eq!(Slots::together(sets.iter()), Slots(vec![SlotRange(1, 7)]));
+        assert_eq!(Slots::together(sets[..1].iter()), sets[0]);
+        assert!(Slots::together([].iter()).is_empty());
     }
 }

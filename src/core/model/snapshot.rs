@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     FrameId, HostId, Key, LeaseState, Mode, Owner, PastLease, Request, RequestId, Revision, Slots,
-    Token, UnixMillis, View,
+    Tag, Token, UnixMillis, View,
 };
 
 /// The whole table as plain data. Two tables are identical if and only if their snapshots are
@@ -26,6 +26,9 @@ pub struct Snapshot {
     /// Paused keys, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<Key>,
+    /// The buckets that are out of service, by key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<StoredWithout>,
     /// The hosts that have joined, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostState>,
@@ -38,6 +41,9 @@ pub struct Snapshot {
     /// How the last leases ended, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub past_leases: Vec<PastLease>,
+    /// The requests that were superseded last, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub superseded: Vec<PastRequest>,
     /// The last era of the engine that the log names; 0 if it names none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub era: u64,
@@ -64,6 +70,24 @@ pub struct StoredView {
     pub key: Key,
     /// The view.
     pub view: View,
+}
+
+/// The buckets of a key that are out of service; for the slots kind, the slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredWithout {
+    /// The key.
+    pub key: Key,
+    /// Their numbers, ascending; at least one.
+    pub numbers: Vec<u64>,
+}
+
+/// A request that was superseded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastRequest {
+    /// Its tag: its client may ask again before it receives the refusal.
+    pub tag: Tag,
+    /// The request that superseded it.
+    pub by: RequestId,
 }
 
 /// A frame: the requests and holds of one owner.

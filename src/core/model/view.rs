@@ -49,6 +49,15 @@ impl View {
         }
     }
 
+    /// The number of slots in each bucket; 1 for the slots kind.
+    #[must_use]
+    pub fn unit(self) -> u64 {
+        match self {
+            Self::Buckets { per, .. } => per.max(1),
+            Self::Slots { .. } => 1,
+        }
+    }
+
     /// The kind of lock that this view describes.
     #[must_use]
     pub fn kind(self) -> Kind {

@@ -57,6 +57,9 @@ impl Table {
             if !waited {
                 lock.use_by(&asked.items[at].ask);
             }
+            if let (true, Some(view)) = (asked.items[at].ask.is_spread(), items[at].view) {
+                lock.count_buckets(view);
+            }
         })?;
         self.add_hold(HoldState {
             token: granted.token,
@@ -93,9 +96,7 @@ impl Table {
             }
             if item.shared {
                 lock.sharers.insert(token);
-            } else if lock.free.take(&item.slots) {
-                lock.held += item.slots.count();
-            } else {
+            } else if !lock.take(&item.slots) {
                 return Err(
                     format!("a slot of `{}` for token {token} is not free", item.key).into()
                 );
@@ -251,6 +252,5 @@ fn free_slots(
             (held.view, held.stated) = (item.view, item.stated);
         }
     }
-    lock.held -= rest.count();
-    lock.free.give_back(&rest);
+    lock.give_back(&rest);
 }

@@ -46,10 +46,10 @@ impl Table {
     pub(in crate::core) fn sized<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
         let mut sized = Cow::Borrowed(asked);
         for (at, item) in asked.items.iter().enumerate() {
-            let Ask::Counted { count, view: None, given } = item.ask else { continue };
+            let Ask::Counted { count, view: None, given, spread } = item.ask else { continue };
             let followed = Some(self.followed(&item.key)).filter(|view| *view != View::ONE);
             if given != followed {
-                let ask = Ask::Counted { count, view: None, given: followed };
+                let ask = Ask::Counted { count, view: None, given: followed, spread };
                 sized.to_mut().items[at].ask = ask;
             }
         }
@@ -122,7 +122,7 @@ impl Table {
         let misfits = asked.items.iter().enumerate().filter_map(|(item, wanted)| {
             let (count, own) = wanted.ask.counted()?;
             let lock = self.tree.lock(&wanted.key);
-            let capacity = Lock::view_of(lock, own).capacity();
+            let capacity = Lock::capacity_of(lock, Lock::view_of(lock, own));
             let paused = lock.is_some_and(|lock| lock.paused);
             if !paused && count <= capacity {
                 return None;

@@ -125,6 +125,14 @@ impl Table {
         Ok(())
     }
 
+    pub(in crate::core) fn store_service(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
+        let Change::Service { key, numbers, out } = &entry.change else {
+            return Err("buckets left service by an entry of another kind".to_owned().into());
+        };
+        self.change_setting(key, |lock| lock.without.change(numbers, *out));
+        Ok(())
+    }
+
     /// Changes a stored setting of a lock. Its waiters are queued again, because their capacity may
     /// change, and they may become parked or active.
     fn change_setting(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {

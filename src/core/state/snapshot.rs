@@ -2,7 +2,7 @@
 
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
-use crate::core::{Diverged, Key, Snapshot, StoredView, Table};
+use crate::core::{Diverged, Key, Snapshot, StoredView, StoredWithout, Table};
 
 impl Table {
     /// The table as plain data.
@@ -12,6 +12,10 @@ impl Table {
         let stored = |(key, lock): (&Key, &Lock)| {
             lock.stored.map(|view| StoredView { key: key.clone(), view })
         };
+        let without = |(key, lock): (&Key, &Lock)| {
+            let numbers = lock.without.numbers();
+            (!numbers.is_empty()).then(|| StoredWithout { key: key.clone(), numbers })
+        };
         let paused = |(key, lock): (&Key, &Lock)| lock.paused.then(|| key.clone());
         Snapshot {
             revision: self.revision,
@@ -19,11 +23,13 @@ impl Table {
             bypass_max: self.bypass_max,
             views: locks().filter_map(stored).collect(),
             paused: locks().filter_map(paused).collect(),
+            without: locks().filter_map(without).collect(),
             hosts: self.hosts().cloned().collect(),
             frames: self.frames().cloned().collect(),
             holds: self.holds().cloned().collect(),
             waiters: self.waiters().cloned().collect(),
             past_leases: self.past_leases.iter().cloned().collect(),
+            superseded: self.superseded.iter().cloned().collect(),
             era: self.era,
             longest_ttl_ms: self.longest_ttl_ms,
             untold_below: self.untold_below,
@@ -42,6 +48,7 @@ impl Table {
             next_token: snapshot.next_token,
             bypass_max: snapshot.bypass_max,
             past_leases: snapshot.past_leases.iter().cloned().collect(),
+            superseded: snapshot.superseded.iter().cloned().collect(),
             hosts: snapshot.hosts.iter().map(|host| (host.id, host.clone())).collect(),
             era: snapshot.era,
             longest_ttl_ms: snapshot.longest_ttl_ms,
@@ -59,6 +66,9 @@ impl Table {
         }
         for key in &snapshot.paused {
             self.tree.change_lock(key, |lock| lock.paused = true);
+        }
+        for StoredWithout { key, numbers } in &snapshot.without {
+            self.tree.change_lock(key, |lock| lock.without.change(numbers, true));
         }
         for frame in &snapshot.frames {
             self.add_frame(frame.clone());

@@ -7,7 +7,7 @@ use super::owners::Owners;
 use crate::core::index::key_tree::KeyTree;
 use crate::core::{
     BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner,
-    PastLease, Recovery, RequestId, Revision, Tag, Token, Usage, WaiterState,
+    PastLease, PastRequest, Recovery, RequestId, Revision, Tag, Token, Usage, WaiterState,
 };
 
 /// The lock table: a function of the entries applied to it.
@@ -36,6 +36,8 @@ pub struct Table {
     pub(in crate::core) usage: BTreeMap<u32, Usage>,
     /// How the most recent leases ended, oldest first.
     pub(in crate::core) past_leases: VecDeque<PastLease>,
+    /// The requests that were superseded last, the latest last.
+    pub(in crate::core) superseded: VecDeque<PastRequest>,
     /// The last era of the engine that the log names; 0 if it names none.
     pub(in crate::core) era: u64,
     /// The longest TTL of any host so far.
@@ -100,6 +102,7 @@ impl Default for Table {
             hold_and_wait: BTreeSet::new(),
             usage: BTreeMap::new(),
             past_leases: VecDeque::new(),
+            superseded: VecDeque::new(),
             hosts: BTreeMap::new(),
             era: 0,
             longest_ttl_ms: 0,

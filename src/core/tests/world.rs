@@ -25,6 +25,8 @@ pub(in crate::core::tests) struct Wish {
     pub(in crate::core::tests) wait: Wait,
     pub(in crate::core::tests) priority: i32,
     pub(in crate::core::tests) max_waiting: Option<u64>,
+    pub(in crate::core::tests) supersede: Supersede,
+    pub(in crate::core::tests) uid: u32,
     pub(in crate::core::tests) parent: Option<FrameId>,
     pub(in crate::core::tests) provisional: bool,
     pub(in crate::core::tests) children: bool,
@@ -57,6 +59,8 @@ pub(in crate::core::tests) fn by(pid: u32) -> Wish {
         wait,
         priority: 0,
         max_waiting: None,
+        supersede: Supersede::default(),
+        uid: 1000,
         parent,
         provisional: false,
         children: false,
@@ -129,6 +133,27 @@ impl Wish {
         self
     }
 
+    /// Spreads its slots over the buckets.
+    pub(in crate::core::tests) fn spread(mut self) -> Self {
+        self.items.iter_mut().for_each(|item| item.ask = item.ask.clone().spread());
+        self
+    }
+
+    pub(in crate::core::tests) fn supersedes(mut self, which: Superseded) -> Self {
+        self.supersede.which = Some(which);
+        self
+    }
+
+    pub(in crate::core::tests) fn group(mut self, name: &str) -> Self {
+        self.supersede.group = Some(name.into());
+        self
+    }
+
+    pub(in crate::core::tests) fn user(mut self, uid: u32) -> Self {
+        self.uid = uid;
+        self
+    }
+
     /// Sets how many nodes must grant it: a majority, or one of them.
     pub(in crate::core::tests) fn require(mut self, require: Require) -> Self {
         self.over_nodes.as_mut().expect("it is over nodes").require = require;
@@ -161,13 +186,14 @@ impl Wish {
             host: self.host,
             owner: self.owner(),
             parent: self.parent,
-            uid: 1000,
+            uid: self.uid,
             command: Command(format!("job {}", self.pid)),
             note: None,
             items: self.items,
             wait: self.wait,
             priority: self.priority,
             max_waiting: self.max_waiting,
+            supersede: (self.supersede != Supersede::default()).then(|| self.supersede.into()),
             max_run_ms: None,
             provisional: self.provisional,
             children: self.children,
@@ -273,6 +299,16 @@ impl World {
     ) -> Vec<Outcome> {
         let frame = self.table.waiter(request).unwrap().frame;
         self.apply(Change::Prioritize { session: self.table.session(frame), priority })
+    }
+
+    /// Takes buckets out of service, or returns them.
+    pub(in crate::core::tests) fn service(
+        &mut self,
+        name: &str,
+        numbers: &[u64],
+        out: bool,
+    ) -> Vec<Outcome> {
+        self.apply(Change::Service { key: key(name), numbers: numbers.to_vec(), out })
     }
 
     pub(in crate::core::tests) fn confirm_at(

@@ -45,6 +45,10 @@ impl Table {
             Change::Prioritize { session, priority } => {
                 self.prioritize(&mut transition, *session, *priority);
             }
+            Change::Service { key, .. } => {
+                let before = self.without_of(key);
+                self.change_setting_by(&mut transition, key, Outcome::ServiceStored { before });
+            }
             Change::Policy { .. } => self.raise_barriers_everywhere(&mut transition),
             Change::HostGone { host, by } => self.host_gone(&mut transition, *host, *by),
             // Waiters that were suspended take part again.

@@ -24,9 +24,10 @@ impl Table {
                 self.count_pass(passed);
                 Ok(())
             }
-            Outcome::Refused { request, .. } => {
+            Outcome::Refused { request, why } => {
                 if self.waiters.contains_key(request) {
-                    self.remove_waiter(*request)?;
+                    let waiter = self.remove_waiter(*request)?;
+                    self.remember_superseded(waiter.request.tag, why);
                 }
                 Ok(())
             }
@@ -42,6 +43,7 @@ impl Table {
             Outcome::Prioritized { request, .. } => self.prioritized(entry, *request),
             Outcome::Resized { .. } => self.store_view(entry),
             Outcome::PauseStored { .. } => self.store_pause(entry),
+            Outcome::ServiceStored { .. } => self.store_service(entry),
             Outcome::FrameGone { frame } => self.drop_frame(*frame),
             Outcome::Renewed { frame, renewal } => self.renewed(entry, *frame, *renewal),
             Outcome::ConfirmedAt { was, token, .. } => self.confirmed_at(entry, *was, *token),
@@ -93,7 +95,8 @@ impl Table {
             | Change::Release(_)
             | Change::Resize { .. }
             | Change::Pause { .. }
-            | Change::Prioritize { .. } => {}
+            | Change::Prioritize { .. }
+            | Change::Service { .. } => {}
         }
     }
 }

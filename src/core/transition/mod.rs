@@ -11,4 +11,5 @@ mod hosts;
 mod leases;
 mod request;
 mod spares;
+mod supersede;
 mod worklist;

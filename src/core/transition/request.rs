@@ -14,6 +14,7 @@ use crate::core::{
 impl Table {
     pub(in crate::core) fn decide(&mut self, transition: &mut Transition<'_>, asked: &Request) {
         let request = RequestId(self.revision.0);
+        self.supersede(transition, asked, request);
         let mut sized = self.sized(asked);
         let mut outcome = self.verdict(&sized, request);
         let spares = self.spares_before_newcomer(&sized, &outcome);
@@ -29,10 +30,46 @@ impl Table {
         }
     }
 
+    /// Refuses the waiting requests that a new one supersedes, unless it is refused itself.
+    fn supersede(&mut self, transition: &mut Transition<'_>, asked: &Request, by: RequestId) {
+        let superseded = self.superseded_waiters(asked);
+        if superseded.is_empty() {
+            return;
+        }
+        let aside = self.set_aside(&superseded);
+        let verdict = self.verdict_alone(asked, by);
+        for waiter in aside {
+            self.use_locks(&waiter.request);
+            // Cannot fail: its frame is still there.
+            drop(self.add_waiter(waiter));
+        }
+        if matches!(verdict, Outcome::Refused { .. }) {
+            return;
+        }
+        for request in superseded {
+            let why = Refusal::Superseded { by };
+            self.commit(transition, Outcome::Refused { request, why });
+        }
+    }
+
     /// The decision about a request if it were the next entry. Changes nothing.
     #[must_use]
     pub fn verdict_on(&self, asked: &Request) -> Outcome {
         let request = RequestId(self.revision.0 + 1);
+        let superseded = self.superseded_waiters(asked);
+        if !superseded.is_empty() {
+            let mut without = self.clone();
+            without.set_aside(&superseded);
+            let verdict = without.verdict_alone(asked, request);
+            if !matches!(verdict, Outcome::Refused { .. }) {
+                return verdict;
+            }
+        }
+        self.verdict_alone(asked, request)
+    }
+
+    /// The same without superseding others.
+    fn verdict_alone(&self, asked: &Request, request: RequestId) -> Outcome {
         let outcome = self.verdict(asked, request);
         let spares = self.spares_before_newcomer(&self.sized(asked), &outcome);
         if spares.is_empty() {
@@ -48,6 +85,9 @@ impl Table {
         }
         if self.recovery.is_some() {
             return Outcome::Refused { request, why: Refusal::Recovering };
+        }
+        if let Some(why) = self.fault_of_supersede(asked) {
+            return Outcome::Refused { request, why };
         }
         let sized = self.sized(asked);
         let asked: &Request = &sized;

@@ -275,6 +275,7 @@ mod tests {
             wait,
             priority: 0,
             max_waiting: None,
+            supersede: None,
             max_run_ms: None,
             provisional: false,
             children: false,

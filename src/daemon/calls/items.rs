@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::core::{Ask, Command, FrameId, Item, Key, View};
+use crate::core::{Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View};
 use crate::daemon::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use crate::daemon::wording::reason::count;
 use crate::protocol::{ErrorName, Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
@@ -46,7 +46,12 @@ fn item(wire: &WireItem) -> Result<Item, Failure> {
             let view = view(&key, wire.per, wire.buckets, wire.slots)?;
             let count = wire.count.unwrap_or(1);
             check_numbers(&key, count, view)?;
-            Ask::slots(count, view)
+            if wire.spread && count > 1 {
+                let message = format!("`spread` chooses one slot of `{key}`, not {count}");
+                return Err(bad(message));
+            }
+            let ask = Ask::slots(count, view);
+            if wire.spread { ask.spread() } else { ask }
         }
     };
     Ok(Item { key, ask })
@@ -129,13 +134,18 @@ fn view(
     Ok(Some(view))
 }
 
+/// How many slots or buckets of a key can be out of service.
+pub(crate) const WITHOUT_MAX: usize = 1024;
+
 /// The change that a resize asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
     /// Store this size; `None` forgets the stored size.
     View(Option<View>),
     /// Pause the key, or resume it.
     Pause(bool),
+    /// Take buckets out of service (true), or return them.
+    Service(Vec<u64>, bool),
 }
 
 /// The change that a resize asks for.
@@ -145,6 +155,29 @@ pub(crate) enum Setting {
 pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     let key = key(&resize.key)?;
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
+    let service = match (&resize.without, &resize.with) {
+        (None, None) => None,
+        (Some(numbers), None) => Some((numbers, true)),
+        (None, Some(numbers)) => Some((numbers, false)),
+        (Some(_), Some(_)) => {
+            return Err(bad("slots leave service and return by a call each"));
+        }
+    };
+    if let Some((numbers, out)) = service {
+        if view.is_some() || resize.forget || resize.pause.is_some() {
+            return Err(bad(
+                "a size or a pause, and slots out of service, are stored by a call each",
+            ));
+        }
+        let is_many = !(1..=WITHOUT_MAX).contains(&numbers.len());
+        if is_many || numbers.iter().any(|number| *number > NUMBER_MAX) {
+            let message = format!(
+                "`without` and `with` have 1 to {WITHOUT_MAX} numbers, each at most {NUMBER_MAX}"
+            );
+            return Err(bad(message));
+        }
+        return Ok((key, Setting::Service(numbers.clone(), out)));
+    }
     let setting = match (view, resize.forget, resize.pause) {
         (Some(View::Buckets { per: 0, .. }), ..) => {
             return Err(bad(format!("`per` of `{key}` must be at least 1, not 0")));
@@ -212,6 +245,26 @@ pub(crate) fn new_note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> 
     Ok(Some(one_line(text).into()))
 }
 
+/// The group of a request, and which older requests of it the request supersedes.
+///
+/// # Errors
+/// The name of the group is empty, too long, or could control a terminal.
+pub(crate) fn supersede(
+    which: Option<Superseded>,
+    group: Option<&str>,
+) -> Result<Option<Box<Supersede>>, Failure> {
+    let is_bad =
+        |name: &str| name.is_empty() || name.len() > GROUP_BYTES_MAX || name.chars().any(is_unsafe);
+    if group.is_some_and(is_bad) {
+        return Err(bad(format!(
+            "the name of a group has 1 to {GROUP_BYTES_MAX} bytes and no control characters"
+        )));
+    }
+    let group = group.map(Into::into);
+    let is_any = which.is_some() || group.is_some();
+    Ok(is_any.then(|| Box::new(Supersede { group, which })))
+}
+
 fn bad(message: impl Into<String>) -> Failure {
     Failure::new(ErrorName::BadRequest, message)
 }
@@ -250,6 +303,8 @@ mod tests {
             wait: Wait::Yes { until: Some(u64::MAX) },
             priority: i32::MIN,
             max_waiting: Some(u64::MAX),
+            supersede: supersede(Some(Superseded::Running), Some(&"\"".repeat(GROUP_BYTES_MAX)))
+                .unwrap(),
             max_run_ms: Some(u64::MAX),
             provisional: true,
             children: true,
@@ -370,6 +425,18 @@ mod tests {
         assert!(resize(Some(1), true, None).is_err());
         assert!(resize(Some(1), false, Some(false)).is_err());
         assert!(resize(None, true, Some(true)).is_err());
+        let service = |without: Option<&[u64]>, with: Option<&[u64]>, pause| {
+            let (without, with) = (without.map(Into::into), with.map(Into::into));
+            let resize = Resize { key: "a".to_owned(), without, with, pause, ..Resize::default() };
+            setting(&resize).map(|(_, setting)| setting)
+        };
+        assert_eq!(service(Some(&[2, 3]), None, None), Ok(Setting::Service(vec![2, 3], true)));
+        assert_eq!(service(None, Some(&[2]), None), Ok(Setting::Service(vec![2], false)));
+        assert!(service(Some(&[2]), Some(&[2]), None).is_err());
+        assert!(service(Some(&[2]), None, Some(true)).is_err());
+        assert!(service(Some(&[]), None, None).is_err());
+        assert!(service(Some(&[u64::MAX]), None, None).is_err());
+        assert!(service(Some(&vec![1; WITHOUT_MAX + 1]), None, None).is_err());
     }
 
     #[test]

@@ -27,15 +27,17 @@ pub(crate) struct PendingAcquire {
 
 impl PendingAcquire {
     /// A request that already waited, for the next membership of this host. The limit on waiting
-    /// requests does not apply to it.
+    /// requests does not apply to it, and it supersedes no others again.
     pub(crate) fn again(
         conn: ConnId,
         mut request: Arc<Request>,
         more: bool,
         pidfd: Option<Pidfd>,
     ) -> Self {
-        if request.max_waiting.is_some() {
-            Arc::make_mut(&mut request).max_waiting = None;
+        if request.max_waiting.is_some() || request.supersede.is_some() {
+            let request = Arc::make_mut(&mut request);
+            request.max_waiting = None;
+            request.supersede = request.supersede.take().map(|it| it.but_none());
         }
         let (deferred_until, crowd) = (None, None);
         Self { conn, request, pidfd, more, deferred_until, crowd, is_question: false }

@@ -110,7 +110,7 @@ fn waiter(table: &Table, waiter: &WaiterState, key: &Key, usual: &mut Usual<'_>)
     let asked = &waiter.request;
     let item = asked.items.iter().position(|item| item.key == *key)?;
     let (count, _) = asked.items.get(item)?.ask.counted()?;
-    let capacity = table.view_for(asked, item)?.capacity();
+    let (_, capacity) = table.use_for(asked, item)?;
     let is_alone = asked.items.len() == 1 && asked.over_nodes.is_none();
     let waiter_of_key = Waiter { count, capacity, usual: usual.of(&asked.command.0) };
     Some(((waiter.id, is_alone), waiter_of_key))

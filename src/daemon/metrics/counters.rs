@@ -57,8 +57,17 @@ impl Histogram {
 }
 
 /// The reasons why requests end without a grant.
-pub(crate) const REFUSALS: [&str; 8] =
-    ["full", "paused", "max-waiting", "deadlock", "too-large", "mismatch", "timeout", "withdrawn"];
+pub(crate) const REFUSALS: [&str; 9] = [
+    "full",
+    "paused",
+    "max-waiting",
+    "deadlock",
+    "too-large",
+    "mismatch",
+    "timeout",
+    "withdrawn",
+    "superseded",
+];
 
 /// The index of deadlocks in [`REFUSALS`].
 const DEADLOCK: usize = 3;
@@ -190,6 +199,7 @@ fn refusal(ending: &Ending) -> usize {
             Reason::Deadlock => DEADLOCK,
             Reason::TooLarge => 4,
             Reason::Mismatch => 5,
+            Reason::Superseded => 8,
         },
         Ending::Timeout => 6,
         // Its client, its process or its host has ended.
@@ -272,7 +282,7 @@ pub(super) mod tests {
         end(&mut counters, &["b"], &Ending::Expired, Some(5));
         let a = &counters.keys[&key("a")];
         assert_eq!((a.grants, a.waits.sum_us, a.holds.sum_us), (1, 700_000, 20_000_000));
-        assert_eq!(a.refusals, [0, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(a.refusals, [0, 0, 0, 0, 0, 0, 1, 0, 0]);
         assert_eq!(counters.keys[&key("b")].holds.counts.iter().sum::<u64>(), 2);
         assert_eq!((counters.losses, counters.deadlocks), ([1, 0, 0], 0));
     }
@@ -287,6 +297,7 @@ pub(super) mod tests {
             (refused(Reason::Deadlock), "deadlock"),
             (refused(Reason::TooLarge), "too-large"),
             (refused(Reason::Mismatch), "mismatch"),
+            (refused(Reason::Superseded), "superseded"),
             (Ending::Timeout, "timeout"),
             (Ending::Withdrawn, "withdrawn"),
             (Ending::Abandoned, "withdrawn"),

@@ -65,9 +65,8 @@ impl Server {
         let table = &self.ledger.table;
         // A waiting request has precedence.
         let nothing_is_offered = table.is_awaited(key) || table.is_paused(key);
-        // An operator stored a smaller size.
-        let is_overfull =
-            table.stored(key).is_some_and(|size| table.held_of(key) > size.capacity());
+        // An operator stored a smaller size, or took slots out of service.
+        let is_overfull = table.is_overfull(key);
         if nothing_is_offered || is_overfull {
             self.withdraw_offers(&builds);
         }
@@ -245,6 +244,7 @@ impl Server {
             // A job token has precedence over no other request.
             priority: i32::MIN,
             max_waiting: None,
+            supersede: None,
             max_run_ms: None,
             provisional: false,
             children: false,

@@ -7,8 +7,8 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::core::{
-    Change, Entry, Key, Outcome, RULES_VERSION, Request, RequestId, Revision, StoredView, Table,
-    Token, View,
+    Change, Entry, Key, Outcome, RULES_VERSION, Request, RequestId, Revision, StoredView,
+    StoredWithout, Table, Token, View,
 };
 use crate::daemon::fault::Fault;
 use crate::daemon::store::lease_store::LeaseStore;
@@ -147,9 +147,16 @@ impl JournalStore {
         self.admit_bytes(table, journal::room_for(request))
     }
 
-    /// Ensures that the size or the pause of a key can be recorded.
-    pub(crate) fn admit_view(&mut self, table: &Table, key: &Key) -> Result<(), NoRoom> {
-        self.admit_views(table, std::iter::once(key))
+    /// Ensures that a setting of a key can be recorded, with these numbers of buckets.
+    pub(crate) fn admit_setting(
+        &mut self,
+        table: &Table,
+        key: &Key,
+        numbers: usize,
+    ) -> Result<(), NoRoom> {
+        self.admit_views(table, std::iter::once(key))?;
+        // In the entry, in its outcome and in the snapshot.
+        self.admit_bytes(table, 3 * 21 * numbers as u64)
     }
 
     /// Ensures that the sizes of several keys can be recorded.
@@ -325,6 +332,17 @@ impl JournalStore {
         if let Some(view) = view {
             let at = durable.views.partition_point(|stored| stored.key < *key);
             durable.views.insert(at, StoredView { key: key.clone(), view });
+        }
+        self.store(durable)
+    }
+
+    /// Stores what is out of service of a key, so that it survives reboots.
+    pub(crate) fn store_without(&mut self, key: &Key, numbers: Vec<u64>) -> io::Result<()> {
+        let mut durable = self.durable.clone();
+        durable.without.retain(|stored| stored.key != *key);
+        if !numbers.is_empty() {
+            let at = durable.without.partition_point(|stored| stored.key < *key);
+            durable.without.insert(at, StoredWithout { key: key.clone(), numbers });
         }
         self.store(durable)
     }

@@ -230,6 +230,7 @@ mod tests {
             wait: Wait::No,
             priority: 0,
             max_waiting: None,
+            supersede: None,
             max_run_ms: None,
             provisional: true,
             children: false,

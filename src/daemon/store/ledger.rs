@@ -112,9 +112,9 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit(table, request))
     }
 
-    /// Ensures that the size or the pause of a key can be recorded.
-    pub(crate) fn admit_view(&mut self, key: &Key) -> Result<(), NoRoom> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_view(table, key))
+    /// Ensures that a setting of a key can be recorded, with these numbers of buckets.
+    pub(crate) fn admit_setting(&mut self, key: &Key, numbers: usize) -> Result<(), NoRoom> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_setting(table, key, numbers))
     }
 
     /// Ensures that the sizes of several keys can be recorded.
@@ -229,6 +229,11 @@ impl Ledger {
     /// Notes durably that this daemon knows all its grants over nodes.
     pub(crate) fn settle_node(&mut self) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.settle_node(table))
+    }
+
+    /// Stores what is out of service of a key, so that it survives reboots.
+    pub(crate) fn store_without(&mut self, key: &Key, numbers: Vec<u64>) -> io::Result<()> {
+        self.kept().map_or(Ok(()), |(_, kept)| kept.store_without(key, numbers))
     }
 
     /// Stores whether a key is paused, so that it survives reboots.

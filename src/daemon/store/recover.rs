@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use crate::core::{
     Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, RequestId,
-    Revision, StoredView, Table, Token, UnixMillis, Withdrawal,
+    Revision, StoredView, StoredWithout, Table, Token, UnixMillis, Withdrawal,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
@@ -82,6 +82,7 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
         reserved_request: RequestId(0),
         views: views_but_configured(&old.table, config),
         paused: paused_keys(&old.table),
+        without: old.table.snapshot().without,
         node: NodeRecord::default(),
     });
     durable.node.is_anew = is_anew;
@@ -289,6 +290,7 @@ impl Recovered {
     /// size that a user stored by hand overrides the configuration.
     fn follow(&mut self, config: &Config) {
         self.follow_pauses();
+        self.follow_services();
         let ledger = &mut self.ledger;
         for (key, view) in ledger.views_to_follow(config) {
             let applied = ledger.apply(Change::Resize { key: key.clone(), view });
@@ -312,6 +314,19 @@ impl Recovered {
 }
 
 impl Recovered {
+    fn follow_services(&mut self) {
+        let ledger = &mut self.ledger;
+        let Some((table, kept)) = ledger.kept() else { return };
+        let (is, wanted) = (table.snapshot().without, kept.durable.without.clone());
+        let returned = is.into_iter().filter(|it| !wanted.contains(it)).map(|it| (it, false));
+        let changes: Vec<_> = returned.chain(wanted.iter().cloned().map(|it| (it, true))).collect();
+        for (StoredWithout { key, numbers }, out) in changes {
+            if !out || ledger.table.without_of(&key) != numbers {
+                ledger.apply(Change::Service { key, numbers, out });
+            }
+        }
+    }
+
     fn follow_pauses(&mut self) {
         let ledger = &mut self.ledger;
         let Some((table, kept)) = ledger.kept() else { return };
@@ -377,6 +392,33 @@ mod tests {
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert_eq!(views(&recovered(&place, "")), ["b=7"]);
+    }
+
+    #[test]
+    fn what_is_out_of_service_survives_a_restart_and_the_loss_of_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut first = recovered(&place, "");
+        let key = |name| Key::new(name).unwrap();
+        for (name, numbers) in [("a", vec![1, 2]), ("b", vec![3]), ("b", vec![])] {
+            first.ledger.store_without(&key(name), numbers).unwrap();
+        }
+        // A table that differs from the state file follows it.
+        for (name, numbers) in [("a", vec![2, 7]), ("c", vec![4])] {
+            first.ledger.apply(Change::Service { key: key(name), numbers, out: true });
+        }
+        first.ledger.commit().unwrap();
+        drop(first);
+        let without = || {
+            let table = recovered(&place, "").ledger.table;
+            ["a", "b", "c"].map(|name| table.without_of(&key(name)))
+        };
+        let expected = [vec![1, 2], vec![], vec![]];
+        assert_eq!(without(), expected);
+        // As after a boot that emptied /tmp.
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert_eq!(without(), expected);
     }
 
     #[test]

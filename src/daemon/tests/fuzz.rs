@@ -237,6 +237,8 @@ fn acquire(rng: &mut Rng) -> Value {
     maybe("wait_ms", 2, &|rng| json!(*pick(rng, &[0, 0, 1, 60_000, u64::MAX])));
     maybe("max_run_ms", 8, &|rng| json!(*pick(rng, &[0, 1, 60_000, u64::MAX])));
     maybe("priority", 4, &|rng| json!(*pick(rng, &[1, -1, i32::MIN, i32::MAX])));
+    maybe("supersede", 4, &|rng| json!(pick(rng, &["waiting", "running", "all"])));
+    maybe("group", 6, &|rng| json!(pick(rng, &["g", "h", "", "\u{1}", &"ä".repeat(300)])));
     maybe("note", 4, &|rng| {
         json!(pick(rng, &["", "n", " a\n\u{202e}b", "\u{1}", &"ä".repeat(300)]))
     });
@@ -287,7 +289,8 @@ fn release(rng: &mut Rng) -> Value {
 }
 
 fn would_kill(rng: &mut Rng) -> Value {
-    match rng.u8(..6) {
+    match rng.u8(..7) {
+        5 => json!({ "superseded_by": tag(rng) }),
         0 => json!({ "pid": *pick(rng, &[0, 1, std::process::id(), u32::MAX]) }),
         1 => json!({ "key": key(rng), "waiters": true }),
         2 => json!({ "key": key(rng) }),

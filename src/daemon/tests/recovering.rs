@@ -249,6 +249,7 @@ fn request(host: HostId, tag: u128, key: &str) -> Request {
         wait: Wait::Yes { until: None },
         priority: 0,
         max_waiting: None,
+        supersede: None,
         max_run_ms: None,
         provisional: false,
         children: false,

@@ -6,9 +6,7 @@ use std::rc::Rc;
 
 use serde::{Serialize, Serializer};
 
-use crate::core::{
-    FrameId, HoldState, Key, Mode, Request, RequestId, Table, View, WaiterState, Why,
-};
+use crate::core::{FrameId, HoldState, Key, Mode, Request, RequestId, Table, WaiterState, Why};
 use crate::daemon::history::estimates::{self, EstimateBudget};
 use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
 use crate::daemon::view::Shown;
@@ -164,10 +162,11 @@ impl<'a> KeysReport<'a> {
             key: key.to_string(),
             kind: report.kind,
             held: report.held,
-            capacity: report.view.map(View::capacity),
+            capacity: report.capacity,
             view: report.view.map(|view| view.to_string()),
             stored: report.stored.is_some(),
             paused: report.paused,
+            without: report.without,
             waiting: report.waiters.len() as u64,
             holders: holders.collect(),
             waiters: Each({
@@ -253,6 +252,7 @@ fn name_only(key: &Key) -> KeyInfo {
         view: None,
         stored: false,
         paused: false,
+        without: Vec::new(),
         waiting: 0,
         holders: Vec::new(),
         waiters: Vec::new(),

@@ -2,15 +2,15 @@
 
 use crate::core::{Item, Key, Kind, Mode, NodeId, Refusal, Request, View};
 use crate::daemon::wording::reason::{count, held, slots, stated_view};
+use crate::daemon::wording::text::pid_of;
 use crate::protocol::{ErrorName, Failure, NodesRefusal, OWNER_GONE};
 
 /// The use of the lock that a request did not get.
 #[derive(Debug)]
 pub(crate) struct Use {
-    /// Slots held by all holders.
-    pub(crate) held: u64,
-    /// The size that applies to the item; `None` for a read or write item.
-    pub(crate) view: Option<View>,
+    /// The number of held slots and of all slots in service, by the size that applies to the item;
+    /// `None` for a read or write item.
+    pub(crate) slots: Option<(u64, u64)>,
     /// The stored size.
     pub(crate) stored: Option<View>,
     /// The conflict that blocks the request, apart from slots, in one clause.
@@ -50,7 +50,11 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
             ErrorName::Unsupported,
             format!("this version cannot grant this kind of request for `{key}`"),
         ),
-        Refusal::Invalid { .. } | Refusal::Duplicate | Refusal::Recovering => {
+        Refusal::Invalid { .. }
+        | Refusal::Duplicate
+        | Refusal::Superseded { .. }
+        | Refusal::CannotEnd { .. }
+        | Refusal::Recovering => {
             Failure::new(ErrorName::BadRequest, format!("the request for `{key}` is not valid"))
         }
     }
@@ -127,6 +131,28 @@ pub(crate) fn deadlock(key: &Key, sessions: usize, processes: usize) -> Failure 
     refused("deadlock", format!("waiting for `{key}` would never end: a deadlock of {among}"))
 }
 
+/// The failure for a request that a newer one supersedes: the newer one, if it is still known, with
+/// its command, if the client may see it.
+pub(crate) fn superseded_by(by: Option<&Request>, command: Option<&str>) -> Failure {
+    let by = match (by.map(|by| pid_of(&by.owner)), command) {
+        (None, _) => "a newer request".to_owned(),
+        (Some(0), Some(command)) => format!("a lease of `{}`", shortened(command)),
+        (Some(0), None) => "a lease".to_owned(),
+        (Some(pid), Some(command)) => format!("pid {pid} `{}`", shortened(command)),
+        (Some(pid), None) => format!("pid {pid}"),
+    };
+    refused("superseded", format!("superseded by {by}"))
+}
+
+/// A command line, cut if it is long.
+fn shortened(command: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    match command.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &command[..end]),
+        None => command.to_owned(),
+    }
+}
+
 /// The item at fault.
 pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
     match why {
@@ -141,7 +167,10 @@ pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
         | Refusal::Unsupported { item }
         | Refusal::Invalid { item } => Some(*item),
         Refusal::Deadlock { cycle } => cycle.first().map(|step| step.item),
-        Refusal::Duplicate | Refusal::Recovering => None,
+        Refusal::Duplicate
+        | Refusal::Superseded { .. }
+        | Refusal::CannotEnd { .. }
+        | Refusal::Recovering => None,
     }
 }
 
@@ -169,6 +198,17 @@ fn paused(key: &Key, message: String) -> Failure {
 fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
     let (key, wanted) = (&item.key, count(item));
     let view = stored.or(stated_view(item));
+    if view.unwrap_or(View::ONE).capacity() > capacity {
+        let hint = format!("`canal resize {key} --with N` returns slot or bucket N");
+        if capacity == 0 {
+            let message = format!("`{key}` admits no one: all its slots are out of service");
+            return refused("full", message).hint(hint);
+        }
+        let (wanted, verb) = (slots(wanted), if capacity == 1 { "is" } else { "are" });
+        let left = slots(capacity);
+        let message = format!("{wanted} of `{key}` can never fit: {left} {verb} in service");
+        return Failure::new(ErrorName::BadRequest, message).hint(hint);
+    }
     if capacity == 0 {
         let which = if stored.is_some() { "stored" } else { "given" };
         return refused("full", format!("`{key}` admits no one: its {which} size has 0 buckets"));
@@ -209,9 +249,9 @@ fn refused(reason: &str, message: String) -> Failure {
 fn full(item: &Item, use_of: Option<&Use>) -> String {
     let key = &item.key;
     let Some(used) = use_of else { return format!("`{key}` is not free") };
-    match (used.view.map(View::capacity), &used.conflict) {
-        (Some(capacity), _) if used.held.saturating_add(count(item)) > capacity => {
-            format!("`{key}` is full: {}", held(used.held, capacity))
+    match (used.slots, &used.conflict) {
+        (Some((n, capacity)), _) if n.saturating_add(count(item)) > capacity => {
+            format!("`{key}` is full: {}", held(n, capacity))
         }
         (_, Some(conflict)) => format!("`{key}` is not free: {conflict}"),
         (_, None) => format!("others wait for `{key}`"),
@@ -258,7 +298,8 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
 mod tests {
     use super::*;
     use crate::core::{
-        Ask, By, Command, CycleStep, FrameId, HostId, LeaseId, Owner, RequestId, Tag, Token, Wait,
+        Ask, By, Command, CycleStep, FrameId, HostId, LeaseId, Owner, ProcessId, RequestId, Tag,
+        Token, Wait,
     };
 
     fn request(view: Option<View>) -> Request {
@@ -274,6 +315,7 @@ mod tests {
             wait: Wait::No,
             priority: 0,
             max_waiting: None,
+            supersede: None,
             max_run_ms: None,
             provisional: false,
             children: false,
@@ -286,8 +328,7 @@ mod tests {
     }
 
     fn use_of(held: u64, conflict: Option<&str>) -> Use {
-        let view = Some(View::Slots { slots: 2 });
-        Use { held, view, stored: None, conflict: conflict.map(str::to_owned) }
+        Use { slots: Some((held, 2)), stored: None, conflict: conflict.map(str::to_owned) }
     }
 
     #[test]
@@ -347,6 +388,36 @@ mod tests {
         );
         let hint = "make room with `canal resize db --slots 4`".to_owned();
         assert_eq!(of(None, two), (never("its stored size is 2"), hint));
+    }
+
+    #[test]
+    fn slots_out_of_service_are_named_with_the_command_that_returns_them() {
+        let of = |capacity| {
+            let mut asked = request(None);
+            asked.items[0].ask = Ask::slots(3, Some(View::Slots { slots: 4 }));
+            let failure = refusal(&Refusal::TooLarge { item: 0, capacity }, &asked, None);
+            assert!(failure.hint.is_some_and(|hint| hint.contains("`canal resize db --with N`")));
+            (failure.message, failure.name)
+        };
+        let none = "`db` admits no one: all its slots are out of service".to_owned();
+        assert_eq!(of(0), (none, ErrorName::Refused));
+        let few = "3 slots of `db` can never fit: 2 slots are in service".to_owned();
+        assert_eq!(of(2), (few, ErrorName::BadRequest));
+    }
+
+    #[test]
+    fn a_superseded_request_names_the_newer_one() {
+        let owner = Owner::Process(ProcessId { pid: 812, started: 1, inode: 0 });
+        let job = Request { owner, ..request(None) };
+        let by = |command: Option<&str>| superseded_by(Some(&job), command).message;
+        assert_eq!(by(Some("make all")), "superseded by pid 812 `make all`");
+        assert_eq!(by(None), "superseded by pid 812");
+        assert!(by(Some(&"ä".repeat(99))).ends_with("ä…`"));
+        let message = superseded_by(Some(&request(None)), Some("deploy")).message;
+        assert_eq!(message, "superseded by a lease of `deploy`");
+        let failure = superseded_by(None, None);
+        assert_eq!(failure.message, "superseded by a newer request");
+        assert_eq!(failure.reason.as_deref(), Some("superseded"));
     }
 
     #[test]

@@ -325,6 +325,7 @@ fn reason(number: u8) -> Option<Reason> {
         Reason::Deadlock,
         Reason::TooLarge,
         Reason::Mismatch,
+        Reason::Superseded,
     ];
     all.into_iter().find(|reason| *reason as u8 == number)
 }

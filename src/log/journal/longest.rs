@@ -20,7 +20,10 @@ pub(super) fn key() -> Key {
 }
 
 pub(super) fn item() -> Item {
-    Item { key: key(), ask: Ask::Counted { count: u64::MAX, view: None, given: Some(VIEW) } }
+    Item {
+        key: key(),
+        ask: Ask::Counted { count: u64::MAX, view: None, given: Some(VIEW), spread: true },
+    }
 }
 
 pub(super) fn request(items: Vec<Item>) -> Request {
@@ -36,6 +39,7 @@ pub(super) fn request(items: Vec<Item>) -> Request {
         wait: Wait::Yes { until: Some(u64::MAX) },
         priority: i32::MIN,
         max_waiting: Some(u64::MAX),
+        supersede: None,
         max_run_ms: Some(u64::MAX),
         provisional: false,
         children: false,

@@ -37,6 +37,8 @@ const NOTE_NAME: u64 = r#","note":"#.len() as u64;
 
 /// The bytes of the field name for the leases that enclose a request beyond its table.
 const ABOVE_NAME: u64 = r#","above":"#.len() as u64;
+/// The bytes of the field name for the group of a request.
+const SUPERSEDE_NAME: u64 = r#","supersede":"#.len() as u64;
 
 /// An upper bound of the bytes written about a request once it is accepted: the request itself, its
 /// grants, its stops and continuations (a few times), its confirmation, the release of each item,
@@ -55,8 +57,10 @@ pub fn room_for(request: &Request) -> u64 {
         keys + fixed.item + ranges
     });
     let nodes = request.over_nodes.as_deref().map_or(0, |over| fixed.over_nodes + 2 * size(over));
+    let supersede = request.supersede.as_deref().map_or(0, |it| 2 * (SUPERSEDE_NAME + size(it)));
     let above = request.above.as_deref().map_or(0, |above| 2 * (ABOVE_NAME + size(above)));
-    items.fold(fixed.request.saturating_add(command + nodes + above), u64::saturating_add)
+    let rest = command + nodes + above + supersede;
+    items.fold(fixed.request.saturating_add(rest), u64::saturating_add)
 }
 
 /// The sizes that do not depend on the request.
@@ -140,7 +144,8 @@ mod tests {
     use super::*;
     use crate::core::{
         Above, Ask, Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, NodeId,
-        OverNodes, Refusal, Require, RunId, SlotRange, Slots, View, WaiterState, Withdrawal,
+        OverNodes, Refusal, Require, RunId, SlotRange, Slots, Supersede, Superseded, View,
+        WaiterState, Withdrawal,
     };
     use crate::log::journal::record;
 
@@ -263,6 +268,18 @@ mod tests {
         for note in ["", "https://ci.example/7", "\"\\\u{7f}\u{2028}ä€🦀"] {
             let note = Some(note.repeat(20).into());
             bounds(&Request { note, ..with("make", vec![("k".into(), 1, None)]) }, |_| {
+                scattered(1, u64::MAX)
+            });
+        }
+    }
+
+    #[test]
+    fn room_is_enough_for_the_name_of_a_group() {
+        let which = Some(Superseded::Running);
+        for group in ["", "pr-7", "\"\\ä€🦀"] {
+            let group = Some(group.repeat(20).into());
+            let supersede = Some(Box::new(Supersede { group, which }));
+            bounds(&Request { supersede, ..with("make", vec![("k".into(), 1, None)]) }, |_| {
                 scattered(1, u64::MAX)
             });
         }

@@ -29,6 +29,7 @@ fn lease(token: u64) -> HeldLease {
         wait: Wait::No,
         priority: 0,
         max_waiting: None,
+        supersede: None,
         max_run_ms: None,
         provisional: false,
         children: false,

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
-use crate::core::{HeldItem, HoldState, Key, RequestId, Snapshot, Token, View, WaiterState};
+use crate::core::{
+    HeldItem, HoldState, Key, RequestId, Snapshot, StoredWithout, Token, View, WaiterState,
+};
 
 /// The common part of two readings, node by node. The second one must begin after the last answer
 /// of the first.
@@ -70,19 +72,21 @@ impl<'a> Before<'a> {
     }
 }
 
-/// The stored sizes of a table, and its paused keys.
+/// The stored sizes of a table, its paused keys, and what is out of service.
 struct Sizes<'a> {
     views: BTreeMap<&'a Key, View>,
     paused: &'a [Key],
+    without: &'a [StoredWithout],
 }
 
 impl<'a> Sizes<'a> {
     fn of(table: &'a Snapshot) -> Self {
         let views = table.views.iter().map(|stored| (&stored.key, stored.view)).collect();
-        Self { views, paused: &table.paused }
+        Self { views, paused: &table.paused, without: &table.without }
     }
 
-    fn of_key(&self, key: &Key) -> (Option<View>, bool) {
-        (self.views.get(key).copied(), self.paused.contains(key))
+    fn of_key(&self, key: &Key) -> (Option<View>, bool, Option<&StoredWithout>) {
+        let without = self.without.iter().find(|without| without.key == *key);
+        (self.views.get(key).copied(), self.paused.contains(key), without)
     }
 }

@@ -82,6 +82,7 @@ impl Asked {
             wait: if may_wait { Wait::Yes { until: None } } else { Wait::No },
             priority: 0,
             max_waiting: None,
+            supersede: None,
             provisional: is_part,
             children: false,
             ttl_ms: is_part.then_some(60_000),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{
-    EstimateInfo, Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, RunId, Tag, Wrapper,
+    EstimateInfo, Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, RunId, Superseded, Tag,
+    Wrapper,
 };
 
 /// `Acquire`: requests one or more items. With `more`, replies with [`Progress`] and `continues`,
@@ -31,6 +32,15 @@ pub struct Acquire {
     /// request this way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
+    /// Which older requests of the same owner's user and group the request supersedes: those that
+    /// wait are refused as `superseded`. The holds are those that
+    /// [`WouldKill`](crate::protocol::WouldKill) names; the client ends their processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersede: Option<Superseded>,
+    /// The name of its group, at most [`GROUP_BYTES_MAX`](crate::protocol::GROUP_BYTES_MAX) bytes.
+    /// Requests without a group form one with those for the same keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// How long the client lets the command run after the grant, in milliseconds. Only for display:
     /// the client ends the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,6 +152,9 @@ pub struct WireItem {
     /// The total number of slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
+    /// Take the slot from the bucket with the fewest held slots. Requires a count of 1.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spread: bool,
     /// The user's text, if it can be read as a key with a size or count and as a key alone. A note
     /// of the reply states how it was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]

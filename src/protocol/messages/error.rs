@@ -10,8 +10,8 @@ use crate::protocol::{CycleStepInfo, HolderInfo, LostLease, NodesRefusal, SizeNo
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorName {
-    /// Not acquired; `reason` is `full`, `timeout`, `paused`, `max-waiting` or `deadlock`. Exit
-    /// code 75.
+    /// Not acquired; `reason` is `full`, `timeout`, `paused`, `max-waiting`, `superseded` or
+    /// `deadlock`. Exit code 75.
     Refused,
     /// The request itself is wrong: an invalid key, more slots at once than the lock has, `per` 0.
     BadRequest,
@@ -91,8 +91,8 @@ pub struct Failure {
     /// The action to take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<Box<str>>,
-    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `max-waiting`, `deadlock`. Of
-    /// [`ErrorName::LeaseLost`]: how it ended.
+    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `max-waiting`, `superseded`,
+    /// `deadlock`. Of [`ErrorName::LeaseLost`]: how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
     /// Of [`ErrorName::Refused`]: the holders of the requested keys. Of [`ErrorName::LeaseLost`]:

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `Resize`: stores or forgets the size of a key, or pauses or resumes it.
+/// `Resize`: stores or forgets the size of a key, pauses or resumes it, or takes parts of it out of
+/// service or returns them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
     /// The key.
@@ -22,6 +23,12 @@ pub struct Resize {
     /// Pauses the key (true) or resumes it (false); its stored view stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<bool>,
+    /// Takes these buckets (for the slots kind: slots) out of service; its stored view stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<Vec<u64>>,
+    /// Returns these buckets or slots to service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<Vec<u64>>,
 }
 
 /// The result of a [`Resize`].
@@ -36,6 +43,9 @@ pub struct Resized {
     /// Whether the key is now paused.
     #[serde(default)]
     pub paused: bool,
+    /// The buckets that are now out of service; for the slots kind, the slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<u64>,
     /// The number of slots currently held.
     pub held: u64,
     /// The number of waiters.

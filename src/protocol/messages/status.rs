@@ -153,6 +153,10 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
     /// Whether it is paused: it grants no slots until it is resumed.
     #[serde(default)]
     pub paused: bool,
+    /// The buckets that are out of service, which `capacity` does not count; for the slots kind,
+    /// the slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<u64>,
     /// The number of waiters.
     pub waiting: u64,
     /// The holders, the longest first.

@@ -598,6 +598,8 @@ impl Asking {
             wait_ms: self.until.map(left),
             priority: self.plan.priority,
             max_waiting: None,
+            supersede: None,
+            group: None,
             max_run_ms: None,
             command: "job".to_owned(),
             note: None,

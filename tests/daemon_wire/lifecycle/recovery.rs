@@ -33,6 +33,7 @@ fn request(process: ProcessId, key: &str, wait: Wait) -> Change {
         wait,
         priority: 0,
         max_waiting: None,
+        supersede: None,
         max_run_ms: None,
         provisional: false,
         children: false,

@@ -288,8 +288,14 @@ fn a_process_of_another_host_is_not_ended_from_here(log: &Log) {
     let says = format!("canal: process {pid} runs on host {}\n", b.label());
     assert!(ended.stderr.contains(&says), "{ended:?}");
     assert!(ended.stderr.ends_with("hint: run `canal kill` there\n"), "{ended:?}");
-    assert_eq!(b.world.held("x"), 1, "it still runs");
+    // A request here does not supersede it either, nor those that wait.
+    let waiter = a.world.waiter("x", &[], &["true"]);
+    let supersede = ["run", "-k", "x", "--supersede", "running", "--", "true"];
+    let ended = a.world.canal(supersede).end().code(125);
+    assert!(ended.stderr.contains(&says), "{ended:?}");
+    assert_eq!((b.world.held("x"), a.world.key("x").waiting), (1, 1), "it still runs");
     finish(&b, "on-b");
+    waiter.end().code(0);
     holder.end().code(0);
 }
 

@@ -1,5 +1,6 @@
 //! Tests which request is granted, and when.
 
+mod buckets;
 mod crowd;
 mod key_text;
 mod nested;
@@ -7,4 +8,5 @@ mod order;
 mod overtaking;
 mod resize;
 mod stopped;
+mod supersede;
 mod writers;

@@ -5,6 +5,7 @@
 //! changed.
 
 mod ending;
+mod superseded;
 
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use crate::protocol::{KillTarget, KillTargets, WouldKill};
 use crate::run::{OwnCode, SUCCESS};
 pub(super) use ending::Ending;
 use ending::{Left, ends, wait};
+pub(super) use superseded::EndSuperseded;
 
 /// The `--json` output.
 #[derive(Debug, Serialize)]

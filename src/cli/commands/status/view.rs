@@ -349,7 +349,7 @@ impl Drawer<'_> {
 
 /// `buckets 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
 pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
-    let KeyInfo { kind, held, capacity, view, stored, paused, waiting, .. } = key;
+    let KeyInfo { kind, held, capacity, view, stored, paused, without, waiting, .. } = key;
     let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
     let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));
     let awaited = key.waiters.iter().any(|one| one.mode != Mode::Counted);
@@ -378,6 +378,10 @@ pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
         if *is_so {
             parts.push(word.to_owned());
         }
+    }
+    if !without.is_empty() {
+        let numbers: Vec<String> = without.iter().map(u64::to_string).collect();
+        parts.push(format!("without {}", numbers.join(" ")));
     }
     parts.join(", ")
 }

@@ -1,14 +1,15 @@
 //! The entries of the log: everything that can change the table.
 
 pub(in crate::core) mod over_nodes;
+pub(in crate::core) mod supersede;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Above, FrameId, HostId, Key, LeaseId, OverNodes, ProcessId, RequestId, Revision, Tag, Token,
-    UnixMillis, View,
+    Above, FrameId, HostId, Key, LeaseId, OverNodes, ProcessId, RequestId, Revision, Supersede,
+    Tag, Token, UnixMillis, View,
 };
 
 /// The version that this program writes into its entries.
@@ -162,6 +163,16 @@ pub enum Change {
         /// The new priority.
         priority: i32,
     },
+    /// Takes buckets of a key (for the slots kind: slots) out of service, or returns them. Their
+    /// holders keep them, but no one else gets them.
+    Service {
+        /// The key.
+        key: Key,
+        /// The numbers of the buckets.
+        numbers: Vec<u64>,
+        /// Whether they are out of service from now on.
+        out: bool,
+    },
     /// Sets how often a waiter may be overtaken before it becomes a barrier.
     Policy {
         /// The number of grants that may overtake a waiter; 64 by default.
@@ -246,6 +257,10 @@ pub struct Request {
     /// is part of the request so that all hosts decide alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
+    /// Its group, and which older requests of the group it supersedes. Part of the request so that
+    /// all hosts decide alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersede: Option<Box<Supersede>>,
     /// How long the client lets the command run after the grant, in milliseconds. The client
     /// enforces it. The table only shows it; no decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -338,6 +353,10 @@ pub enum Ask {
         /// `None` for [`View::ONE`]. The item keeps it. Only the table sets it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         given: Option<View>,
+        /// Whether a single slot comes from the bucket with the fewest held slots, not from the
+        /// lowest one.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        spread: bool,
     },
     /// Reads the key and everything below it, shared with other readers.
     Read,
@@ -372,7 +391,7 @@ impl Ask {
     /// Slots of a counted lock, as a caller requests them.
     #[must_use]
     pub const fn slots(count: u64, view: Option<View>) -> Self {
-        Self::Counted { count, view, given: None }
+        Self::Counted { count, view, given: None, spread: false }
     }
 
     /// For a counted item: how many slots it asks for, and the view that it has where none is
@@ -380,9 +399,25 @@ impl Ask {
     #[must_use]
     pub fn counted(&self) -> Option<(u64, Option<View>)> {
         match *self {
-            Self::Counted { count, view, given } => Some((count, view.or(given))),
+            Self::Counted { count, view, given, .. } => Some((count, view.or(given))),
             Self::Read | Self::Write => None,
         }
+    }
+
+    /// Whether it asks for a slot of the bucket with the fewest held slots.
+    #[must_use]
+    pub fn is_spread(&self) -> bool {
+        matches!(self, Self::Counted { spread: true, .. })
+    }
+
+    /// The same ask for a slot of the bucket with the fewest held slots. Reads and writes stay as
+    /// they are.
+    #[must_use]
+    pub fn spread(mut self) -> Self {
+        if let Self::Counted { spread, .. } = &mut self {
+            *spread = true;
+        }
+        self
     }
 
     /// The view that the caller states.

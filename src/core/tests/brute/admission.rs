@@ -52,9 +52,39 @@ pub(super) fn applied(state: &Snapshot, asked: &Request) -> Request {
     applied
 }
 
-fn held(state: &Snapshot, key: &Key) -> u64 {
+/// Whether a slot is out of service for requests with a view: its bucket is, or for the slots kind
+/// the slot itself.
+fn is_out(state: &Snapshot, key: &Key, view: View, slot: u64) -> bool {
+    let without = state.without.iter().find(|without| without.key == *key);
+    without.is_some_and(|without| without.numbers.contains(&view.bucket(slot).unwrap_or(slot)))
+}
+
+/// The number of slots in service.
+fn capacity(state: &Snapshot, item: &Item) -> u64 {
+    let view = view_of(state, item);
+    (0..view.capacity()).filter(|slot| !is_out(state, &item.key, view, *slot)).count() as u64
+}
+
+/// The held slots of a key.
+fn held_slots(state: &Snapshot, key: &Key) -> BTreeSet<u64> {
     let items = state.holds.iter().flat_map(|hold| &hold.items).filter(|item| item.key == *key);
-    items.flat_map(|item| item.slots.iter()).collect::<BTreeSet<u64>>().len() as u64
+    items.flat_map(|item| item.slots.iter()).collect()
+}
+
+/// The slots that a request gets that can be granted: a single one from the bucket with the fewest
+/// held slots if the request is to be spread, else the lowest ones.
+pub(super) fn chosen(state: &Snapshot, item: &Item) -> Vec<u64> {
+    let Some((count, _)) = item.ask.counted() else { return Vec::new() };
+    let (view, held) = (view_of(state, item), held_slots(state, &item.key));
+    let free = (0..view.capacity())
+        .filter(|slot| !held.contains(slot) && !is_out(state, &item.key, view, *slot));
+    if item.ask.is_spread() && count == 1 && view.kind() == Kind::Buckets {
+        let in_bucket = |slot: u64| {
+            held.iter().filter(|other| view.bucket(**other) == view.bucket(slot)).count()
+        };
+        return free.min_by_key(|slot| (in_bucket(*slot), *slot)).into_iter().collect();
+    }
+    free.take(usize::try_from(count).unwrap()).collect()
 }
 
 pub(super) fn shares(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
@@ -100,7 +130,7 @@ pub(super) enum Never {
 pub(super) fn never(state: &Snapshot, asker: &Asker<'_>) -> Option<Never> {
     let nevers = asker.asked.items.iter().filter_map(|item| {
         let Ask::Counted { count, .. } = item.ask else { return None };
-        let capacity = view_of(state, item).capacity();
+        let capacity = capacity(state, item);
         match (shares(state, asker, item), state.paused.contains(&item.key)) {
             (true, _) => None,
             (false, true) => Some(Never::Paused),
@@ -119,8 +149,10 @@ pub(super) fn own_deadlock(state: &Snapshot, asker: &Asker<'_>) -> bool {
             let holds = state.holds.iter().filter(|hold| lineage.contains(&hold.frame));
             let items = holds.flat_map(|hold| &hold.items).filter(|held| held.key == item.key);
             let slots: BTreeSet<u64> = items.flat_map(|held| held.slots.iter()).collect();
-            let own = slots.len() as u64;
-            !shares(state, asker, item) && own > 0 && own + count > view_of(state, item).capacity()
+            let view = view_of(state, item);
+            let own = slots.iter().filter(|it| !is_out(state, &item.key, view, **it)).count();
+            let own = own as u64;
+            !shares(state, asker, item) && own > 0 && own + count > capacity(state, item)
         })
 }
 
@@ -131,8 +163,9 @@ pub(super) fn takes_part(state: &Snapshot, waiter: &WaiterState) -> bool {
 
 pub(super) fn fits(state: &Snapshot, item: &Item) -> bool {
     let Ask::Counted { count, .. } = item.ask else { return true };
-    !state.paused.contains(&item.key)
-        && held(state, &item.key).saturating_add(count) <= view_of(state, item).capacity()
+    let (view, held) = (view_of(state, item), held_slots(state, &item.key));
+    let held = held.iter().filter(|slot| !is_out(state, &item.key, view, **slot)).count();
+    !state.paused.contains(&item.key) && held as u64 + count <= capacity(state, item)
 }
 
 fn ahead(waiter: &WaiterState, asker: &Asker<'_>) -> bool {
@@ -170,7 +203,7 @@ fn bars_for_slots(
     if !both || item.key != other.key || shares(state, asker, item) {
         return false;
     }
-    let capacity = |item: &Item| view_of(state, item).capacity();
+    let capacity = |item: &Item| capacity(state, item);
     let excepted = !waiter.barrier && !fits(state, other) && capacity(item) > capacity(other);
     !excepted
 }

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::admission::{
-    Never, admissible, applied, conflict, free, never, own_deadlock, passed, precedes, takes_part,
+    Never, admissible, applied, chosen, conflict, free, never, own_deadlock, passed, precedes,
+    takes_part,
 };
 use super::deadlock::{deadlocked, forget, ids, in_the_way, is_on_a_cycle, waiting_in_vain};
+use super::supersede::check_superseded;
 use super::{Asker, lineage, root};
 use crate::core::*;
 
@@ -17,6 +19,7 @@ pub(in crate::core::tests) fn check_step(
     outcomes: &[Outcome],
     after: &Table,
 ) {
+    check_superseded(before, entry, outcomes);
     let replay = check_decisions(before, entry, outcomes);
     let state = after.snapshot();
     assert_eq!(replay.snapshot(), state, "replay differs");
@@ -242,6 +245,10 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
                 asker.asked,
                 brief(&state)
             );
+            for (item, given) in asker.asked.items.iter().zip(&granted.items) {
+                let chosen = chosen(&state, item);
+                assert!(given.shared || given.slots.to_vec() == chosen, "{}", brief(&state));
+            }
             assert!(granted.token >= state.next_token);
             assert_eq!(state.recovery, None, "a grant in a recovery");
             return passed(&state, &asker);
@@ -433,7 +440,7 @@ fn brief(state: &Snapshot) -> String {
     });
     let waiters = state.waiters.iter().map(|waiter| {
         let items = waiter.request.items.iter().map(|item| match item.ask {
-            Ask::Counted { count, view, given } => {
+            Ask::Counted { count, view, given, .. } => {
                 format!("{count}x{} of {view:?}, given {given:?}", item.key)
             }
             Ask::Read => format!("read {}", item.key),
@@ -454,6 +461,7 @@ fn brief(state: &Snapshot) -> String {
     let parts = holds.chain(waiters).chain(frames).collect::<Vec<_>>();
     let stored = state.views.iter().map(|view| format!("{}:={}", view.key, view.view));
     let paused = state.paused.iter().map(|key| format!("{key} is paused"));
-    let views: Vec<_> = stored.chain(paused).collect();
+    let without = state.without.iter().map(|it| format!("{} without {:?}", it.key, it.numbers));
+    let views: Vec<_> = stored.chain(paused).chain(without).collect();
     format!("\n  {}\n  views {views:?}", parts.join("\n  "))
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod check;
 mod deadlock;
+mod supersede;
 
 use crate::core::*;
 

@@ -38,6 +38,10 @@ struct Scope {
     pauses: bool,
     /// Whether there are also requests that may not wait.
     tries: bool,
+    /// The buckets that an operator takes out of service and returns.
+    without: &'static [u64],
+    /// The older requests that a request supersedes.
+    supersedes: &'static [Option<Superseded>],
     /// Whether waiters are stopped and continued.
     stops: bool,
     bypass_max: u32,
@@ -58,6 +62,8 @@ const ALL: Scope = Scope {
     stored: &[],
     pauses: false,
     tries: false,
+    without: &[],
+    supersedes: &[None],
     stops: false,
     bypass_max: BYPASS_MAX_DEFAULT,
     start: Vec::new,
@@ -69,6 +75,11 @@ const fn slots(count: u64, of: u64) -> Ask {
 
 const fn buckets(count: u64, per: u64) -> Ask {
     Ask::slots(count, Some(View::Buckets { per, buckets: 1 }))
+}
+
+const fn spread(count: u64, per: u64, buckets: u64) -> Ask {
+    let view = Some(View::Buckets { per, buckets });
+    Ask::Counted { count, view, given: None, spread: true }
 }
 
 /// One key of every size: callers that state 1, 2, 3 or nothing, and an operator who stores 1, 2 or
@@ -134,6 +145,37 @@ const BARRIER: Scope = Scope {
     ..BYPASS
 };
 
+/// Buckets that leave service and return while requests of two sizes are spread over them or not.
+const WITHOUT: Scope = Scope {
+    keys: &["a"],
+    asks: &[
+        spread(1, 2, 2),
+        Ask::slots(1, Some(View::Buckets { per: 1, buckets: 3 })),
+        buckets(2, 2),
+    ],
+    stored: &[None, Some(View::Buckets { per: 2, buckets: 1 })],
+    without: &[0, 1],
+    ..ALL
+};
+
+/// The same for the slots of a re-entrant lock.
+const WITHOUT_SLOTS: Scope = Scope {
+    asks: &[slots(1, 2), slots(2, 2), Ask::slots(1, None)],
+    stored: &[None, Some(View::Slots { slots: 1 })],
+    pauses: true,
+    ..WITHOUT
+};
+
+/// Requests for one of two keys or both that supersede others, or may not wait.
+const SUPERSEDE: Scope = Scope {
+    keys: &["a", "b"],
+    asks: &[MUTEX],
+    items: 2,
+    tries: true,
+    supersedes: &[None, Some(Superseded::Waiting), Some(Superseded::Running)],
+    ..ALL
+};
+
 /// Counts of what the exploration reached.
 #[derive(Debug, Default)]
 struct Seen {
@@ -147,6 +189,8 @@ struct Seen {
     own_deadlocks: usize,
     /// Requests that were refused when a key was resumed.
     late: usize,
+    /// Requests that were superseded.
+    superseded: usize,
     /// Holds that inherited slots.
     heirs: usize,
     /// Waiters that were overtaken, and those that became barriers.
@@ -163,6 +207,7 @@ impl Seen {
         self.too_large += other.too_large;
         self.own_deadlocks += other.own_deadlocks;
         self.late += other.late;
+        self.superseded += other.superseded;
         self.heirs += other.heirs;
         self.passed += other.passed;
         self.barriers += other.barriers;
@@ -178,6 +223,7 @@ impl Seen {
                 Refusal::Paused { .. } => self.paused += 1,
                 Refusal::TooLarge { .. } => self.too_large += 1,
                 Refusal::OwnDeadlock { .. } => self.own_deadlocks += 1,
+                Refusal::Superseded { .. } => self.superseded += 1,
                 _ => {}
             }
             self.late += usize::from(
@@ -199,14 +245,14 @@ impl Seen {
 struct Normal {
     frames: Vec<(u32, Option<usize>, bool, Vec<Held>)>,
     waiters: Vec<(usize, Vec<Wanted>, i32, Standing)>,
-    keys: Vec<(Key, Option<View>, bool)>,
+    keys: Vec<(Key, Option<View>, bool, Vec<u64>)>,
 }
 
-/// The key, the mode, whether it is shared, the number of slots, and the applicable and the stated
-/// view.
-type Held = (Key, Mode, bool, u64, Option<View>, Option<View>);
-/// The key, the mode, the number of slots, and the own and the stated view.
-type Wanted = (Key, Mode, u64, Option<View>, Option<View>);
+/// The key, the mode, whether it is shared, the number of slots, the slots where they matter, and
+/// the applicable and the stated view.
+type Held = (Key, Mode, bool, u64, Vec<u64>, Option<View>, Option<View>);
+/// The key, the mode, the number of slots, the own and the stated view, and whether it is spread.
+type Wanted = (Key, Mode, u64, Option<View>, Option<View>, bool);
 /// How often a waiter was overtaken, whether it is a barrier, whether it is stopped, and whether
 /// its size is unchecked.
 type Standing = (u32, bool, bool, bool);
@@ -223,7 +269,8 @@ fn normal(table: &Table, scope: Scope) -> Normal {
         let items = table.holds_in(frame.id).flat_map(|hold| &hold.items);
         let held = |item: &HeldItem| {
             let HeldItem { key, mode, slots, shared, view, stated } = item.clone();
-            (key, mode, shared, slots.count(), view, stated)
+            let numbers = if scope.without.is_empty() { Vec::new() } else { slots.to_vec() };
+            (key, mode, shared, slots.count(), numbers, view, stated)
         };
         let holds = items.map(held).collect();
         let who = if scope.nested { pid(frame) } else { 0 };
@@ -232,7 +279,7 @@ fn normal(table: &Table, scope: Scope) -> Normal {
     let waiters = table.waiters().map(|waiter| {
         let wanted = |Item { key, ask }: &Item| {
             let (count, own) = ask.counted().unwrap_or((0, None));
-            (key.clone(), ask.mode(), count, own, ask.stated())
+            (key.clone(), ask.mode(), count, own, ask.stated(), ask.is_spread())
         };
         let WaiterState { passed, barrier, size_unchecked, .. } = *waiter;
         let stopped = waiter.status != WaiterStatus::Active;
@@ -240,7 +287,9 @@ fn normal(table: &Table, scope: Scope) -> Normal {
         let standing = (passed, barrier, stopped, size_unchecked);
         (ids[&waiter.frame], items, waiter.request.priority, standing)
     });
-    let keys = table.keys(None).map(|key| (key.clone(), table.stored(key), table.is_paused(key)));
+    let keys = table
+        .keys(None)
+        .map(|key| (key.clone(), table.stored(key), table.is_paused(key), table.without_of(key)));
     Normal { frames: frames.collect(), waiters: waiters.collect(), keys: keys.collect() }
 }
 
@@ -283,6 +332,10 @@ fn changes(table: &Table, scope: Scope) -> Vec<Change> {
     for key in scope.keys.iter().map(|name| key(name)) {
         let other = scope.stored.iter().filter(|view| **view != table.stored(&key));
         changes.extend(other.map(|view| Change::Resize { key: key.clone(), view: *view }));
+        for number in scope.without {
+            let out = !table.without_of(&key).contains(number);
+            changes.push(Change::Service { key: key.clone(), numbers: vec![*number], out });
+        }
         if scope.pauses {
             let paused = !table.is_paused(&key);
             changes.push(Change::Pause { key, paused });
@@ -298,11 +351,13 @@ fn asks(table: &Table, pid: u32, scope: Scope) -> impl Iterator<Item = Change> {
     let waits = [Some(Wait::Yes { until: None }), scope.tries.then_some(Wait::No)];
     lists(scope).into_iter().flat_map(move |items| {
         let how = scope.priorities.iter().flat_map(move |priority| {
-            waits.into_iter().flatten().map(move |wait| (*priority, wait))
+            let waits = waits.into_iter().flatten();
+            let ways = waits.flat_map(|wait| scope.supersedes.iter().map(move |it| (wait, *it)));
+            ways.map(move |(wait, which)| (*priority, wait, which))
         });
-        how.map(move |(priority, wait)| {
-            let items = items.clone();
-            Wish { items, parent, priority, wait, ..by(pid) }.change(tag)
+        how.map(move |(priority, wait, which)| {
+            let (items, supersede) = (items.clone(), Supersede { group: None, which });
+            Wish { items, parent, priority, wait, supersede, ..by(pid) }.change(tag)
         })
     })
 }
@@ -514,6 +569,25 @@ fn a_waiter_of_several_keys_keeps_count_of_those_that_pass_it() {
     assert!(seen.passed > 100 && seen.barriers > 0, "{seen:?}");
     let seen = explore("barrier", Scope { depth: Some(4), ..BARRIER });
     assert!(seen.passed > 100 && seen.barriers > 100, "{seen:?}");
+}
+
+#[test]
+fn buckets_leave_service_and_return() {
+    let seen = explore("without", Scope { depth: Some(4), ..WITHOUT });
+    assert!(seen.states > 1_000 && seen.too_large > 100, "{seen:?}");
+    let seen = explore("without slots", Scope { depth: Some(4), ..WITHOUT_SLOTS });
+    assert!(seen.states > 1_000 && seen.too_large > 100, "{seen:?}");
+    let nested = Scope { nested: true, requests: 2, ..WITHOUT_SLOTS };
+    let seen = explore("nested without", Scope { depth: Some(4), pids: &[1, 2], ..nested });
+    assert!(seen.heirs > 10 && seen.own_deadlocks > 10, "{seen:?}");
+}
+
+#[test]
+fn three_sessions_that_supersede_each_other() {
+    let seen = explore("supersede", Scope { depth: Some(4), ..SUPERSEDE });
+    assert!(seen.superseded > 500, "{seen:?}");
+    let seen = explore("nested supersede", Scope { depth: Some(4), nested: true, ..SUPERSEDE });
+    assert!(seen.superseded > 300, "{seen:?}");
 }
 
 #[test]

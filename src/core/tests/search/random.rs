@@ -21,6 +21,7 @@ pub(in crate::core::tests) enum Op {
     Resize(usize, Option<View>),
     Pause(usize, bool),
     Prioritize(usize, i32),
+    Service(usize, u64, bool),
     Force(usize),
     Renew(u32),
     Expire(u32, bool),
@@ -51,12 +52,25 @@ fn stored() -> impl Strategy<Value = Option<View>> {
     ]
 }
 
+fn supersede() -> impl Strategy<Value = Supersede> {
+    let which = prop_oneof![Just(Superseded::Waiting), Just(Superseded::Running)];
+    let group = prop::option::weighted(0.3, prop_oneof![Just("one"), Just("two")]);
+    (group, prop::option::weighted(0.3, which))
+        .prop_map(|(group, which)| Supersede { group: group.map(Into::into), which })
+}
+
+/// The user of a process.
+fn uid_of(pid: u32) -> u32 {
+    1000 + u32::from(pid == PIDS)
+}
+
 fn wish(modes: bool) -> impl Strategy<Value = Wish> {
     let item = (0usize..KEYS.len(), 0u64..5, view());
     let items = prop::collection::vec(item, 1..3);
     let max_waiting = prop::option::weighted(0.2, 0u64..4);
-    (1..=PIDS, items, prop::bool::weighted(0.1), 0i32..2, any::<bool>(), max_waiting).prop_map(
-        move |(pid, items, now, priority, children, max_waiting)| {
+    let how = (prop::bool::weighted(0.1), 0i32..2, any::<bool>(), max_waiting, supersede());
+    (1..=PIDS, items, how, any::<bool>()).prop_map(
+        move |(pid, items, (now, priority, children, max_waiting, supersede), spread)| {
             let mut wish = by(pid).priority(priority);
             for (key, count, view) in items {
                 wish = match count {
@@ -67,6 +81,9 @@ fn wish(modes: bool) -> impl Strategy<Value = Wish> {
             }
             wish.children = children;
             wish.max_waiting = max_waiting;
+            wish.supersede = supersede;
+            wish.uid = uid_of(pid);
+            let wish = if spread { wish.spread() } else { wish };
             if now { wish.now() } else { wish }
         },
     )
@@ -101,6 +118,8 @@ pub(in crate::core::tests) fn op(modes: bool) -> impl Strategy<Value = Op> {
         2 => (0usize..KEYS.len(), stored()).prop_map(|(key, view)| Op::Resize(key, view)),
         2 => (0usize..KEYS.len(), any::<bool>()).prop_map(|(key, paused)| Op::Pause(key, paused)),
         2 => (0usize..6, -1i32..3).prop_map(|(which, priority)| Op::Prioritize(which, priority)),
+        3 => (0usize..KEYS.len(), 0u64..5, any::<bool>())
+            .prop_map(|(key, number, out)| Op::Service(key, number, out)),
         1 => (0usize..6).prop_map(Op::Force),
         2 => wish(modes).prop_map(|wish| Op::Ask(Wish { ttl_ms: Some(1), ..wish }, None)),
         1 => (1..=PIDS).prop_map(Op::Renew),
@@ -176,6 +195,7 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
                 world.prioritize(request, priority);
             }
         }
+        Op::Service(key, number, out) => drop(world.service(KEYS[key], &[number], out)),
         Op::Renew(name) => {
             let host = HostId(u64::from(name % 2));
             world.apply(Change::Renew {
@@ -202,11 +222,13 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
     }
 }
 
-/// The usage of user 1000, who makes all requests.
-fn counted(table: &Table) -> Usage {
-    let held = table.holds().flat_map(|hold| &hold.items).map(|item| key_room(&item.key));
-    let awaited = table.waiters().map(|waiter| room_of(&waiter.request.items));
-    let leases = table.holds().filter(|hold| hold.asked.ttl_ms.is_some()).count();
+/// The usage of a user.
+fn counted(table: &Table, uid: u32) -> Usage {
+    let holds = || table.holds().filter(|hold| hold.asked.uid == uid);
+    let held = holds().flat_map(|hold| &hold.items).map(|item| key_room(&item.key));
+    let waiters = table.waiters().filter(|waiter| waiter.request.uid == uid);
+    let awaited = waiters.map(|waiter| room_of(&waiter.request.items));
+    let leases = holds().filter(|hold| hold.asked.ttl_ms.is_some()).count();
     Usage { leases, key_bytes: held.chain(awaited).sum() }
 }
 
@@ -228,7 +250,9 @@ proptest! {
         world.apply(Change::Policy { bypass_max: 3 });
         for op in ops {
             run(&mut world, op);
-            prop_assert_eq!(world.table.usage(1000), counted(&world.table));
+            for uid in [1000, 1001] {
+                prop_assert_eq!(world.table.usage(uid), counted(&world.table, uid));
+            }
         }
         prop_assert_eq!(world.table.usage(1), Usage::default());
     }
@@ -272,6 +296,7 @@ proptest! {
         for key in KEYS {
             world.resize(key, None);
             world.pause(key, false);
+            world.service(key, &[0, 1, 2, 3, 4], false);
         }
         for _ in 0..2 {
             let frames: Vec<FrameId> = world.table.frames().map(|frame| frame.id).collect();

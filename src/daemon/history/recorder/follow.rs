@@ -104,7 +104,8 @@ impl Recorder {
             | Outcome::ResizeRefused { .. }
             | Outcome::ResizeRefusedOverNodes
             | Outcome::Resized { .. }
-            | Outcome::PauseStored { .. } => {}
+            | Outcome::PauseStored { .. }
+            | Outcome::ServiceStored { .. } => {}
         }
     }
 
@@ -259,6 +260,7 @@ fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
         Refusal::Full { .. } => Reason::Full,
         Refusal::Paused { .. } => Reason::Paused,
         Refusal::MaxWaiting { .. } => Reason::MaxWaiting,
+        Refusal::Superseded { .. } => Reason::Superseded,
         Refusal::OwnDeadlock { .. } => Reason::Deadlock,
         Refusal::Deadlock { cycle } => {
             ring.extend(cycle.iter().map(|step| ring_step(table, step)));
@@ -274,6 +276,7 @@ fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
         Refusal::Unsupported { .. }
         | Refusal::Invalid { .. }
         | Refusal::Duplicate
+        | Refusal::CannotEnd { .. }
         | Refusal::Recovering => return None,
     };
     Some(Ending::Refused { reason, ring })

@@ -139,6 +139,7 @@ fn how(ending: &Ending) -> &'static str {
             Reason::Deadlock => "deadlock",
             Reason::TooLarge => "too-large",
             Reason::Mismatch => "mismatch",
+            Reason::Superseded => "superseded",
         },
     }
 }

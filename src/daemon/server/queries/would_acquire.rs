@@ -37,6 +37,7 @@ impl Server {
             wait: Wait::No,
             priority: asked.priority,
             max_waiting: None,
+            supersede: None,
             max_run_ms: None,
             provisional: false,
             children: false,

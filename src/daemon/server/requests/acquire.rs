@@ -48,6 +48,7 @@ impl Server {
     ) -> Result<Step, Failure> {
         let mut items = items::items(&acquire.items)?;
         let note = items::note(acquire.note.as_deref())?;
+        let supersede = items::supersede(acquire.supersede, acquire.group.as_deref())?;
         self.ledger.table.share_keys(&mut items);
         self.check_wrapper(acquire.wrapper)?;
         if acquire.jobserver {
@@ -111,6 +112,10 @@ impl Server {
             priority: acquire.priority,
             // A request that the log knows from a lost incarnation has already waited.
             max_waiting: acquire.max_waiting.filter(|_| known.is_none()),
+            supersede: match known {
+                None => supersede,
+                Some(_) => supersede.map(|it| it.but_none()),
+            },
             max_run_ms: acquire.max_run_ms,
             provisional,
             children: acquire.with_children,

@@ -70,7 +70,15 @@ impl Server {
         if let (true, Some(most)) = (would_wait, newcomer.crowd) {
             return too_many_wait(most, request.uid);
         }
-        let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
+        let peer = self.conns.peek(newcomer.conn).map(|conn| conn.peer);
+        let viewer = peer.map_or(NOBODY, |peer| peer.uid);
+        match (why, peer) {
+            (Refusal::Superseded { by }, _) => return self.superseded_failure(viewer, *by),
+            (Refusal::CannotEnd { token }, Some(peer)) => {
+                return self.cannot_supersede(peer, *token);
+            }
+            _ => {}
+        }
         if let Refusal::Deadlock { cycle } = why {
             let session = cycle.first().map_or(FrameId(0), |step| step.frame);
             let since = UnixMillis(clock::unix_ms());
@@ -84,8 +92,7 @@ impl Server {
         let at = refusal::item_of(why).unwrap_or(0);
         let table = &self.ledger.table;
         let use_of = Use {
-            held: table.held_of(&item.key),
-            view: table.view_for(request, at),
+            slots: table.use_for(request, at),
             stored: table.stored(&item.key),
             conflict: shown.conflict(request, at),
         };
@@ -95,6 +102,15 @@ impl Server {
             failure.holders = shown.holders(request, at, OwnSlots::Count).into();
         }
         failure
+    }
+
+    /// The error for a client whose request a newer one supersedes.
+    pub(crate) fn superseded_failure(&self, viewer: u32, by: RequestId) -> Failure {
+        let table = &self.ledger.table;
+        let waiter = table.waiter(by).map(|waiter| &*waiter.request);
+        let by = waiter.or_else(|| table.hold_of(by).map(|hold| &*hold.asked));
+        let command = by.and_then(|by| self.shown(viewer).command(by.uid, &by.command.0));
+        refusal::superseded_by(by, command.as_deref())
     }
 
     /// The error for a waiter whose time is over.

@@ -422,6 +422,7 @@ mod tests {
                 wait: Wait::Yes { until: None },
                 priority: 0,
                 max_waiting: None,
+                supersede: None,
                 max_run_ms: None,
                 provisional: false,
                 children: false,

@@ -1,14 +1,15 @@
-//! Stores or forgets a key's view, and pauses or resumes a key.
+//! Stores or forgets a key's view, pauses or resumes a key, and takes parts of it out of service.
 //!
 //! Invariant: with the embedded journal, a setting is durable before it applies. So no grant
 //! depends on a setting that a restart would lose.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use crate::core::{Change, Key, Kind, Outcome, View};
 use crate::daemon::calls::completion::{Applied, Completion, PendingResize};
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::calls::items::{self, Setting};
+use crate::daemon::calls::items::{self, Setting, WITHOUT_MAX};
 use crate::daemon::permissions::Action;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
@@ -20,7 +21,13 @@ impl Server {
     pub(crate) fn resize(&mut self, id: ConnId, resize: &Resize) -> Result<Step, Failure> {
         let (key, setting) = items::setting(resize)?;
         self.may(id, Action::Resize, &key)?;
-        self.ledger.admit_view(&key).map_err(|error| disk_full(&error))?;
+        let numbers = match &setting {
+            Setting::Service(numbers, _) => {
+                numbers.len() + self.ledger.table.without_of(&key).len()
+            }
+            Setting::View(_) | Setting::Pause(_) => 0,
+        };
+        self.ledger.admit_setting(&key, numbers).map_err(|error| disk_full(&error))?;
         let not_kept = |error: io::Error| {
             let message = format!("cannot store the setting of `{key}`: {error}");
             Failure::new(ErrorName::DiskFull, message)
@@ -48,6 +55,21 @@ impl Server {
                 }
                 Change::Pause { key: key.clone(), paused }
             }
+            Setting::Service(numbers, out) => {
+                let mut without: BTreeSet<u64> =
+                    self.ledger.table.without_of(&key).into_iter().collect();
+                without.retain(|number| out || !numbers.contains(number));
+                without.extend(numbers.iter().filter(|_| out));
+                if without.len() > WITHOUT_MAX {
+                    let message = format!("at most {WITHOUT_MAX} of `{key}` can be out of service");
+                    return Err(Failure::new(ErrorName::BadRequest, message));
+                }
+                if is_local {
+                    let numbers = without.into_iter().collect();
+                    self.ledger.store_without(&key, numbers).map_err(not_kept)?;
+                }
+                Change::Service { key: key.clone(), numbers, out }
+            }
         };
         Ok(Step::Propose(change, Completion::Resize(Box::new(PendingResize { id, key }))))
     }
@@ -72,6 +94,7 @@ impl Server {
             before: before.as_ref().map(View::to_string),
             now: now.as_ref().map(View::to_string),
             paused: table.is_paused(key),
+            without: table.without_of(key),
             held: table.held_of(key),
             waiting: table.waiting_for(key) as u64,
         };

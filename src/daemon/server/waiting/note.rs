@@ -85,7 +85,8 @@ impl Server {
             | Outcome::ResizeRefused { .. }
             | Outcome::ResizeRefusedOverNodes
             | Outcome::Resized { .. }
-            | Outcome::PauseStored { .. } => {}
+            | Outcome::PauseStored { .. }
+            | Outcome::ServiceStored { .. } => {}
         }
         None
     }
@@ -94,10 +95,16 @@ impl Server {
     fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) -> Option<(ConnId, Failure)> {
         let waiter = self.waiters.ended(id)?;
         let conn = waiter.conn?;
-        if let Refusal::Deadlock { cycle } = why {
-            let uid = self.conns.peek(conn).map(|conn| conn.peer.uid);
-            let viewer = uid.unwrap_or(waiter.asked.request.uid);
-            return Some((conn, self.deadlock(viewer, cycle, &waiter.asked)));
+        let uid = self.conns.peek(conn).map(|conn| conn.peer.uid);
+        let viewer = uid.unwrap_or(waiter.asked.request.uid);
+        match why {
+            Refusal::Deadlock { cycle } => {
+                return Some((conn, self.deadlock(viewer, cycle, &waiter.asked)));
+            }
+            Refusal::Superseded { by } => {
+                return Some((conn, self.superseded_failure(viewer, *by)));
+            }
+            _ => {}
         }
         let item = refusal::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
         let stored = item.and_then(|item| self.ledger.table.stored(&item.key));

@@ -41,6 +41,7 @@ fn snapshot(revision: u64) -> Snapshot {
         bypass_max: 64,
         views: vec![StoredView { key, view: View::Slots { slots: revision } }],
         paused: Vec::new(),
+        without: Vec::new(),
         frames: Vec::new(),
         holds: Vec::new(),
         waiters: Vec::new(),
@@ -49,6 +50,7 @@ fn snapshot(revision: u64) -> Snapshot {
         untold_below: Token(0),
         recovery: None,
         past_leases: Vec::new(),
+        superseded: Vec::new(),
         hosts: Vec::new(),
     }
 }
@@ -92,6 +94,7 @@ fn asked(revision: u64) -> Request {
         wait: Wait::Yes { until: None },
         priority: 0,
         max_waiting: None,
+        supersede: None,
         max_run_ms: None,
         provisional: false,
         children: false,

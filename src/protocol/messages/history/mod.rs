@@ -58,8 +58,8 @@ pub struct HistoryRecord {
     #[serde(default)]
     pub ended_ms: u64,
     /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `reboot`, `withdrawn`,
-    /// `abandoned`, `timeout`, `full`, `paused`, `max-waiting`, `deadlock`, `too-large` or
-    /// `mismatch`.
+    /// `abandoned`, `timeout`, `full`, `paused`, `max-waiting`, `superseded`, `deadlock`,
+    /// `too-large` or `mismatch`.
     pub how: String,
     /// The exit status of the process, if it exited and the kernel reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::PartyInfo;
 use crate::protocol::messages::wait_graph::is_none_left;
+use crate::protocol::{PartyInfo, Tag};
 
 /// `WouldKill`: returns the holds and waiting requests whose processes a [`Kill`] may signal.
-/// Signals nothing. Exactly one of `key`, `pid`, `session`, `token` and `request` selects them.
+/// Signals nothing. Exactly one of `key`, `pid`, `session`, `token`, `request` and `superseded_by`
+/// selects them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WouldKill {
     /// Those of exactly this key.
@@ -24,6 +25,9 @@ pub struct WouldKill {
     /// This waiting request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<u64>,
+    /// The holds that the request with this tag supersedes. There may be none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub superseded_by: Option<Tag>,
     /// With `key`: also the requests that wait for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiters: bool,

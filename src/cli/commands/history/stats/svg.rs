@@ -158,7 +158,8 @@ impl Picture {
             let _ = write!(points, "{left:.1},{level:.1} {:.1},{level:.1} ", left + each);
         }
         if !points.is_empty() {
-            let _ = writeln!(self.body, "<polyline points=\"{}\" class=\"size\"/>", points.trim_end());
+            let _ =
+                writeln!(self.body, "<polyline points=\"{}\" class=\"size\"/>", points.trim_end());
         }
     }
 

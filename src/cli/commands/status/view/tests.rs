@@ -40,6 +40,7 @@ fn key(name: &str, holders: Vec<HolderInfo>, waiters: Vec<WaiterInfo>) -> KeyInf
         view: Some("3x2".to_owned()),
         stored: false,
         paused: false,
+        without: Vec::new(),
         waiting: waiters.len() as u64,
         holders,
         waiters,
@@ -241,6 +242,9 @@ fn a_summary_names_what_is_special() {
     assert_eq!(summary(&one), "slots, 0 of 2 held, stored");
     one.paused = true;
     assert_eq!(summary(&one), "slots, 0 of 2 held, stored, paused");
+    one.without = vec![1, 3];
+    assert_eq!(summary(&one), "slots, 0 of 2 held, stored, paused, without 1 3");
+    one.without.clear();
     (one.kind, one.capacity, one.waiting, one.stored) = (None, None, 2, false);
     assert_eq!(summary(&one), "unused, 0 held, 2 waiting, paused");
 }

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use nix::sys::signal::Signal;
 
-use crate::core::{Owner, RequestId, Token};
+use crate::core::{Owner, RequestId, Tag, Token};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::items;
 use crate::daemon::limits::KILL_TARGETS_MAX;
@@ -45,20 +45,25 @@ impl Process<'_> {
 impl Server {
     /// Lists the processes that a client may end.
     pub(crate) fn would_kill(&self, peer: Credentials, asked: &WouldKill) -> Result<Step, Failure> {
-        let WouldKill { key, pid, session, token, request, .. } = asked;
-        let targets = match (key, pid, session, *token, *request) {
-            (Some(key), None, None, None, None) => self.targets_of_key(key, asked.waiters)?,
-            (None, Some(pid), None, None, None) => self.targets_of_process(*pid),
-            (None, None, Some(session), None, None) => self.targets_of_session(session)?,
-            (None, None, None, token, request) if token.is_some() || request.is_some() => {
+        let WouldKill { key, pid, session, token, request, superseded_by, .. } = asked;
+        let named = (*token, *request);
+        let targets = match (key, pid, session, named, *superseded_by) {
+            (Some(key), None, None, (None, None), None) => {
+                self.targets_of_key(key, asked.waiters)?
+            }
+            (None, Some(pid), None, (None, None), None) => self.targets_of_process(*pid),
+            (None, None, Some(session), (None, None), None) => self.targets_of_session(session)?,
+            (None, None, None, (None, None), Some(tag)) => self.targets_superseded_by(tag),
+            (None, None, None, (token, request), None) if named != (None, None) => {
                 vec![self.target_named(token, request)?]
             }
             _ => {
-                let message = "give exactly one of `key`, `pid`, `session`, `token` and `request`";
+                let message = "give exactly one of `key`, `pid`, `session`, `token`, `request` and \
+                               `superseded_by`";
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
-        if targets.is_empty() {
+        if targets.is_empty() && asked.superseded_by.is_none() {
             return Err(not_found(asked));
         }
         let shown = self.shown(peer.uid);
@@ -130,6 +135,24 @@ impl Server {
         let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::Hold);
         let waits = table.waiters().filter(|waiter| is_in(waiter.frame)).map(Target::Wait);
         Ok(holds.chain(waits).collect())
+    }
+
+    /// The holds that a request supersedes.
+    fn targets_superseded_by(&self, tag: Tag) -> Vec<Target<'_>> {
+        let table = &self.ledger.table;
+        let request = table.tagged(tag).into_iter();
+        let tokens = request.flat_map(|request| table.superseded_holds(request));
+        tokens.filter_map(|token| table.hold(token)).map(Target::Hold).collect()
+    }
+
+    /// The failure for a request that supersedes a hold whose process it cannot end.
+    pub(crate) fn cannot_supersede(&self, peer: Credentials, token: Token) -> Failure {
+        let hold = self.ledger.table.hold(token).map(Target::Hold);
+        match hold.map(|hold| self.killable(peer, &hold).map(drop)) {
+            Some(Err(failure)) => failure,
+            // It has changed since.
+            Some(Ok(())) | None => past("the holder has changed").hint("run the command again"),
+        }
     }
 
     /// The hold or request that a client names, if it still exists.

@@ -39,6 +39,8 @@ impl Server {
             wait_ms: if spare { Some(0) } else { collect.wait_ms },
             priority: collect.priority,
             max_waiting: collect.max_waiting,
+            supersede: None,
+            group: None,
             command: collect.command,
             note: collect.note,
             owner_fd: None,

@@ -1,0 +1,89 @@
+//! Ends the commands that a request with `--supersede running` supersedes.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::ending::Ending;
+use super::{processes, refusal, sent, wait_for};
+use crate::cli::acquisition::Witness;
+use crate::cli::arguments::duration::Length;
+use crate::cli::connect::{self, Target};
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Verbosity;
+use crate::protocol::{Acquire, Grant, Progress, Superseded, WouldKill};
+
+/// How long the commands have after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Ends the commands once the request has its place in the queue, or its grant. Passes on what it
+/// learns.
+pub(in crate::cli) struct EndSuperseded<'a, 'w> {
+    target: &'a Target,
+    request: &'a Acquire,
+    verbosity: Verbosity,
+    next: Option<&'w mut dyn Witness>,
+    is_pending: bool,
+}
+
+impl<'a, 'w> EndSuperseded<'a, 'w> {
+    pub(in crate::cli) fn new(
+        target: &'a Target,
+        request: &'a Acquire,
+        verbosity: Verbosity,
+        next: Option<&'w mut dyn Witness>,
+    ) -> Self {
+        let is_pending = request.supersede == Some(Superseded::Running);
+        Self { target, request, verbosity, next, is_pending }
+    }
+
+    fn end(&mut self) -> Result<(), Failed> {
+        match std::mem::take(&mut self.is_pending) {
+            true => end_superseded(self.target, self.request, self.verbosity),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Witness for EndSuperseded<'_, '_> {
+    fn waits(&mut self, progress: &Progress) -> Result<(), Failed> {
+        if let Some(next) = &mut self.next {
+            next.waits(progress)?;
+        }
+        // Before that, the request may not be in the log.
+        if progress.position > 0 { self.end() } else { Ok(()) }
+    }
+
+    fn granted(&mut self, grant: &Grant) -> Result<(), Failed> {
+        self.end()?;
+        self.next.as_mut().map_or(Ok(()), |next| next.granted(grant))
+    }
+}
+
+/// Sends SIGTERM to the commands that a request supersedes, and SIGKILL to what is left of them
+/// after 10 s. Returns once all have ended.
+fn end_superseded(target: &Target, request: &Acquire, verbosity: Verbosity) -> Result<(), Failed> {
+    // The client of the request waits on its connection.
+    let mut client = target.connect(verbosity)?;
+    let asked = WouldKill { superseded_by: Some(request.tag), ..WouldKill::default() };
+    let found = client.would_kill(&asked).map_err(connect::failed)?;
+    found.targets.iter().try_for_each(refusal)?;
+    let mut endings = Vec::new();
+    for target in processes(&found.targets) {
+        endings.push(Ending::find(&mut client, target)?);
+    }
+    for ending in &mut endings {
+        match ending.signal(&mut client, Signal::SIGTERM) {
+            Ok(refused) => {
+                verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
+                refused.iter().for_each(|line| verbosity.message(line));
+            }
+            Err(failed) => return Err(failed),
+        }
+    }
+    let grace = Some(Length::Finite(GRACE));
+    match wait_for(&mut endings, Signal::SIGTERM, grace, verbosity).as_slice() {
+        [] => Ok(()),
+        [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
+    }
+}
