@@ -30,7 +30,7 @@ pub enum Event {
     /// holds has been refused or has ended.
     Restore {
         /// The table.
-        snapshot: Option<Snapshot>,
+        snapshot: Option<Box<Snapshot>>,
         /// The last entry that the table includes.
         revision: Revision,
     },

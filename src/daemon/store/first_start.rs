@@ -35,7 +35,7 @@ pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), Unusable> {
 /// A file in these directories that a daemon has written.
 fn earlier_life(dirs: &[&Path]) -> Option<PathBuf> {
     let files = |dir: &&Path| {
-        let journal = [0, 1].map(|index| journal::path(dir, index));
+        let journal = [0, 1].map(|index| journal::file_path(dir, index));
         [state::NAME, leases::NAME].map(|name| dir.join(name)).into_iter().chain(journal)
     };
     let mut files = dirs.iter().flat_map(files);

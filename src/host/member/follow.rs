@@ -58,7 +58,7 @@ impl Member {
         if let Err(differs) = self.snapshot_keeper.know(revision, hash) {
             return self.differs(differs);
         }
-        self.events.push_back(Event::Restore { snapshot: Some(table), revision });
+        self.events.push_back(Event::Restore { snapshot: Some(Box::new(table)), revision });
     }
 
     /// Continues after the log was loaded again, if it contains everything read before. Returns

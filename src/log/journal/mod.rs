@@ -23,7 +23,7 @@ use std::time::SystemTime;
 pub use batch::Batch;
 #[cfg(test)]
 pub(crate) use disk::fault;
-pub use file::path;
+pub use file::path as file_path;
 pub use open::last_origin;
 pub use room::room_for;
 pub use salvage::{Salvaged, salvage};

@@ -32,7 +32,7 @@ pub(super) enum News {
     /// No report follows.
     Over(Result<(), Failed>),
     /// The answer to a question or action.
-    Answer(Ask, Answer),
+    Answer(Ask, Box<Answer>),
 }
 
 /// The receiving end of the news.
@@ -133,7 +133,7 @@ fn answer(target: &Target, asks: &Receiver<Ask>, teller: &Teller) {
                 Err(failed) => Answer::Failed(failed),
             },
         };
-        if !teller.tell(News::Answer(ask, answer)) {
+        if !teller.tell(News::Answer(ask, Box::new(answer))) {
             return;
         }
     }

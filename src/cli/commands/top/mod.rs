@@ -123,7 +123,7 @@ impl Top {
                     self.carry_out(effect);
                 }
                 News::Lost => self.model.is_lost = true,
-                News::Answer(ask, answer) => self.model.answer(&ask, answer),
+                News::Answer(ask, answer) => self.model.answer(&ask, *answer),
                 News::Over(how) => return Ok(Some(End::Over(how))),
             }
         }

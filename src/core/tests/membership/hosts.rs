@@ -118,7 +118,7 @@ fn rule_08_a_host_with_sessions_of_its_own_adopts_nothing() {
 /// The events that can happen on two hosts.
 #[derive(Clone, Debug)]
 enum Step {
-    Op(Op),
+    Op(Box<Op>),
     On(HostId),
     Gone(HostId),
     Adopt(HostId),
@@ -130,7 +130,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let host = prop_oneof![Just(HERE), Just(NEXT)];
     prop_oneof![
-        12 => op(true).prop_map(Step::Op),
+        12 => op(true).prop_map(|op| Step::Op(Box::new(op))),
         4 => host.clone().prop_map(Step::On),
         1 => host.clone().prop_map(Step::Gone),
         1 => host.clone().prop_map(Step::Adopt),
@@ -198,7 +198,7 @@ proptest! {
         let mut world = World::new();
         for step in steps {
             match step {
-                Step::Op(op) => run(&mut world, op),
+                Step::Op(op) => run(&mut world, *op),
                 Step::On(host) => {
                     world.host = host;
                     join(&mut world, host);

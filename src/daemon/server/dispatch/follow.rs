@@ -226,7 +226,9 @@ impl Server {
             Event::Entry { revision, entry, ticket } => {
                 self.follow_entry(revision, &entry, ticket);
             }
-            Event::Restore { snapshot, revision } => self.replace_table(snapshot, revision)?,
+            Event::Restore { snapshot, revision } => {
+                self.replace_table(snapshot.map(|it| *it), revision)?;
+            }
             Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
             Event::Dropped { ticket } => self.dropped(ticket),
             Event::Clear => self.clear(),

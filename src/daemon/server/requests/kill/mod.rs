@@ -45,21 +45,21 @@ impl Process<'_> {
 impl Server {
     /// Lists the processes that a client may end.
     pub(crate) fn would_kill(&self, peer: Credentials, asked: &WouldKill) -> Result<Step, Failure> {
-        let WouldKill { key, pid, session, token, request, superseded_by, .. } = asked;
-        let named = (*token, *request);
-        let targets = match (key, pid, session, named, *superseded_by) {
+        let named = (asked.token, asked.request);
+        let (key, pid) = (&asked.key, asked.pid);
+        let targets = match (key, pid, &asked.session, named, asked.superseded_by) {
             (Some(key), None, None, (None, None), None) => {
                 self.targets_of_key(key, asked.waiters)?
             }
-            (None, Some(pid), None, (None, None), None) => self.targets_of_process(*pid),
+            (None, Some(pid), None, (None, None), None) => self.targets_of_process(pid),
             (None, None, Some(session), (None, None), None) => self.targets_of_session(session)?,
             (None, None, None, (None, None), Some(tag)) => self.targets_superseded_by(tag),
             (None, None, None, (token, request), None) if named != (None, None) => {
                 vec![self.target_named(token, request)?]
             }
             _ => {
-                let message = "give exactly one of `key`, `pid`, `session`, `token`, `request` and \
-                               `superseded_by`";
+                let message = "give exactly one of `key`, `pid`, `session`, `token`, `request` \
+                               and `superseded_by`";
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };

@@ -46,7 +46,7 @@ impl Server {
         let keys: Vec<Key> = first.request.items.iter().map(|item| item.key.clone()).collect();
         for key in &keys {
             // The entry needs room in the journal that no request has reserved.
-            self.ledger.admit_view(key).map_err(|error| disk_full(&error))?;
+            self.ledger.admit_setting(key, 0).map_err(|error| disk_full(&error))?;
         }
         let change = Change::Prioritize { session, priority };
         Ok(Step::Propose(change, Completion::Prioritize(Box::new(pending))))
