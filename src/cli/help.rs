@@ -7,8 +7,7 @@ use clap::Command;
 /// The end of `canal help`.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes: the command's own; 75 not acquired; 122 lost; 124 ended by --max-run;
-125 canal failed; 126 and 127 the command cannot be executed, or was not found.
-Try it: canal run -k x -- echo hello";
+125 canal failed; 126 and 127 the command cannot be executed, or was not found.";
 
 /// The end of `canal run -h`.
 pub(crate) const RUN_EXAMPLES: &str = "\
@@ -35,10 +34,14 @@ Examples:
 
 /// The commands by purpose, each group under its heading.
 pub(crate) const PURPOSES: &[(&str, &[&str])] = &[
-    ("Run", &["run", "acquire", "renew", "release"]),
-    ("In the background", &["submit", "log", "wait", "priority"]),
-    ("Look", &["status", "top", "test", "leader", "history", "stats", "trace", "metrics"]),
-    ("Act", &["kill", "resize"]),
+    ("Run", &["run", "acquire", "renew", "release", "submit", "log", "wait"]),
+    (
+        "Look and act",
+        &[
+            "status", "top", "test", "leader", "history", "stats", "trace", "metrics", "kill",
+            "priority", "resize",
+        ],
+    ),
     ("Operate", &["daemon", "bridge", "config", "doctor", "setup", "completions", "man"]),
 ];
 
@@ -53,5 +56,5 @@ pub(crate) fn by_purpose(verbs: &Command) -> String {
             let _ = writeln!(text, "  {name:<11}  {about}");
         }
     }
-    text + "\nOptions:\n{options}{after-help}"
+    text + "\n{options}{after-help}"
 }

@@ -221,7 +221,7 @@ pub(crate) struct HowArgs {
 
 /// How to run the command in the background.
 #[derive(Args, Debug, Default)]
-#[command(next_help_heading = "In the background")]
+#[command(next_help_heading = "How to run")]
 pub(crate) struct BackgroundArgs {
     /// Return once the request is queued, and run the command in the background
     ///
@@ -229,7 +229,7 @@ pub(crate) struct BackgroundArgs {
     #[arg(long)]
     pub(crate) detach: bool,
     /// Append the output of the job to FILE [default: a file in the state directory]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) log: Option<PathBuf>,
     /// Print the job as JSON
     #[arg(long, hide_short_help = true)]

@@ -52,7 +52,7 @@ pub(crate) struct LockArgs {
     /// Take the slot from the bucket with the fewest held slots
     ///
     /// Without it, canal takes the lowest free slot, so the first bucket fills first.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) spread: bool,
     /// Take N slots [default: 1]
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = positive, allow_negative_numbers = true)]

@@ -44,7 +44,7 @@ impl ServiceManager {
 
 /// Whether this client may start the daemon of a place. The daemon that users share is root's to
 /// start, unless systemd does or the directory is that of another system.
-pub(super) fn may_start(place: &Place) -> bool {
+pub(in crate::client) fn may_start(place: &Place) -> bool {
     place.rule != Rule::Shared
         || geteuid().is_root()
             && place.dir.is_dir()

@@ -299,7 +299,7 @@ fn each_call_and_what_became_of_it_is_traced() {
     let lines = LINES.take();
     let [sent, waits, lost, again, sent_again, granted] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!((sent, sent_again), (&sending, &sending));
-    assert!(waits.starts_with("Acquire: waits for ") && waits.contains(", 2 of "), "{waits}");
+    assert!(waits.starts_with("Acquire: waiting for ") && waits.contains(", 2 of "), "{waits}");
     assert_eq!(lost, "Acquire: the daemon closed the connection before it answered");
     assert_eq!(again, "connecting again");
     assert_eq!(granted, "Acquire: granted, token 9");

@@ -525,7 +525,7 @@ mod tests {
         let jobs = |text: &str| parse(&format!("[jobs]\n{text}\n")).map(|it| it.jobs.max_bytes);
         assert_eq!(jobs(""), Ok(256 << 20));
         assert_eq!(jobs("max = \"1GiB\""), Ok(1 << 30));
-        assert!(jobs("max = \"much\"").unwrap_err().contains("`much` is no size"));
+        assert!(jobs("max = \"much\"").unwrap_err().contains("`much` is not a size"));
     }
 
     #[test]

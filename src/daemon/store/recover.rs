@@ -483,9 +483,13 @@ mod tests {
         let place = place(dir.path());
         let mut last = Revision(0);
         for _ in 0..3 {
-            let table = recovered(&place, "").ledger.table;
-            assert!(table.revision() > last);
-            last = Revision(table.revision().0 + 1000);
+            let mut ledger = recovered(&place, "").ledger;
+            let revision = ledger.table.revision();
+            assert!(revision > last, "{revision:?} after {last:?}");
+            // As before each request, when others may be on their way into the log.
+            let (table, kept) = ledger.kept().unwrap();
+            kept.reserve_request(table).unwrap();
+            last = Revision(revision.0 + 1000);
             std::fs::remove_file(dir.path().join("journal.0")).unwrap();
             std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         }

@@ -194,7 +194,7 @@ fn what_can_never_fit_is_refused_at_once_with_the_command_that_helps() {
     assert!(refused.stderr.contains("because `:` starts a count"), "{refused:?}");
     let refused =
         world.canal(["run", "-E", "0", "-k", "x", "--count", "2", "--", "true"]).end().code(125);
-    assert!(refused.stderr.contains("hint: state --slots 2"), "{refused:?}");
+    assert!(refused.stderr.contains("hint: give --slots 2"), "{refused:?}");
     resize(&world, &["x", "--slots", "1"]);
     let refused = world.canal(["run", "-k", "x=9:2", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("hint: `canal resize x --slots 2`"), "{refused:?}");

@@ -156,10 +156,11 @@ fn shown(value: &str) -> String {
     if value.is_empty() { "''".to_owned() } else { cut(value, VALUE_COLUMNS) }
 }
 
-/// `--per <P>` is `--per`, `<SHELL>` is SHELL.
+/// `--per <P>` is `--per`, `<SHELL>` is SHELL, and `[KEY|%N]` is KEY.
 fn name_of(shown: &str) -> String {
     let first = shown.split([' ', '=']).next().unwrap_or_default();
-    let first = if shown.starts_with('-') { first } else { shown };
+    let operand = shown.split('|').next().unwrap_or_default();
+    let first = if shown.starts_with('-') { first } else { operand };
     first.trim_matches(['<', '>', '[', ']', '.']).to_owned()
 }
 

@@ -441,7 +441,7 @@ fn a_node_that_turns_out_to_be_new_is_named_with_those_before() {
     let (mut scene, _) = Scene::reached(plan(2, Require::All));
     scene.hear(refused(0, Refusal::NotYet { left_ms: 60_000 }));
     assert_eq!(scene.said, [Change::NotYet { nodes: vec![0], until: 61_000 }]);
-    scene.hear(refused(1, Refusal::NotYet { left_ms: 30_000 }));
+    scene.hear(Input::NotYet { node: 1, left_ms: 30_000 });
     assert_eq!(scene.said[1..], [Change::NotYet { nodes: vec![0, 1], until: 61_000 }]);
 }
 

@@ -1,24 +1,163 @@
-//! The record of one job, and its log.
+//! Background jobs: their directory, and the record and the log of each.
 //!
-//! The file has three lines: the request, the start and the end. The last two are blank until they
+//! A job is a `canal run` in a session of its own, with a supervisor that stays. Its number is that
+//! of its session in the table. The supervisor locks the record as long as it lives, so a process
+//! that waits for the job waits for the lock.
+//!
+//! A record has three lines: the request, the start and the end. The last two are blank until they
 //! are known, so that a full disk cannot prevent them from being written.
+//!
+//! Invariant: a record with a number belongs to a request that was queued or granted, and only
+//! records and logs of jobs whose supervisor has ended are removed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
-use super::folder::Folder;
 use crate::protocol::Tag;
+use crate::protocol::place::Place;
 use crate::sys::clock::unix_ms;
+
+const RECORD: &str = "job";
+const LOG: &str = "log";
+
+/// How long it takes at most to lock the record of a new job.
+const PREPARED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The length of the lines for the start and the end, without the line feed.
 const BLANK: usize = 80;
+
+/// The directory of a user's jobs.
+#[derive(Clone, Debug)]
+pub struct Folder(PathBuf);
+
+/// What [`Folder::prune`] removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pruned {
+    /// The number of jobs.
+    pub jobs: u64,
+    /// The size of their files in bytes.
+    pub bytes: u64,
+    /// The size of the files that remain in bytes.
+    pub left: u64,
+}
+
+impl Folder {
+    /// The directory for the jobs of this user at a daemon.
+    #[must_use]
+    pub fn of(place: &Place) -> Self {
+        Self(place.jobs_dir())
+    }
+
+    /// Prepares a job, with its log in `named` or in the directory, which is created if it is
+    /// missing.
+    ///
+    /// # Errors
+    /// Names the file that cannot be opened.
+    pub fn begin(&self, tag: Tag, named: Option<&Path>) -> io::Result<NewJob> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.0.display()))
+        })?;
+        NewJob::create(self.clone(), tag, named)
+    }
+
+    /// The record of a job; `None` if there is none.
+    pub fn job(&self, number: u64) -> io::Result<Option<Record>> {
+        Record::read(&self.record(&number.to_string()))
+    }
+
+    /// The numbers of the jobs, the oldest first.
+    pub fn numbers(&self) -> io::Result<Vec<u64>> {
+        let mut numbers: Vec<u64> = self
+            .records()?
+            .iter()
+            .filter_map(|path| path.file_stem()?.to_str()?.parse().ok())
+            .collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Removes the logs and records of ended jobs, the oldest first, until the directory has at
+    /// most `most` bytes in total. Logs that the user named stay.
+    pub fn prune(&self, most: u64) -> io::Result<Pruned> {
+        self.sweep()?;
+        let numbers = self.numbers()?;
+        let size = |number: &u64| {
+            let name = number.to_string();
+            let files = [self.log(&name), self.record(&name)];
+            files.iter().map(|file| fs::metadata(file).map_or(0, |it| it.len())).sum::<u64>()
+        };
+        let mut pruned = Pruned { left: numbers.iter().map(size).sum(), ..Pruned::default() };
+        for number in numbers {
+            if pruned.left <= most && most > 0 {
+                break;
+            }
+            let name = number.to_string();
+            if is_attended(&self.record(&name)) {
+                continue;
+            }
+            let bytes = size(&number);
+            removed(&self.log(&name))?;
+            removed(&self.record(&name))?;
+            pruned.jobs += 1;
+            pruned.bytes += bytes;
+            pruned.left = pruned.left.saturating_sub(bytes);
+        }
+        Ok(pruned)
+    }
+
+    /// Removes what jobs left that were killed before they had a number. A job that is being
+    /// prepared may not have locked its record yet.
+    fn sweep(&self) -> io::Result<()> {
+        for path in self.records()? {
+            let is_new =
+                path.file_stem().is_some_and(|it| it.as_encoded_bytes().starts_with(b"new-"));
+            let age = || fs::metadata(&path)?.modified()?.elapsed().map_err(io::Error::other);
+            if is_new && age().is_ok_and(|age| age > PREPARED_WITHIN) && !is_attended(&path) {
+                removed(&path.with_extension(LOG))?;
+                removed(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn records(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let paths = entries.flatten().map(|entry| entry.path());
+        Ok(paths.filter(|path| path.extension().is_some_and(|it| it == RECORD)).collect())
+    }
+
+    fn record(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.{RECORD}"))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.{LOG}"))
+    }
+}
+
+/// Whether the supervisor of a job lives, or may live.
+fn is_attended(record: &Path) -> bool {
+    File::open(record).is_ok_and(|file| !matches!(attended(&file), Ok(Attended::No)))
+}
+
+fn removed(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
 
 /// What was submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +216,7 @@ pub struct Record {
 
 impl Record {
     /// Reads a record; `None` if there is none.
-    pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
+    fn read(path: &Path) -> io::Result<Option<Self>> {
         match File::open(path) {
             Ok(file) => Self::of_file(file).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -105,7 +244,7 @@ impl Record {
     }
 }
 
-pub(super) fn attended(file: &File) -> io::Result<Attended> {
+fn attended(file: &File) -> io::Result<Attended> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => flock(file, FlockOperation::Unlock).map(|()| Attended::No).map_err(Into::into),
         Err(Errno::WOULDBLOCK) => Ok(Attended::Yes),
@@ -128,7 +267,7 @@ pub struct NewJob {
 
 impl NewJob {
     /// Creates the record, and opens the log: `named`, or a file beside the record.
-    pub(super) fn create(folder: Folder, tag: Tag, named: Option<&Path>) -> io::Result<Self> {
+    fn create(folder: Folder, tag: Tag, named: Option<&Path>) -> io::Result<Self> {
         let name = format!("new-{tag}");
         let of = |path: &Path, error: io::Error| {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
