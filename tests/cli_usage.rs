@@ -73,7 +73,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["release", "--force"], "--force needs KEY or --token"),
         (
             &["resize", "x"],
-            "which size? give --per P --buckets B, --slots N, --forget, --pause or --resume",
+            "which size? give --per P --buckets B, --slots N, --forget, --pause, --resume, --without N or --with N",
         ),
         (&["resize", "x", "--pause", "--resume"], "--pause and --resume cannot be given together"),
         (

@@ -126,7 +126,7 @@ fn completes(shell: &Shell) {
     );
     assert_offers_only(shell, "canal r", &["release", "renew", "resize", "run"]);
     assert_offers(shell, "canal run --", &["--key", "--per", "--max-run", "--socket"]);
-    assert_offers_none_of(shell, "canal run --", &["--json", "--pid", "--forget"]);
+    assert_offers_none_of(shell, "canal run --", &["--pid", "--forget"]);
     assert_offers_only(shell, "canal run -k d", &["db", "deploy/web"]);
     assert_offers_only(shell, "canal acquire -n --key w", &["web"]);
     assert_offers_only(shell, "canal run --read d", &["db", "deploy/web"]);

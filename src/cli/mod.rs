@@ -10,6 +10,7 @@ mod commands;
 mod confirm;
 mod connect;
 mod failed;
+mod find_job;
 mod help;
 mod lookout;
 mod man;

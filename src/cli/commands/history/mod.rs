@@ -15,10 +15,10 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, HistoryArgs};
 use crate::cli::arguments::duration::{Length, millis, short};
-use crate::cli::commands::jobs::session_of;
 use crate::cli::commands::status::Screen;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
+use crate::cli::find_job::session_of;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::wording::time::Now;

@@ -5,9 +5,9 @@
 
 use serde::Serialize;
 
-use super::find::{session, unreadable};
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
+use crate::cli::find_job::{session, unreadable};
 use crate::cli::output::stderr::Verbosity;
 use crate::client::Next;
 use crate::protocol::{HistoryQuery, HistoryRecord, Status, StatusQuery};

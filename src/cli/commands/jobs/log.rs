@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use super::fate::may_run;
-use super::find::{named, numbered};
 use super::prune;
 use crate::cli::arguments::definition::{Global, LogArgs};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
+use crate::cli::find_job::{named, numbered};
 use crate::run::SUCCESS;
 
 /// How often to look for further output.

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::find::session;
 use crate::cli::arguments::definition::{Global, PriorityArgs};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
+use crate::cli::find_job::session;
 use crate::cli::output::stdout;
 use crate::protocol::{Prioritize, Prioritized};
 use crate::run::SUCCESS;

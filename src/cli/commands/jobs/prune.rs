@@ -1,9 +1,9 @@
 //! Removes ended jobs to keep within the size that the configuration allows.
 
-use super::find::unreadable;
 use crate::cli::arguments::definition::LogArgs;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
+use crate::cli::find_job::unreadable;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::daemon::{job_bytes_max, written_bytes};

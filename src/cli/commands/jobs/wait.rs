@@ -1,10 +1,10 @@
 //! `canal wait`: waits for background jobs, and exits as they did.
 
 use super::fate::{End, How, wait};
-use super::find::numbered;
 use crate::cli::arguments::definition::{Global, JobWaitArgs};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
+use crate::cli::find_job::numbered;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::run::{OwnCode, SUCCESS};

@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, KillArgs};
 use crate::cli::arguments::duration::{Length, stated};
-use crate::cli::commands::jobs::session_of;
 use crate::cli::confirm::confirm;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
+use crate::cli::find_job::session_of;
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;

@@ -13,9 +13,9 @@ use std::io::{self, IsTerminal};
 use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::cli::arguments::definition::{Global, StatusArgs};
-use crate::cli::commands::jobs::session_of;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
+use crate::cli::find_job::session_of;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::output::stdout::ReaderState;

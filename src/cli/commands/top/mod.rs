@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::cli::arguments::definition::{Global, TopArgs};
-use crate::cli::commands::jobs::session_of;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
+use crate::cli::find_job::session_of;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::wording::time::Now;
 use crate::core::Key;

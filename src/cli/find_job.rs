@@ -11,14 +11,14 @@ use crate::protocol::StatusQuery;
 use crate::run::jobs::{Folder, Record};
 
 /// The job with this number.
-pub(super) fn numbered(target: &Target, number: u64) -> Result<Record, Failed> {
+pub(in crate::cli) fn numbered(target: &Target, number: u64) -> Result<Record, Failed> {
     let found = Folder::of(&target.place).job(number).map_err(unreadable)?;
     found.ok_or_else(|| none(format!("you have no job {number} here")))
 }
 
 /// The job with this number; else the latest job that asked for this key; without a text, the
 /// latest job.
-pub(super) fn named(target: &Target, text: Option<&str>) -> Result<Record, Failed> {
+pub(in crate::cli) fn named(target: &Target, text: Option<&str>) -> Result<Record, Failed> {
     let folder = Folder::of(&target.place);
     let number = text.and_then(|text| job(text).ok());
     if let Some(number) = number
@@ -62,7 +62,7 @@ pub(in crate::cli) fn session_of(
 }
 
 /// The name of a job's session.
-pub(super) fn session(job: u64) -> String {
+pub(in crate::cli) fn session(job: u64) -> String {
     format!("s{job}")
 }
 
@@ -71,6 +71,6 @@ fn none(message: String) -> Failed {
         .hint("a job belongs to the user, the machine and the daemon that it was submitted with")
 }
 
-pub(super) fn unreadable(error: io::Error) -> Failed {
+pub(in crate::cli) fn unreadable(error: io::Error) -> Failed {
     Failed::new(format!("cannot read the record of the job: {error}"))
 }
