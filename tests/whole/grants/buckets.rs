@@ -23,6 +23,7 @@ fn jobs_are_spread_over_the_buckets_and_packed_without_the_option() {
     assert_eq!([0, 1, 2, 3, 4].map(of), [0, 1, 2, 3, 0].map(Some));
     // A killed daemon does not forget how full the buckets are.
     world.kill_daemon();
+    world.status();
     assert_eq!(bucket(&SPREAD), "1\n");
     spread.into_iter().for_each(|holder| drop(holder.finish()));
     world.until_idle();

@@ -197,7 +197,7 @@ fn what_can_never_fit_is_refused_at_once_with_the_command_that_helps() {
     assert!(refused.stderr.contains("hint: give --slots 2"), "{refused:?}");
     resize(&world, &["x", "--slots", "1"]);
     let refused = world.canal(["run", "-k", "x=9:2", "--", "true"]).end().code(125);
-    assert!(refused.stderr.contains("hint: `canal resize x --slots 2`"), "{refused:?}");
+    assert!(refused.stderr.contains("hint: make room with `canal resize x --slots 2`"), "{refused:?}");
     world.canal(["run", "-k", "y=3x0", "--", "true"]).end().code(75);
     // While the key is paused, its size may be about to change. So canal checks the request when
     // the key is resumed.
