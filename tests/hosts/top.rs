@@ -21,8 +21,15 @@ fn what_other_hosts_hold_and_wait_for_is_shown_and_acted_upon(log: &Log) {
         shown.starts_with("1 key, 1 holder, 1 waiter") && shown.contains("\n> x ")
     });
     top.keys(ENTER);
-    let shown = top.until("the page of the key", |shown| shown.contains("> holds"));
-    assert_eq!(shown.matches("on host a").count(), 2, "{shown}");
+    top.until("the page of the key", |shown| {
+        shown.contains("> holds") && shown.contains("on host a")
+    });
+    top.keys("j");
+    top.until("the host of the waiter", |shown| {
+        shown.contains("> #1") && shown.matches("on host a").count() == 2
+    });
+    top.keys("k");
+    top.until("the holder again", |shown| shown.contains("> holds"));
     top.keys("x");
     let refusal = " runs on host a; run `canal kill` there";
     top.until("only its host ends a process", |shown| shown.contains(refusal));

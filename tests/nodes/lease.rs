@@ -188,7 +188,7 @@ fn a_renewal_with_a_longer_ttl_counts_at_each_node_and_for_each_later_renewal() 
     let too_long = nodes.with(&lease, "renew", &["--ttl", "2h"]).end().code(125);
     assert!(too_long.stderr.contains("can be at most 1h00m here"), "{too_long:?}");
     assert!(!too_long.stderr.contains("away"), "they answered: {too_long:?}");
-    assert!(too_long.stderr.contains("hint: `longest_ttl`"), "{too_long:?}");
+    assert!(too_long.stderr.contains("hint: see `longest_ttl`"), "{too_long:?}");
     let too_short = nodes.with(&lease, "renew", &["--ttl", "5s"]).end().code(125);
     assert!(too_short.stderr.contains("a TTL of 5s is too short"), "{too_short:?}");
     assert!(ttls().all(|lease| lease.ttl_ms == 600_000));

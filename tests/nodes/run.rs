@@ -481,7 +481,7 @@ fn lists_and_options_that_cannot_be_used_are_one_line_with_a_hint() {
         (&["--on", "@al"], "unknown group `@al`", "did you mean @all?"),
         (&["--on", "a,a"], "a is named twice", "name each node once"),
         (&["--on", ""], "the list of nodes is empty", "write a list like"),
-        (&["--on", &again], " are the same daemon: ", "name each node once"),
+        (&["--on", &again], " are the same daemon: ", "name each daemon once"),
         (&["--on", "ssh:-oProxyCommand=x"], "cannot begin with `-`", ""),
         (&["--on", "a", "--ttl", "9s"], "at least 10s", "no time to reconnect"),
         (&["--ttl", "20s"], "--ttl needs --on", ""),
@@ -591,7 +591,7 @@ fn what_ssh_says_is_said_with_what_to_do() {
     for (script, message, hint) in [
         (
             "echo \"u@$host: Permission denied (publickey,password).\" >&2; exit 255",
-            ": permission denied; it takes a password",
+            ": permission denied; it asks for a password",
             "`ssh-copy-id` installs your key there",
         ),
         (

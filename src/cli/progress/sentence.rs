@@ -67,6 +67,9 @@ pub(super) fn new_nodes(names: &[String], left_ms: u64, columns: Option<usize>) 
     let start = format!("waiting for {} new {nodes} (", names.len());
     let left = short(Duration::from_secs(left_ms.div_ceil(1000)));
     let end = format!("): first grant in {left}");
+    // The nodes answer in any order.
+    let mut names = names.to_vec();
+    names.sort_unstable();
     let mut names = names.join(", ");
     if let Some(columns) = columns {
         names = cut(&names, columns.saturating_sub(width(&start) + width(&end)));

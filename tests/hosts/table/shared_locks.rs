@@ -75,7 +75,7 @@ fn a_wait_that_times_out_is_75_and_leaves_no_waiter(log: &Log) {
     let holder = a.world.holder(&["-k", "x"]);
     b.world.until_held("x", 1);
     let over = b.world.canal(["run", "-w", "0.3", "-k", "x", "--", "echo", "ran"]).end().code(75);
-    assert!(over.stdout.is_empty() && over.stderr.contains("over"), "{over:?}");
+    assert!(over.stdout.is_empty() && over.stderr.contains("timed out"), "{over:?}");
     a.world.until_waiting("x", 0);
     holder.finish().code(0);
     b.world.until_held("x", 0);
