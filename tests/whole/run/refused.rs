@@ -34,7 +34,7 @@ const REFUSALS: [Refusal; 6] = [
         hint: "",
     },
     Refusal {
-        options: &["-w", "2", "-k", "x"],
+        options: &["-w", "2", "--progress", "none", "-k", "x"],
         code: 75,
         refused: Some("timeout"),
         message: "the wait for `x` timed out: 1 of 1 slot is held",
@@ -58,7 +58,7 @@ const REFUSALS: [Refusal; 6] = [
         hint: RESUME,
     },
     Refusal {
-        options: &["-w", "2", "-k", "paused"],
+        options: &["-w", "2", "--progress", "none", "-k", "paused"],
         code: 75,
         refused: Some("paused"),
         message: "the wait for `paused` timed out: it is paused",
