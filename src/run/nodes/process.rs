@@ -299,7 +299,7 @@ impl Host for CoordinatorProcess {
             child.send(&BeforeStart::New { names, until: *until }, None);
             return;
         }
-        // At first, only a person who waits wants to know how many nodes there are.
+        // Before the command starts, the number of nodes is news. Afterwards it is not.
         if let Word::Change { change: Change::Held { .. }, .. } = word
             && self.begun
         {

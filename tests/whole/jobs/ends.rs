@@ -3,7 +3,6 @@
 use nix::sys::signal::Signal;
 
 use crate::jobs::{holder, submitted, supervisor};
-use crate::world::journal_only;
 use crate::world::World;
 use crate::world::process::{self, wait_until};
 
@@ -74,16 +73,15 @@ fn a_supervisor_that_is_killed_takes_its_waiting_job_with_it() {
 
 #[test]
 fn a_command_whose_supervisor_is_killed_goes_on_and_its_end_is_told_or_said_to_be_unknown() {
-    // Over an engine, `wait` sometimes reports a signal. The reason is not known yet.
-    if journal_only("it may end by a signal, which is not understood yet") {
-        return;
-    }
     let world = World::with_daemon().on_one_host();
     let go = world.path("go");
-    let script = "until [ -e \"$0\" ]; do sleep 0.01; done; echo done; exit 5";
-    let args = ["-k", "a", "--", "sh", "-c", script, go.to_str().unwrap()];
-    let job = submitted(&world, &args);
+    let begun = world.path("begun");
+    let script = "touch \"$1\"; until [ -e \"$0\" ]; do sleep 0.01; done; echo done; exit 5";
+    let (of_go, of_begun) = (go.to_str().unwrap(), begun.to_str().unwrap());
+    let job = submitted(&world, &["-k", "a", "--", "sh", "-c", script, of_go, of_begun]);
     let command = holder(&world, "a");
+    // Until the command is executed, it is killed with its supervisor.
+    wait_until("the command has begun", || begun.exists());
     let supervised_by = supervisor(command);
     process::signal(supervised_by, Signal::SIGKILL);
     wait_until("it is an orphan", || supervisor(command) != supervised_by);

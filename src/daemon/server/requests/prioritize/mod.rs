@@ -26,9 +26,8 @@ impl Server {
         let waiters: Vec<&WaiterState> = waiters.collect();
         let Some(first) = waiters.first() else {
             let message = format!("session {} does not wait", asked.session);
-            return Err(
-                Failure::new(ErrorName::NotHeld, message).hint("`canal status` shows who waits")
-            );
+            return Err(Failure::new(ErrorName::NotHeld, message)
+                .hint("`canal status` shows all waiting requests"));
         };
         let uid = first.request.uid;
         if peer.uid != uid && !self.is_operator(peer.uid) {
