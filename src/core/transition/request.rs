@@ -14,7 +14,10 @@ use crate::core::{
 impl Table {
     pub(in crate::core) fn decide(&mut self, transition: &mut Transition<'_>, asked: &Request) {
         let request = RequestId(self.revision.0);
-        self.supersede(transition, asked, request);
+        let mut superseded = self.superseded_waiters(asked);
+        if !self.is_refused_without(&superseded, asked, request) {
+            self.supersede(transition, &mut superseded, request);
+        }
         let mut sized = self.sized(asked);
         let mut outcome = self.verdict(&sized, request);
         let spares = self.spares_before_newcomer(&sized, &outcome);
@@ -23,30 +26,47 @@ impl Table {
             sized = self.sized(asked);
             outcome = self.verdict(&sized, request);
         }
+        let is_refused = matches!(outcome, Outcome::Refused { .. });
         let is_granted = matches!(outcome, Outcome::Granted(_));
         self.commit(transition, outcome);
+        if !is_refused {
+            self.supersede(transition, &mut superseded, request);
+        }
         if is_granted {
             self.raise_barriers(transition);
         }
     }
 
-    /// Refuses the waiting requests that a new one supersedes, unless it is refused itself.
-    fn supersede(&mut self, transition: &mut Transition<'_>, asked: &Request, by: RequestId) {
-        let superseded = self.superseded_waiters(asked);
+    /// Whether a new request would be refused if those that it supersedes were gone. It may be
+    /// granted in spite of that: an older request can block one that is ahead of the new one, which
+    /// then bypasses both.
+    fn is_refused_without(
+        &mut self,
+        superseded: &[RequestId],
+        asked: &Request,
+        request: RequestId,
+    ) -> bool {
         if superseded.is_empty() {
-            return;
+            return false;
         }
-        let aside = self.set_aside(&superseded);
-        let verdict = self.verdict_alone(asked, by);
+        let aside = self.set_aside(superseded);
+        let verdict = self.verdict_alone(asked, request);
         for waiter in aside {
             self.use_locks(&waiter.request);
             // Cannot fail: its frame is still there.
             drop(self.add_waiter(waiter));
         }
-        if matches!(verdict, Outcome::Refused { .. }) {
-            return;
-        }
-        for request in superseded {
+        matches!(verdict, Outcome::Refused { .. })
+    }
+
+    /// Refuses waiting requests in favour of a new one.
+    fn supersede(
+        &mut self,
+        transition: &mut Transition<'_>,
+        superseded: &mut Vec<RequestId>,
+        by: RequestId,
+    ) {
+        for request in superseded.drain(..) {
             let why = Refusal::Superseded { by };
             self.commit(transition, Outcome::Refused { request, why });
         }

@@ -160,3 +160,19 @@ fn requests_behind_a_superseded_one_go_on() {
     assert_eq!(superseded(&outcomes), [large]);
     assert!(granted(&outcomes, small).is_some() && world.waits(newest));
 }
+
+#[test]
+fn a_request_granted_only_past_an_older_one_supersedes_it_all_the_same() {
+    let mut world = World::new();
+    // Process 2 fills one bucket of two. Without the older request, the last one would have to let
+    // a request for the other bucket go first.
+    let halves = Some(View::Buckets { per: 2, buckets: 2 });
+    world.take(by(2).item("b", 2, halves));
+    let older = world.wait(by(1).canal("b", 1, 1).write("b/c").priority(1));
+    let ahead = world.wait(by(3).item("b", 2, None));
+    let newer = by(2).write("b").write("b/c").now().supersedes(Superseded::Waiting);
+    let (newer, outcomes) = world.ask(newer);
+    assert!(granted(&outcomes, newer).is_some(), "{outcomes:?}");
+    assert_eq!(superseded(&outcomes), [older]);
+    assert!(world.waits(ahead));
+}
