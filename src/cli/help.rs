@@ -13,7 +13,7 @@ Exit codes: the command's own; 75 not acquired; 122 lost; 124 ended by --max-run
 pub(crate) const RUN_EXAMPLES: &str = "\
 Examples:
   canal run -k deploy -- ./deploy.sh         one at a time
-  canal run -n -E 0 -k sync -- ./sync.sh     from cron: skip if it still runs
+  canal run -n -E 0 -k sync -- ./sync.sh     from cron: skip if still running
   canal run -w 10m -k deploy -- ./deploy.sh  give up after ten minutes
   canal run -k gpu -j 4 -- ./train.sh        four at a time
   canal run -k db --per 3 --buckets 2 ./job  three on each of two backends";
@@ -21,15 +21,15 @@ Examples:
 /// The end of `canal submit -h`.
 pub(crate) const SUBMIT_EXAMPLES: &str = "\
 Examples:
-  canal submit -k gpu -j 4 -- ./train.sh     prints the number of the job
+  canal submit -k gpu -j 4 -- ./train.sh     prints the job's number
   canal log -f 17                            follow its output
-  canal wait 17                              exit as it did";
+  canal wait 17                              exit with its exit status";
 
 /// The end of `canal acquire -h`.
 pub(crate) const ACQUIRE_EXAMPLES: &str = "\
 Examples:
   canal acquire nightly --pid $$ -n || exit  in a script: hold it until the script ends
-  canal acquire --ttl 10m deploy             a lease, for canal renew and canal release
+  canal acquire --ttl 10m deploy             a lease, renewed with canal renew
   canal acquire --ttl 60s --on a,b,c deploy  a lease on several nodes";
 
 /// The commands by purpose, each group under its heading.

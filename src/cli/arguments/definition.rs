@@ -23,7 +23,7 @@ use crate::cli::output::stderr::Verbosity;
 use crate::cli::user_name;
 use crate::core::Key;
 
-/// Limit how many commands run at once, and show which run, which wait, and why
+/// Limit how many commands run at once, and show what is waiting and why
 #[derive(Debug, Parser)]
 #[command(
     name = "canal",
@@ -56,19 +56,23 @@ impl Cli {
 
 /// The options of every command.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Everywhere")]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Use the daemon at this socket
     /// [default: $CANAL_SOCKET, else /run/canal/canal.sock, else /tmp/canal-UID/canal.sock]
     #[arg(long, hide_short_help = true, value_name = "PATH", global = true, display_order = 900)]
     pub(crate) socket: Option<PathBuf>,
-    /// Fail if no daemon runs, instead of starting one
+    /// Fail if no daemon is running, instead of starting one
     #[arg(long, hide_short_help = true, global = true, display_order = 901)]
     pub(crate) no_start: bool,
-    /// Hide waiting lines, notes and "not acquired"; given twice, all messages
+    /// Hide "waiting for …", "not acquired" and notes
+    ///
+    /// If given twice, hide all messages.
     #[arg(short, long, hide_short_help = true, global = true, display_order = 902, conflicts_with = "verbose", action = ArgAction::Count)]
     pub(crate) quiet: u8,
-    /// Print more messages; given twice, each call to the daemon and the daemon's log
+    /// Print more messages
+    ///
+    /// If given twice, also print each call to the daemon, and the daemon's log.
     #[arg(short, long, hide_short_help = true, global = true, display_order = 903, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -99,9 +103,9 @@ pub(crate) enum Verb {
     Submit(RunArgs),
     /// Print the output of a background job
     Log(LogArgs),
-    /// Wait for background jobs, and exit as they did
+    /// Wait for background jobs, and exit with their exit status
     Wait(JobWaitArgs),
-    /// Change the priority of a background job that waits
+    /// Change the priority of a waiting background job
     Priority(PriorityArgs),
     /// Take a lock for a process, or as a lease
     Acquire(AcquireArgs),
@@ -112,11 +116,11 @@ pub(crate) enum Verb {
     /// Show holders, waiters, and why they wait
     #[command(visible_aliases = ["list", "ps"])]
     Status(StatusArgs),
-    /// Watch locks on the full screen, and act on them
+    /// Watch locks in a full-screen view, and act on them
     Top(TopArgs),
-    /// Show which commands ended, when and how
+    /// Show which commands have ended, when and how
     History(HistoryArgs),
-    /// Show wait times, use, and how many slots a lock needs
+    /// Show wait times, utilisation, and how many slots a lock needs
     Stats(StatsArgs),
     /// Print metrics as OpenMetrics text
     Metrics(MetricsArgs),
@@ -126,7 +130,7 @@ pub(crate) enum Verb {
     Test(TestArgs),
     /// Show the leader that holds a lock: exit code 0, or 75 if none
     Leader(LeaderArgs),
-    /// Show and end the process that holds a lock
+    /// Show and end the processes that hold a lock
     Kill(KillArgs),
     /// Set the size of a lock for everyone, or pause it
     Resize(ResizeArgs),
@@ -205,16 +209,18 @@ pub(crate) struct HowArgs {
     /// The signal that --max-run sends [default: TERM]
     #[arg(long, hide_short_help = true, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
     pub(crate) signal: Option<Signal>,
-    /// Keep the lock until the command's child processes have ended, too
+    /// Keep the lock until the command's child processes have also ended
     #[arg(long)]
     pub(crate) with_children: bool,
     /// Give make, ninja and cargo a jobserver whose tokens are slots of the key
     ///
-    /// Each of their jobs takes a slot of the key, and releases it at its end. They find it by the
-    /// name of a FIFO, or by a pipe if make is older than 4.4.
+    /// Each of their jobs takes a slot of the key, and releases it when the job ends. They find the
+    /// jobserver through a FIFO, or through a pipe if make is older than 4.4.
     #[arg(long, hide_short_help = true, value_name = "FORM", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     pub(crate) jobserver: Option<JobserverArg>,
-    /// The action if the lock is lost, with an engine [default: kill]
+    /// What to do if the lock is lost [default: kill]
+    ///
+    /// A lock can be lost only with an engine or with --on.
     #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum)]
     pub(crate) on_lost: Option<OnLostArg>,
 }
@@ -225,10 +231,10 @@ pub(crate) struct HowArgs {
 pub(crate) struct BackgroundArgs {
     /// Return once the request is queued, and run the command in the background
     ///
-    /// Prints the number of the job, its position in the queue and the file of its output.
+    /// Print the job's number, its position in the queue, and the file its output goes to.
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Append the output of the job to FILE [default: a file in the state directory]
+    /// Append the job's output to FILE [default: one in the state directory]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) log: Option<PathBuf>,
     /// Print the job as JSON
@@ -239,11 +245,11 @@ pub(crate) struct BackgroundArgs {
 /// How the programs of a build find the jobserver.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobserverArg {
-    /// As the make of the build supports it
+    /// Whichever form the build's make supports
     Auto,
-    /// By the name of a FIFO
+    /// Through a FIFO
     Fifo,
-    /// By two descriptors
+    /// Through two file descriptors
     Pipe,
 }
 
@@ -272,10 +278,12 @@ pub(crate) struct AcquireArgs {
     /// Take a lease that ends DUR after its last renewal, and print its handle and token
     #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
     pub(crate) ttl: Option<Duration>,
-    /// The action if the lock is lost, with an engine [default: kill]
+    /// What to do if the lock is lost [default: kill]
+    ///
+    /// A lock of a process can be lost only with an engine.
     #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum, conflicts_with = "ttl", help_heading = None)]
     pub(crate) on_lost: Option<OnLostArg>,
-    /// Print the grant, or the reason for none, as JSON
+    /// Print the grant, or why there is none, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,
 }
@@ -300,7 +308,7 @@ pub(crate) struct ReleaseArgs {
     /// Release everything that the process holds
     #[arg(long)]
     pub(crate) all: bool,
-    /// Break the only hold of KEY after a question, or the hold with --token
+    /// Break the only hold on KEY (asks first), or the hold with --token
     ///
     /// Users may break their own holds, and root may break any.
     #[arg(long)]
@@ -308,7 +316,7 @@ pub(crate) struct ReleaseArgs {
     /// The token of the hold to break, as in canal status -v
     #[arg(long, value_name = "T", value_parser = number, allow_negative_numbers = true)]
     pub(crate) token: Option<u64>,
-    /// Skip the question of --force KEY
+    /// With --force KEY: do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
     #[command(flatten)]
@@ -325,17 +333,17 @@ pub(crate) struct ReleaseArgs {
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     pub(crate) which: HandleArgs,
-    /// Keep renewing while this process lives, as in canal renew --while $$ &
+    /// Keep renewing while this process runs, as in canal renew --while $$ &
     ///
-    /// A release of the lease by its owner ends it.
+    /// canal exits when the owner releases the lease.
     #[arg(long = "while", value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
     pub(crate) while_lives: Option<u32>,
-    /// Set the time that the lease lives without a renewal
+    /// Set how long the lease lasts without a renewal
     #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
-    /// Print the lease, or the way it was lost, as JSON
+    /// Print the lease, or how it was lost, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -349,7 +357,7 @@ pub(crate) struct FilterArgs {
     /// Show only your own holds and requests
     #[arg(long, conflicts_with = "user")]
     pub(crate) mine: bool,
-    /// Show only holds and requests of USER, a name or number
+    /// Show only the holds and requests of USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
     pub(crate) user: Option<u32>,
     /// Show only locks that have waiters
@@ -367,7 +375,7 @@ impl FilterArgs {
 /// Show holders, waiters, and why they wait
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
-    /// Show only KEY and the keys below it, in full; or the background job N
+    /// Show only KEY and the keys below it, in full, or only background job N
     #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     #[command(flatten)]
@@ -378,7 +386,7 @@ pub(crate) struct StatusArgs {
     /// Print one line for each holder and waiter
     #[arg(short = '1', long, conflicts_with = "json")]
     pub(crate) one_line: bool,
-    /// Show it again after each change, until interrupted
+    /// Print the report again after each change, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
     /// Show the leases that ended recently, and why
@@ -392,17 +400,19 @@ pub(crate) struct StatusArgs {
     pub(crate) graph: bool,
 }
 
-/// Watch locks on the full screen, and act on them
+/// Watch locks in a full-screen view, and act on them
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// Show only KEY and the keys below it, and open its page; or the background job N
+    /// Show only KEY and the keys below it, or only background job N
+    ///
+    /// canal opens the page of KEY.
     #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     #[command(flatten)]
     pub(crate) only: FilterArgs,
 }
 
-/// Show wait times, use, and how many slots a lock needs
+/// Show wait times, utilisation, and how many slots a lock needs
 #[derive(Args, Debug)]
 pub(crate) struct StatsArgs {
     /// Include only requests for KEY and the keys below it
@@ -411,7 +421,7 @@ pub(crate) struct StatsArgs {
     /// Include only the last DUR
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
-    /// Include only requests of USER, a name or number
+    /// Include only requests by USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
     pub(crate) user: Option<u32>,
     /// Draw with ASCII characters only
@@ -443,16 +453,16 @@ pub(crate) struct TraceArgs {
     pub(crate) since: Option<Length>,
 }
 
-/// Show which commands ended, when and how
+/// Show which commands have ended, when and how
 #[derive(Args, Debug)]
 pub(crate) struct HistoryArgs {
-    /// Include only requests for KEY and the keys below it, or of the background job N
+    /// Include only requests for KEY and the keys below it, or only job N
     #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Include only the last DUR
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
-    /// Include only requests of USER, a name or number
+    /// Include only requests by USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
     pub(crate) user: Option<u32>,
     /// Show only entries that did not end with a release or exit code 0
@@ -485,7 +495,7 @@ pub(crate) struct TestArgs {
     /// Check for N slots, like --count
     #[arg(long = "for", value_name = "N", value_parser = positive, allow_negative_numbers = true, conflicts_with = "count", help_heading = None)]
     pub(crate) wanted: Option<u64>,
-    /// Print the grant to expect, or the reason for none, as JSON
+    /// Print the expected grant, or why there would be none, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,
 }
@@ -516,28 +526,28 @@ pub(crate) struct LeaderArgs {
     pub(crate) nodes: LeaderNodesArgs,
 }
 
-/// Show and end the process that holds a lock
+/// Show and end the processes that hold a lock
 #[derive(Args, Debug)]
 #[command(override_usage = "canal kill [OPTIONS] KEY|%N\n       canal kill [OPTIONS] --pid PID")]
 pub(crate) struct KillArgs {
-    /// End the processes that hold KEY, or the background job N
+    /// End the processes that hold KEY, or background job N
     #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
-    /// End this process, which must hold a lock or wait for one
+    /// End this process, which must hold a lock or be waiting for one
     #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, conflicts_with = "key")]
     pub(crate) pid: Option<u32>,
-    /// Also end the processes that wait for KEY
+    /// Also end the processes that are waiting for KEY
     #[arg(long)]
     pub(crate) waiters: bool,
     /// The signal to send [default: TERM]
     #[arg(short, long, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
     pub(crate) signal: Option<Signal>,
-    /// Kill the processes that still run DUR after the signal
+    /// Kill the processes that are still running DUR after the signal
     ///
-    /// Without it, canal waits 10 s and then names the processes that are left.
+    /// Without this option, canal waits 10 s and then names the processes that are left.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
-    /// Skip the question
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Print the signalled and the remaining processes as JSON
@@ -551,13 +561,15 @@ pub(crate) struct LogArgs {
     /// The number of the job, or a key for its latest job
     #[arg(value_name = "N|KEY")]
     pub(crate) job: Option<String>,
-    /// Print what the job writes from now on, too, until it ends
+    /// Keep printing what the job writes until it ends
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Remove ended jobs, the oldest first, until those left fit into jobs.max of canal.toml
+    /// Remove the oldest finished jobs until the rest fit within jobs.max
+    ///
+    /// jobs.max is a setting in canal.toml.
     #[arg(long, conflicts_with_all = ["job", "follow"])]
     pub(crate) prune: bool,
-    /// With --prune: remove all ended jobs
+    /// With --prune: remove all finished jobs
     #[arg(long, requires = "prune")]
     pub(crate) all: bool,
     /// With --prune: print what was removed as JSON
@@ -565,7 +577,7 @@ pub(crate) struct LogArgs {
     pub(crate) json: bool,
 }
 
-/// Wait for background jobs, and exit as they did
+/// Wait for background jobs, and exit with their exit status
 #[derive(Args, Debug)]
 pub(crate) struct JobWaitArgs {
     /// The numbers of the jobs
@@ -576,13 +588,13 @@ pub(crate) struct JobWaitArgs {
     pub(crate) json: bool,
 }
 
-/// Change the priority of a background job that waits
+/// Change the priority of a waiting background job
 #[derive(Args, Debug)]
 pub(crate) struct PriorityArgs {
     /// The number of the job
     #[arg(value_name = "N", value_parser = job)]
     pub(crate) job: u64,
-    /// The new priority [default: before all others that wait for its keys]
+    /// The new priority [default: ahead of all other waiters for its keys]
     #[arg(value_name = "P", value_parser = priority, allow_negative_numbers = true)]
     pub(crate) priority: Option<i32>,
     /// Print the change as JSON
@@ -636,25 +648,25 @@ pub(crate) struct DaemonArgs {
     /// Stop the running daemon; the next daemon takes over its locks
     #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) stop: bool,
-    /// Replace the running daemon, and return once the new one serves
+    /// Replace the running daemon, and return once the new one is ready
     #[arg(long)]
     pub(crate) replace: bool,
-    /// With --replace: stay, and be the new daemon
+    /// With --replace: stay in the foreground as the new daemon
     #[arg(long, conflicts_with_all = ["stop", "reload"])]
     pub(crate) foreground: bool,
     /// Make the running daemon read its configuration again
     ///
-    /// A broken configuration changes nothing.
+    /// If the configuration is invalid, nothing changes.
     #[arg(long, conflicts_with_all = ["stop", "replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) reload: bool,
-    /// Exit after DUR without locks, requests and clients [default: the configuration's]
+    /// Exit after DUR with no locks, requests or clients [default: as configured]
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) idle_exit: Option<Length>,
     /// Share one table with other hosts through postgres://… or etcd://…
-    /// [default: $CANAL_ENGINE, then the configuration's]
+    /// [default: $CANAL_ENGINE, or as configured]
     #[arg(long, value_name = "URL")]
     pub(crate) engine: Option<String>,
-    /// Give up this host's locks DUR after its last renewal at the engine [default: 60]
+    /// Give up this host's locks DUR after its last renewal [default: 60]
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) engine_ttl: Option<Length>,
     /// This host's name [default: the machine's]
@@ -663,12 +675,13 @@ pub(crate) struct DaemonArgs {
     /// Stop using the engine that this socket's daemon used before
     #[arg(long, conflicts_with_all = ["engine", "engine_ttl", "host"])]
     pub(crate) no_engine: bool,
-    /// Set an unusable journal aside, after a look at its processes
+    /// Set an unusable journal aside after checking the processes in it
     #[arg(long)]
     pub(crate) discard_journal: bool,
-    /// State that this node has granted nothing before, so that it grants over nodes at once
+    /// Declare that this node has never granted a lock
     ///
-    /// Refused if files show that a daemon has run here before. It counts for this start only.
+    /// It can then grant node leases at once. Refused if files show that a daemon has run here
+    /// before. It applies to this start only.
     #[arg(long, conflicts_with_all = ["stop", "reload", "replace", "discard_journal", "engine", "engine_ttl", "host"])]
     pub(crate) first_start: bool,
     /// Report readiness and errors to descriptor 3, to the client that started this daemon
@@ -688,7 +701,7 @@ pub(crate) struct DaemonArgs {
     override_usage = "canal bridge [OPTIONS]\n       canal bridge [OPTIONS] --leases [--keys PREFIX...]"
 )]
 pub(crate) struct BridgeArgs {
-    /// Allow only leases over nodes: take, renew, release
+    /// Allow only leases on nodes: take, renew, release
     #[arg(long)]
     pub(crate) leases: bool,
     /// Allow only these keys and the keys below them
@@ -708,7 +721,7 @@ pub(crate) struct ConfigArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Check this engine too, without changing it
-    /// [default: $CANAL_ENGINE, or the configuration's if no daemon runs]
+    /// [default: $CANAL_ENGINE, or as configured if no daemon is running]
     #[arg(long, value_name = "URL")]
     pub(crate) engine: Option<String>,
     /// Print JSON
@@ -719,7 +732,7 @@ pub(crate) struct DoctorArgs {
 /// Share one table of locks among all users of this machine
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct SetupArgs {
-    /// Skip the question
+    /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
     /// Print the steps without doing them

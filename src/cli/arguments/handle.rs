@@ -26,8 +26,9 @@ pub(crate) enum GivenHandle {
 /// The options that choose the lease.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HandleArgs {
-    /// The lease's handle; - reads it from standard input, where no process list shows it
-    /// [default: $CANAL_HANDLE]
+    /// The lease's handle, or - for standard input [default: $CANAL_HANDLE]
+    ///
+    /// On standard input, the handle does not show up in process lists.
     #[arg(long, value_name = "H", allow_hyphen_values = true)]
     // Kept as text, so that an error message does not repeat it.
     pub(crate) handle: Option<String>,

@@ -15,15 +15,16 @@ use crate::protocol::{Mode, WireItem};
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Which lock")]
 pub(crate) struct LockArgs {
-    /// Lock KEY; VIEW is its size (N or PxB), COUNT the slots to take
+    /// Lock KEY of size VIEW (N or PxB), and take COUNT slots of it
     ///
-    /// PxB is P slots in each of B buckets. A KEY that contains a / has neither VIEW nor COUNT.
-    /// Repeat the option, also together with --read and --write, to take several locks together.
+    /// PxB is P slots in each of B buckets. VIEW is the size that this request assumes. A KEY that
+    /// contains a / has neither VIEW nor COUNT. To take several locks at once, repeat the option or
+    /// combine it with --read and --write.
     #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
     pub(crate) keys: Vec<KeyArg>,
     /// Lock KEY as written, even with = or : in it
     ///
-    /// Use it for a key that comes from a variable. It may be repeated.
+    /// Use this for a key that comes from a variable. The option may be repeated.
     #[arg(long = "key-literal", value_name = "KEY", value_parser = KeyArg::literal)]
     pub(crate) literals: Vec<KeyArg>,
     /// Share KEY and all keys below it with other readers
@@ -31,7 +32,7 @@ pub(crate) struct LockArgs {
     /// Writers wait until all readers have ended. The option may be repeated.
     #[arg(long = "read", value_name = "KEY", value_parser = plain_key)]
     pub(crate) reads: Vec<Key>,
-    /// Hold KEY and all keys below it alone
+    /// Hold KEY and all keys below it exclusively
     ///
     /// canal waits until no other session holds any of these keys, and meanwhile makes later
     /// requests wait. The option may be repeated.
@@ -45,13 +46,14 @@ pub(crate) struct LockArgs {
     pub(crate) buckets: Option<u64>,
     /// Run at most N at once [default: the lock's size, else 1]
     ///
-    /// N may be cpus, cpus/4, or memory:8G for slots of 8 GiB. The lock's size is the stored one,
-    /// else that of the latest holder. The lock is re-entrant for its owner.
+    /// N may be cpus, cpus/4, or memory:8G for slots of 8 GiB. The lock's size is the stored size
+    /// or, if none is stored, the size that the latest holder gave. The lock is re-entrant for its
+    /// owner.
     #[arg(short = 'j', long, value_name = "N", value_parser = slots, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
     /// Take the slot from the bucket with the fewest held slots
     ///
-    /// Without it, canal takes the lowest free slot, so the first bucket fills first.
+    /// Without this option, canal takes the lowest free slot, so the first bucket fills first.
     #[arg(long, hide_short_help = true)]
     pub(crate) spread: bool,
     /// Take N slots [default: 1]

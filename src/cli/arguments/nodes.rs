@@ -23,17 +23,15 @@ pub(crate) struct NodesArgs {
         value_name = "NODES",
         help = "Lock on several nodes: a name, @GROUP, local, unix:PATH, ssh:[USER@]HOST[:PORT]",
         long_help = "Lock on several nodes: a name, @GROUP, local, unix:PATH, ssh:[USER@]HOST[:PORT]\n\n\
-                     Nodes are daemons that share nothing. Names and groups come from [nodes] in \
-                     canal.toml. Separate several nodes by commas, or repeat the option.",
-        long_help = "Lock on several nodes: a name, @GROUP, local, unix:PATH, ssh:[USER@]HOST[:PORT]\n\n\
-                     Nodes are daemons that share nothing. Names and groups come from [nodes] in \
-                     canal.toml. Separate several nodes by commas, or repeat the option."
+                     Nodes are independent daemons. Names and groups come from [nodes] and \
+                     [node_groups] in canal.toml. Separate several nodes by commas, or repeat the \
+                     option."
     )]
     pub(crate) on: Vec<String>,
     /// How many nodes must grant the lock [default: all]
     ///
-    /// all-alive and majority-alive count only the nodes that answer within 5 s. They do not
-    /// exclude others while the network is cut: each side may run one command.
+    /// all-alive and majority-alive count only the nodes that answer within 5 s. While the network
+    /// is partitioned, they do not guarantee exclusion: each side may run a command.
     #[arg(long, hide_short_help = true, value_name = "HOW MANY", value_enum, requires = "on")]
     pub(crate) require: Option<RequireArg>,
 }
@@ -53,9 +51,9 @@ pub(crate) struct LeaderNodesArgs {
 /// How many nodes must name a leader. Fewer than a majority could name two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LeaderRequireArg {
-    /// Each of them
+    /// Every node
     All,
-    /// More than half of them
+    /// More than half of the nodes
     Majority,
 }
 
@@ -77,15 +75,16 @@ impl LeaderNodesArgs {
 /// How many nodes must grant a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RequireArg {
-    /// Each of them
+    /// Every node
     All,
-    /// One, the first that is free
+    /// One node, the first that is free
     Any,
-    /// More than half of them: survives the loss of the others
+    /// More than half of the nodes: survives the loss of the others
     Majority,
-    /// Each that answers within 5 s; not exclusive where the network is cut
+    /// Every node that answers within 5 s; not exclusive if the network is partitioned
     AllAlive,
-    /// More than half of those that answer within 5 s; not exclusive where the network is cut
+    /// More than half of the nodes that answer within 5 s; not exclusive if the network is
+    /// partitioned
     MajorityAlive,
 }
 

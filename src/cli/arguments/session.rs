@@ -10,7 +10,9 @@ use crate::run::nodes::EnclosingLeases;
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Which lock")]
 pub(crate) struct SessionArgs {
-    /// Begin a new session, which the locks of an enclosing canal command block like any other
+    /// Start a new session
+    ///
+    /// Locks held by an enclosing canal command then block this request like any other.
     #[arg(long, hide_short_help = true)]
     pub(crate) new_session: bool,
 }

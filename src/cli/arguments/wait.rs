@@ -17,24 +17,25 @@ pub(crate) struct WaitArgs {
     pub(crate) no_wait: bool,
     /// Wait at most DUR, such as 10, 500ms or 1h30m [default: infinity]
     ///
-    /// Then exit with 75. A number alone is in seconds; 0 does not wait.
+    /// Then exit with 75. A number without a unit is in seconds; 0 means do not wait.
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) wait: Option<Length>,
     /// Exit with N instead of 75; 0 skips quietly
     ///
-    /// It applies when the lock is busy or paused, when the wait has timed out, when too many
-    /// already wait (--max-waiting), and when a newer request supersedes this one.
+    /// This applies when the lock is busy or paused, when the wait times out, when too many
+    /// requests are already waiting (--max-waiting), and when a newer request supersedes this one.
     #[arg(short = 'E', long, value_name = "N", value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) conflict_exit_code: Option<u8>,
-    /// Go before waiters of a lower priority [default: 0]
+    /// Go ahead of waiters with a lower priority [default: 0]
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = priority, allow_negative_numbers = true)]
     pub(crate) priority: Option<i32>,
-    /// Exit with 75 if N or more already wait
+    /// Exit with 75 if N or more requests are already waiting
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = number, allow_negative_numbers = true)]
     pub(crate) max_waiting: Option<u64>,
-    /// Withdraw your older requests for the same keys, or of the same --group
+    /// Withdraw your older requests for the same keys, or in the same --group
     ///
-    /// They exit with 75. With `running`, canal also ends the commands that hold the lock.
+    /// The older requests exit with 75. With `running`, canal also ends the commands that hold the
+    /// lock.
     #[arg(long, hide_short_help = true, value_name = "WHICH", value_enum)]
     pub(crate) supersede: Option<SupersedeArg>,
     /// The group in which --supersede looks for older requests
@@ -51,21 +52,21 @@ pub(crate) struct WaitArgs {
 /// The older requests that --supersede names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SupersedeArg {
-    /// Those that wait
+    /// Requests that are still waiting
     Waiting,
-    /// Those that wait, and the commands that run
+    /// Requests that are still waiting, and commands that are running
     Running,
 }
 
 /// The ways to show a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProgressArg {
-    /// A line on a terminal, lines in a log
+    /// A line on a terminal, log lines elsewhere
     #[default]
     Auto,
     /// A line on a terminal, nothing elsewhere
     Tty,
-    /// Lines as in a log, also on a terminal
+    /// Log lines, even on a terminal
     Log,
     /// Not at all
     None,
