@@ -49,8 +49,11 @@ mod engine_contract;
 #[cfg(test)]
 #[path = "../tests/fixtures/isolation.rs"]
 mod isolation;
-mod safe_text;
 mod shell_word;
+
+#[doc(hidden)]
+pub use canal_core as core;
+use canal_core::safe_text;
 
 pub use api::{
     Client, Endpoint, Error, ErrorKind, GrantedKey, Guard, Lock, Lost, LostReason, Mode, OnLost,
@@ -62,8 +65,6 @@ pub use api::{status, testing};
 pub mod cli;
 #[doc(hidden)]
 pub mod client;
-#[doc(hidden)]
-pub mod core;
 #[doc(hidden)]
 pub mod daemon;
 mod history;

@@ -22,7 +22,10 @@ use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 /// The maximum number of files in a folder.
 const FILES_MAX: usize = 12;
 
-/// The name of a module: the names after `crate`.
+/// The packages below `crates`, without `canal-`.
+const PACKAGES: [&str; 1] = ["core"];
+
+/// The name of a module: the names after `crate`, for another package after its name.
 type Module = Vec<String>;
 
 /// The imports and exports of a file.
@@ -179,10 +182,12 @@ fn paths_of(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     }
 }
 
-/// All modules of a folder that have their own files, except those only for tests.
+/// All modules of the packages that have their own files, except those only for tests. The root of
+/// `crates/canal-core` is the module `core`, as its package calls it.
 fn read(root: &Path) -> BTreeMap<Module, Source> {
     let mut files = Vec::new();
-    files_below(root, &mut files);
+    files_below(&root.join("src"), &mut files);
+    files_below(&root.join("crates"), &mut files);
     let (mut modules, mut for_tests) = (BTreeMap::new(), Vec::<Module>::new());
     for file in files {
         let module = module_of(file.strip_prefix(root).unwrap());
@@ -198,7 +203,7 @@ fn read(root: &Path) -> BTreeMap<Module, Source> {
 
 /// All modules of this program, shared by several tests.
 static SOURCES: LazyLock<BTreeMap<Module, Source>> =
-    LazyLock::new(|| read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")));
+    LazyLock::new(|| read(Path::new(env!("CARGO_MANIFEST_DIR"))));
 
 fn source_of(text: &str) -> Source {
     let mut collector = Collector::default();
@@ -220,8 +225,16 @@ fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 fn module_of(file: &Path) -> Module {
-    let mut names: Module =
-        file.with_extension("").iter().map(|name| name.to_str().unwrap().to_owned()).collect();
+    let file = file.with_extension("");
+    let names: Vec<_> = file.iter().map(|name| name.to_str().unwrap()).collect();
+    let mut names: Module = match &names[..] {
+        ["crates", package, "src", rest @ ..] => {
+            let package = package.strip_prefix("canal-").unwrap();
+            [package].iter().chain(rest).map(|name| (*name).to_owned()).collect()
+        }
+        [_, rest @ ..] => rest.iter().map(|name| (*name).to_owned()).collect(),
+        [] => Module::new(),
+    };
     if names.last().is_some_and(|last| last == "mod" || last == "lib") {
         names.pop();
     }
@@ -245,6 +258,12 @@ fn resolve(modules: &BTreeMap<Module, Source>, from: &Module, path: &[String]) -
     }
 }
 
+/// The module at the root of a module's package.
+fn package_of(module: &Module) -> Module {
+    let package = module.first().filter(|name| PACKAGES.contains(&name.as_str()));
+    package.into_iter().cloned().collect()
+}
+
 /// The module in which a path starts, and the rest of the path.
 fn start(
     modules: &BTreeMap<Module, Source>,
@@ -254,7 +273,7 @@ fn start(
     let (first, rest) = path.split_first()?;
     let ups = path.iter().take_while(|name| *name == "super").count();
     match first.as_str() {
-        "crate" => Some((Module::new(), rest.to_vec())),
+        "crate" => Some((package_of(from), rest.to_vec())),
         "self" => Some((from.clone(), rest.to_vec())),
         "super" => Some((from[..from.len().checked_sub(ups)?].to_vec(), path[ups..].to_vec())),
         // A single name is a variable, or belongs to this file.
@@ -371,6 +390,7 @@ fn figures() {
     let lines: usize = SOURCES.values().map(|source| source.lines).sum();
     let mut files = Vec::new();
     files_below(&root.join("src"), &mut files);
+    files_below(&root.join("crates"), &mut files);
     let folders: BTreeSet<_> = files.iter().filter_map(|file| file.parent()).collect();
     println!("lines of code, without tests, comments and blank lines: {lines}");
     println!("files {}, folders {}", files.len(), folders.len());

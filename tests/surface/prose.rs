@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{root, sources};
+use super::{all_sources, root, sources};
 
 /// Words that read like a translation, and plainer ones.
 const BANNED: &[(&str, &str)] = &[
@@ -155,7 +155,7 @@ fn no_line_of_prose_is_too_long() {
 fn prose() -> Vec<Line> {
     let mut lines = Vec::new();
     let mut files = Vec::new();
-    for folder in ["src", "tests", "benches"] {
+    for folder in ["src", "crates", "tests", "benches"] {
         sources(&root().join(folder), &mut files);
     }
     for file in files {
@@ -177,8 +177,7 @@ fn prose() -> Vec<Line> {
 
 /// The texts of `src` that a user may read: all with a space, apart from those of tests and SQL.
 fn messages() -> Vec<Line> {
-    let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
+    let mut files = all_sources();
     let is_test = |file: &Path| {
         let parts = || file.strip_prefix(root()).unwrap().iter();
         parts().any(|part| part == "tests" || part == "tests.rs" || part == "sim")

@@ -1,0 +1,92 @@
+//! Limits on requests over nodes, so that the nodes that grant one exclude other requests.
+
+use crate::index::key_tree::conflict;
+use crate::{Item, Key, Mode, OverNodes, Refusal, Request, RequestId, Require, Table, View, Wait};
+
+impl Table {
+    /// Why a request over nodes is invalid regardless of what is free; `None` if it is valid.
+    pub(crate) fn fault_over_nodes(&self, asked: &Request) -> Option<Refusal> {
+        let over = asked.over_nodes.as_deref()?;
+        if !over.is_sorted() || over.spare && asked.wait != Wait::No {
+            return Some(Refusal::Invalid { item: 0 });
+        }
+        let too_large = match over.require {
+            Require::Majority => asked.items.iter().position(|item| self.exceeds_majority(item)),
+            Require::All | Require::Any => None,
+        };
+        match too_large {
+            Some(item) => Some(Refusal::RequireTooLarge { item }),
+            None => self.other_list(asked),
+        }
+    }
+
+    /// Whether a majority of the nodes does not exclude others from an item. With two slots over
+    /// three nodes, three requests can get two nodes each. A write does not stop jobs on the other
+    /// nodes.
+    fn exceeds_majority(&self, item: &Item) -> bool {
+        match item.ask.mode() {
+            Mode::Read => false,
+            Mode::Write => true,
+            Mode::Counted => {
+                // A stored view may be removed later; the request's own view then applies.
+                let own = item.ask.stated().unwrap_or_else(|| self.followed(&item.key));
+                has_several_slots(own) || self.stored(&item.key).is_some_and(has_several_slots)
+            }
+        }
+    }
+
+    /// The refusal of a request whose items compete with a request over another list of nodes.
+    /// Enough nodes of the two lists need not have a node in common.
+    fn other_list(&self, asked: &Request) -> Option<Refusal> {
+        self.requests_over_nodes().find_map(|(theirs, _)| differs_in_nodes(asked, theirs))
+    }
+
+    /// Whether a view cannot be stored because a request over nodes with a majority holds or waits
+    /// for the key. Such a request relies on a lock of one slot.
+    #[must_use]
+    pub fn majority_bars_view(&self, key: &Key, view: Option<View>) -> bool {
+        view.is_some_and(has_several_slots)
+            && self.requests_over_nodes().any(|(asked, list)| {
+                let counts = |item: &Item| item.key == *key && item.ask.mode() == Mode::Counted;
+                list.require == Require::Majority && asked.items.iter().any(counts)
+            })
+    }
+
+    fn requests_over_nodes(&self) -> impl Iterator<Item = (&Request, &OverNodes)> {
+        let asked = |request: &RequestId| {
+            let waiting = self.waiters.get(request).map(|waiter| &*waiter.request);
+            waiting.or_else(|| self.hold_of(*request).map(|hold| &*hold.asked))
+        };
+        let requests = self.over_nodes.iter().filter_map(asked);
+        requests.filter_map(|asked| Some((asked, asked.over_nodes.as_deref()?)))
+    }
+}
+
+/// The refusal if two requests over nodes compete, but enough nodes of their two lists need not
+/// have a node in common.
+#[must_use]
+pub fn differs_in_nodes(asked: &Request, theirs: &Request) -> Option<Refusal> {
+    let (over, list) = (asked.over_nodes.as_deref()?, theirs.over_nodes.as_deref()?);
+    let is_any = [over, list].iter().any(|it| it.require == Require::Any);
+    if is_any || over.always_meets(list) {
+        return None;
+    }
+    let is_rival = |item: &Item| theirs.items.iter().any(|it| are_rivals(parts(it), parts(item)));
+    let item = asked.items.iter().position(is_rival)?;
+    Some(Refusal::OtherNodes { item, theirs: list.nodes.clone() })
+}
+
+fn has_several_slots(view: View) -> bool {
+    view.capacity() > 1
+}
+
+fn parts(item: &Item) -> (&Key, Mode) {
+    (&item.key, item.ask.mode())
+}
+
+/// Whether two items compete: each can block the other.
+pub(crate) fn are_rivals(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
+    let counted = one.1 == Mode::Counted && other.1 == Mode::Counted && one.0 == other.0;
+    let near = one.0.covers(other.0) || other.0.covers(one.0);
+    counted || near && conflict(one.1, other.1)
+}

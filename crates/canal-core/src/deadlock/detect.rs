@@ -1,0 +1,126 @@
+//! Detects deadlocks and chooses the request to refuse.
+//!
+//! Detection is a graph reduction with the table's own admission rules, over the part of the table
+//! that the candidates can reach. It ends every frame that can end, admits every request that can
+//! then be admitted, and repeats. Whatever remains is deadlocked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::reachable::Edges;
+use crate::{By, CycleStep, FrameId, Mode, RequestId, Table};
+
+impl Table {
+    /// A request can be part of a deadlock only if its session waits and holds a key that another
+    /// request wants.
+    pub(crate) fn is_deadlock_candidate(&self, request: RequestId) -> bool {
+        let Some(waiter) = self.waiters.get(&request) else { return false };
+        let session = self.session(waiter.frame);
+        self.hold_and_wait.contains(&session)
+            && !self.is_inactive(waiter)
+            && self.holds_what_others_want(session)
+    }
+
+    /// Whether a request waits for a key that a session holds, or for a key above or below it. The
+    /// cost depends on the number of keys that the session holds, not on the number of waiters.
+    pub(crate) fn holds_what_others_want(&self, session: FrameId) -> bool {
+        let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
+        let mut keys =
+            frames.filter_map(|frame| self.frames.get(frame)).flat_map(|frame| frame.shares.keys());
+        keys.any(|key| self.tree.last_competing(key, Mode::Write).is_some())
+    }
+
+    /// The request whose refusal breaks the deadlock, and its cycle.
+    ///
+    /// Order plays no part. Once nothing can move, a predecessor of a session that holds something
+    /// waits forever, so the request bypasses it (see `own_blockers`). A session that holds nothing
+    /// blocks only the waiters behind it. So each remaining session that holds something waits for
+    /// a hold of another remaining session: every deadlock contains a cycle of holds. Holds only
+    /// become fewer during the reduction, so the result does not depend on its order.
+    pub(crate) fn victim(
+        &self,
+        deadlock_candidates: &BTreeSet<RequestId>,
+    ) -> Option<(RequestId, Vec<CycleStep>)> {
+        let reachable = self.reachable(deadlock_candidates.iter().copied(), Edges::Holds);
+        if !reachable.may_close_cycle {
+            return None;
+        }
+        let reduction = self.subtable(&reachable).reduce(Edges::Holds, None);
+        let graph = WaitGraph::new(&reduction.residual);
+        // Prefer the youngest session, and within it the latest request.
+        let residual = &reduction.residual;
+        let mut waiting: Vec<(FrameId, RequestId)> = residual
+            .waiters
+            .values()
+            .map(|waiter| (residual.session(waiter.frame), waiter.id))
+            .collect();
+        waiting.sort_unstable_by(|one, other| other.cmp(one));
+        let requests = || waiting.iter().map(|(_, request)| *request);
+        let with_cycle = |request| Some((request, graph.cycle(request)?));
+        let on_a_cycle = |request: RequestId| graph.cycle(request).is_some();
+        let helps = |request| reduction.helped_by_refusal(request).into_iter().any(on_a_cycle);
+        let mut helpful = requests().filter(|request| helps(*request));
+        helpful.find_map(with_cycle).or_else(|| requests().find_map(with_cycle))
+    }
+}
+
+/// The wait-for graph of the requests that remain.
+struct WaitGraph<'a> {
+    residual: &'a Table,
+    /// The requests that wait in each frame and in the frames inside it. A frame ends only after
+    /// all of them have ended.
+    inside: BTreeMap<FrameId, Vec<RequestId>>,
+}
+
+impl<'a> WaitGraph<'a> {
+    fn new(residual: &'a Table) -> Self {
+        let mut inside: BTreeMap<FrameId, Vec<RequestId>> = BTreeMap::new();
+        for waiter in residual.waiters.values() {
+            for frame in residual.enclosing(waiter.frame) {
+                inside.entry(frame.state.id).or_default().push(waiter.id);
+            }
+        }
+        Self { residual, inside }
+    }
+
+    /// A shortest cycle through a request, if it is on a cycle.
+    fn cycle(&self, request: RequestId) -> Option<Vec<CycleStep>> {
+        // Each step of the search, with the index of the previous step.
+        let first = self.steps(request).into_iter();
+        let mut taken: Vec<(CycleStep, Option<usize>)> = first.map(|step| (step, None)).collect();
+        let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::from([request]));
+        let mut at = 0;
+        while let Some((step, _)) = taken.get(at) {
+            let inside = self.inside.get(&step.by.frame()).map_or(&[][..], Vec::as_slice);
+            if inside.contains(&request) {
+                let back = std::iter::successors(Some(at), |at| taken.get(*at)?.1);
+                let mut way: Vec<CycleStep> =
+                    back.filter_map(|at| taken.get(at)).map(|(step, _)| step.clone()).collect();
+                way.reverse();
+                return Some(way);
+            }
+            if seen.insert(step.by.frame()) {
+                for next in inside.iter().filter(|next| asked.insert(**next)) {
+                    taken.extend(self.steps(*next).into_iter().map(|step| (step, Some(at))));
+                }
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// One step for each hold that blocks a request.
+    fn steps(&self, request: RequestId) -> Vec<CycleStep> {
+        let Some(waiter) = self.residual.waiters.get(&request) else { return Vec::new() };
+        let frame = waiter.frame;
+        let lineage = self.residual.lineage(frame, None);
+        let mut steps = Vec::new();
+        for (item, wanted) in waiter.request.items.iter().enumerate() {
+            let holds = self.residual.holds_in_the_way(waiter, item, &lineage).into_iter();
+            steps.extend(holds.filter_map(|token| {
+                let by = By::Hold(token, self.residual.hold(token)?.frame);
+                Some(CycleStep { request, frame, item, key: wanted.key.clone(), by })
+            }));
+        }
+        steps
+    }
+}

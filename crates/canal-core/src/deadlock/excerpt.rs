@@ -1,0 +1,171 @@
+//! An excerpt: a part of a table that only shrinks. Deadlocks that span several tables are found in
+//! excerpts of all of them.
+//!
+//! Invariant: a request that can be granted in an excerpt can be granted in every excerpt that it
+//! shrinks to, so the order in which it shrinks does not matter.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::reachable::Edges;
+use crate::admission::admit::Admission;
+use crate::model::InvalidOutcome;
+use crate::{
+    Above, Blocker, Command, Diverged, FrameId, HoldState, Key, LeaseId, Owner, Request, RequestId,
+    RunId, Snapshot, Table, Tag, Token, WaiterState,
+};
+
+/// A part of a table that only shrinks: requests and holds are removed from it.
+#[derive(Clone, Debug)]
+pub struct Excerpt(Table);
+
+impl Table {
+    /// The sessions of some frames, and the part of the table that their requests can wait for:
+    /// frames, holds, waiters and sizes. It omits requests that cannot be granted for reasons other
+    /// than holds and order (they are stopped, or their key is paused). It ignores a frame that
+    /// does not exist.
+    ///
+    /// It shows which keys are held and wanted, and by which users. It omits what only the user of
+    /// a request may know: commands, notes, tags and owners.
+    #[must_use]
+    pub fn excerpt(&self, near: impl IntoIterator<Item = FrameId>) -> Snapshot {
+        let near = near.into_iter().filter(|frame| self.frame(*frame).is_some());
+        let sessions: BTreeSet<FrameId> = near.map(|frame| self.session(frame)).collect();
+        let waiting = sessions.iter().flat_map(|session| self.waiters_of_session(*session));
+        let mut reachable = self.reachable(waiting, Edges::HoldsAndOrder);
+        // A session that holds anything may bypass waiters that wait for it.
+        reachable.add_sessions(self, &sessions);
+        let mut excerpt = self.subtable(&reachable).snapshot();
+        for frame in &mut excerpt.frames {
+            frame.owner = nobody(frame.id);
+        }
+        for hold in &mut excerpt.holds {
+            hold.asked = without_secrets(&hold.asked, hold.request, hold.frame);
+        }
+        for waiter in &mut excerpt.waiters {
+            waiter.request = without_secrets(&waiter.request, waiter.id, waiter.frame);
+        }
+        excerpt
+    }
+}
+
+impl Table {
+    /// The frames of requests that belong to one of these runs over nodes, that their clients
+    /// declare to be inside one of them, or that are inside a frame of any node.
+    #[must_use]
+    pub fn frames_near(&self, runs: &BTreeSet<RunId>) -> BTreeSet<FrameId> {
+        let is_near = |asked: &Request| {
+            let part_of = asked.over_nodes.as_deref().is_some_and(|over| runs.contains(&over.run));
+            part_of
+                || asked.above.as_deref().is_some_and(|above| match above {
+                    Above::Run(run) => runs.contains(run),
+                    Above::Frame(..) => true,
+                })
+        };
+        let held = self.holds().map(|hold| (&*hold.asked, hold.frame));
+        let waiting = self.waiters().map(|waiter| (&*waiter.request, waiter.frame));
+        let near = held.chain(waiting).filter(|(asked, _)| is_near(asked));
+        near.map(|(_, frame)| frame).collect()
+    }
+}
+
+/// An owner that replaces the real owner of a frame.
+fn nobody(frame: FrameId) -> Owner {
+    Owner::Lease(LeaseId(frame.0.into()))
+}
+
+/// A copy of a request without the data that only its user may know.
+fn without_secrets(asked: &Request, id: RequestId, frame: FrameId) -> Arc<Request> {
+    let (tag, owner, command) = (Tag(id.0.into()), nobody(frame), Command::default());
+    let (note, asker) = (None, None);
+    Arc::new(Request { tag, owner, command, note, asker, ..asked.clone() })
+}
+
+impl Excerpt {
+    /// The excerpt that a snapshot describes.
+    ///
+    /// # Errors
+    /// The snapshot contradicts itself.
+    pub fn of(snapshot: &Snapshot) -> Result<Self, Diverged> {
+        Table::restore(snapshot).map(Self)
+    }
+
+    /// The requests that wait.
+    pub fn waiters(&self) -> impl Iterator<Item = &WaiterState> {
+        self.0.waiters()
+    }
+
+    /// The holds.
+    pub fn holds(&self) -> impl Iterator<Item = &HoldState> {
+        self.0.holds()
+    }
+
+    /// The frames.
+    pub fn frames(&self) -> impl Iterator<Item = FrameId> {
+        self.0.frames().map(|frame| frame.id)
+    }
+
+    /// The frame that encloses a frame, if there is one.
+    #[must_use]
+    pub fn parent(&self, frame: FrameId) -> Option<FrameId> {
+        self.0.parent_of(frame)
+    }
+
+    /// The user of a frame.
+    #[must_use]
+    pub fn uid(&self, frame: FrameId) -> Option<u32> {
+        self.0.frame(frame).map(|frame| frame.uid)
+    }
+
+    /// Whether a request could be granted now, with waiters that precede it taken into account.
+    #[must_use]
+    pub fn can_be_granted(&self, request: RequestId) -> bool {
+        let Some(waiter) = self.0.waiter(request) else { return false };
+        let (lineage, rank) = (self.0.lineage(waiter.frame, None), self.0.rank(waiter));
+        let admission = self.0.admission(&waiter.request, &lineage, rank);
+        matches!(admission, Admission::Grant { .. })
+    }
+
+    /// Whether a request could be granted ahead of its turn, because each waiter that precedes it
+    /// waits for the request's own session, as far as this table knows. Expensive.
+    #[must_use]
+    pub fn can_bypass(&self, request: RequestId) -> bool {
+        let Some(waiter) = self.0.waiter(request) else { return false };
+        let (lineage, rank) = (self.0.lineage(waiter.frame, None), self.0.rank(waiter));
+        self.0.admission_by_bypass(&waiter.request, &lineage, waiter.frame, rank).is_some()
+    }
+
+    /// The holds and waiters that block a request.
+    #[must_use]
+    pub fn blockers(&self, request: RequestId) -> Vec<Blocker> {
+        self.0.blockers(request)
+    }
+
+    /// Removes a waiting request. Ignores a request that does not wait.
+    pub fn remove_request(&mut self, request: RequestId) {
+        if self.0.waiter(request).is_some() {
+            must(self.0.remove_waiter(request).map(drop));
+        }
+    }
+
+    /// Removes all holds of a frame, but not those of the frames inside it. Returns whether there
+    /// were any.
+    pub fn end_holds(&mut self, frame: FrameId) -> bool {
+        let held: Vec<(Token, Vec<Key>)> = self
+            .0
+            .holds_in(frame)
+            .map(|hold| (hold.token, hold.items.iter().map(|item| item.key.clone()).collect()))
+            .collect();
+        for (token, keys) in &held {
+            must(self.0.give_back(*token, keys));
+        }
+        !held.is_empty()
+    }
+}
+
+/// Panics on failure: every id was just read from this copy.
+fn must(done: Result<(), InvalidOutcome>) {
+    if let Err(error) = done {
+        panic!("the excerpt is inconsistent: {error}");
+    }
+}

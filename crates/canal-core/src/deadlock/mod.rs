@@ -1,0 +1,12 @@
+//! Deadlocks: sessions that hold something and wait for each other.
+//!
+//! Invariant: nothing here changes the table. It names the request to refuse; `transition` refuses
+//! it in the entry that closed the cycle.
+
+mod detect;
+mod excerpt;
+mod own_blockers;
+pub(crate) mod reachable;
+mod reduction;
+
+pub use excerpt::Excerpt;

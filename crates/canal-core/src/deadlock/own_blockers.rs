@@ -1,0 +1,99 @@
+//! Bypass: a request may overtake waiters that wait for its own session.
+//!
+//! Such a waiter cannot be granted until that session moves. If the request had to wait behind it,
+//! the two would deadlock over a free lock. A session that holds nothing blocks no other session,
+//! so it needs no bypass.
+
+use std::collections::BTreeSet;
+
+use super::reachable::Edges;
+use crate::admission::admit::Admission;
+use crate::index::grant_order::Rank;
+use crate::{FrameId, Key, Request, RequestId, Table};
+
+impl Table {
+    /// The requests that wait for a key, or for a key above or below it.
+    pub(crate) fn waiting_near(&self, key: &Key) -> impl Iterator<Item = RequestId> {
+        let near: BTreeSet<Rank> = self.tree.waiting_around(key).collect();
+        near.into_iter().map(move |rank| rank.request)
+    }
+
+    /// Admits a request that fits but has predecessors, if every predecessor waits for the
+    /// request's own session, directly or through other sessions.
+    pub(crate) fn admission_by_bypass(
+        &self,
+        asked: &Request,
+        lineage: &[FrameId],
+        frame: FrameId,
+        rank: Rank,
+    ) -> Option<Admission> {
+        let outermost = lineage.last().copied().unwrap_or(frame);
+        let session = self.session(outermost);
+        if self.sessions.get(&session).is_none_or(|session| session.holds == 0) {
+            return None;
+        }
+        let Admission::Grant { items, .. } = self.admission_alone(asked, lineage) else {
+            return None;
+        };
+        let predecessors = self.predecessors(asked, lineage, rank);
+        if predecessors.is_empty() || !self.all_wait_for(&predecessors, session) {
+            return None;
+        }
+        Some(Admission::Grant { items, bypassed_blockers: true })
+    }
+
+    /// Whether each of these requests waits for a session, directly or through other sessions. A
+    /// request does if it is still blocked after every frame that can end without that session has
+    /// ended, and the session is among its blockers. Requests of the session itself stay in place.
+    /// Suspended requests take no part.
+    fn all_wait_for(&self, requests: &BTreeSet<RequestId>, session: FrameId) -> bool {
+        let reachable = self.reachable(requests.iter().copied(), Edges::HoldsAndOrder);
+        if !reachable.sessions.contains(&session) {
+            return false;
+        }
+        let residual =
+            self.subtable(&reachable).reduce(Edges::HoldsAndOrder, Some(session)).residual;
+        if !requests.iter().all(|request| residual.waiters.contains_key(request)) {
+            return false;
+        }
+        let mut without = residual.clone();
+        for own in residual.waiters_of_session(session) {
+            drop(without.remove_waiter(own));
+        }
+        let left = without.reduce(Edges::HoldsAndOrder, None).residual;
+        // A request that is admitted once the session has ended was waiting for it. One that is
+        // still blocked may have waited for both the session and requests that are about to bypass
+        // each other.
+        let mut doubtful = requests.iter().filter(|request| left.waiters.contains_key(request));
+        doubtful.all(|request| residual.leads_to(*request, session))
+    }
+
+    /// Whether a request waits for a session, directly or through other sessions. Linear in the
+    /// number of waits.
+    fn leads_to(&self, request: RequestId, session: FrameId) -> bool {
+        let (mut next, mut seen) = (vec![request], BTreeSet::new());
+        while let Some(id) = next.pop() {
+            let Some(waiter) = self.waiters.get(&id).filter(|_| seen.insert(id)) else { continue };
+            let lineage = self.lineage(waiter.frame, None);
+            let items = 0..waiter.request.items.len();
+            let holds = items.flat_map(|item| self.holds_in_the_way(waiter, item, &lineage));
+            let holders: BTreeSet<FrameId> =
+                holds.filter_map(|token| Some(self.hold(token)?.frame)).collect();
+            let roots = holders.iter().map(|frame| self.session(*frame));
+            if roots.chain([self.session(waiter.frame)]).any(|root| root == session) {
+                return true;
+            }
+            next.extend(self.predecessors(&waiter.request, &lineage, self.rank(waiter)));
+            for holder in &holders {
+                let inside = self.waiters_of_session(self.session(*holder));
+                next.extend(inside.filter(|id| self.waits_inside(*id, *holder)));
+            }
+        }
+        false
+    }
+
+    fn waits_inside(&self, request: RequestId, outer: FrameId) -> bool {
+        let frame = self.waiters.get(&request).map(|waiter| waiter.frame);
+        frame.is_some_and(|frame| self.enclosing(frame).any(|frame| frame.state.id == outer))
+    }
+}

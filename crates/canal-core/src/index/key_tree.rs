@@ -1,0 +1,353 @@
+//! The tree of keys: the holds and waiters of each key and of the keys below it, in every mode.
+//!
+//! Two items conflict if the key of one covers the key of the other and one of them is a write. A
+//! counted item counts as a read. A node keeps sums over the keys below it, so a look-up costs the
+//! depth of the path. The tree is only an index: it has no nodes for unused keys.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use super::grant_order::Rank;
+use super::lock::Lock;
+use super::node::{Node, Sums};
+use crate::{Key, Mode, RequestId, Token};
+
+/// The nodes of all keys in use and of their ancestors.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyTree {
+    nodes: BTreeMap<Key, Box<Node>>,
+    /// Empty nodes for reuse: most keys are used only briefly.
+    #[expect(clippy::vec_box, reason = "as they are in the tree")]
+    spare: Vec<Box<Node>>,
+}
+
+/// The most empty nodes to keep.
+const SPARE_MAX: usize = 64;
+
+/// Keeps an empty node for later use.
+#[expect(clippy::vec_box, reason = "as they are in the tree")]
+fn keep(spare: &mut Vec<Box<Node>>, node: Box<Node>) {
+    debug_assert!(node.lock.is_new(), "{:?}", node.lock);
+    if spare.len() < SPARE_MAX {
+        spare.push(node);
+    }
+}
+
+/// The modes that conflict with a mode.
+fn against(mode: Mode) -> &'static [Mode] {
+    if mode == Mode::Write { &[Mode::Read, Mode::Write] } else { &[Mode::Write] }
+}
+
+/// Whether two modes conflict, on keys of which one covers the other.
+pub(crate) fn conflict(one: Mode, other: Mode) -> bool {
+    one == Mode::Write || other == Mode::Write
+}
+
+impl KeyTree {
+    pub(crate) fn node(&self, key: &Key) -> Option<&Node> {
+        self.nodes.get(key).map(Box::as_ref)
+    }
+
+    /// The key as the tree stores it, to share its text.
+    pub(crate) fn key(&self, key: &Key) -> Option<&Key> {
+        self.nodes.get_key_value(key).map(|(key, _)| key)
+    }
+
+    /// The keys that are held, waited for, paused or have a stored view. Omits the nodes that exist
+    /// only for the keys below them.
+    pub(crate) fn keys<'a>(
+        &'a self,
+        range: (Bound<&str>, Bound<&str>),
+    ) -> impl Iterator<Item = &'a Key> + use<'a> {
+        self.nodes.range::<str, _>(range).filter(|(_, node)| node.is_used()).map(|(key, _)| key)
+    }
+
+    /// The nodes of a key and of its ancestors.
+    fn above<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Node)> {
+        let above = key.above().filter_map(|covering| self.nodes.get_key_value(covering));
+        let nodes = above.chain(self.nodes.get_key_value(key));
+        nodes.map(|(key, node)| (key, &**node))
+    }
+
+    /// The nodes below a key.
+    fn below<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Node)> {
+        let (from, to) = key.below();
+        let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
+        self.nodes.range::<str, _>(range).map(|(key, node)| (key, &**node))
+    }
+
+    /// The counted lock of a key, if it is in use, has a stored view or is paused.
+    pub(crate) fn lock(&self, key: &Key) -> Option<&Lock> {
+        self.node(key)?.lock_in_use()
+    }
+
+    pub(crate) fn lock_mut(&mut self, key: &Key) -> Option<&mut Lock> {
+        self.nodes.get_mut(key).map(|node| &mut node.lock).filter(|lock| !lock.is_idle())
+    }
+
+    /// Changes the counted lock of a key.
+    pub(crate) fn change_lock(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
+        self.change_own(key, |node| change(&mut node.lock));
+    }
+
+    /// All locks, in the order of their keys.
+    pub(crate) fn locks(&self) -> impl Iterator<Item = (&Key, &Lock)> {
+        let locks = self.nodes.iter().map(|(key, node)| (key, &node.lock));
+        locks.filter(|(_, lock)| !lock.is_idle())
+    }
+
+    /// Changes the key's own node, and drops it if it becomes empty.
+    fn change_own(&mut self, key: &Key, own: impl FnOnce(&mut Node)) {
+        match self.nodes.entry(key.clone()) {
+            Entry::Occupied(mut node) => {
+                own(node.get_mut());
+                if node.get().is_empty() {
+                    keep(&mut self.spare, node.remove());
+                }
+            }
+            Entry::Vacant(place) => {
+                let mut node = self.spare.pop().unwrap_or_default();
+                own(&mut node);
+                if !node.is_empty() {
+                    place.insert(node);
+                }
+            }
+        }
+    }
+
+    /// Changes the sums of a key and of its ancestors, and the key's own node.
+    fn change(&mut self, key: &Key, sums: impl Fn(&mut Sums), own: impl FnOnce(&mut Node)) {
+        self.change_above(key, &sums);
+        self.change_own(key, |node| {
+            sums(&mut node.here);
+            own(node);
+        });
+    }
+
+    /// Changes the sums of the ancestors of a key.
+    fn change_above(&mut self, key: &Key, sums: impl Fn(&mut Sums)) {
+        for covering in key.above() {
+            let node = match self.nodes.get_mut(covering) {
+                Some(node) => node,
+                None => {
+                    let node = self.spare.pop().unwrap_or_default();
+                    self.nodes.entry(key.ancestor(covering.len())).or_insert(node)
+                }
+            };
+            sums(&mut node.below);
+            if node.is_empty()
+                && let Some(node) = self.nodes.remove(covering)
+            {
+                keep(&mut self.spare, node);
+            }
+        }
+    }
+
+    /// Adds a hold. Returns the lock of the key.
+    pub(crate) fn add_hold(&mut self, key: &Key, mode: Mode, token: Token) -> &mut Lock {
+        let sums = |sums: &mut Sums| *sums.held.of_mut(mode) += 1;
+        self.change_above(key, sums);
+        let spare = &mut self.spare;
+        let node = self.nodes.entry(key.clone());
+        let node = node.or_insert_with(|| spare.pop().unwrap_or_default());
+        sums(&mut node.here);
+        node.holds.insert(token);
+        &mut node.lock
+    }
+
+    /// Removes the item of a hold, and one use of its lock. `free` frees the slots of a counted
+    /// item.
+    pub(crate) fn remove_hold(
+        &mut self,
+        key: &Key,
+        mode: Mode,
+        token: Token,
+        free: impl FnOnce(&mut Lock),
+    ) {
+        let sums = |sums: &mut Sums| *sums.held.of_mut(mode) -= 1;
+        self.change(key, sums, |node| {
+            node.holds.remove(&token);
+            if mode == Mode::Counted {
+                free(&mut node.lock);
+                node.lock.remove_use();
+            }
+        });
+    }
+
+    /// Records that a hold with an item of a key has another token.
+    pub(crate) fn change_token(&mut self, key: &Key, was: Token, token: Token) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        for tokens in [&mut node.holds, &mut node.lock.sharers] {
+            if tokens.remove(&was) {
+                tokens.insert(token);
+            }
+        }
+    }
+
+    pub(crate) fn add_waiter(&mut self, key: &Key, mode: Mode, rank: Rank) {
+        let sums = |sums: &mut Sums| *sums.waits.of_mut(mode).entry(rank).or_default() += 1;
+        self.change(key, sums, |_| ());
+    }
+
+    pub(crate) fn remove_waiter(&mut self, key: &Key, mode: Mode, rank: Rank) {
+        let sums = |sums: &mut Sums| {
+            let waits = sums.waits.of_mut(mode);
+            if let Some(items) = waits.get_mut(&rank) {
+                *items -= 1;
+                if *items == 0 {
+                    waits.remove(&rank);
+                }
+            }
+        };
+        self.change(key, sums, |_| ());
+    }
+
+    pub(crate) fn add_inactive(&mut self, key: &Key, request: RequestId) {
+        self.change_own(key, |node| {
+            node.inactive.insert(request);
+        });
+    }
+
+    pub(crate) fn remove_inactive(&mut self, key: &Key, request: RequestId) {
+        self.change_own(key, |node| {
+            node.inactive.remove(&request);
+        });
+    }
+
+    /// How many held items conflict with an item of `key`.
+    pub(crate) fn conflicts(&self, key: &Key, mode: Mode) -> usize {
+        self.conflicts_of(key, self.node(key), mode)
+    }
+
+    /// The same as `conflicts`, for a key whose node is already known.
+    pub(crate) fn conflicts_of(&self, key: &Key, node: Option<&Node>, mode: Mode) -> usize {
+        let count =
+            |sums: &Sums| against(mode).iter().map(|mode| *sums.held.of(*mode)).sum::<usize>();
+        let covering = key.above().filter_map(|covering| self.nodes.get(covering));
+        let above: usize = covering.map(|node| count(&node.here)).sum();
+        above + node.map_or(0, |node| count(&node.here) + count(&node.below))
+    }
+
+    /// The keys of held items that conflict with an item of `key`, each with its holds. Linear in
+    /// the number of keys below `key`.
+    pub(crate) fn conflicting<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+    ) -> impl Iterator<Item = (&'a Key, &'a BTreeSet<Token>)> {
+        let held = move |sums: &Sums| against(mode).iter().any(|mode| *sums.held.of(*mode) > 0);
+        let below = self.node(key).filter(|node| held(&node.below)).map(|_| self.below(key));
+        let nodes = self.above(key).chain(below.into_iter().flatten());
+        nodes.filter(move |(_, node)| held(&node.here)).map(|(key, node)| (key, &node.holds))
+    }
+
+    /// Whether a waiter of a smaller rank waits for an item that conflicts with an item of `key`.
+    pub(crate) fn is_preceded(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
+        self.competing(key, mode)
+            .any(|waits| waits.keys().next().is_some_and(|first| *first < rank))
+    }
+
+    /// The waiters for items that conflict with an item of `key`, within a range of ranks.
+    pub(crate) fn waiting(
+        &self,
+        key: &Key,
+        mode: Mode,
+        from: Bound<Rank>,
+        to: Bound<Rank>,
+    ) -> BTreeSet<Rank> {
+        self.competing(key, mode)
+            .flat_map(|waits| waits.range((from, to)).map(|(r, _)| *r))
+            .collect()
+    }
+
+    /// The waiters that can precede an item of `key`, within a range of ranks: those that compete
+    /// with it and, for slots, all that want slots or reads of this key.
+    pub(crate) fn in_the_way<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+        from: Bound<Rank>,
+        to: Bound<Rank>,
+    ) -> impl Iterator<Item = Rank> + 'a {
+        let counted = self.node(key).filter(|_| mode == Mode::Counted);
+        let counted = counted.map(|node| node.here.waits.of(Mode::Read));
+        let waits = self.competing(key, mode).chain(counted);
+        waits.flat_map(move |waits| waits.range((from, to)).map(|(rank, _)| *rank))
+    }
+
+    /// The first competitor for an item of `key` that precedes a rank.
+    pub(crate) fn first_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
+        let firsts = self.competing(key, mode).filter_map(|waits| waits.keys().next().copied());
+        firsts.filter(|first| *first < rank).min()
+    }
+
+    /// The last competitor for an item of `key` that precedes a rank.
+    pub(crate) fn last_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
+        let last = |waits: &BTreeMap<Rank, usize>| waits.range(..rank).next_back().map(|(r, _)| *r);
+        self.competing(key, mode).filter_map(last).max()
+    }
+
+    /// The waiters for a key, or for a key above or below it.
+    pub(crate) fn waiting_around<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Rank> + 'a {
+        let above = self.above(key).map(|(_, node)| &node.here);
+        let below = self.node(key).into_iter().map(|node| &node.below);
+        let waits = above.chain(below).flat_map(|sums| [&sums.waits.reads, &sums.waits.writes]);
+        waits.flat_map(|waits| waits.keys().copied())
+    }
+
+    /// The competitors for an item of `key` that arrived before a request of this rank and are
+    /// granted after it. It looks at each priority once, however many waiters arrived later.
+    pub(crate) fn arrived_before_and_behind<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+        rank: Rank,
+    ) -> impl Iterator<Item = Rank> + 'a {
+        self.competing(key, mode).flat_map(move |waits| {
+            let next_priority = |of: &Rank| {
+                let last = Bound::Excluded(Rank { request: RequestId(u64::MAX), ..*of });
+                waits.range((last, Bound::Unbounded)).next().map(|(rank, _)| *rank)
+            };
+            let firsts = std::iter::successors(next_priority(&rank), next_priority);
+            firsts.flat_map(move |first| {
+                let from = Rank { request: RequestId(0), ..first };
+                waits.range(from..Rank { request: rank.request, ..first }).map(|(rank, _)| *rank)
+            })
+        })
+    }
+
+    /// The last competitor for an item of `key` in queue order.
+    pub(crate) fn last_competing(&self, key: &Key, mode: Mode) -> Option<Rank> {
+        self.competing(key, mode).filter_map(|waits| waits.keys().next_back().copied()).max()
+    }
+
+    fn competing<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+    ) -> impl Iterator<Item = &'a BTreeMap<Rank, usize>> + use<'a> {
+        let above = self.above(key).map(|(_, node)| &node.here);
+        let below = self.node(key).into_iter().map(|node| &node.below);
+        above
+            .chain(below)
+            .flat_map(move |sums| against(mode).iter().map(|mode| sums.waits.of(*mode)))
+    }
+
+    /// The waiters for this key in a mode; counted items count as reads.
+    pub(crate) fn waiting_here(&self, key: &Key, mode: Mode) -> impl Iterator<Item = Rank> {
+        let waits = self.node(key).map(|node| node.here.waits.of(mode));
+        waits.into_iter().flat_map(|waits| waits.keys().copied())
+    }
+
+    /// The waiters for keys below a key.
+    pub(crate) fn waiting_below(&self, key: &Key, mode: Mode) -> impl Iterator<Item = Rank> {
+        let waits = self.node(key).map(|node| node.below.waits.of(mode));
+        waits.into_iter().flat_map(|waits| waits.keys().copied())
+    }
+
+    /// Whether a competitor for an item of `key` is behind a rank.
+    pub(crate) fn has_behind(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
+        self.last_competing(key, mode).is_some_and(|last| last > rank)
+    }
+}

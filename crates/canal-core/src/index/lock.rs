@@ -1,0 +1,161 @@
+//! The counted lock of one key.
+
+use std::collections::BTreeSet;
+
+use super::bucket_use::BucketUse;
+use super::grant_order::{Class, Queue};
+use super::out_of_service::OutOfService;
+use super::slot_pool::SlotPool;
+use crate::{Ask, Kind, SlotRange, Slots, Token, View};
+
+/// The counted lock of one key. It is in use while items of it are held or waited for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lock {
+    /// The stored view, which applies to every request.
+    pub(crate) stored: Option<View>,
+    /// Whether the lock grants only slots that a request can share.
+    pub(crate) paused: bool,
+    /// What it does not grant at present.
+    pub(crate) without: OutOfService,
+    /// The kind, while the lock is in use.
+    pub(crate) kind: Option<Kind>,
+    /// The number of items that are held or waited for.
+    pub(crate) uses: usize,
+    /// The number of slots that are held.
+    pub(crate) held: u64,
+    free: SlotPool,
+    /// The use of its buckets, since a request asked to be spread over them.
+    buckets: Option<BucketUse>,
+    /// The holds that share the slots of another hold.
+    pub(crate) sharers: BTreeSet<Token>,
+    pub(crate) queue: Queue,
+}
+
+impl Lock {
+    /// The view that applies to an item that states `own`, at a lock that may not exist.
+    pub(crate) fn view_of(lock: Option<&Self>, own: Option<View>) -> View {
+        lock.and_then(|lock| lock.stored).or(own).unwrap_or(View::ONE)
+    }
+
+    pub(crate) fn class_of(&self, count: u64, own: Option<View>) -> Class {
+        let view = Self::view_of(Some(self), own);
+        Class { capacity: self.without.capacity(view), count, unit: self.without.unit(view) }
+    }
+
+    /// The number of slots of a view that are in service, at a lock that may not exist.
+    pub(crate) fn capacity_of(lock: Option<&Self>, view: View) -> u64 {
+        lock.map_or(view.capacity(), |lock| lock.without.capacity(view))
+    }
+
+    /// Whether enough slots are free for a class.
+    pub(crate) fn fits(&self, class: Class) -> bool {
+        let held = self.held_in_service(class.unit);
+        held.checked_add(class.count).is_some_and(|total| total <= class.capacity)
+    }
+
+    /// How many held slots are in service.
+    pub(crate) fn held_in_service(&self, unit: u64) -> u64 {
+        self.held - self.held_out(unit)
+    }
+
+    /// How many held slots are out of service.
+    pub(crate) fn held_out(&self, unit: u64) -> u64 {
+        if self.without.is_empty() { 0 } else { self.without.held(unit, &self.free) }
+    }
+
+    /// The slots for a request that fits: one in the bucket with the fewest held slots if it is to
+    /// be spread, else the lowest.
+    pub(crate) fn choose(&self, count: u64, view: View, spread: bool) -> Slots {
+        if let View::Buckets { per, buckets } = view
+            && spread
+            && count == 1
+            && let Some(slot) = self.spread_over(per, buckets)
+        {
+            return Slots(vec![SlotRange(slot, slot)]);
+        }
+        self.without.lowest(self.without.unit(view), &self.free, count)
+    }
+
+    fn spread_over(&self, per: u64, buckets: u64) -> Option<u64> {
+        let bucket = match &self.buckets {
+            Some(counted) if counted.is_of(per) => counted.emptiest(buckets, &self.without),
+            _ => BucketUse::of(&self.free, per).emptiest(buckets, &self.without),
+        };
+        let SlotRange(slot, _) = self.free.free_from(bucket? * per);
+        Some(slot)
+    }
+
+    /// Takes slots. Takes nothing and returns false if one of them is not free.
+    pub(crate) fn take(&mut self, slots: &Slots) -> bool {
+        if !self.free.take(slots) {
+            return false;
+        }
+        self.held += slots.count();
+        if let Some(buckets) = &mut self.buckets {
+            buckets.change(slots, true);
+        }
+        true
+    }
+
+    /// Gives back slots that were taken.
+    pub(crate) fn give_back(&mut self, slots: &Slots) {
+        self.held -= slots.count();
+        self.free.give_back(slots);
+        if let Some(buckets) = &mut self.buckets {
+            buckets.change(slots, false);
+        }
+    }
+
+    /// Counts the use of the buckets of a view from now on.
+    pub(crate) fn count_buckets(&mut self, view: View) {
+        let per = view.unit();
+        if view.kind() == Kind::Buckets && !self.buckets.as_ref().is_some_and(|it| it.is_of(per)) {
+            self.buckets = Some(BucketUse::of(&self.free, per));
+        }
+    }
+
+    /// Counts one more use. The first use fixes the kind.
+    pub(crate) fn use_by(&mut self, ask: &Ask) {
+        if let Some((_, own)) = ask.counted() {
+            self.use_as(Self::view_of(Some(self), own).kind());
+        }
+    }
+
+    /// Counts one more use, as a lock of this kind.
+    pub(crate) fn use_as(&mut self, kind: Kind) {
+        if self.uses == 0 {
+            self.kind = Some(kind);
+        }
+        self.uses += 1;
+    }
+
+    /// Counts one use less. After the last use, the lock can take another kind.
+    pub(crate) fn remove_use(&mut self) {
+        self.uses = self.uses.saturating_sub(1);
+        if self.uses == 0 {
+            (self.kind, self.buckets) = (None, None);
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.uses == 0 && self.stored.is_none() && !self.paused && self.without.is_empty()
+    }
+
+    /// Whether the lock is as it was before its first use.
+    pub(crate) fn is_new(&self) -> bool {
+        let Self { stored, paused, without, kind, uses, held, free, buckets, sharers, queue } =
+            self;
+        (stored, *paused, kind, *uses, *held) == (&None, false, &None, 0, 0)
+            && without.is_empty()
+            && buckets.is_none()
+            && *free == SlotPool::default()
+            && sharers.is_empty()
+            && queue.classes().next().is_none()
+            && queue.barriers().next().is_none()
+    }
+
+    /// The kind in use, else the kind of the stored view.
+    pub(crate) fn kind_in_force(&self) -> Option<Kind> {
+        self.kind.or_else(|| self.stored.map(View::kind))
+    }
+}

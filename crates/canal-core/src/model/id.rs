@@ -1,0 +1,172 @@
+//! Identifiers and numbers, each with its own type.
+
+use std::fmt;
+
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// The position of an entry in the log; the first entry has revision 1.
+    Revision
+}
+number! {
+    /// Identifies a request: the revision of the entry that made it.
+    RequestId
+}
+number! {
+    /// Identifies a frame: the revision of the request that opened it.
+    FrameId
+}
+number! {
+    /// A fencing token. It increases by at least 1 with each grant of the table, and is never
+    /// reused.
+    Token
+}
+
+impl Token {
+    /// A token from the clock: Unix seconds times 2^20, to the millisecond. It is larger than every
+    /// earlier token, unless the clock is wrong.
+    #[must_use]
+    pub fn by_clock(now: UnixMillis) -> Self {
+        Self(now.0.saturating_mul(1 << 20) / 1000)
+    }
+}
+
+number! {
+    /// The host whose daemon watches an owner; 0 is the only host of an embedded journal.
+    HostId
+}
+number! {
+    /// Milliseconds since 1970-01-01 UTC by the proposer's clock. Shown, but no decision depends on
+    /// it.
+    UnixMillis
+}
+
+/// The number that 32 hexadecimal digits represent.
+fn bits(text: &str) -> Option<u128> {
+    // `from_str_radix` alone would accept a sign.
+    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten()
+}
+
+macro_rules! hex_name {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u128);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = &'static str;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                bits(text).map(Self).ok_or(concat!($what, " is 32 hexadecimal digits"))
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_str(Text(str::parse))
+            }
+        }
+    };
+}
+
+hex_name! {
+    /// A random name that the client chooses for a request.
+    ///
+    /// It makes requests idempotent: a client that lost the answer sends the same tag again and
+    /// gets the same grant, not a second one (the flaw in ZOOKEEPER-1262).
+    Tag, "a tag"
+}
+hex_name! {
+    /// Identifies a lease: the first half of the SHA-256 of its handle.
+    ///
+    /// The handle itself is a secret and never enters the table, which logs, snapshots and other
+    /// hosts see. Its 128 random bits cannot be recovered from this hash.
+    LeaseId, "the name of a lease"
+}
+hex_name! {
+    /// Identifies a node: the first half of the SHA-256 of its machine's id, the folder of its
+    /// socket and its user.
+    NodeId, "the id of a node"
+}
+hex_name! {
+    /// The random name that a client chooses for a request over nodes, the same on all of them. It
+    /// is public and authorises nothing.
+    RunId, "the id of a run"
+}
+
+/// Deserializes a value from a string without copying the string.
+pub(crate) struct Text<T, E>(pub(crate) fn(&str) -> Result<T, E>);
+
+impl<T, E: fmt::Display> Visitor<'_> for Text<T, E> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<X: Error>(self, text: &str) -> Result<T, X> {
+        (self.0)(text).map_err(X::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_32_hexadecimal_digits_of_either_case_and_nothing_else() {
+        let tag: Tag = "00112233445566778899aAbBcCdDeEfF".parse().unwrap();
+        assert_eq!(tag, Tag(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff));
+        assert_eq!(tag.to_string(), "00112233445566778899aabbccddeeff");
+        for at in 0..32 {
+            for byte in 0..=0x7f_u8 {
+                let mut text = "7".repeat(32).into_bytes();
+                text[at] = byte;
+                let text = String::from_utf8(text).unwrap();
+                let expected = byte.is_ascii_hexdigit().then(|| u128::from_str_radix(&text, 16));
+                let expected = expected.map(|bits| Tag(bits.unwrap()));
+                assert_eq!(text.parse::<Tag>().ok(), expected, "{text:?}");
+            }
+        }
+        for wrong in ["", "7", &"7".repeat(31), &"7".repeat(33), &"é".repeat(16)] {
+            assert!(wrong.parse::<Tag>().is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Frames: they open with the first request of an owner, and are dropped when they are empty.
+
+use std::sync::Arc;
+
+use super::table::Frame;
+use crate::model::InvalidOutcome;
+use crate::{FrameId, FrameState, LeaseState, Owner, Request, Table};
+
+impl Table {
+    /// The parent of the frame that a request would open: the frame that it names, unless that has
+    /// ended. Over an engine, the frame may end between the proposal and its place in the log.
+    pub(crate) fn live_parent(&self, asked: &Request) -> Option<FrameId> {
+        let lives =
+            |live_parent: &FrameId| self.frames.get(live_parent).is_some_and(|it| !it.state.ended);
+        asked.parent.filter(lives)
+    }
+
+    /// The parent of a frame.
+    pub(crate) fn parent_of(&self, frame: FrameId) -> Option<FrameId> {
+        self.frames.get(&frame)?.state.parent
+    }
+
+    /// The lineage of a frame: itself and the frames that enclose it. Their holds never conflict
+    /// with its requests. `parent` is used for a frame that is not open yet. A jobserver has no
+    /// lineage, because no two of its job tokens may share a slot.
+    pub(crate) fn lineage(&self, frame: FrameId, parent: Option<FrameId>) -> Vec<FrameId> {
+        if let Some(open) = self.frames.get(&frame) {
+            if matches!(open.state.owner, Owner::Jobserver(_)) {
+                return Vec::new();
+            }
+            return self.enclosing(frame).map(|frame| frame.state.id).collect();
+        }
+        // Most frames have no parent.
+        let mut lineage = vec![frame];
+        if let Some(parent) = parent {
+            lineage.extend(self.enclosing(parent).map(|frame| frame.state.id));
+        }
+        lineage
+    }
+
+    /// Opens the frame of a request if it is not open yet.
+    pub(crate) fn open_frame(
+        &mut self,
+        id: FrameId,
+        asked: &Request,
+    ) -> Result<(), InvalidOutcome> {
+        if self.frames.contains_key(&id) {
+            return Ok(());
+        }
+        if id.0 != self.revision.0 {
+            return Err(format!("no frame {id}").into());
+        }
+        self.add_frame(FrameState {
+            id,
+            host: asked.host,
+            owner: asked.owner.clone(),
+            parent: self.live_parent(asked),
+            uid: asked.uid,
+            ended: false,
+            lease: asked.ttl_ms.map(LeaseState::new),
+        });
+        Ok(())
+    }
+
+    /// Adds a frame whose parent exists.
+    pub(crate) fn add_frame(&mut self, state: FrameState) {
+        let id = state.id;
+        let root = state.parent.map_or(id, |parent| self.session(parent));
+        if let Some(parent) = state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
+            parent.children += 1;
+        }
+        if !state.ended {
+            self.owners.insert(state.host, &state.owner, id);
+        }
+        self.sessions.entry(root).or_default().frames.insert(id);
+        let (holds, shares, waiters) = Default::default();
+        self.frames
+            .insert(id, Box::new(Frame { state, root, children: 0, holds, shares, waiters }));
+    }
+
+    pub(crate) fn drop_frame(&mut self, id: FrameId) -> Result<(), InvalidOutcome> {
+        let frame = self.frames.remove(&id).ok_or_else(|| format!("no frame {id}"))?;
+        if !frame.state.ended {
+            self.owners.remove(frame.state.host, &frame.state.owner);
+        }
+        if let Some(parent) = frame.state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
+            parent.children -= 1;
+        }
+        if let Some(session) = self.sessions.get_mut(&frame.root) {
+            session.frames.remove(&id);
+            if session.frames.is_empty() {
+                self.sessions.remove(&frame.root);
+                self.hold_and_wait.remove(&frame.root);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mark_ended(&mut self, id: FrameId) {
+        let Some(frame) = self.frames.get_mut(&id) else { return };
+        frame.state.ended = true;
+        self.owners.remove(frame.state.host, &frame.state.owner);
+        for token in &frame.holds {
+            if let Some(hold) = self.holds.get_mut(token) {
+                Arc::make_mut(hold).orphaned = true;
+            }
+        }
+    }
+}
+
+/// Sets the parent that the table found. Usually the request already names it, and stays shared.
+pub(crate) fn with_parent(mut asked: Arc<Request>, parent_of: Option<FrameId>) -> Arc<Request> {
+    if asked.parent != parent_of {
+        Arc::make_mut(&mut asked).parent = parent_of;
+    }
+    asked
+}

@@ -1,0 +1,92 @@
+//! Hosts: each host's daemon watches over the owners on it, and all hosts share one table.
+//!
+//! Invariant: the table never decides that a host is gone. An entry declares it, and frees
+//! everything that the host's processes had, at the same place in the log on every host.
+
+use std::sync::Arc;
+
+use crate::model::InvalidOutcome;
+use crate::{Change, Entry, FrameId, HostId, HostState, Owner, Table, WaiterStatus};
+
+impl Table {
+    /// The hosts that have joined and are not gone, by id. Empty if the log is a local journal.
+    pub fn hosts(&self) -> impl Iterator<Item = &HostState> {
+        self.hosts.values()
+    }
+
+    /// A host that has joined and is not gone.
+    #[must_use]
+    pub fn host(&self, host: HostId) -> Option<&HostState> {
+        self.hosts.get(&host)
+    }
+
+    /// The frames that the daemon of a host watches over, by id.
+    pub fn frames_of_host(&self, host: HostId) -> impl Iterator<Item = FrameId> + '_ {
+        self.frames.values().filter(move |f| f.state.host == host).map(|frame| frame.state.id)
+    }
+
+    /// Applies the changes of host entries that need no decision.
+    pub(crate) fn mark_hosts(&mut self, entry: &Entry) {
+        match &entry.change {
+            Change::HostJoin { host, label, identity } => {
+                self.hosts.entry(*host).or_insert_with(|| HostState {
+                    id: *host,
+                    label: label.clone(),
+                    identity: identity.clone(),
+                    since: entry.at,
+                });
+            }
+            Change::HostGone { host, .. } => {
+                self.hosts.remove(host);
+                for frame in self.processes_of(*host) {
+                    self.mark_ended(frame);
+                }
+            }
+            Change::HostAdopt { old, new } if self.can_adopt(*old, *new) => {
+                self.hosts.remove(old);
+                let frames: Vec<FrameId> = self.frames_of_host(*old).collect();
+                for frame in frames {
+                    self.move_frame(frame, *new);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A host that already has frames adopts none: one owner could then have two frames.
+    fn can_adopt(&self, old: HostId, new: HostId) -> bool {
+        old != new && self.frames_of_host(new).next().is_none()
+    }
+
+    fn move_frame(&mut self, id: FrameId, host: HostId) {
+        let Some(frame) = self.frames.get_mut(&id) else { return };
+        if !frame.state.ended {
+            self.owners.remove(frame.state.host, &frame.state.owner);
+            self.owners.insert(host, &frame.state.owner, id);
+        }
+        frame.state.host = host;
+        for token in &frame.holds {
+            if let Some(hold) = self.holds.get_mut(token) {
+                Arc::make_mut(&mut Arc::make_mut(hold).asked).host = host;
+            }
+        }
+        for request in frame.waiters.clone() {
+            if let Some(waiter) = self.waiters.get_mut(&request) {
+                Arc::make_mut(&mut waiter.request).host = host;
+            }
+            self.mark_waiter(request, WaiterStatus::Detached);
+        }
+    }
+
+    fn processes_of(&self, host: HostId) -> Vec<FrameId> {
+        let frames = self.frames_of_host(host).filter_map(|id| self.frames.get(&id));
+        let processes = frames.filter(|frame| matches!(frame.state.owner, Owner::Process(_)));
+        processes.map(|frame| frame.state.id).collect()
+    }
+
+    pub(crate) fn lease_moved(&mut self, id: FrameId, host: HostId) -> Result<(), InvalidOutcome> {
+        let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
+        frame.state.host = host;
+        Ok(())
+    }
+}

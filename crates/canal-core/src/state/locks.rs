@@ -1,0 +1,152 @@
+//! Counted locks: their uses, the views that apply, the slots that a request can share, and the
+//! requests that can never be granted unless someone resizes or resumes a key.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::index::lock::Lock;
+use crate::{Ask, FrameId, HeldItem, Key, Kind, Mode, Request, Table, Token, View};
+
+/// Why a request can never be granted unless someone resizes or resumes a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    /// A key is paused.
+    Paused { item: usize },
+    /// The request wants more slots at once than the applicable view has.
+    TooLarge { item: usize, capacity: u64 },
+}
+
+impl Misfit {
+    /// If several causes apply, the smallest is reported.
+    fn order(self) -> (u8, usize) {
+        match self {
+            Self::Paused { item } => (0, item),
+            Self::TooLarge { item, capacity: 0 } => (1, item),
+            Self::TooLarge { item, .. } => (2, item),
+        }
+    }
+}
+
+impl Table {
+    /// Counts a use of the lock of each counted item of a request.
+    pub(crate) fn use_locks(&mut self, asked: &Request) {
+        for item in asked.items.iter().filter(|item| item.ask.mode() == Mode::Counted) {
+            self.tree.change_lock(&item.key, |lock| lock.use_by(&item.ask));
+        }
+    }
+
+    pub(crate) fn remove_use(&mut self, key: &Key, mode: Mode) {
+        if mode == Mode::Counted {
+            self.tree.change_lock(key, Lock::remove_use);
+        }
+    }
+
+    /// A request as the table stores it: each counted item without a view gets the one that such
+    /// items of its key follow now. It keeps that view.
+    pub(crate) fn sized<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
+        let mut sized = Cow::Borrowed(asked);
+        for (at, item) in asked.items.iter().enumerate() {
+            let Ask::Counted { count, view: None, given, spread } = item.ask else { continue };
+            let followed = Some(self.followed(&item.key)).filter(|view| *view != View::ONE);
+            if given != followed {
+                let ask = Ask::Counted { count, view: None, given: followed, spread };
+                sized.to_mut().items[at].ask = ask;
+            }
+        }
+        sized
+    }
+
+    /// The same for a request that is stored. Most requests stay shared.
+    pub(crate) fn stored_form(&self, asked: &Arc<Request>) -> Arc<Request> {
+        match self.sized(asked) {
+            Cow::Borrowed(_) => Arc::clone(asked),
+            Cow::Owned(sized) => Arc::new(sized),
+        }
+    }
+
+    /// The view of a request that states none, where none is stored: the view of the latest hold
+    /// that stated one, else one slot. Linear in the number of later holds that stated none.
+    pub(crate) fn followed(&self, key: &Key) -> View {
+        if let Some((_, latest)) = self.stated_by_holds(key).next() {
+            return latest;
+        }
+        match self.tree.lock(key).and_then(Lock::kind_in_force) {
+            Some(Kind::Buckets) => View::Buckets { per: 1, buckets: 1 },
+            Some(Kind::Slots) | None => View::ONE,
+        }
+    }
+
+    /// The holds of a key that state a view, and these views, latest first.
+    pub(crate) fn stated_by_holds(&self, key: &Key) -> impl Iterator<Item = (Token, View)> {
+        let tokens = self.tree.node(key).into_iter().flat_map(|node| node.holds.iter().rev());
+        tokens.filter_map(move |token| {
+            let mut items = self.hold(*token)?.items.iter();
+            let item = items.find(|item| item.key == *key && item.stated.is_some())?;
+            Some((*token, item.stated?))
+        })
+    }
+
+    /// The hold of a slots lock in the lineage whose slots a request for `count` slots can share
+    /// (re-entrancy).
+    pub(crate) fn shareable_hold<'a>(
+        &'a self,
+        lock: &Lock,
+        key: &'a Key,
+        count: u64,
+        lineage: &'a [FrameId],
+    ) -> Option<&'a HeldItem> {
+        if lock.kind != Some(Kind::Slots) {
+            return None;
+        }
+        self.counted_by(key, lineage).find(|item| item.slots.count() >= count)
+    }
+
+    /// The counted items of a key that some frames hold, both own slots and shared ones.
+    pub(crate) fn counted_by<'a>(
+        &'a self,
+        key: &'a Key,
+        frames: &'a [FrameId],
+    ) -> impl Iterator<Item = &'a HeldItem> {
+        let shares = frames.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(key));
+        let holds = shares.flat_map(|share| &share.tokens).filter_map(|token| self.hold(*token));
+        let items = holds.flat_map(|hold| hold.items.iter().filter(|item| item.key == *key));
+        items.filter(|item| item.mode == Mode::Counted)
+    }
+
+    /// Why a request can never be granted unless someone resizes or resumes a key. An item that can
+    /// share slots always fits.
+    pub(crate) fn misfit(&self, asked: &Request, lineage: &[FrameId]) -> Option<Misfit> {
+        let misfits = asked.items.iter().enumerate().filter_map(|(item, wanted)| {
+            let (count, own) = wanted.ask.counted()?;
+            let lock = self.tree.lock(&wanted.key);
+            let capacity = Lock::capacity_of(lock, Lock::view_of(lock, own));
+            let paused = lock.is_some_and(|lock| lock.paused);
+            if !paused && count <= capacity {
+                return None;
+            }
+            let shares = lock
+                .and_then(|lock| self.shareable_hold(lock, &wanted.key, count, lineage))
+                .is_some();
+            let misfit =
+                if paused { Misfit::Paused { item } } else { Misfit::TooLarge { item, capacity } };
+            (!shares).then_some(misfit)
+        });
+        misfits.min_by_key(|misfit| misfit.order())
+    }
+
+    /// Whether a request of a frame waits for a key to be resumed.
+    pub(crate) fn awaits_resumption(&self, asked: &Request, frame: FrameId) -> bool {
+        let misfit = self.misfit(asked, &self.lineage(frame, None));
+        matches!(misfit, Some(Misfit::Paused { .. }))
+    }
+
+    /// Whether the lineage holds a key that covers `key`, so that every competitor for `key` waits
+    /// for that hold. Then no waiter precedes the request.
+    pub(crate) fn lineage_covers(&self, key: &Key, mode: Mode, lineage: &[FrameId]) -> bool {
+        lineage.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
+            key.path()
+                .filter_map(|covering| frame.shares.get(covering))
+                .any(|share| share.writes > 0 || mode != Mode::Write && share.reads > 0)
+        })
+    }
+}

@@ -1,0 +1,269 @@
+//! The lock table.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::owners::Owners;
+use crate::index::key_tree::KeyTree;
+use crate::{
+    BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner,
+    PastLease, PastRequest, Recovery, RequestId, Revision, Tag, Token, Usage, WaiterState,
+};
+
+/// The lock table: a function of the entries applied to it.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub(crate) revision: Revision,
+    pub(crate) next_token: Token,
+    pub(crate) bypass_max: u32,
+    pub(crate) frames: BTreeMap<FrameId, Box<Frame>>,
+    pub(crate) owners: Owners,
+    pub(crate) holds: BTreeMap<Token, Arc<HoldState>>,
+    pub(crate) granted: BTreeMap<RequestId, Token>,
+    pub(crate) waiters: BTreeMap<RequestId, Box<WaiterState>>,
+    pub(crate) tags: BTreeMap<Tag, RequestId>,
+    /// The requests over nodes that hold or wait.
+    pub(crate) over_nodes: BTreeSet<RequestId>,
+    pub(crate) tree: KeyTree,
+    /// Waiters that were passed `bypass_max` times, until they become barriers.
+    pub(crate) bypass_exhausted: BTreeSet<RequestId>,
+    pub(crate) sessions: BTreeMap<FrameId, Session>,
+    /// Sessions that both hold and wait (Coffman's hold-and-wait condition). Only these can be part
+    /// of a deadlock.
+    pub(crate) hold_and_wait: BTreeSet<FrameId>,
+    pub(crate) hosts: BTreeMap<HostId, HostState>,
+    /// The holds and waiting requests of each user, in total.
+    pub(crate) usage: BTreeMap<u32, Usage>,
+    /// How the most recent leases ended, oldest first.
+    pub(crate) past_leases: VecDeque<PastLease>,
+    /// The requests that were superseded last, the latest last.
+    pub(crate) superseded: VecDeque<PastRequest>,
+    /// The last era of the engine that the log names; 0 if it names none.
+    pub(crate) era: u64,
+    /// The longest TTL of any host so far.
+    pub(crate) longest_ttl_ms: u64,
+    /// The log lost entries after the grants with smaller tokens: clients must no longer learn of
+    /// these.
+    pub(crate) untold_below: Token,
+    /// The recovery in progress. Nothing is granted until it is over.
+    pub(crate) recovery: Option<Recovery>,
+}
+
+/// A frame, its holds and its waiting requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    pub(crate) state: FrameState,
+    /// The outermost frame around it.
+    pub(crate) root: FrameId,
+    pub(crate) children: usize,
+    pub(crate) holds: BTreeSet<Token>,
+    pub(crate) shares: BTreeMap<Key, Box<Share>>,
+    pub(crate) waiters: BTreeSet<RequestId>,
+}
+
+/// The part of one key that a frame holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Share {
+    /// The holds with an item of the key.
+    pub(crate) tokens: BTreeSet<Token>,
+    /// The number of slots in them, without slots shared with another hold.
+    pub(crate) slots: u64,
+    /// The number of their items of the key that are reads or counted.
+    pub(crate) reads: usize,
+    /// The number of their items of the key that are writes.
+    pub(crate) writes: usize,
+}
+
+/// A session: all frames under one outermost frame, with their holds and waiters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Session {
+    pub(crate) frames: BTreeSet<FrameId>,
+    pub(crate) holds: usize,
+    pub(crate) waiters: usize,
+}
+
+impl Default for Table {
+    /// An empty table.
+    fn default() -> Self {
+        Self {
+            revision: Revision(0),
+            next_token: Token(1),
+            bypass_max: BYPASS_MAX_DEFAULT,
+            frames: BTreeMap::default(),
+            owners: Owners::default(),
+            holds: BTreeMap::default(),
+            granted: BTreeMap::default(),
+            waiters: BTreeMap::new(),
+            tags: BTreeMap::default(),
+            over_nodes: BTreeSet::new(),
+            tree: KeyTree::default(),
+            bypass_exhausted: BTreeSet::new(),
+            sessions: BTreeMap::default(),
+            hold_and_wait: BTreeSet::new(),
+            usage: BTreeMap::new(),
+            past_leases: VecDeque::new(),
+            superseded: VecDeque::new(),
+            hosts: BTreeMap::new(),
+            era: 0,
+            longest_ttl_ms: 0,
+            untold_below: Token(0),
+            recovery: None,
+        }
+    }
+}
+
+impl Table {
+    /// The revision of the last entry applied.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The token that the next grant gets.
+    #[must_use]
+    pub fn next_token(&self) -> Token {
+        self.next_token
+    }
+
+    /// How often a waiter may be overtaken before it becomes a barrier.
+    #[must_use]
+    pub fn bypass_max(&self) -> u32 {
+        self.bypass_max
+    }
+
+    /// The waiting or holding request with this tag.
+    #[must_use]
+    pub fn tagged(&self, tag: Tag) -> Option<RequestId> {
+        self.tags.get(&tag).copied()
+    }
+
+    /// A waiting request.
+    #[must_use]
+    pub fn waiter(&self, request: RequestId) -> Option<&WaiterState> {
+        self.waiters.get(&request).map(Box::as_ref)
+    }
+
+    /// The hold that was granted to a request.
+    #[must_use]
+    pub fn hold_of(&self, request: RequestId) -> Option<&HoldState> {
+        self.hold(*self.granted.get(&request)?)
+    }
+
+    /// A hold.
+    #[must_use]
+    pub fn hold(&self, token: Token) -> Option<&HoldState> {
+        self.holds.get(&token).map(Arc::as_ref)
+    }
+
+    /// A hold, shared so that the caller can still use it after it has ended.
+    #[must_use]
+    pub fn hold_to_keep(&self, token: Token) -> Option<Arc<HoldState>> {
+        self.holds.get(&token).cloned()
+    }
+
+    /// The frame of an owner that has not ended.
+    #[must_use]
+    pub fn frame_of(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
+        self.owners.get(host, owner)
+    }
+
+    /// The frames of the processes with this pid that have not ended. There is more than one only
+    /// if a process has ended and the table does not know it yet.
+    pub fn frames_of_number(&self, host: HostId, pid: u32) -> impl Iterator<Item = FrameId> {
+        self.owners.of_number(host, pid)
+    }
+
+    /// A frame.
+    #[must_use]
+    pub fn frame(&self, frame: FrameId) -> Option<&FrameState> {
+        self.frames.get(&frame).map(|frame| &frame.state)
+    }
+
+    /// The outermost frame around a frame, which identifies its session.
+    #[must_use]
+    pub fn session(&self, frame: FrameId) -> FrameId {
+        self.frames.get(&frame).map_or(frame, |frame| frame.root)
+    }
+
+    /// All frames, by id.
+    pub fn frames(&self) -> impl Iterator<Item = &FrameState> {
+        self.frames.values().map(|frame| &frame.state)
+    }
+
+    /// A frame's holds, oldest first.
+    pub fn holds_in(&self, frame: FrameId) -> impl Iterator<Item = &HoldState> {
+        let tokens = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.holds);
+        tokens.filter_map(|token| self.hold(*token))
+    }
+
+    /// The token of a frame's latest hold of a key.
+    #[must_use]
+    pub fn latest_hold(&self, frame: FrameId, key: &Key) -> Option<Token> {
+        self.frames.get(&frame)?.shares.get(key)?.tokens.last().copied()
+    }
+
+    /// A frame's waiting requests, oldest first.
+    pub fn waiters_in(&self, frame: FrameId) -> impl Iterator<Item = &WaiterState> {
+        let requests = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.waiters);
+        requests.filter_map(|request| self.waiter(*request))
+    }
+
+    /// All holds, by token.
+    pub fn holds(&self) -> impl Iterator<Item = &HoldState> {
+        self.holds.values().map(Arc::as_ref)
+    }
+
+    /// All waiting requests, by id.
+    pub fn waiters(&self) -> impl Iterator<Item = &WaiterState> {
+        self.waiters.values().map(Box::as_ref)
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// How many holds there are.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// The usage of a user.
+    #[must_use]
+    pub fn usage(&self, uid: u32) -> Usage {
+        self.usage.get(&uid).copied().unwrap_or_default()
+    }
+
+    /// The usage of a user. A user without requests keeps an entry, because most users return.
+    pub(crate) fn usage_mut(&mut self, uid: u32) -> &mut Usage {
+        self.usage.entry(uid).or_default()
+    }
+
+    /// The frame and those that enclose it, innermost first.
+    pub(crate) fn enclosing(&self, frame: FrameId) -> impl Iterator<Item = &Frame> {
+        let get = |frame| self.frames.get(&frame).map(Box::as_ref);
+        std::iter::successors(get(frame), move |frame| get(frame.state.parent?))
+    }
+
+    /// Updates the session after a hold or request of `frame` began or ended.
+    pub(crate) fn count_in_session(&mut self, frame: FrameId, holds: isize, waiters: isize) {
+        let root = self.session(frame);
+        let session = self.sessions.entry(root).or_default();
+        session.holds = session.holds.saturating_add_signed(holds);
+        session.waiters = session.waiters.saturating_add_signed(waiters);
+        if session.holds > 0 && session.waiters > 0 {
+            self.hold_and_wait.insert(root);
+        } else {
+            self.hold_and_wait.remove(&root);
+        }
+    }
+}
+
+impl Share {
+    /// The number of its items in a mode; counted items count as reads.
+    pub(crate) fn items_of(&mut self, mode: Mode) -> &mut usize {
+        if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
+    }
+}

@@ -1,0 +1,129 @@
+//! Waiters: they are queued, leave, and change their status.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::frames::with_parent;
+use crate::model::InvalidOutcome;
+use crate::{
+    Change, Entry, FrameId, Request, RequestId, Table, WaiterState, WaiterStatus, room_of,
+};
+
+impl Table {
+    pub(crate) fn queue_up(
+        &mut self,
+        entry: &Entry,
+        id: RequestId,
+        frame: FrameId,
+    ) -> Result<(), InvalidOutcome> {
+        let asked = self.stored_form(self.asked(entry, id)?);
+        self.open_frame(frame, &asked)?;
+        self.use_locks(&asked);
+        let size_unchecked = self.awaits_resumption(&asked, frame);
+        self.add_waiter(WaiterState {
+            id,
+            request: with_parent(asked, self.parent_of(frame)),
+            frame,
+            since: entry.at,
+            status: WaiterStatus::Active,
+            barrier: false,
+            passed: 0,
+            size_unchecked,
+        })
+    }
+
+    pub(crate) fn asked<'e>(
+        &self,
+        entry: &'e Entry,
+        id: RequestId,
+    ) -> Result<&'e Arc<Request>, InvalidOutcome> {
+        match &entry.change {
+            Change::Request(request) if id.0 == self.revision.0 => Ok(request),
+            _ => Err(format!("request {id} is unknown").into()),
+        }
+    }
+
+    /// Adds a waiter whose frame exists and is already counted by its locks.
+    pub(crate) fn add_waiter(&mut self, waiter: WaiterState) -> Result<(), InvalidOutcome> {
+        let (id, frame) = (waiter.id, waiter.frame);
+        let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
+        owner.waiters.insert(id);
+        self.usage_mut(waiter.request.uid).key_bytes += room_of(&waiter.request.items);
+        self.tags.insert(waiter.request.tag, id);
+        if waiter.request.over_nodes.is_some() {
+            self.over_nodes.insert(id);
+        }
+        self.waiters.insert(id, Box::new(waiter));
+        self.enqueue(id);
+        self.count_in_session(frame, 0, 1);
+        Ok(())
+    }
+
+    /// Removes a waiter; its locks lose a use.
+    pub(crate) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, InvalidOutcome> {
+        self.dequeue(id);
+        let waiter =
+            self.waiters.remove(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
+        self.usage_mut(waiter.request.uid).key_bytes -= room_of(&waiter.request.items);
+        self.tags.remove(&waiter.request.tag);
+        self.over_nodes.remove(&id);
+        if let Some(frame) = self.frames.get_mut(&waiter.frame) {
+            frame.waiters.remove(&id);
+        }
+        self.count_in_session(waiter.frame, 0, -1);
+        self.bypass_exhausted.remove(&id);
+        for item in &waiter.request.items {
+            self.remove_use(&item.key, item.ask.mode());
+        }
+        Ok(*waiter)
+    }
+
+    pub(crate) fn raise_barrier(&mut self, id: RequestId) -> Result<(), InvalidOutcome> {
+        self.dequeue(id);
+        let waiter =
+            self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
+        waiter.barrier = true;
+        self.enqueue(id);
+        Ok(())
+    }
+
+    pub(crate) fn prioritized(
+        &mut self,
+        entry: &Entry,
+        id: RequestId,
+    ) -> Result<(), InvalidOutcome> {
+        let Change::Prioritize { priority, .. } = entry.change else {
+            return Err("an entry that is no `prioritize` changed a priority".to_owned().into());
+        };
+        self.dequeue(id);
+        let waiter =
+            self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
+        Arc::make_mut(&mut waiter.request).priority = priority;
+        self.enqueue(id);
+        Ok(())
+    }
+
+    /// Counts a grant that overtook some waiters.
+    pub(crate) fn count_pass(&mut self, passed: BTreeSet<RequestId>) {
+        for id in passed {
+            let Some(waiter) = self.waiters.get_mut(&id) else { continue };
+            waiter.passed += 1;
+            if waiter.passed >= self.bypass_max {
+                self.bypass_exhausted.insert(id);
+            }
+        }
+    }
+
+    pub(crate) fn mark_waiter(&mut self, id: RequestId, status: WaiterStatus) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let useless = status == WaiterStatus::Suspended && waiter.status != WaiterStatus::Active;
+        if waiter.status == status || useless {
+            return;
+        }
+        self.dequeue(id);
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.status = status;
+        }
+        self.enqueue(id);
+    }
+}

@@ -1,0 +1,446 @@
+//! Queries of the table, for status and messages.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use crate::index::grant_order::Class;
+use crate::index::key_tree::conflict;
+use crate::index::lock::Lock;
+use crate::index::node::Node;
+use crate::{
+    By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
+    WaiterState, WaiterStatus,
+};
+
+/// The state of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyReport {
+    /// The kind in use, else the kind of the stored view.
+    pub kind: Option<Kind>,
+    /// The number of held slots.
+    pub held: u64,
+    /// The stored view, else the view that a request without one would get now; `None` for a key
+    /// without a stored view or slots in use.
+    pub view: Option<View>,
+    /// The stored view.
+    pub stored: Option<View>,
+    /// The number of its slots that are in service.
+    pub capacity: Option<u64>,
+    /// Whether the key is paused.
+    pub paused: bool,
+    /// The buckets that are out of service; for the slots kind, the slots.
+    pub without: Vec<u64>,
+    /// Its holds, oldest first.
+    pub holders: Vec<Token>,
+    /// Its waiters, in queue order.
+    pub waiters: Vec<RequestId>,
+}
+
+/// One hold or waiter that blocks a waiting request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// The item that it blocks.
+    pub item: usize,
+    /// The item's key.
+    pub key: Key,
+    /// The hold or waiter.
+    pub by: By,
+}
+
+/// Why a waiting request is not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// The item that is not free.
+    pub item: usize,
+    /// The item's key.
+    pub key: Key,
+    /// The reason.
+    pub reason: Reason,
+}
+
+/// The size of a lock that a request finds, apart from its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeFound {
+    /// The stored one, which applies to every request.
+    Stored(View),
+    /// The one that the latest hold stated. Requests that state none follow it.
+    Followed(View),
+}
+
+/// The reason for a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Too few slots are free.
+    Full {
+        /// Slots in service that are held.
+        held: u64,
+        /// The number of slots in service of its view.
+        capacity: u64,
+    },
+    /// A conflicting item is held: of this key, or of a key above or below it.
+    Conflict {
+        /// One of the holds.
+        hold: Token,
+        /// The number of such holds.
+        holds: u64,
+    },
+    /// Another waiter precedes it: an earlier one, one of higher priority, or a barrier.
+    Behind {
+        /// The waiter that precedes it.
+        waiter: RequestId,
+        /// Whether that waiter is a barrier.
+        barrier: bool,
+    },
+    /// The key is paused.
+    Paused,
+    /// The request wants more slots at once than the applicable view has.
+    LargerThanLock {
+        /// The slots that it wants.
+        count: u64,
+        /// The slots that the view has.
+        capacity: u64,
+    },
+    /// Its process is stopped.
+    Suspended,
+    /// Its daemon restarted, and its client has not connected again.
+    Detached,
+    /// The table grants nothing until its recovery is over.
+    Recovering,
+}
+
+/// Whether slots that a request's own lineage holds are among those that block it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnSlots {
+    /// They are: they are in use.
+    Count,
+    /// They are not: a waiter does not wait for them.
+    LeftOut,
+}
+
+impl Table {
+    /// The keys that `prefix` covers (all keys if `None`) and that are in use, have a stored view
+    /// or are paused, in order. The cost is proportional to their number.
+    pub fn keys<'a>(&'a self, prefix: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
+        let wanted = prefix.cloned();
+        let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
+        let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
+        let keys = self.tree.keys(range);
+        keys.filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
+    }
+
+    /// Replaces keys with the equal keys of the table, so that thousands of waiters for one key
+    /// store its text once. Does nothing while there are no waiters.
+    pub fn share_keys(&self, items: &mut [Item]) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        for item in items {
+            if let Some(key) = self.tree.key(&item.key) {
+                item.key = key.clone();
+            }
+        }
+    }
+
+    /// The state of a key.
+    #[must_use]
+    pub fn report(&self, key: &Key) -> KeyReport {
+        let (holders, waiters) = (self.holders(key).collect(), self.served(key));
+        KeyReport {
+            kind: self.tree.lock(key).and_then(Lock::kind_in_force),
+            held: self.held_of(key),
+            view: self.view_in_force(key),
+            stored: self.stored(key),
+            capacity: self.capacity_in_force(key),
+            paused: self.is_paused(key),
+            without: self.without_of(key),
+            holders,
+            waiters,
+        }
+    }
+
+    /// The stored view of a key, else the view that a request without one would get now; `None` for
+    /// a key without a stored view or slots in use.
+    #[must_use]
+    pub fn view_in_force(&self, key: &Key) -> Option<View> {
+        let kind = self.tree.lock(key).and_then(Lock::kind_in_force);
+        self.stored(key).or_else(|| kind.map(|_| self.followed(key)))
+    }
+
+    /// The number of slots of that view that are in service.
+    #[must_use]
+    pub fn capacity_in_force(&self, key: &Key) -> Option<u64> {
+        self.view_in_force(key).map(|view| Lock::capacity_of(self.tree.lock(key), view))
+    }
+
+    /// The buckets of a key that are out of service; for the slots kind, the slots.
+    #[must_use]
+    pub fn without_of(&self, key: &Key) -> Vec<u64> {
+        self.tree.lock(key).map(|lock| lock.without.numbers()).unwrap_or_default()
+    }
+
+    /// Whether more slots of a key are held than its stored size has in service.
+    #[must_use]
+    pub fn is_overfull(&self, key: &Key) -> bool {
+        let lock = self.tree.lock(key).filter(|lock| lock.stored.is_some());
+        lock.is_some_and(|lock| !lock.fits(lock.class_of(0, None)))
+    }
+
+    /// The holds of a key, oldest first.
+    pub fn holders(&self, key: &Key) -> impl Iterator<Item = Token> {
+        self.tree.node(key).into_iter().flat_map(|node| node.holds.iter().copied())
+    }
+
+    /// The number of held slots of a key.
+    #[must_use]
+    pub fn held_of(&self, key: &Key) -> u64 {
+        self.tree.lock(key).map_or(0, |lock| lock.held)
+    }
+
+    /// The number of held slots and of all slots, as an item of a request sees them that waits or
+    /// arrives next: those in service of its view. `None` for reads and writes.
+    #[must_use]
+    pub fn use_for(&self, asked: &Request, item: usize) -> Option<(u64, u64)> {
+        let asked = self.asked_for(asked);
+        let Item { key, ask } = asked.items.get(item)?;
+        let (count, own) = ask.counted()?;
+        let Some(lock) = self.tree.lock(key) else {
+            return Some((0, Lock::view_of(None, own).capacity()));
+        };
+        let Class { capacity, unit, .. } = lock.class_of(count, own);
+        Some((lock.held_in_service(unit), capacity))
+    }
+
+    /// The stored view of a key, or the view that the latest hold other than `own` stated.
+    #[must_use]
+    pub fn size_found(&self, key: &Key, own: Option<Token>) -> Option<SizeFound> {
+        if let Some(stored) = self.stored(key) {
+            return Some(SizeFound::Stored(stored));
+        }
+        self.stated_by_holds(key)
+            .find(|(token, _)| Some(*token) != own)
+            .map(|(_, view)| SizeFound::Followed(view))
+    }
+
+    /// A request with its views: as it is stored if it is in the table, else as it would be stored.
+    fn asked_for<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
+        match self.tagged(asked.tag) {
+            Some(_) => Cow::Borrowed(asked),
+            None => self.sized(asked),
+        }
+    }
+
+    /// Whether a key is paused.
+    #[must_use]
+    pub fn is_paused(&self, key: &Key) -> bool {
+        self.tree.lock(key).is_some_and(|lock| lock.paused)
+    }
+
+    /// The kind in which a key is in use, if that prevents storing a view of the other kind.
+    #[must_use]
+    pub fn bars_view(&self, key: &Key, view: Option<View>) -> Option<Kind> {
+        let in_use = self.tree.lock(key).and_then(|lock| lock.kind);
+        in_use.filter(|in_use| view.is_some_and(|view| *in_use != view.kind()))
+    }
+
+    /// The stored view of a key.
+    #[must_use]
+    pub fn stored(&self, key: &Key) -> Option<View> {
+        self.tree.lock(key).and_then(|lock| lock.stored)
+    }
+
+    /// The number of requests that wait for a key.
+    #[must_use]
+    pub fn waiting_for(&self, key: &Key) -> usize {
+        self.tree.node(key).map_or(0, Node::waiting)
+    }
+
+    /// Whether an active request waits for a key, or for a key above or below it. Linear in the
+    /// number of waiters.
+    #[must_use]
+    pub fn is_awaited(&self, key: &Key) -> bool {
+        let meets = |item: &Item| item.key.covers(key) || key.covers(&item.key);
+        let mut waiters = self.waiters.values();
+        waiters.any(|waiter| waiter.request.items.iter().any(meets) && !self.is_inactive(waiter))
+    }
+
+    /// A waiter's position in the queue of an item's key: 1 is granted next. Linear in the length
+    /// of the queue.
+    #[must_use]
+    pub fn position(&self, request: RequestId, item: usize) -> Option<usize> {
+        let key = &self.waiters.get(&request)?.request.items.get(item)?.key;
+        self.served(key).iter().position(|id| *id == request).map(|index| index + 1)
+    }
+
+    /// The blockers of a waiting request: for each item that is not free, all conflicting holds, or
+    /// else all waiters that precede it. Linear in their number.
+    #[must_use]
+    pub fn blockers(&self, request: RequestId) -> Vec<Blocker> {
+        let Some(waiter) = self.waiters.get(&request) else { return Vec::new() };
+        let lineage = self.lineage(waiter.frame, None);
+        let items = 0..waiter.request.items.len();
+        items.flat_map(|item| self.blockers_of(waiter, item, &lineage)).collect()
+    }
+
+    fn blockers_of(&self, waiter: &WaiterState, item: usize, lineage: &[FrameId]) -> Vec<Blocker> {
+        let Some(Item { key, .. }) = waiter.request.items.get(item) else { return Vec::new() };
+        let blocker = |by| Blocker { item, key: key.clone(), by };
+        let holds = self.holds_in_the_way(waiter, item, lineage);
+        if !holds.is_empty() {
+            let by = |token: Token| Some(By::Hold(token, self.hold(token)?.frame));
+            return holds.into_iter().filter_map(by).map(blocker).collect();
+        }
+        let ahead = self.predecessors_of_item(&waiter.request, item, lineage, self.rank(waiter));
+        let by = |id: RequestId| Some(By::Waiter(id, self.waiter(id)?.frame));
+        ahead.into_iter().filter_map(by).map(blocker).collect()
+    }
+
+    /// The holds that block one item of a waiting request.
+    pub(crate) fn holds_in_the_way(
+        &self,
+        waiter: &WaiterState,
+        item: usize,
+        lineage: &[FrameId],
+    ) -> BTreeSet<Token> {
+        let Some(Item { key, ask }) = waiter.request.items.get(item) else {
+            return BTreeSet::new();
+        };
+        let mut holds: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), lineage).collect();
+        if let Some((count, own)) = ask.counted()
+            && let Some(lock) = self.tree.lock(key)
+            && !lock.fits(lock.class_of(count, own))
+            && self.shareable_hold(lock, key, count, lineage).is_none()
+        {
+            let holders = self.holders(key);
+            holds.extend(holders.filter(|token| self.is_counted_of_others(*token, key, lineage)));
+        }
+        holds
+    }
+
+    /// The holds that block an item of a request that waits or arrives next; none if only other
+    /// waiters precede it. At most `max`, those of the item's own key first, oldest first.
+    #[must_use]
+    pub fn blocking_holds(
+        &self,
+        asked: &Request,
+        item: usize,
+        own: OwnSlots,
+        max: usize,
+    ) -> Vec<Token> {
+        let asked = &*self.asked_for(asked);
+        let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
+        let frame = self.frame_of(asked.host, &asked.owner);
+        let frame = frame.unwrap_or(FrameId(self.revision.0 + 1));
+        let lineage = self.lineage(frame, self.live_parent(asked));
+        let full = ask.counted().is_some_and(|(count, view)| {
+            self.tree.lock(key).is_some_and(|lock| {
+                !lock.fits(lock.class_of(count, view))
+                    && self.shareable_hold(lock, key, count, &lineage).is_none()
+            })
+        });
+        let exempt = if own == OwnSlots::Count { &[][..] } else { &lineage };
+        let counted =
+            self.holders(key).filter(|token| self.is_counted_of_others(*token, key, exempt));
+        let counted = counted.take(if full { max } else { 0 });
+        let holds = counted.chain(self.conflicting_holds(key, ask.mode(), &lineage));
+        let mut seen = BTreeSet::new();
+        holds.filter(|token| seen.insert(*token)).take(max).collect()
+    }
+
+    /// The holds outside the lineage that conflict with an item of a key.
+    pub(crate) fn conflicting_holds<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+        lineage: &'a [FrameId],
+    ) -> impl Iterator<Item = Token> + 'a {
+        let in_the_way = move |at: &Key, token: Token| {
+            self.hold(token).is_some_and(|hold| {
+                let mut items = hold.items.iter();
+                !lineage.contains(&hold.frame)
+                    && items.any(|item| item.key == *at && conflict(item.mode, mode))
+            })
+        };
+        let keys = self.tree.conflicting(key, mode);
+        keys.flat_map(move |(at, holds)| {
+            holds.iter().copied().filter(move |token| in_the_way(at, *token))
+        })
+    }
+
+    /// Whether a hold outside the lineage has slots of a key that the lineage does not have. A hold
+    /// that only shares slots of the lineage frees none when it ends.
+    fn is_counted_of_others(&self, token: Token, key: &Key, lineage: &[FrameId]) -> bool {
+        let Some(hold) = self.hold(token).filter(|hold| !lineage.contains(&hold.frame)) else {
+            return false;
+        };
+        let mut items = hold.items.iter().filter(|item| item.key == *key);
+        let Some(item) = items.find(|item| item.mode == Mode::Counted) else { return false };
+        // Sets of shared slots begin with the same slot.
+        let first = |item: &HeldItem| item.slots.0.first().map(|range| range.0);
+        let has_all =
+            |own: &HeldItem| first(own) == first(item) && own.slots.count() >= item.slots.count();
+        !self.counted_by(key, lineage).any(has_all)
+    }
+
+    /// Why a waiting request is not granted.
+    #[must_use]
+    pub fn why(&self, request: RequestId) -> Option<Why> {
+        let waiter = self.waiters.get(&request)?;
+        let why = |item: usize, reason| {
+            Some(Why { item, key: waiter.request.items.get(item)?.key.clone(), reason })
+        };
+        match waiter.status {
+            WaiterStatus::Suspended => return why(0, Reason::Suspended),
+            WaiterStatus::Detached => return why(0, Reason::Detached),
+            WaiterStatus::Active => {}
+        }
+        if self.recovery.is_some() {
+            return why(0, Reason::Recovering);
+        }
+        let lineage = self.lineage(waiter.frame, None);
+        let items = 0..waiter.request.items.len();
+        let reasons = items.filter_map(|item| Some((item, self.reason(waiter, item, &lineage)?)));
+        // A parked item blocks the request whatever else is free, and a hold is reported before
+        // order.
+        let (index, reason) = reasons.min_by_key(|(index, reason)| (severity(*reason), *index))?;
+        why(index, reason)
+    }
+
+    fn reason(&self, waiter: &WaiterState, item: usize, lineage: &[FrameId]) -> Option<Reason> {
+        let Item { key, ask } = waiter.request.items.get(item)?;
+        if let Some((count, own)) = ask.counted()
+            && let Some(lock) = self.tree.lock(key)
+            && self.shareable_hold(lock, key, count, lineage).is_none()
+        {
+            let class = lock.class_of(count, own);
+            let Class { capacity, unit, .. } = class;
+            if lock.paused {
+                return Some(Reason::Paused);
+            }
+            if count > capacity {
+                return Some(Reason::LargerThanLock { count, capacity });
+            }
+            if !lock.fits(class) {
+                return Some(Reason::Full { held: lock.held_in_service(unit), capacity });
+            }
+        }
+        let conflicts: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), lineage).collect();
+        if let Some(hold) = conflicts.first() {
+            return Some(Reason::Conflict { hold: *hold, holds: conflicts.len() as u64 });
+        }
+        let ahead = self.predecessors_of_item(&waiter.request, item, lineage, self.rank(waiter));
+        let first = *ahead.first()?;
+        let barrier = self.waiters.get(&first).is_some_and(|first| first.barrier);
+        Some(Reason::Behind { waiter: first, barrier })
+    }
+}
+
+fn severity(reason: Reason) -> u8 {
+    match reason {
+        Reason::Suspended | Reason::Detached | Reason::Recovering => 0,
+        Reason::Paused => 1,
+        Reason::LargerThanLock { .. } => 2,
+        Reason::Full { .. } | Reason::Conflict { .. } => 3,
+        Reason::Behind { .. } => 4,
+    }
+}
