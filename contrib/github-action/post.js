@@ -1,5 +1,5 @@
 'use strict';
-// Releases the lease of main.js, however the job ended. A lease that was lost meanwhile fails the step.
+// Releases the lease of main.js, however the job ended. A lease that was lost in the meantime fails the step.
 
 const { spawnSync } = require('child_process');
 
