@@ -178,7 +178,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) nodes: NodesArgs,
     /// How long a node keeps the lock after its last renewal [default: 60]
-    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, help_heading = "Over several machines")]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, help_heading = "On several machines")]
     pub(crate) ttl: Option<Duration>,
     /// The command and its arguments
     #[arg(hide_short_help = true, value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]

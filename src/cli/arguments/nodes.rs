@@ -15,7 +15,7 @@ pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The options that choose the nodes.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Over several machines")]
+#[command(next_help_heading = "On several machines")]
 pub(crate) struct NodesArgs {
     // Not a doc comment, in which the brackets would be links.
     #[arg(
@@ -38,7 +38,7 @@ pub(crate) struct NodesArgs {
 
 /// The options that choose the nodes to ask for a leader.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Over several machines")]
+#[command(next_help_heading = "On several machines")]
 pub(crate) struct LeaderNodesArgs {
     /// Ask these nodes, named as for canal run --on
     #[arg(long, value_name = "NODES")]
