@@ -4,7 +4,6 @@
 //! Invariant: data goes to stdout, messages go to stderr through `output::stderr`, and each exit
 //! code of canal itself is one of [`OwnCode`](crate::run::OwnCode).
 
-mod acquisition;
 mod arguments;
 mod commands;
 mod confirm;
@@ -12,12 +11,12 @@ mod connect;
 mod failed;
 mod find_job;
 mod help;
-mod lookout;
 mod man;
 mod node_list;
 mod output;
 mod owner;
 mod progress;
+mod source;
 mod user_name;
 mod wording;
 

@@ -1,12 +1,16 @@
-//! Resolves the nodes in a list from the command line, with the configuration of the daemon.
+//! The nodes that a command line names, and those around a request: resolved with the configuration
+//! of the daemon.
 
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::client::nodes::list::{KnownNode, KnownNodes, Node, resolve};
+use crate::client::nodes::pins::Pins;
 use crate::daemon;
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
+use crate::protocol::{Acquire, RunId, Tag};
 use crate::run::environment;
+use crate::run::nodes::{Around, Lookout, WaitWithin};
 
 /// The nodes that the words of a list name.
 ///
@@ -59,6 +63,24 @@ pub(in crate::cli) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
         near.extend(new.filter(|node| node.address != NodeAddress::Local));
     }
     Ok(near)
+}
+
+/// The lookout for a request of this process.
+pub(in crate::cli) fn within(
+    target: &Target,
+    request: &Acquire,
+) -> WaitWithin<impl FnMut(RunId, Tag) -> Option<Lookout>> {
+    WaitWithin::new(request, |run, tag| Lookout::start(&around(target).ok()?, run, tag).ok())
+}
+
+/// The surroundings of a request on this machine: its nodes, identities and daemon.
+///
+/// # Errors
+/// The configuration is unusable.
+pub(in crate::cli) fn around(target: &Target) -> Result<Around, Failed> {
+    let place = &target.place;
+    let (pins, here, options) = (Pins::of(place), place.clone(), target.options());
+    Ok(Around { near: near(target)?, pins, here, options })
 }
 
 /// The names in the configuration that the daemon of this place reads. For the daemon of the

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::client::{Acquired, Client, JobserverEnds};
-use crate::protocol::{Grant, Release, Tag};
+use crate::protocol::{Release, Tag};
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::Reader;
 use crate::sys::process::exec;
@@ -12,6 +12,7 @@ use crate::sys::{fds, startup};
 
 use super::environment::{hold_variable, of_a_new_session};
 use super::jobserver;
+use super::nodes::{ChildEnd, OverNodes, Start};
 use super::{ChildChannel, Command, LostHold, NotRun, Variables, variables};
 
 /// The lowest number for the descriptors that descendants keep, if the limit allows: above those
@@ -40,6 +41,67 @@ pub enum NotBegun {
     Alone,
 }
 
+/// A lock that this process has taken.
+pub enum Taken {
+    /// From a daemon, over this connection.
+    FromDaemon {
+        /// The connection.
+        client: Client,
+        /// The grant.
+        acquired: Acquired,
+    },
+    /// From nodes. The coordinator releases it when this process or its command ends.
+    FromNodes(Box<TakenFromNodes>),
+}
+
+/// A lock that this process has taken from nodes.
+pub struct TakenFromNodes {
+    /// The grants.
+    pub start: Start,
+    /// Shows until when the lock is safe.
+    pub page: Reader,
+    /// The channel over which it was taken.
+    pub end: ChildEnd,
+    /// The coordinator, if this process is its parent.
+    pub coordinator: Option<OverNodes>,
+}
+
+impl Taken {
+    /// The deadline page and the token of a lock that can be lost.
+    fn held(&self) -> Option<(&Reader, u64)> {
+        match self {
+            Self::FromDaemon { acquired: Acquired { page, grant, .. }, .. } => {
+                page.as_ref().map(|page| (page, grant.token))
+            }
+            // The token is for messages.
+            Self::FromNodes(taken) => Some((&taken.page, taken.start.token.unwrap_or(0))),
+        }
+    }
+
+    fn variables(&self, asked: Asked<'_>) -> Variables {
+        match self {
+            Self::FromDaemon { acquired: Acquired { page, grant, .. }, .. } => {
+                let mut variables = variables(grant, asked.socket);
+                variables.extend(page.is_some().then(|| hold_variable(asked.tag)));
+                if asked.new_session {
+                    variables.extend(of_a_new_session());
+                }
+                variables
+            }
+            Self::FromNodes(taken) => taken.end.variables(&taken.start, asked.socket),
+        }
+    }
+
+    fn give_back(self) {
+        let Self::FromDaemon { mut client, acquired } = self else { return };
+        for key in acquired.grant.keys {
+            let release = Release { key: Some(key.key.into()), ..Release::default() };
+            // A failure changes nothing: the hold is about to end with this process.
+            let _ = client.release(&release, None);
+        }
+    }
+}
+
 /// Becomes the command in the same process. The command gets everything that canal's caller passed
 /// on; canal adds only the variables of the grant, and with `--with-children` the descriptor that
 /// keeps the hold.
@@ -50,37 +112,21 @@ pub enum NotBegun {
 /// Returns only if the command was not started. By then the lock has been released or lost.
 pub fn become_command(
     command: &Command,
-    client: &mut Client,
-    acquired: Acquired,
+    mut taken: Taken,
     asked: Asked<'_>,
     child_channel: Option<ChildChannel>,
 ) -> NotBegun {
-    let Acquired { grant, children, jobserver, page } = acquired;
-    let mut variables = variables(&grant, asked.socket);
-    variables.extend(page.is_some().then(|| hold_variable(asked.tag)));
-    if asked.new_session {
-        variables.extend(of_a_new_session());
+    let variables = taken.variables(asked);
+    let inherited = match &mut taken {
+        Taken::FromDaemon { acquired, .. } => (acquired.children.take(), acquired.jobserver.take()),
+        Taken::FromNodes(_) => (None, None),
+    };
+    let not_begun = begin(command, variables, inherited, taken.held(), child_channel);
+    // After a loss, the daemon is unreachable, and the hold ends with this process anyway.
+    if !matches!(not_begun, NotBegun::Lost(_)) {
+        taken.give_back();
     }
-    let held = page.as_ref().map(|page| (page, grant.token));
-    let not_begun = begin(command, variables, (children, jobserver), held, child_channel);
-    if matches!(not_begun, NotBegun::Lost(_)) {
-        // The daemon is unreachable, and the hold ends with this process anyway.
-        return not_begun;
-    }
-    give_back(client, grant);
     not_begun
-}
-
-/// The same for a lock over nodes, which the coordinator releases. `page` states how long it is
-/// safe; `token` is for messages.
-pub fn become_command_over_nodes(
-    command: &Command,
-    variables: &Variables,
-    page: &Reader,
-    token: u64,
-    child_channel: ChildChannel,
-) -> NotBegun {
-    begin(command, variables.clone(), (None, None), Some((page, token)), Some(child_channel))
 }
 
 fn begin(
@@ -122,11 +168,4 @@ fn begin(
         child_channel.not_begun();
     }
     not_begun
-}
-
-fn give_back(client: &mut Client, grant: Grant) {
-    for key in grant.keys {
-        // A failure changes nothing: the hold is about to end with this process.
-        let _ = client.release(&Release { key: Some(key.key.into()), ..Release::default() }, None);
-    }
 }

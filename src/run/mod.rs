@@ -18,7 +18,7 @@ mod lost_hold;
 pub mod nodes;
 mod supervise;
 
-pub use become_command::{Asked, NotBegun, become_command, become_command_over_nodes};
+pub use become_command::{Asked, NotBegun, Taken, TakenFromNodes, become_command};
 pub use command::{Command, NotRun};
 pub use environment::{Variables, clash, variables};
 pub use exit_code::{OwnCode, SUCCESS};

@@ -1,34 +1,55 @@
 //! `canal acquire`: takes a lock for another process, or as a lease.
 //!
-//! The grant is provisional until canal has printed and confirmed it. If canal ends before that,
-//! the daemon withdraws the grant.
+//! The lock is provisional until canal has printed and confirmed it. If canal ends before that, the
+//! daemon withdraws the grant, or the coordinator releases it at all nodes.
 
 use std::os::unix::process::parent_id;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::acquisition;
-use crate::cli::acquisition::NotAcquired;
 use crate::cli::arguments::definition::{AcquireArgs, Global};
 use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::commands::kill::EndSuperseded;
-use crate::cli::commands::nodes;
 use crate::cli::connect;
-use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
+use crate::cli::source::{self, Asking, NotAcquired, Source, print};
 use crate::cli::wording::not_acquired;
 use crate::cli::wording::usage_error::wrong;
 use crate::client::{self, ClientError};
+use crate::nodes::Require;
 use crate::protocol::{
-    Confirm, CycleStepInfo, ErrorName, Failure, Grant, Handle, HolderInfo, LeaseAsked, OWNER_GONE,
-    SizeNote,
+    Confirm, CycleStepInfo, ErrorName, Failure, Grant, GrantedKey, HolderInfo, LeaseAsked,
+    OWNER_GONE, SizeNote,
 };
-use crate::run::SUCCESS;
+use crate::run::nodes::Purpose;
+use crate::run::{OwnCode, SUCCESS, Taken, TakenFromNodes};
+use crate::sys::clock::boottime_ms;
 use crate::sys::process;
+
+/// The `--json` output of a lease over nodes.
+#[derive(Debug, Serialize)]
+struct LeaseOverNodes<'a> {
+    keys: Vec<GrantedKey>,
+    token: Option<u64>,
+    handle: &'a str,
+    ttl_ms: u64,
+    /// How many nodes must hold it.
+    need: usize,
+    nodes: Vec<AskedNode<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<SizeNote>,
+}
+
+/// A node that was asked.
+#[derive(Debug, Serialize)]
+struct AskedNode<'a> {
+    name: &'a str,
+    held: bool,
+}
 
 /// The `--json` output for a refusal.
 #[derive(Debug, Serialize)]
@@ -51,58 +72,60 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     }
     // This precedes the search for the owner, so that errors in the options come first.
     let lock = args.lock.with_operand(args.key.as_ref())?;
-    let mut request = acquisition::request(&lock, &args.wait, args.session, &args.note, "")?;
-    request.supersede = acquisition::superseded(&args.wait, "acquire", args.nodes.is_given())?;
+    let lock = (&lock, &args.nodes);
+    let mut request = source::request("acquire", lock, &args.wait, args.session, &args.note, "")?;
     request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
-    if args.nodes.is_given() {
-        let ttl = args.ttl.ok_or_else(not_for_a_process)?;
-        request.command = asker();
-        acquisition::text_notes(&request.items, verbosity);
-        return nodes::acquire::run(args, global, verbosity, &request, ttl);
+    if args.nodes.is_given() && args.ttl.is_none() {
+        return Err(not_for_a_process());
     }
-    let target = Target::of(global)?;
+    let source = Source::of(global, &args.nodes, args.ttl, &request, Purpose::Lease, verbosity)?;
     let owner = match args.ttl {
         Some(ttl) => {
-            request.lease = Some(lease(ttl)?);
-            // A lease outlives the session and frame in which it is requested.
-            (request.session, request.frame) = (None, None);
             request.command = asker();
+            if let Source::Daemon(_) = source {
+                request.lease = Some(lease(ttl)?);
+                // A lease outlives the session and frame in which it is requested.
+                (request.session, request.frame) = (None, None);
+            }
             None
         }
         None => {
             let owner = Owner::find(args.whose.pid)?;
             request.command = owner.command();
-            request.under = args.session.enclosing_leases().at_socket(&target.place.socket);
+            let socket = &source.target().place.socket;
+            request.under = args.session.enclosing_leases().at_socket(socket);
             Some(owner)
         }
     };
-    let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
-    let choice = args.wait.progress.unwrap_or_default();
-    let mut ending = EndSuperseded::new(&target, &request, verbosity, None);
-    let obtained = acquisition::obtain(
-        &target,
-        &request,
-        pidfd,
-        choice,
-        args.wait.readers(),
+    let asking = Asking {
+        request: &request,
+        owner: owner.as_ref().map(|owner| &owner.pidfd),
+        progress: args.wait.progress.unwrap_or_default(),
+        readers: args.wait.readers(),
         verbosity,
-        Some(&mut ending),
-    );
-    let (mut client, mut acquired) = match obtained {
-        Ok(obtained) => obtained,
+    };
+    let mut ending = EndSuperseded::new(source.target(), &request, verbosity, None);
+    match source.take(&asking, None, &mut ending) {
+        Ok(Taken::FromDaemon { mut client, mut acquired }) => {
+            acquired.grant.handle = request.lease.map(|lease| lease.handle);
+            tell_grant(&acquired.grant, args.json)?;
+            let confirmed = client.confirm(&Confirm { tag: request.tag });
+            let has_ended = || owner.as_ref().is_some_and(|owner| owner.pidfd.has_ended());
+            confirmed.map_err(|error| unconfirmed(error, has_ended))?;
+        }
+        Ok(Taken::FromNodes(mut taken)) => {
+            let told = tell_lease(&taken, args.json);
+            let lines = taken.coordinator.as_mut().map(|coordinator| match told {
+                Ok(()) => coordinator.leave(),
+                Err(_) => coordinator.finish(),
+            });
+            lines.iter().flatten().for_each(|line| print(line, verbosity));
+            told?;
+        }
         Err(NotAcquired::Failed(failed)) => return Err(failed),
         Err(NotAcquired::SupervisorRequired(failure)) => return Err(Failed::new(failure.message)),
         Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, verbosity),
-    };
-    acquired.grant.handle = request.lease.map(|lease| lease.handle);
-    if args.json {
-        stdout::print_or_fail(&stdout::json(&acquired.grant)?)?;
-    } else if let Some(handle) = acquired.grant.handle {
-        stdout::print_or_fail(&variables(handle, &acquired.grant))?;
     }
-    let confirmed = client.confirm(&Confirm { tag: request.tag });
-    let has_ended = || owner.as_ref().is_some_and(|owner| owner.pidfd.has_ended());
-    confirmed.map_err(|error| unconfirmed(error, has_ended))?;
     match (owner, args.ttl) {
         (Some(owner), _) => {
             let say = if owner.by_default { Verbosity::note } else { Verbosity::detail };
@@ -114,6 +137,55 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
         )),
     }
     Ok(SUCCESS)
+}
+
+/// Prints the grant of a daemon for its owner.
+fn tell_grant(grant: &Grant, json: bool) -> Result<(), Failed> {
+    let text = match grant.handle {
+        _ if json => stdout::json(grant)?,
+        Some(handle) => variables(&handle.reveal(), Some(grant.token), &[], &grant.keys),
+        None => return Ok(()),
+    };
+    stdout::print_or_fail(&text)
+}
+
+/// Prints a lease over nodes for its owner, unless it is already lost.
+fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result<(), Failed> {
+    let TakenFromNodes { start, page, end, .. } = taken;
+    let asked = end.request();
+    let handle = end.handle(start).reveal();
+    let mut keys: Vec<GrantedKey> = start.grant.iter().flat_map(|it| it.keys.clone()).collect();
+    let mut names = vec![("CANAL_NODES", start.nodes.join(","))];
+    if asked.require == Require::Any {
+        names.push(("CANAL_NODE", start.nodes.join(",")));
+    } else {
+        // Slots of several nodes do not form one list.
+        keys.iter_mut().for_each(|key| key.slots.clear());
+    }
+    let text = match json {
+        true => {
+            let nodes = start.parts.iter();
+            let nodes = nodes.filter_map(|part| {
+                Some(AskedNode { name: &asked.nodes.get(part.at)?.name, held: part.held })
+            });
+            stdout::json(&LeaseOverNodes {
+                keys,
+                token: start.token,
+                handle: &handle,
+                ttl_ms: asked.ttl_ms,
+                need: start.need,
+                nodes: nodes.collect(),
+                notes: asked.items.iter().filter_map(SizeNote::of_text).collect(),
+            })?
+        }
+        false => variables(&handle, start.token, &names, &keys),
+    };
+    // If this process was stopped meanwhile, it notices the loss here.
+    if page.state().is_over(boottime_ms()) {
+        let message = "the lease was lost before its handle could be printed";
+        return Err(Failed::with_code(OwnCode::LockLost.number(), message));
+    }
+    stdout::print_or_fail(&text)
 }
 
 /// The error for a grant that was not confirmed. If its owner has ended in the meantime, this is
@@ -153,12 +225,25 @@ fn asker() -> String {
 
 /// The variables that later steps need, as lines for a shell and for the environment files of CI
 /// services.
-fn variables(handle: Handle, grant: &Grant) -> String {
-    let slots = grant.keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot.to_string());
-    let slots: Vec<_> = slots.collect();
-    let mut lines = format!("CANAL_HANDLE={}\nCANAL_TOKEN={}\n", handle.reveal(), grant.token);
+fn variables(
+    handle: &str,
+    token: Option<u64>,
+    names: &[(&str, String)],
+    keys: &[GrantedKey],
+) -> String {
+    let mut lines = format!("CANAL_HANDLE={handle}\n");
+    let mut line = |name: &str, value: &str| lines += &format!("{name}={value}\n");
+    if let Some(token) = token {
+        line("CANAL_TOKEN", &token.to_string());
+    }
+    // An address may contain a space, and would then be two words.
+    for (name, value) in names.iter().filter(|(_, it)| !it.contains(char::is_whitespace)) {
+        line(name, value);
+    }
+    let slots = keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot.to_string());
+    let slots: Vec<String> = slots.collect();
     if !slots.is_empty() {
-        lines += &format!("CANAL_SLOTS={}\n", slots.join(","));
+        line("CANAL_SLOTS", &slots.join(","));
     }
     lines
 }

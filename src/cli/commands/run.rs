@@ -3,21 +3,19 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::cli::acquisition;
-use crate::cli::acquisition::{NotAcquired, Witness};
 use crate::cli::arguments::definition::{Global, HowArgs, JobserverArg, RunArgs};
 use crate::cli::arguments::duration::{Length, stated};
 use crate::cli::arguments::wait::{ProgressArg, Readers};
 use crate::cli::commands::kill::EndSuperseded;
-use crate::cli::commands::nodes::run as over_nodes;
-use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Verbosity;
+use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, print};
 use crate::cli::wording::hold_lost;
 use crate::cli::wording::not_acquired;
 use crate::cli::wording::usage_error::wrong;
@@ -25,6 +23,7 @@ use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
 use crate::run::jobs::OpenRecord;
+use crate::run::nodes::{ChildEnd, OverNodes, Purpose};
 use crate::run::{
     Asked as ByCaller, ChildChannel, Command, Ended, Fate, KILL_AFTER_DEFAULT, Limits, LostHold,
     NotBegun, NotRun, OwnCode, SupervisorHooks, become_command, build_tool, clash, supervise,
@@ -32,26 +31,19 @@ use crate::run::{
 use crate::sys::signals::SignalRefused;
 
 pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
-    let Asked { mut request, command, limits } = asked(args, verbosity)?;
-    if args.nodes.is_given() {
-        acquisition::text_notes(&request.items, verbosity);
-        request.wrapper = None;
-        let limits = limits.unwrap_or_else(|| unlimited(&args.how));
-        let ended = over_nodes::run(args, global, verbosity, &request, &command, &limits)?;
-        return Ok(conclude(ended, &limits, verbosity));
-    }
+    let Asked { request, command, limits } = asked(args, verbosity)?;
     let mut job = Job::new(args, global, verbosity, request, command)?;
-    if let Some(limits) = limits {
-        return job.supervise(&limits);
-    }
-    match job.start(None, None) {
-        NotStarted::Failed(failed) => Ok(verbosity.failure(&failed)),
-        NotStarted::SupervisorRequired => {
-            job.request.wrapper = Some(Wrapper::Supervised);
-            job.can_be_lost = true;
-            job.supervise(&unlimited(&args.how))
+    if limits.is_none() && matches!(job.source, Source::Daemon(_)) {
+        match job.start(None, None, None) {
+            NotStarted::Failed(failed) => return Err(failed),
+            NotStarted::SupervisorRequired => {
+                job.request.wrapper = Some(Wrapper::Supervised);
+                job.can_be_lost = true;
+            }
         }
     }
+    let limits = limits.unwrap_or_else(|| unlimited(&args.how));
+    job.supervise(&limits)
 }
 
 /// What a command line asks for.
@@ -77,10 +69,10 @@ pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked, Faile
         ));
     }
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let lock = (&args.lock, &args.nodes);
     let mut request =
-        acquisition::request(&args.lock, &args.wait, args.session(), &args.note, &shown)
+        source::request("run", lock, &args.wait, args.session(), &args.note, &shown)
             .map_err(|failed| key_before_command(failed, args))?;
-    request.supersede = acquisition::superseded(&args.wait, "run", args.nodes.is_given())?;
     check_jobserver(args, &request)?;
     check_variables(&request)?;
     request.with_children = args.how.with_children || args.how.jobserver.is_some();
@@ -146,7 +138,7 @@ impl From<Failed> for NotStarted {
 pub(super) struct Job<'a> {
     args: &'a RunArgs,
     verbosity: Verbosity,
-    target: Target,
+    source: Source,
     command: Command,
     request: Acquire,
     /// Whether the daemon reported that the hold can be lost.
@@ -163,69 +155,69 @@ impl<'a> Job<'a> {
         mut request: Acquire,
         command: Command,
     ) -> Result<Self, Failed> {
-        let target = Target::of(global)?;
-        request.under = args.session().enclosing_leases().at_socket(&target.place.socket);
-        Ok(Self { args, verbosity, target, command, request, can_be_lost: false, record: None })
+        let purpose = Purpose::Command(request.on_lost);
+        let source = Source::of(global, &args.nodes, args.ttl, &request, purpose, verbosity)?;
+        let socket = &source.target().place.socket;
+        request.under = args.session().enclosing_leases().at_socket(socket);
+        Ok(Self { args, verbosity, source, command, request, can_be_lost: false, record: None })
     }
 
-    /// Takes the lock and becomes the command; returns only if that fails, with the reason. A
-    /// background job has a witness.
+    /// Takes the lock and becomes the command; returns only if that fails, with the reason. `end`
+    /// is that of a coordinator. A background job has a witness.
     pub(super) fn start(
         &self,
         child_channel: Option<ChildChannel>,
+        end: Option<ChildEnd>,
         witness: Option<&mut dyn Witness>,
     ) -> NotStarted {
         let wait = &self.args.wait;
-        let (choice, readers) = match witness {
+        let (progress, readers) = match witness {
             Some(_) => (ProgressArg::None, Readers::NotNeeded),
             None => (wait.progress.unwrap_or_default(), wait.readers()),
         };
-        let (target, verbosity) = (&self.target, self.verbosity);
-        let request = &self.request;
-        let mut ending = EndSuperseded::new(target, request, verbosity, witness);
-        let witness = Some(&mut ending as &mut dyn Witness);
-        let obtained =
-            acquisition::obtain(target, request, None, choice, readers, verbosity, witness);
-        let (mut client, acquired) = match obtained {
-            Ok(obtained) => obtained,
-            Err(not_acquired) => return self.not_acquired(not_acquired),
-        };
-        let place = &self.target.place;
-        let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
-        let (tag, new_session) = (self.request.tag, self.args.session().new_session);
-        let asked = ByCaller { tag, socket, new_session };
-        self.not_begun(become_command(&self.command, &mut client, acquired, asked, child_channel))
-    }
-
-    fn not_acquired(&self, why: NotAcquired) -> NotStarted {
-        match why {
-            NotAcquired::Failed(failed) => failed.into(),
-            NotAcquired::Refused(failure) => {
-                not_acquired::explain(&failure, &self.args.wait, self.verbosity).into()
+        let Self { request, verbosity, .. } = self;
+        let (verbosity, target) = (*verbosity, self.source.target());
+        let mut witness = EndSuperseded::new(target, request, verbosity, witness);
+        let asking = Asking { request, owner: None, progress, readers, verbosity };
+        let taken = match self.source.take(&asking, end, &mut witness) {
+            Ok(taken) => taken,
+            Err(NotAcquired::Failed(failed)) => return failed.into(),
+            Err(NotAcquired::Refused(failure)) => {
+                return not_acquired::explain(&failure, wait, verbosity).into();
             }
-            NotAcquired::SupervisorRequired(_) => NotStarted::SupervisorRequired,
-        }
-    }
-
-    fn not_begun(&self, why: NotBegun) -> NotStarted {
-        let failed = match why {
+            Err(NotAcquired::SupervisorRequired(_)) => return NotStarted::SupervisorRequired,
+        };
+        let place = &target.place;
+        let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
+        let (tag, new_session) = (request.tag, self.args.session().new_session);
+        let asked = ByCaller { tag, socket, new_session };
+        let failed = match become_command(&self.command, taken, asked, child_channel) {
             NotBegun::NotRun(not_run) => not_run.into(),
-            NotBegun::Lost(lost) => hold_lost::not_begun(&lost, &self.keys()),
+            NotBegun::Lost(lost) => hold_lost::not_begun(&lost, &request.keys()),
             NotBegun::Alone => Failed::new("the supervisor of the command has ended"),
         };
         failed.into()
     }
 
-    fn keys(&self) -> Vec<&str> {
-        self.request.items.iter().map(|item| &*item.key).collect()
-    }
-
     /// Lets a child take the lock, and stays as its parent.
     fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
-        let child =
-            |child_channel| self.verbosity.failure(&self.start(Some(child_channel), None).failed());
-        let ended = supervise(limits, &mut RunHooks(self), child)
-            .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
+        let (coordinator, end) = match &self.source {
+            Source::Daemon(_) => (None, None),
+            Source::Nodes(nodes) => {
+                let (coordinator, end) =
+                    nodes.ask(&self.request, self.args.session().enclosing_leases())?;
+                (Some(coordinator), Some(end))
+            }
+        };
+        let mut hooks = RunHooks { job: self, coordinator };
+        let child = |channel| {
+            self.verbosity.failure(&self.start(Some(channel), end, None).failed())
+        };
+        let ended = supervise(limits, &mut hooks, child);
+        let lines = hooks.coordinator.map(|mut it| it.finish()).unwrap_or_default();
+        lines.iter().for_each(|line| print(line, self.verbosity));
+        let ended =
+            ended.map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
         Ok(conclude(ended, limits, self.verbosity))
     }
 }
@@ -240,41 +232,64 @@ pub(super) fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u
 }
 
 /// The supervisor's messages and questions while the command runs.
-pub(super) struct RunHooks<'a, 'b>(pub(super) &'a Job<'b>);
+pub(super) struct RunHooks<'a, 'b> {
+    pub(super) job: &'a Job<'b>,
+    /// The coordinator of a lock over nodes.
+    pub(super) coordinator: Option<OverNodes>,
+}
 
 impl SupervisorHooks for RunHooks<'_, '_> {
     fn can_be_lost(&self) -> bool {
-        self.0.can_be_lost
+        self.job.can_be_lost || self.coordinator.is_some()
     }
 
     fn lost(&mut self, lost: &LostHold) {
-        let Self(job) = self;
-        job.verbosity.message(&hold_lost::message(lost, &job.keys()));
-        job.verbosity.hint(hold_lost::HINT);
+        let Job { verbosity, request, .. } = self.job;
+        verbosity.message(&hold_lost::message(lost, &request.keys()));
+        verbosity.hint(hold_lost::HINT);
     }
 
     fn refused(&mut self, refused: &SignalRefused) {
-        let verbosity = self.0.verbosity;
+        let verbosity = self.job.verbosity;
         verbosity.message(&refused.to_string());
         verbosity.hint(hold_lost::REFUSED_HINT);
     }
 
     fn is_daemon(&self, pid: Pid) -> bool {
-        is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
-    }
-
-    fn kept(&self) -> Vec<BorrowedFd<'_>> {
-        self.0.record.iter().map(AsFd::as_fd).collect()
+        self.coordinator.as_ref().is_some_and(|it| it.is_part(pid))
+            || is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
     }
 
     fn ended(&mut self) {
-        if let Some(job) = self.0.record.as_ref().and_then(OpenRecord::job) {
-            self.0.target.until_recorded(job);
+        if let Some(job) = self.job.record.as_ref().and_then(OpenRecord::job) {
+            self.job.source.target().until_recorded(job);
         }
     }
 
     fn ask(&self, token: u64) -> Option<Fate> {
-        self.0.target.fate(self.0.request.tag, token)
+        match &self.job.source {
+            Source::Daemon(target) => target.fate(self.job.request.tag, token),
+            // The page belongs to this process, so it never loses its writer.
+            Source::Nodes(_) => None,
+        }
+    }
+
+    fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        let record = self.job.record.iter().map(AsFd::as_fd);
+        record.chain(self.coordinator.iter().flat_map(OverNodes::kept)).collect()
+    }
+
+    fn polled(&self) -> Option<BorrowedFd<'_>> {
+        self.coordinator.as_ref()?.polled()
+    }
+
+    fn due(&self) -> Option<Duration> {
+        self.coordinator.as_ref()?.due()
+    }
+
+    fn turn(&mut self, command: Option<Pid>) {
+        let lines = self.coordinator.as_mut().map(|it| it.turn(command)).unwrap_or_default();
+        lines.iter().for_each(|line| print(line, self.job.verbosity));
     }
 }
 
@@ -421,8 +436,6 @@ fn on_lost(how: &HowArgs) -> OnLost {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const HOW: HowArgs = HowArgs {

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use crate::cli::acquisition::keys_granted;
 use crate::cli::arguments::definition::{Global, TestArgs};
 use crate::cli::arguments::wait::WaitArgs;
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
+use crate::cli::source::keys_granted;
 use crate::cli::wording::not_acquired;
 use crate::client::ClientError;
 use crate::protocol::{

@@ -4,32 +4,21 @@ use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pin;
 use crate::nodes::{Change, Millis, Outcome, Refusal, Require};
 use crate::protocol::node_address::NodeAddress;
-use crate::run::nodes::{Ending, Line, NotHeld, Word};
+use crate::protocol::{ErrorName, Failure};
+use crate::run::nodes::{Ending, Line, NotHeld, Purpose, Word, Wording};
 use crate::sys::clock;
 
+use super::hold_lost;
 use super::time::Now;
 
 /// The directory of the daemon that all users of a machine share.
 const SHARED: &str = "/run/canal";
 
-/// The thing that ends when too few nodes hold the lock.
-#[derive(Clone, Copy, Debug)]
-enum Held {
-    ByCommand,
-    AsLease,
-}
+/// What coordinators print.
+pub(crate) const WORDING: Wording = Wording { line, end: not_held };
 
 /// A line about an event, if it matters to users.
-pub(crate) fn line(word: &Word<'_>) -> Option<Line> {
-    line_about(word, Held::ByCommand)
-}
-
-/// The same about a lease.
-pub(crate) fn lease_line(word: &Word<'_>) -> Option<Line> {
-    line_about(word, Held::AsLease)
-}
-
-fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
+pub(crate) fn line(word: &Word<'_>, purpose: Purpose) -> Option<Line> {
     let (is_note, text) = match word {
         Word::Met { nodes } => (true, met(nodes)),
         Word::LeftOut { name, failure } => {
@@ -38,7 +27,7 @@ fn line_about(word: &Word<'_>, lock: Held) -> Option<Line> {
         // The line that shows the wait contains this.
         Word::Waits { .. } => return None,
         Word::Unread { nodes } => (true, unread(nodes)),
-        Word::Change { change, names } => change_line(change, names, lock)?,
+        Word::Change { change, names } => change_line(change, names, purpose)?,
     };
     Some(Line { is_note, text, hint: None })
 }
@@ -68,7 +57,7 @@ pub(crate) fn unread(nodes: &[String]) -> String {
     format!("cannot read {}: canal would not find a deadlock over {of_it}", nodes.join(", "))
 }
 
-fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, String)> {
+fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<(bool, String)> {
     let name = |node: usize| names.get(node).copied().unwrap_or("?");
     Some(match change {
         Change::Away { node, since, why, held, need, stops_at } => {
@@ -79,9 +68,9 @@ fn change_line(change: &Change, names: &[&str], lock: Held) -> Option<(bool, Str
                 held_of(*held, *need, names.len())
             );
             if let Some(at) = stops_at {
-                let what = match lock {
-                    Held::ByCommand => "the command stops",
-                    Held::AsLease => "the lease is lost",
+                let what = match purpose {
+                    Purpose::Command(_) => "the command stops",
+                    Purpose::Lease => "the lease is lost",
                 };
                 text += &format!(", {what} at {} unless it answers", clock_of(*at));
             }
@@ -154,36 +143,39 @@ pub(crate) fn time_of(at: Millis) -> Option<String> {
     at.ok().map(|at| at.to_string())
 }
 
-/// Why the lock is not held.
-pub(crate) fn not_held(ending: &Ending) -> NotHeld {
+/// The failure of a request that ended like this; `None` if its caller gave up.
+fn not_held(ending: &Ending) -> Option<NotHeld> {
     let name = |node: usize| ending.names.get(node).map_or("?", String::as_str);
-    let hint = ending.hint.clone();
-    match &ending.outcome {
-        Outcome::Refused { node, refusal, why, silent } => NotHeld::Refused {
-            reason: match refusal {
+    let hint = ending.hint.as_deref().map(Box::from);
+    let (error, failure) = match &ending.outcome {
+        Outcome::Refused { node, refusal, why, silent } => {
+            let message = match node {
+                Some(node) => format!("{}: {why}", name(*node)),
+                None => why.clone(),
+            } + &silence_of(silent.iter().map(|node| name(*node)));
+            let reason = match refusal {
                 Refusal::Timeout => "timeout",
                 Refusal::Deadlock => "deadlock",
                 _ => "full",
-            }
-            .to_owned(),
-            message: match node {
-                Some(node) => format!("{}: {why}", name(*node)),
-                None => why.clone(),
-            } + &silence_of(silent.iter().map(|node| name(*node))),
-            hint,
-            cycle: ending.cycle.clone(),
-        },
+            };
+            let new = Failure::new(ErrorName::Refused, message);
+            let cycle = ending.cycle.clone().into();
+            (new.name, Failure { hint, reason: Some(reason.into()), cycle, ..new })
+        }
         Outcome::Failed { nodes } => {
-            let each: Vec<String> =
-                nodes.iter().map(|(node, why)| format!("{}: {why}", name(*node))).collect();
-            NotHeld::Failed { message: each.join("; "), hint }
+            let each = nodes.iter().map(|(node, why)| format!("{}: {why}", name(*node)));
+            let message = each.collect::<Vec<_>>().join("; ");
+            (ErrorName::Fault, Failure { hint, ..Failure::new(ErrorName::Fault, message) })
         }
         Outcome::Lost { nodes } => {
             let nodes: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
-            NotHeld::Lost { message: format!("the lock was lost at {}", nodes.join(", ")) }
+            let message = format!("the lock was lost at {}", nodes.join(", "));
+            let error = ErrorName::LeaseLost;
+            (error, Failure::new(error, message).hint(hold_lost::HINT))
         }
-        Outcome::GivenBack { .. } => NotHeld::GivenBack,
-    }
+        Outcome::GivenBack { .. } => return None,
+    };
+    Some((error, failure))
 }
 
 /// The end of a message, about nodes that did not answer.
@@ -212,11 +204,12 @@ pub(crate) fn engine(require: Require, nodes: usize) -> String {
 mod tests {
     use super::*;
     use crate::core::NodeId;
+    use crate::protocol::OnLost;
 
     const NAMES: &[&str] = &["web1", "web2", "web3"];
 
     fn said(change: &Change) -> String {
-        change_line(change, NAMES, Held::ByCommand).unwrap().1
+        change_line(change, NAMES, Purpose::Command(OnLost::Kill)).unwrap().1
     }
 
     #[test]
@@ -238,7 +231,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(" unless it answers"), "{text}");
-        let of_lease = change_line(&away, NAMES, Held::AsLease).unwrap().1;
+        let of_lease = change_line(&away, NAMES, Purpose::Lease).unwrap().1;
         assert!(of_lease.contains("2 of 3 held, the lease is lost at "), "{of_lease}");
         assert_eq!(
             said(&Change::Back { node: 2, held: 3, need: 3 }),
@@ -302,21 +295,20 @@ mod tests {
         let why = "deploy is full".to_owned();
         let (refusal, silent) = (Refusal::Full, Vec::new());
         let refused = Outcome::Refused { node: Some(0), refusal, why, silent };
-        let (reason, message) = ("full".to_owned(), "web1: deploy is full".to_owned());
-        let (hint, cycle) = (None, Vec::new());
-        let expected = NotHeld::Refused { reason, message, hint, cycle };
-        assert_eq!(not_held(&ending(refused)), expected);
+        let (error, failure) = not_held(&ending(refused)).unwrap();
+        assert_eq!(error, ErrorName::Refused);
+        assert_eq!(failure.reason.as_deref(), Some("full"));
+        assert_eq!(failure.message, "web1: deploy is full");
         let nodes = vec![(0, "no such host".to_owned()), (2, "permission denied".to_owned())];
-        let message = "web1: no such host; web3: permission denied".to_owned();
-        let failed = NotHeld::Failed { message, hint: None };
-        assert_eq!(not_held(&ending(Outcome::Failed { nodes })), failed);
+        let (error, failure) = not_held(&ending(Outcome::Failed { nodes })).unwrap();
+        assert_eq!(error, ErrorName::Fault);
+        assert_eq!(failure.message, "web1: no such host; web3: permission denied");
         let (refusal, why) = (Refusal::Timeout, "the wait timed out".to_owned());
         for (silent, end) in
             [(vec![1], "; web2 does not answer"), (vec![0, 2], "; web1, web3 do not answer")]
         {
             let over = Outcome::Refused { node: None, refusal, why: why.clone(), silent };
-            let NotHeld::Refused { message, .. } = not_held(&ending(over)) else { unreachable!() };
-            assert_eq!(message, why.clone() + end);
+            assert_eq!(not_held(&ending(over)).unwrap().1.message, why.clone() + end);
         }
     }
 }

@@ -97,6 +97,14 @@ pub struct Acquire {
     pub on_lost: OnLost,
 }
 
+impl Acquire {
+    /// The keys of its items.
+    #[must_use]
+    pub fn keys(&self) -> Vec<&str> {
+        self.items.iter().map(|item| &*item.key).collect()
+    }
+}
+
 /// The default, which is omitted.
 fn is_kill(on_lost: &OnLost) -> bool {
     *on_lost == OnLost::Kill

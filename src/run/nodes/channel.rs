@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{CycleStepInfo, Grant, Progress};
+use crate::protocol::{ErrorName, Failure, Grant, Progress};
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
 
@@ -57,11 +57,13 @@ pub enum BeforeStart {
     Line(Line),
     /// The lock is held.
     Start(Start),
-    /// The lease is held.
-    Held(Held),
-    /// The lock is not held, and will not be.
-    End(NotHeld),
+    /// The lock is not held, and will not be, for this reason; `None` if the caller gave up.
+    End(Option<NotHeld>),
 }
+
+/// Why the lock is not held, as a daemon would answer. A [`Failure`] alone loses its name on the
+/// way.
+pub type NotHeld = (ErrorName, Failure);
 
 /// A line for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,53 +81,15 @@ pub struct Line {
 pub struct Start {
     /// The fencing token; `None` if the requirement excludes no other command.
     pub token: Option<u64>,
-    /// The names of the nodes that hold it.
+    /// The names of the nodes that held it first.
     pub nodes: Vec<String>,
     /// The grant of the first of them.
     pub grant: Option<Grant>,
-    /// Their parts, in the same order.
-    pub parts: Vec<HeldPart>,
-}
-
-/// A lease is held.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Held {
-    /// The token, and the nodes that held it first.
-    pub start: Start,
     /// The number of nodes that must hold it.
     pub need: usize,
-    /// The known state of each node, ascending by id.
+    /// The parts of those nodes, in the same order. For a lease: the known state of each node,
+    /// ascending by id.
     pub parts: Vec<HeldPart>,
-}
-
-/// Why the lock is not held.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NotHeld {
-    /// It was refused.
-    Refused {
-        /// `full`, `timeout` or `deadlock`.
-        reason: String,
-        /// The message for the user.
-        message: String,
-        /// Advice for the user.
-        hint: Option<String>,
-        /// For a deadlock: the ring, the refused request first.
-        cycle: Vec<CycleStepInfo>,
-    },
-    /// Something failed.
-    Failed {
-        /// The message for the user.
-        message: String,
-        /// Advice for the user.
-        hint: Option<String>,
-    },
-    /// It was lost before the command began.
-    Lost {
-        /// The message for the user.
-        message: String,
-    },
-    /// The caller gave up.
-    GivenBack,
 }
 
 /// A message from the coordinator to the parent.

@@ -182,7 +182,7 @@ mod tests {
         handover.write(&named(), &standing(1)).unwrap();
         assert!(handover.read().unwrap().start.is_none());
         let nodes = vec!["web1".to_owned()];
-        let start = Start { token: Some(7), nodes, grant: None, parts: Vec::new() };
+        let start = Start { token: Some(7), nodes, grant: None, need: 1, parts: Vec::new() };
         handover.begin(start);
         handover.write(&named(), &standing(1)).unwrap();
         assert_eq!(handover.read().unwrap().start.unwrap().token, Some(7));

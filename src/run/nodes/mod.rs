@@ -34,7 +34,7 @@ mod process;
 mod request;
 
 pub use by_handle::{give_back_lease, renew_lease};
-pub use channel::{BeforeStart, Held, Line, NotHeld, Start};
+pub use channel::{BeforeStart, Line, NotHeld, Start};
 pub use host::{
     Ending, HeldPart, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish,
     Word,
@@ -48,7 +48,7 @@ pub use lookout::within::WaitWithin;
 pub use lookout::{FoundDeadlock, Lookout};
 pub use meeting::MeetError;
 pub use parent::{ChildEnd, OverNodes};
-pub use process::{EndWording, Wording};
+pub use process::{Purpose, Wording};
 pub use request::NodesRequest;
 
 use driver::Driver;

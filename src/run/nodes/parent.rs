@@ -4,23 +4,27 @@ use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getsid};
 
-use crate::protocol::OnLost;
+use crate::client::nodes::list::Node;
+use crate::nodes::Require;
+use crate::run::environment::{Variables, variables_over_nodes};
 use crate::sys::deadline::{Deadline, Reader, Writer};
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::child::{Reap, children, ended, fork};
 use crate::sys::terminal::audience::Audience;
 
-use super::channel::{BeforeStart, End, Line, NotHeld, Received, ToCoordinator, ToParent, channel};
+use super::channel::{BeforeStart, End, Line, Received, Start, ToCoordinator, ToParent, channel};
 use super::handover::{Handover, Left};
 use super::host::Wish;
-use super::process::{CoordinatorProcess, EndWording, Purpose, Wording};
+use super::lease::handle::LeaseHandle;
+use super::process::{CoordinatorProcess, Purpose, Wording, fault};
 use super::request::NodesRequest;
 
 /// The shortest time between the starts of two coordinators.
@@ -33,9 +37,7 @@ const GIVE_BACK: Duration = Duration::from_secs(5);
 pub struct OverNodes {
     request: Rc<NodesRequest>,
     purpose: Purpose,
-    on_lost: OnLost,
     wording: Wording,
-    end_wording: EndWording,
     /// `None` in a forked process that has taken them.
     writer: Option<Writer>,
     handover: Option<Handover>,
@@ -50,6 +52,7 @@ pub struct OverNodes {
 
 /// The child's side: it waits for the lock, and becomes the command.
 pub struct ChildEnd {
+    request: Rc<NodesRequest>,
     channel: End,
     page: OwnedFd,
     line: OwnedFd,
@@ -59,47 +62,17 @@ pub struct ChildEnd {
 }
 
 impl OverNodes {
-    /// Starts a coordinator. This process must have one thread, and stays by the command. The child
-    /// takes the other side.
+    /// Starts a coordinator. This process must have one thread. For a command, it stays by the
+    /// command, and the child takes the other side. For a lease, it has both sides: if it ends
+    /// before [`Self::leave`], everything is released.
     ///
     /// # Errors
     /// No process or memory is left.
     pub fn begin(
         request: NodesRequest,
-        engine: &str,
-        on_lost: OnLost,
-        wording: Wording,
-        end_wording: EndWording,
-    ) -> io::Result<(Self, ChildEnd)> {
-        let (mut this, mut child) = Self::of(request, engine, wording, end_wording)?;
-        this.on_lost = on_lost;
-        child.parent = Some(Pidfd::open(std::process::id())?);
-        this.start(None)?;
-        Ok((this, child))
-    }
-
-    /// Starts a coordinator that takes a lease. This process must have one thread, and has both
-    /// sides. If it ends before [`Self::leave`], everything is released.
-    ///
-    /// # Errors
-    /// No process or memory is left.
-    pub fn begin_lease(
-        request: NodesRequest,
+        purpose: Purpose,
         engine: &str,
         wording: Wording,
-        end_wording: EndWording,
-    ) -> io::Result<(Self, ChildEnd)> {
-        let (mut this, child) = Self::of(request, engine, wording, end_wording)?;
-        this.purpose = Purpose::Lease;
-        this.start(None)?;
-        Ok((this, child))
-    }
-
-    fn of(
-        request: NodesRequest,
-        engine: &str,
-        wording: Wording,
-        end_wording: EndWording,
     ) -> io::Result<(Self, ChildEnd)> {
         let (to_child, channel) = channel()?;
         let label = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
@@ -108,14 +81,17 @@ impl OverNodes {
         let none = Deadline::default();
         let writer = Writer::create(host, engine, &label.unwrap_or_default(), none)?;
         let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned());
-        let child = ChildEnd { channel, page: page?, line: line?, parent: None };
-        let this = Self {
-            request: Rc::new(request),
-            purpose: Purpose::Command,
-            // The program that asks for a lease does not end with it.
-            on_lost: OnLost::Warn,
+        let parent = match purpose {
+            Purpose::Command(_) => Some(Pidfd::open(std::process::id())?),
+            Purpose::Lease => None,
+        };
+        let request = Rc::new(request);
+        let (page, line, asked) = (page?, line?, Rc::clone(&request));
+        let child = ChildEnd { request: asked, channel, page, line, parent };
+        let mut this = Self {
+            request,
+            purpose,
             wording,
-            end_wording,
             writer: Some(writer),
             handover: Some(Handover::create()?),
             to_child: Some(to_child),
@@ -124,6 +100,7 @@ impl OverNodes {
             started: Instant::now(),
             lines: Vec::new(),
         };
+        this.start(None)?;
         Ok((this, child))
     }
 
@@ -165,9 +142,7 @@ impl OverNodes {
             child,
             command,
             purpose: self.purpose,
-            on_lost: self.on_lost,
             wording: self.wording,
-            end_wording: self.end_wording,
             begun: false,
             parent_gone: false,
             wish: Wish::GoOn,
@@ -289,6 +264,37 @@ impl OverNodes {
 }
 
 impl ChildEnd {
+    /// The request.
+    #[must_use]
+    pub fn request(&self) -> &NodesRequest {
+        &self.request
+    }
+
+    /// The handle of the lock that is held, if its nodes are at these addresses.
+    fn handle_at(&self, nodes: &[Node], start: &Start) -> LeaseHandle {
+        let NodesRequest { secret, ttl_ms, .. } = *self.request;
+        LeaseHandle::new(secret, start.token, ttl_ms, start.need, nodes, &start.parts)
+    }
+
+    /// The handle of the lease that is held.
+    #[must_use]
+    pub fn handle(&self, start: &Start) -> LeaseHandle {
+        self.handle_at(&self.request.nodes, start)
+    }
+
+    /// The variables for the command. `socket` is the daemon's socket if the caller named one.
+    #[must_use]
+    pub fn variables(&self, start: &Start, socket: Option<&Path>) -> Variables {
+        let NodesRequest { secret, require, under, nodes, items, here, .. } = &*self.request;
+        let lease = |nodes: &[Node]| self.handle_at(nodes, start);
+        let under = under.clone().with(lease, nodes, &here.socket).reveal();
+        let keys: Vec<&str> = items.iter().map(|item| &*item.key).collect();
+        // Slots of several nodes do not form one list.
+        let single = start.grant.as_ref().filter(|_| *require == Require::Any);
+        let run = secret.run();
+        variables_over_nodes(run, &keys, &start.nodes, start.token, single, socket, &under)
+    }
+
     /// In the child: tells the coordinator which process becomes the command. Returns the page,
     /// which shows until when the lock is safe.
     ///
@@ -316,10 +322,8 @@ impl ChildEnd {
             // The parent starts another coordinator if one dies; without it the lock would be in
             // danger.
             if self.parent.as_ref().is_some_and(Pidfd::has_ended) {
-                return Some(BeforeStart::End(NotHeld::Failed {
-                    message: "the supervisor of the command has ended".to_owned(),
-                    hint: None,
-                }));
+                let message = "the supervisor of the command has ended".to_owned();
+                return Some(BeforeStart::End(Some(fault(message, None))));
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -15,7 +15,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::setsid;
 
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
-use crate::protocol::OnLost;
+use crate::protocol::{ErrorName, Failure, OnLost};
 use crate::run::supervise::kill_with_descendants;
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::{self, Why, Writer};
@@ -23,7 +23,7 @@ use crate::sys::pidfd::Pidfd;
 use crate::sys::signals;
 
 use super::channel::{
-    BeforeStart, End, Held, Line, NotHeld, Received, Start, ToCoordinator, ToParent,
+    BeforeStart, End, Line, NotHeld, Received, Start, ToCoordinator, ToParent,
 };
 use super::driver::Driver;
 use super::handover::{Handover, Left};
@@ -37,17 +37,20 @@ const LOOK_KILLING_MS: u64 = 50;
 /// How long to wait before resending a message when the channel was full.
 const AGAIN_MS: u64 = 100;
 
-/// The line for a report, or none.
-pub type Wording = fn(&Word<'_>) -> Option<Line>;
-
-/// The message for a request that failed.
-pub type EndWording = fn(&Ending) -> NotHeld;
+/// What the user reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Wording {
+    /// The line for a report, or none.
+    pub line: fn(&Word<'_>, Purpose) -> Option<Line>,
+    /// Why a request is not held; `None` if its caller gave up.
+    pub end: fn(&Ending) -> Option<NotHeld>,
+}
 
 /// The purpose of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// The child, which becomes a command.
-    Command,
+pub enum Purpose {
+    /// The child, which becomes a command, and what to do with it if the lock is lost.
+    Command(OnLost),
     /// A lease, which outlives the process that asked for it.
     Lease,
 }
@@ -61,16 +64,14 @@ pub(super) struct CoordinatorProcess {
     pub(super) child: Option<End>,
     pub(super) command: Option<Pidfd>,
     pub(super) purpose: Purpose,
-    pub(super) on_lost: OnLost,
     pub(super) wording: Wording,
-    pub(super) end_wording: EndWording,
     /// Whether the command may have begun.
     pub(super) begun: bool,
     pub(super) parent_gone: bool,
     pub(super) wish: Wish,
     pub(super) kill_at: Option<Millis>,
     /// The child's message that the lock is held, while the channel is full.
-    pub(super) unsent: Option<BeforeStart>,
+    pub(super) unsent: Option<Start>,
     /// The start that was handed over.
     pub(super) started: Option<Start>,
     /// The nodes that were handed over last.
@@ -100,7 +101,7 @@ impl CoordinatorProcess {
         match driver.run(self) {
             Ok(Some(ending)) => self.end(&ending),
             Ok(None) => {}
-            Err(error) => self.not_held(NotHeld::Failed { message: error.to_string(), hint: None }),
+            Err(error) => self.not_held(Some(fault(error.to_string(), None))),
         }
     }
 
@@ -116,20 +117,20 @@ impl CoordinatorProcess {
             self.writer.publish(deadline::Deadline::default());
         }
         self.started.clone_from(&start);
-        if self.purpose == Purpose::Command {
+        if self.purpose != Purpose::Lease {
             // If the message reached the child, it no longer listens.
-            self.unsent = start.map(BeforeStart::Start);
+            self.unsent = start;
         }
     }
 
     fn not_met(&mut self, error: &MeetError) {
         self.not_held(match error {
-            MeetError::GivenUp => NotHeld::GivenBack,
-            error => NotHeld::Failed { message: error.to_string(), hint: error.hint() },
+            MeetError::GivenUp => None,
+            error => Some(fault(error.to_string(), error.hint())),
         });
     }
 
-    fn not_held(&mut self, why: NotHeld) {
+    fn not_held(&mut self, why: Option<NotHeld>) {
         if let Some(child) = &self.child {
             child.send(&BeforeStart::End(why), None);
         }
@@ -137,7 +138,7 @@ impl CoordinatorProcess {
 
     fn end(&mut self, ending: &Ending) {
         if self.child.is_some() && !self.begun {
-            let why = (self.end_wording)(ending);
+            let why = (self.wording.end)(ending);
             return self.not_held(why);
         }
         if let Outcome::GivenBack { left } = &ending.outcome
@@ -203,7 +204,7 @@ impl CoordinatorProcess {
 
     fn send_start(&mut self) {
         let (Some(unsent), Some(child)) = (&self.unsent, &self.child) else { return };
-        if child.send(unsent, None) {
+        if child.send(&BeforeStart::Start(unsent.clone()), None) {
             self.unsent = None;
         }
     }
@@ -212,7 +213,7 @@ impl CoordinatorProcess {
         let due = self.kill_at.is_some_and(|at| now >= at);
         if due
             && self.begun
-            && self.on_lost == OnLost::Kill
+            && self.purpose == Purpose::Command(OnLost::Kill)
             && let Some(command) = &self.command
         {
             kill_with_descendants(command);
@@ -244,6 +245,7 @@ impl Host for CoordinatorProcess {
         let parts =
             parts.map(|part| HeldPart { at: part.at, id: part.id, lease: part.lease, held: true });
         let start = Start {
+            need: self.standing.as_ref().map_or(0, |standing| standing.need),
             parts: parts.collect(),
             token: started.token,
             nodes: started.parts.iter().map(|part| part.name.clone()).collect(),
@@ -255,19 +257,18 @@ impl Host for CoordinatorProcess {
             let _ = self.handover.write(&self.kept, standing);
         }
         self.started = Some(start.clone());
-        if self.purpose == Purpose::Command {
-            self.unsent = Some(BeforeStart::Start(start));
+        if self.purpose != Purpose::Lease {
+            self.unsent = Some(start);
             self.send_start();
         }
         true
     }
 
     fn settled(&mut self, parts: &[HeldPart]) {
-        let need = self.standing.as_ref().map_or(0, |standing| standing.need);
         if self.purpose == Purpose::Lease
             && let Some(start) = self.started.clone()
         {
-            self.unsent = Some(BeforeStart::Held(Held { start, need, parts: parts.to_vec() }));
+            self.unsent = Some(Start { parts: parts.to_vec(), ..start });
             self.send_start();
         }
     }
@@ -305,7 +306,7 @@ impl Host for CoordinatorProcess {
         {
             return;
         }
-        if let Some(line) = (self.wording)(word) {
+        if let Some(line) = (self.wording.line)(word, self.purpose) {
             self.line(line);
         }
     }
@@ -332,11 +333,16 @@ impl Host for CoordinatorProcess {
 
     fn due(&self) -> Option<Millis> {
         let now = boottime_ms();
-        let kill = self.kill_at.filter(|_| self.begun && self.on_lost == OnLost::Kill);
+        let kill = self.kill_at.filter(|_| self.begun && self.purpose == Purpose::Command(OnLost::Kill));
         let kill = kill.map(|at| if at > now { at } else { now + LOOK_KILLING_MS });
         let again = self.unsent.is_some().then_some(now + AGAIN_MS);
         kill.into_iter().chain(again).min()
     }
+}
+
+pub(super) fn fault(message: String, hint: Option<String>) -> NotHeld {
+    let hint = hint.map(String::into_boxed_str);
+    (ErrorName::Fault, Failure { hint, ..Failure::new(ErrorName::Fault, message) })
 }
 
 /// The nodes of a request that another coordinator has begun.

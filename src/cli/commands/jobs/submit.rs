@@ -14,13 +14,13 @@ use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
 use super::prune::make_room;
-use crate::cli::acquisition::Witness;
 use crate::cli::arguments::definition::{Global, RunArgs};
 use crate::cli::commands::run::{self, Asked, Job, RunHooks, conclude, unlimited};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
+use crate::cli::source::Witness;
 use crate::cli::wording::usage_error::wrong;
 use crate::protocol::{Grant, Progress, Wrapper};
 use crate::run::jobs::{Folder, NewJob};
@@ -113,11 +113,11 @@ fn background(
     let job = &job;
     let child = move |channel| {
         reporter.talk_to_caller();
-        let code = verbosity.failure(&job.start(Some(channel), Some(&mut reporter)).failed());
+        let code = verbosity.failure(&job.start(Some(channel), None, Some(&mut reporter)).failed());
         reporter.ended(code);
         code
     };
-    let ended = supervise(limits, &mut RunHooks(job), child)?;
+    let ended = supervise(limits, &mut RunHooks { job, coordinator: None }, child)?;
     let (exit, signal) = match &ended {
         Ended::Exited(code) => (Some(*code), None),
         Ended::Signaled(signal) => (None, Some(*signal)),

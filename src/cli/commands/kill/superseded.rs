@@ -6,11 +6,11 @@ use nix::sys::signal::Signal;
 
 use super::ending::Ending;
 use super::{processes, refusal, sent, wait_for};
-use crate::cli::acquisition::Witness;
 use crate::cli::arguments::duration::Length;
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
+use crate::cli::source::Witness;
 use crate::protocol::{Acquire, Grant, Progress, Superseded, WouldKill};
 
 /// How long the commands have after SIGTERM.

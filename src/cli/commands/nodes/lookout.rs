@@ -3,7 +3,7 @@
 use crate::cli::arguments::definition::Global;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::cli::lookout::around;
+use crate::cli::node_list::around;
 use crate::run::nodes::Lookout;
 use crate::run::{SUCCESS, environment};
 

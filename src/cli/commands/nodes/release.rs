@@ -5,18 +5,18 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::Global;
 use crate::cli::commands::nodes::lost::{self, PartReport};
-use crate::cli::commands::nodes::run::print;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::node_list::named;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
-use crate::cli::wording::over_nodes::lease_line;
+use crate::cli::source::print;
+use crate::cli::wording::over_nodes::line;
 use crate::nodes::{Change, Deadline, Millis, Standing};
 use crate::protocol::ReleasedHold;
 use crate::run::SUCCESS;
 use crate::run::nodes::{
-    Host, LeaseHandle, Named, NodesRequest, PartAnswer, PartSaid, Started, Wish, Word,
+    Host, LeaseHandle, Named, NodesRequest, PartAnswer, PartSaid, Purpose, Started, Wish, Word,
     give_back_lease,
 };
 
@@ -85,7 +85,7 @@ impl Host for GivingBack {
     fn say(&mut self, word: &Word<'_>) {
         // The result names the nodes that are away.
         if !matches!(word, Word::Change { change: Change::Away { .. }, .. })
-            && let Some(line) = lease_line(word)
+            && let Some(line) = line(word, Purpose::Lease)
         {
             print(&line, self.verbosity);
         }

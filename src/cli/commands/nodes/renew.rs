@@ -14,19 +14,19 @@ use crate::cli::arguments::definition::{Global, RenewArgs};
 use crate::cli::arguments::duration::stated;
 use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::commands::nodes::lost::{self, PartReport};
-use crate::cli::commands::nodes::run::print;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::node_list::named;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
+use crate::cli::source::print;
 use crate::cli::owner::Owner;
-use crate::cli::wording::over_nodes::{clock_of, lease_line, time_of};
+use crate::cli::wording::over_nodes::{clock_of, line, time_of};
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
 use crate::protocol::{LeaseInfo, Renewed};
 use crate::run::SUCCESS;
 use crate::run::nodes::{
-    Host, LeaseHandle, Named, NodesRequest, PartAnswer, PartSaid, Started, Wish, Word, renew_lease,
+    Host, LeaseHandle, Named, NodesRequest, PartAnswer, PartSaid, Purpose, Started, Wish, Word, renew_lease,
 };
 use crate::sys::clock::boottime_ms;
 use crate::sys::pidfd::Pidfd;
@@ -183,7 +183,7 @@ impl Host for Renewal<'_> {
         if is_away && self.process.is_none() {
             return;
         }
-        if let Some(line) = lease_line(word) {
+        if let Some(line) = line(word, Purpose::Lease) {
             print(&line, self.verbosity);
         }
     }

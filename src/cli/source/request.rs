@@ -1,0 +1,125 @@
+//! The request of `canal run` or `canal acquire`, and why it was not granted.
+
+use crate::cli::arguments::lock::LockArgs;
+use crate::cli::arguments::nodes::NodesArgs;
+use crate::cli::arguments::note::NoteArgs;
+use crate::cli::arguments::session::SessionArgs;
+use crate::cli::arguments::wait::{ProgressArg, Readers, SupersedeArg, WaitArgs};
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::output::sanitize::cut;
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::wording::usage_error::wrong;
+use crate::client::{self, ClientError};
+use crate::protocol::{Acquire, ErrorName, Failure, Grant, OnLost, Progress, Superseded};
+use crate::sys::pidfd::Pidfd;
+
+/// The most columns of a command line that canal sends to the daemon.
+const COMMAND_COLUMNS_MAX: usize = 1000;
+
+/// The request that the options of `canal VERB` describe, under a new tag.
+pub(crate) fn request(
+    verb: &str,
+    (lock, nodes): (&LockArgs, &NodesArgs),
+    wait: &WaitArgs,
+    session: SessionArgs,
+    note: &NoteArgs,
+    command: &str,
+) -> Result<Acquire, Failed> {
+    let enclosing = session.enclosing();
+    Ok(Acquire {
+        tag: client::tag().map_err(connect::failed)?,
+        items: lock.items()?,
+        wait_ms: wait.wait_ms(),
+        priority: wait.priority.unwrap_or(0),
+        max_waiting: wait.max_waiting,
+        group: wait.group.clone(),
+        max_run_ms: None,
+        command: cut(command, COMMAND_COLUMNS_MAX),
+        note: note.of_request()?,
+        supersede: superseded(wait, verb, nodes)?,
+        owner_fd: None,
+        with_children: false,
+        jobserver: false,
+        jobserver_fifo: false,
+        session: enclosing.session,
+        frame: enclosing.frame,
+        lease: None,
+        under_run: enclosing.run,
+        under: None,
+        wrapper: None,
+        on_lost: OnLost::Kill,
+    })
+}
+
+/// The older requests that a request of `canal VERB` supersedes.
+fn superseded(
+    wait: &WaitArgs,
+    verb: &str,
+    nodes: &NodesArgs,
+) -> Result<Option<Superseded>, Failed> {
+    if nodes.is_given() && (wait.supersede.is_some() || wait.group.is_some()) {
+        let why =
+            "--supersede and --group do not go with --on: independent nodes have no common queue";
+        return Err(wrong(verb, why));
+    }
+    match wait.supersede {
+        Some(SupersedeArg::Running) if wait.wait_ms() == Some(0) => Err(wrong(
+            verb,
+            "--supersede running waits until the command has ended: it does not go with -n",
+        )),
+        Some(SupersedeArg::Running) => Ok(Some(Superseded::Running)),
+        Some(SupersedeArg::Waiting) => Ok(Some(Superseded::Waiting)),
+        None => Ok(None),
+    }
+}
+
+/// A request, and how to show its wait.
+pub(crate) struct Asking<'a> {
+    pub(crate) request: &'a Acquire,
+    /// The owner of the lock, if that is not this process.
+    pub(crate) owner: Option<&'a Pidfd>,
+    pub(crate) progress: ProgressArg,
+    pub(crate) readers: Readers,
+    pub(crate) verbosity: Verbosity,
+}
+
+/// Why a request acquired nothing.
+#[derive(Debug)]
+pub(crate) enum NotAcquired {
+    /// It was refused: the lock is busy, the wait is over, or there is a deadlock.
+    Refused(Failure),
+    /// The daemon did not consider the request, because the command needs a supervisor.
+    SupervisorRequired(Failure),
+    /// canal failed.
+    Failed(Failed),
+}
+
+impl From<Failed> for NotAcquired {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
+impl From<ClientError> for NotAcquired {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Failure(failure) if failure.name == ErrorName::Refused => {
+                Self::Refused(failure)
+            }
+            ClientError::Failure(failure) if failure.name == ErrorName::SupervisorRequired => {
+                Self::SupervisorRequired(failure)
+            }
+            error => Self::Failed(connect::failed(error)),
+        }
+    }
+}
+
+/// Learns that a request waits at a daemon, and that it was granted.
+pub(crate) trait Witness {
+    /// Called with each progress message. An error withdraws the request.
+    fn waits(&mut self, progress: &Progress) -> Result<(), Failed>;
+
+    /// Called with the grant. After an error, the caller must end, which gives the grant back.
+    fn granted(&mut self, grant: &Grant) -> Result<(), Failed>;
+}
