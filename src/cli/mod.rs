@@ -97,13 +97,13 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Test(args)) => test::run(args, global, verbosity),
         Some(Verb::Resize(args)) => resize::run(args, global, verbosity),
         Some(Verb::Daemon(args)) => daemon::run(args, global, verbosity),
-        Some(Verb::Bridge(args)) => nodes::bridge::run(args, global),
+        Some(Verb::Bridge(args)) => nodes::bridge(args, global),
         Some(Verb::Config(args)) => config::run(args, global, verbosity),
         Some(Verb::Doctor(args)) => doctor::run(args, global, verbosity),
         Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
         Some(Verb::Complete(args)) => Ok(complete::run(args, global)),
-        Some(Verb::Lookout) => nodes::lookout::run(global),
+        Some(Verb::Lookout) => nodes::lookout(global),
     }
 }

@@ -1,31 +1,33 @@
 //! `canal release`: releases a hold or a lease.
 
+use serde::Serialize;
+
 use crate::cli::arguments::definition::{Global, ReleaseArgs};
 use crate::cli::arguments::handle::{GivenHandle, HandleArgs};
-use crate::cli::commands::nodes;
 use crate::cli::confirm::confirm;
-use crate::cli::connect;
+use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
-use crate::cli::wording::lease_lost;
+use crate::cli::source::{on_lease, print};
+use crate::cli::wording::lease_lost::{self, PartReport, Parts};
+use crate::cli::wording::over_nodes::line;
 use crate::cli::wording::participant::{COMMAND_COLUMNS, holder};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
 use crate::client::{Client, ClientError};
 use crate::core::Key;
+use crate::nodes::Change;
 use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, StatusQuery};
 use crate::run::SUCCESS;
-use crate::run::nodes::LeaseHandle;
+use crate::run::nodes::{Host, LeaseHandle, OnLease, PartAnswer, PartSaid, Purpose, Word};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let (mut release, force_key) = match what(args)? {
         What::Here(release) => (release, None),
         What::Forced(key) => (Release::default(), Some(key)),
-        What::OverNodes(handle) => {
-            return nodes::release::run(&handle, args.json, global, verbosity);
-        }
+        What::OverNodes(handle) => return at_nodes(&handle, args.json, global, verbosity),
     };
     let by_name = args.force || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
@@ -62,6 +64,64 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
         say(verbosity, &line);
     }
     Ok(SUCCESS)
+}
+
+/// Releases a lease at all its nodes.
+fn at_nodes(
+    handle: &LeaseHandle,
+    json: bool,
+    global: &Global,
+    verbosity: Verbosity,
+) -> Result<u8, Failed> {
+    let target = Target::of(global)?;
+    let mut host = ReleaseHost { verbosity };
+    let ending = on_lease(OnLease::GiveBack, handle, (None, None), &target, &mut host)?;
+    let Some(ending) = ending else { return Ok(SUCCESS) };
+    let answers = &ending.answers;
+    let parts = Parts { handle, answers };
+    let count = |which: fn(&PartAnswer) -> bool| answers.iter().filter(|it| which(it)).count();
+    let lost = count(|answer| matches!(answer.said, Some(PartSaid::Lost(_))));
+    if answers.len() - lost < handle.need() {
+        return Err(parts.lost(&[], json, verbosity)?);
+    }
+    if count(|answer| answer.said.is_some()) == 0 {
+        return Err(parts.unreached(ending.hint.as_deref()));
+    }
+    if json {
+        let released = parts.released().map(|(_, released)| released).collect();
+        stdout::print(&stdout::json(&ReleasedOverNodes { released, nodes: parts.reports() })?)?;
+    }
+    for (name, one) in parts.released() {
+        verbosity.detail(&format!("released {} at {name}", one.keys.join(", ")));
+    }
+    parts.missing().iter().for_each(|line| verbosity.note(line));
+    if count(|answer| answer.said.is_none()) > 0 {
+        verbosity.advice("wait for nodes that are away: the lease ends there when its TTL expires");
+    }
+    Ok(SUCCESS)
+}
+
+/// The output of `--json` for a lease over nodes.
+#[derive(Debug, Serialize)]
+struct ReleasedOverNodes<'a> {
+    released: Vec<&'a ReleasedHold>,
+    nodes: Vec<PartReport<'a>>,
+}
+
+/// The host of a driver that releases a lease.
+struct ReleaseHost {
+    verbosity: Verbosity,
+}
+
+impl Host for ReleaseHost {
+    fn say(&mut self, word: &Word<'_>) {
+        // The result names the nodes that are away.
+        if !matches!(word, Word::Change { change: Change::Away { .. }, .. })
+            && let Some(line) = line(word, Purpose::Lease)
+        {
+            print(&line, self.verbosity);
+        }
+    }
 }
 
 /// The token of the only hold of exactly this key.

@@ -1,21 +1,35 @@
 //! `canal renew`: renews a lease, once or while a process lives.
+//!
+//! A lease over nodes counts until the k-th latest of the times at which its nodes may end their
+//! parts, each counted from the time before its renewal was sent.
 
+use std::cmp::Ordering;
+use std::os::fd::AsFd;
 use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags};
+use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, RenewArgs};
 use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::arguments::handle::GivenHandle;
-use crate::cli::commands::nodes;
-use crate::cli::connect;
+use crate::cli::arguments::nodes::ttl_ms;
+use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
-use crate::cli::wording::lease_lost;
+use crate::cli::source::{on_lease, print};
+use crate::cli::wording::lease_lost::{self, PartReport, Parts};
+use crate::cli::wording::over_nodes::{clock_of, line, time_of};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
 use crate::client::{Client, ClientError};
-use crate::protocol::{ErrorName, Handle, Renew, Renewed};
+use crate::nodes::{Change, Deadline, Millis, Outcome};
+use crate::protocol::{ErrorName, Handle, LeaseInfo, Renew, Renewed};
+use crate::run::nodes::{
+    Host, LeaseHandle, OnLease, PartAnswer, PartSaid, Purpose, Started, Wish, Word,
+};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::pidfd::Pidfd;
@@ -24,59 +38,109 @@ use crate::sys::pidfd::Pidfd;
 /// but that of the lease does not.
 const SLEEP_MS_MAX: u64 = 30_000;
 
+/// The output of `--json` for a lease over nodes.
+#[derive(Debug, Serialize)]
+struct RenewedOverNodes<'a> {
+    keys: &'a [String],
+    token: Option<u64>,
+    lease: LeaseInfo,
+    /// How many nodes must hold it.
+    need: usize,
+    nodes: Vec<PartReport<'a>>,
+}
+
 pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
-    let handle = match args.which.read()? {
-        None => return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE")),
-        Some(GivenHandle::OverNodes(handle)) => {
-            return nodes::renew::run(args, global, verbosity, &handle);
-        }
-        Some(GivenHandle::OfDaemon(handle)) => handle,
+    let Some(handle) = args.which.read()? else {
+        return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
     };
     let note = args.note.of_renewal()?;
+    let ttl_ms = match (&handle, args.ttl) {
+        (GivenHandle::OverNodes(_), Some(ttl)) => Some(ttl_ms(Some(ttl))?),
+        (_, ttl) => ttl.map(millis),
+    };
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
-    let mut client = connect::client(global)?;
-    let ttl_ms = args.ttl.map(millis);
-    let is_kept = process.is_some();
-    let lease = Lease { handle, ttl_ms, is_kept, json: args.json, verbosity };
-    let asked_at = boottime_ms();
-    let renewed = lease.renew(&mut client, note)?.map_err(connect::failed)?;
-    if args.json {
-        stdout::print(&stdout::json(&renewed)?)?;
-    }
-    verbosity.detail(&message(&renewed, &Now::here()));
-    if ttl_ms.is_some_and(|ttl_ms| ttl_ms != renewed.lease.ttl_ms) {
-        let ttl = stated(Duration::from_millis(renewed.lease.ttl_ms));
-        verbosity.message(&format!("the lease keeps its TTL of {ttl}"));
-    }
-    match process {
-        Some(process) => lease.keep(&mut client, &process.pidfd, renewed.lease.ttl_ms, asked_at),
-        None => Ok(SUCCESS),
+    let process = process.as_ref().map(|process| &process.pidfd);
+    let renewal = Renewal { ttl_ms, process, json: args.json, verbosity };
+    let target = Target::of(global)?;
+    match handle {
+        GivenHandle::OfDaemon(handle) => renewal.at_daemon(handle, note, &target),
+        GivenHandle::OverNodes(handle) => renewal.at_nodes(&handle, note, &target),
     }
 }
 
-/// The lease to renew.
-struct Lease {
-    handle: Handle,
+/// How to renew a lease.
+#[derive(Clone, Copy)]
+struct Renewal<'a> {
     /// The new TTL of the lease.
     ttl_ms: Option<u64>,
-    /// Whether canal renews it until a process ends.
-    is_kept: bool,
+    /// The lease is kept while this process lives.
+    process: Option<&'a Pidfd>,
     json: bool,
     verbosity: Verbosity,
 }
 
-impl Lease {
+impl Renewal<'_> {
+    fn at_daemon(
+        &self,
+        handle: Handle,
+        note: Option<String>,
+        target: &Target,
+    ) -> Result<u8, Failed> {
+        let mut client = target.connect(self.verbosity)?;
+        let asked_at = boottime_ms();
+        let renewed = self.renew(&mut client, handle, note)?.map_err(connect::failed)?;
+        if self.json {
+            stdout::print(&stdout::json(&renewed)?)?;
+        }
+        self.verbosity.detail(&message(&renewed, &Now::here()));
+        let ttl_ms = renewed.lease.ttl_ms;
+        if self.ttl_ms.is_some_and(|asked| asked != ttl_ms) {
+            let ttl = stated(Duration::from_millis(ttl_ms));
+            self.verbosity.message(&format!("the lease keeps its TTL of {ttl}"));
+        }
+        match self.process {
+            Some(process) => self.keep(&mut client, handle, process, ttl_ms, asked_at),
+            None => Ok(SUCCESS),
+        }
+    }
+
+    fn at_nodes(
+        &self,
+        handle: &LeaseHandle,
+        note: Option<String>,
+        target: &Target,
+    ) -> Result<u8, Failed> {
+        let mut host = RenewalHost {
+            renewal: *self,
+            handle,
+            deadline: Deadline::default(),
+            is_lost: false,
+            failed: None,
+        };
+        let ending = on_lease(OnLease::Renew, handle, (note, self.ttl_ms), target, &mut host)?;
+        if let Some(failed) = host.failed {
+            return Err(failed);
+        }
+        let Some(ending) = ending else { return Ok(SUCCESS) };
+        let parts = Parts { handle, answers: &ending.answers };
+        Err(match &ending.outcome {
+            Outcome::Lost { nodes } => parts.lost(nodes, self.json, self.verbosity)?,
+            _ => parts.unreached(ending.hint.as_deref()),
+        })
+    }
+
     /// Renews the lease once, with a new note if there is one. The outer error ends the command:
     /// the lease is lost, or its owner has released it.
     fn renew(
         &self,
         client: &mut Client,
+        handle: Handle,
         note: Option<String>,
     ) -> Result<Result<Renewed, ClientError>, Failed> {
-        match client.renew(&Renew { handle: self.handle, note, ttl_ms: self.ttl_ms }) {
+        match client.renew(&Renew { handle, note, ttl_ms: self.ttl_ms }) {
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
                 // A script releases its lease while its renewals run in parallel. Nothing is lost.
-                if self.is_kept && failure.reason.as_deref() == Some("released") {
+                if self.process.is_some() && failure.reason.as_deref() == Some("released") {
                     self.verbosity.detail("the lease was released; nothing is left to renew");
                     return Err(Failed::silent(SUCCESS));
                 }
@@ -91,6 +155,7 @@ impl Lease {
     fn keep(
         &self,
         client: &mut Client,
+        handle: Handle,
         process: &Pidfd,
         mut ttl_ms: u64,
         mut renewed_at: u64,
@@ -102,7 +167,7 @@ impl Lease {
                 return Ok(SUCCESS);
             }
             let asked_at = boottime_ms();
-            match self.renew(client, None)? {
+            match self.renew(client, handle, None)? {
                 Ok(renewed) => {
                     if failing {
                         self.verbosity.note("renewed the lease again");
@@ -127,6 +192,119 @@ impl Lease {
                     failing = true;
                 }
             }
+        }
+    }
+}
+
+/// The host of a driver that renews a lease.
+struct RenewalHost<'a> {
+    renewal: Renewal<'a>,
+    handle: &'a LeaseHandle,
+    deadline: Deadline,
+    is_lost: bool,
+    /// Why the result could not be printed.
+    failed: Option<Failed>,
+}
+
+impl RenewalHost<'_> {
+    fn report(&self, answers: &[PartAnswer]) -> Result<(), Failed> {
+        let Renewal { process, json, verbosity, .. } = self.renewal;
+        let parts = Parts { handle: self.handle, answers };
+        let renewed: Vec<&Renewed> = answers.iter().filter_map(renewed).collect();
+        let keys = renewed.first().map(|renewed| renewed.keys.as_slice()).unwrap_or_default();
+        if json {
+            let left = self.deadline.kill_at.saturating_sub(boottime_ms());
+            let lease = LeaseInfo {
+                ttl_ms: renewed.iter().map(|renewed| renewed.lease.ttl_ms).min().unwrap_or(0),
+                left_ms: Some(left),
+                expires: time_of(self.deadline.kill_at),
+                renewals: renewed.iter().map(|renewed| renewed.lease.renewals).max().unwrap_or(0),
+            };
+            stdout::print(&stdout::json(&RenewedOverNodes {
+                keys,
+                token: self.handle.token(),
+                lease,
+                need: self.handle.need(),
+                nodes: parts.reports(),
+            })?)?;
+        }
+        let lines = match process {
+            None => parts.missing(),
+            // The next report tells since when a node is away, and what follows from that.
+            Some(_) => parts.gone(),
+        };
+        lines.iter().for_each(|line| verbosity.note(line));
+        answers.iter().filter_map(|it| self.other_ttl(it)).for_each(|it| verbosity.note(&it));
+        let token = self.handle.token().map(|token| format!(", token {token}"));
+        verbosity.detail(&format!(
+            "renewed {} until {} at {} of {} nodes{}",
+            keys.join(", "),
+            clock_of(self.deadline.kill_at),
+            renewed.len(),
+            answers.len(),
+            token.unwrap_or_default()
+        ));
+        Ok(())
+    }
+
+    /// The warning that a node has another TTL in force than the requested one.
+    fn other_ttl(&self, answer: &PartAnswer) -> Option<String> {
+        let (wanted, is) = (self.renewal.ttl_ms?, renewed(answer)?.lease.ttl_ms);
+        let is_text = stated(Duration::from_millis(is));
+        let why = match is.cmp(&wanted) {
+            Ordering::Equal => return None,
+            Ordering::Greater => "another process may rely on it",
+            Ordering::Less => "its `longest_ttl` does not allow a longer one",
+        };
+        Some(format!("{} keeps the TTL of {is_text}: {why}", answer.name))
+    }
+}
+
+/// The renewal of a node's part.
+fn renewed(answer: &PartAnswer) -> Option<&Renewed> {
+    match &answer.said {
+        Some(PartSaid::Renewed(renewed)) => Some(renewed),
+        _ => None,
+    }
+}
+
+impl Host for RenewalHost<'_> {
+    fn publish(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
+    }
+
+    fn start(&mut self, started: &Started) -> bool {
+        self.failed = self.report(&started.answers).err();
+        self.renewal.process.is_some() && self.failed.is_none()
+    }
+
+    fn kill_now(&mut self) {
+        self.is_lost = true;
+    }
+
+    fn say(&mut self, word: &Word<'_>) {
+        let is_away = matches!(word, Word::Change { change: Change::Away { .. }, .. });
+        // Without a process, the result names the nodes that are away.
+        if is_away && self.renewal.process.is_none() {
+            return;
+        }
+        if let Some(line) = line(word, Purpose::Lease) {
+            print(&line, self.renewal.verbosity);
+        }
+    }
+
+    fn polled(&self) -> Vec<PollFd<'_>> {
+        let process = self.renewal.process.iter();
+        process.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN)).collect()
+    }
+
+    fn turn(&mut self, _now: Millis) -> Wish {
+        if self.renewal.process.is_some_and(Pidfd::has_ended) {
+            return Wish::Leave;
+        }
+        match self.is_lost {
+            true => Wish::Stop,
+            false => Wish::GoOn,
         }
     }
 }

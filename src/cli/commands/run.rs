@@ -70,9 +70,8 @@ pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked, Faile
     }
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let lock = (&args.lock, &args.nodes);
-    let mut request =
-        source::request("run", lock, &args.wait, args.session(), &args.note, &shown)
-            .map_err(|failed| key_before_command(failed, args))?;
+    let mut request = source::request("run", lock, &args.wait, args.session(), &args.note, &shown)
+        .map_err(|failed| key_before_command(failed, args))?;
     check_jobserver(args, &request)?;
     check_variables(&request)?;
     request.with_children = args.how.with_children || args.how.jobserver.is_some();
@@ -210,9 +209,8 @@ impl<'a> Job<'a> {
             }
         };
         let mut hooks = RunHooks { job: self, coordinator };
-        let child = |channel| {
-            self.verbosity.failure(&self.start(Some(channel), end, None).failed())
-        };
+        let child =
+            |channel| self.verbosity.failure(&self.start(Some(channel), end, None).failed());
         let ended = supervise(limits, &mut hooks, child);
         let lines = hooks.coordinator.map(|mut it| it.finish()).unwrap_or_default();
         lines.iter().for_each(|line| print(line, self.verbosity));

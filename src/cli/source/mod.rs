@@ -16,7 +16,7 @@ use crate::run::Taken;
 use crate::run::nodes::{ChildEnd, Purpose};
 
 pub(crate) use daemon::keys_granted;
-pub(crate) use nodes::{Nodes, print};
+pub(crate) use nodes::{Nodes, on_lease, print};
 pub(crate) use request::{Asking, NotAcquired, Witness, request};
 
 /// Where a lock is taken.

@@ -10,7 +10,7 @@ use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::wait::Readers;
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
-use crate::cli::node_list::{listed, near};
+use crate::cli::node_list::{listed, named, near};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::progress::Waiting;
 use crate::cli::wording::over_nodes;
@@ -21,8 +21,8 @@ use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::{Acquire, Failure, Progress, SizeNote, WireItem};
 use crate::run::nodes::{
-    BeforeStart, ChildEnd, EnclosingLeases, LeaseHandle, Line, NodesRequest, OverNodes, Purpose,
-    Secret, Start,
+    BeforeStart, ChildEnd, EnclosingLeases, Ending, Host, LeaseHandle, Line, NodesRequest, OnLease,
+    OverNodes, Purpose, Secret, Start,
 };
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
@@ -147,6 +147,20 @@ impl Nodes {
     }
 }
 
+/// Renews or releases an existing lease. A renewal carries the note and the TTL.
+pub(crate) fn on_lease(
+    what: OnLease,
+    handle: &LeaseHandle,
+    (note, new_ttl_ms): (Option<String>, Option<u64>),
+    target: &Target,
+    host: &mut dyn Host,
+) -> Result<Option<Ending>, Failed> {
+    let nodes = named(handle.addresses(), target)?;
+    let (place, options) = (target.place.clone(), target.options());
+    let request = NodesRequest::of_lease(handle, nodes, note, new_ttl_ms, place, options);
+    crate::run::nodes::on_lease(what, handle, &request, host).map_err(not_called)
+}
+
 fn not_called(error: std::io::Error) -> Failed {
     Failed::new(format!("cannot call the nodes: {error}"))
 }
@@ -176,7 +190,9 @@ fn wait(
             Some(BeforeStart::End(why)) => {
                 display.end();
                 return Err(match why {
-                    Some((name, failure)) => ClientError::Failure(Failure { name, ..failure }).into(),
+                    Some((name, failure)) => {
+                        ClientError::Failure(Failure { name, ..failure }).into()
+                    }
                     None => Failed::silent(OwnCode::Failed.number()).into(),
                 });
             }
@@ -211,11 +227,7 @@ impl<'a> Display<'a> {
     ///
     /// # Errors
     /// The request waits, and no reader of its output is left: its places are given up.
-    fn next(
-        &mut self,
-        end: &ChildEnd,
-        within: Duration,
-    ) -> Result<Option<BeforeStart>, Failed> {
+    fn next(&mut self, end: &ChildEnd, within: Duration) -> Result<Option<BeforeStart>, Failed> {
         let waits = self.shown.is_some();
         let word = end.next(self.sleep.min(within), self.audience.as_ref().filter(|_| waits));
         let audience = self.audience.as_mut().filter(|_| waits && word.is_none());
@@ -264,8 +276,7 @@ impl<'a> Display<'a> {
     fn waiting(&self, name: &str) -> Waiting {
         let Asking { request, progress, verbosity, .. } = *self.asking;
         let items = request.items.iter();
-        let items =
-            items.map(|item| WireItem { key: at(&item.key, name).into(), ..item.clone() });
+        let items = items.map(|item| WireItem { key: at(&item.key, name).into(), ..item.clone() });
         Waiting::new(verbosity, progress, &items.collect::<Vec<_>>())
     }
 

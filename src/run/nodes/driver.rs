@@ -86,8 +86,10 @@ struct NodeState {
 
 /// The purpose for which an existing lease is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnLease {
+pub enum OnLease {
+    /// Renew it.
     Renew,
+    /// Release it at each node in reach.
     GiveBack,
 }
 

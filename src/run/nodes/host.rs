@@ -12,31 +12,39 @@ use crate::protocol::{CycleStepInfo, Failure, Grant, NodeId, Progress, Released,
 /// The process in which the driver of a coordinator runs.
 pub trait Host {
     /// Saves the state that another coordinator needs to take over.
-    fn keep(&mut self, nodes: &[Named], standing: &Standing);
+    fn keep(&mut self, _nodes: &[Named], _standing: &Standing) {}
 
     /// Publishes the deadline of the command.
-    fn publish(&mut self, deadline: Deadline);
+    fn publish(&mut self, _deadline: Deadline) {}
 
     /// Lets the command start. Returns whether the driver continues.
-    fn start(&mut self, started: &Started) -> bool;
+    fn start(&mut self, _started: &Started) -> bool {
+        true
+    }
 
     /// Called once after the start, when no further node is about to hold its part.
     fn settled(&mut self, _parts: &[HeldPart]) {}
 
     /// Kills the command at once, because the lock is lost.
-    fn kill_now(&mut self);
+    fn kill_now(&mut self) {}
 
     /// Reports something to the user.
     fn say(&mut self, word: &Word<'_>);
 
     /// The descriptors to poll besides the connections.
-    fn polled(&self) -> Vec<PollFd<'_>>;
+    fn polled(&self) -> Vec<PollFd<'_>> {
+        Vec::new()
+    }
 
     /// Handles the polled descriptors, and everything due by now.
-    fn turn(&mut self, now: Millis) -> Wish;
+    fn turn(&mut self, _now: Millis) -> Wish {
+        Wish::GoOn
+    }
 
     /// The latest time for the next call of [`Self::turn`].
-    fn due(&self) -> Option<Millis>;
+    fn due(&self) -> Option<Millis> {
+        None
+    }
 }
 
 /// The host's instruction to its driver.

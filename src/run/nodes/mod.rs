@@ -18,7 +18,6 @@
 //!
 //! [`crate::nodes`] makes all decisions about the lock; `driver` carries them out.
 
-mod by_handle;
 mod channel;
 mod driver;
 mod handover;
@@ -33,8 +32,8 @@ mod parent;
 mod process;
 mod request;
 
-pub use by_handle::{give_back_lease, renew_lease};
 pub use channel::{BeforeStart, Line, NotHeld, Start};
+pub use driver::OnLease;
 pub use host::{
     Ending, HeldPart, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish,
     Word,
@@ -51,13 +50,21 @@ pub use parent::{ChildEnd, OverNodes};
 pub use process::{Purpose, Wording};
 pub use request::NodesRequest;
 
+use std::io;
+
 use driver::Driver;
 
-/// Asks the nodes from this process, until the host stops or the request is over.
+/// Renews or releases a lease from this process, which must have one thread. `request` is
+/// [`NodesRequest::of_lease`]. Calls [`Host::start`] when enough nodes have renewed it; if the host
+/// then continues, keeps the lease until the host stops. Returns `None` if the host stopped.
 ///
 /// # Errors
-/// The nodes cannot be identified, or a system call failed.
-pub fn ask(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Ending>, MeetError> {
-    let met = meeting::meet(request, host)?;
-    Ok(Driver::new(request, met, None).run(host)?)
+/// A system call failed.
+pub fn on_lease(
+    what: OnLease,
+    handle: &LeaseHandle,
+    request: &NodesRequest,
+    host: &mut dyn Host,
+) -> io::Result<Option<Ending>> {
+    Driver::of_lease(request, handle, what).run(host)
 }

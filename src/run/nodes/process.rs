@@ -22,9 +22,7 @@ use crate::sys::deadline::{self, Why, Writer};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::signals;
 
-use super::channel::{
-    BeforeStart, End, Line, NotHeld, Received, Start, ToCoordinator, ToParent,
-};
+use super::channel::{BeforeStart, End, Line, NotHeld, Received, Start, ToCoordinator, ToParent};
 use super::driver::Driver;
 use super::handover::{Handover, Left};
 use super::host::{Ending, HeldPart, Host, Named, Started, Wish, Word};
@@ -333,7 +331,8 @@ impl Host for CoordinatorProcess {
 
     fn due(&self) -> Option<Millis> {
         let now = boottime_ms();
-        let kill = self.kill_at.filter(|_| self.begun && self.purpose == Purpose::Command(OnLost::Kill));
+        let kill =
+            self.kill_at.filter(|_| self.begun && self.purpose == Purpose::Command(OnLost::Kill));
         let kill = kill.map(|at| if at > now { at } else { now + LOOK_KILLING_MS });
         let again = self.unsent.is_some().then_some(now + AGAIN_MS);
         kill.into_iter().chain(again).min()

@@ -1,0 +1,37 @@
+//! The programs that canal itself starts, at nodes and for locks over nodes.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::cli::arguments::definition::{BridgeArgs, Global};
+use crate::cli::connect::{self, Target};
+use crate::cli::failed::Failed;
+use crate::cli::node_list::around;
+use crate::client::bridge::{self, BridgeError};
+use crate::run::nodes::Lookout;
+use crate::run::{SUCCESS, environment};
+
+/// `canal bridge`, which ssh runs at a node.
+pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result<u8, Failed> {
+    let target = Target::of(global)?;
+    let keys: Vec<String> = args.keys.iter().map(|key| key.as_str().to_owned()).collect();
+    let keys = args.leases.then_some(keys.as_slice());
+    let (input, output) = (io::stdin(), io::stdout());
+    match bridge::bridge(&target.place, &target.options(), keys, input.as_fd(), output.as_fd()) {
+        Ok(()) => Ok(SUCCESS),
+        Err(BridgeError::Client(error)) => Err(connect::no_client(error, &target.place)),
+        Err(error @ BridgeError::OlderDaemon) => Err(Failed::new(error.to_string())
+            .hint("start the newer one with `canal daemon --replace`")),
+        Err(error) => Err(Failed::new(error.to_string())),
+    }
+}
+
+/// `canal lookout`, which looks for deadlocks on behalf of a program that uses the library.
+pub(crate) fn lookout(global: &Global) -> Result<u8, Failed> {
+    let target = Target::of(global)?;
+    let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));
+    if let Some(run) = environment::run() {
+        Lookout::serve(&around(&target)?, run).map_err(failed)?;
+    }
+    Ok(SUCCESS)
+}
