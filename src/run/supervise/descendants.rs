@@ -1,14 +1,18 @@
-//! The descendants of the command that are children of this process.
+//! The descendants of the command that are children of this process, and how to kill them.
 //!
 //! A subreaper adopts every descendant whose parent has ended. So while a descendant lives, this
 //! process has a child: the descendant or one of its ancestors.
 
+use std::collections::BTreeSet;
 use std::io;
 
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::sys::process::become_subreaper;
-use crate::sys::process::child::{Reap, children, ended};
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::child::{Reap, children, children_of, ended};
+use crate::sys::process::{add_descendants, become_subreaper, parent};
+use crate::sys::signals::SignalRefused;
 
 /// Which children are descendants of the command.
 #[derive(Debug)]
@@ -48,4 +52,50 @@ impl Descendants {
         children.retain(|pid| !before.contains(pid));
         Ok(children)
     }
+}
+
+/// Kills `tops`, which are children of this process, and all their descendants, from the top down.
+/// May miss a process that is started or adopted meanwhile, so the caller repeats this until no
+/// child is left. Does not touch `spared` processes and their descendants. Returns those that the
+/// kernel refuses to kill.
+pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) -> Vec<SignalRefused> {
+    let this = Pid::this();
+    let mut refused = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut left: Vec<(Pid, Pid)> = tops.iter().rev().map(|pid| (*pid, this)).collect();
+    while let Some((pid, above)) = left.pop() {
+        if !seen.insert(pid) || spared(pid) {
+            continue;
+        }
+        let below = children_of(pid);
+        refused.extend(kill_one(pid, above));
+        left.extend(below.into_iter().rev().map(|child| (child, pid)));
+    }
+    refused
+}
+
+/// Kills a process that need not be a child of this one, and the descendants found below it.
+pub(in crate::run) fn kill_with_descendants(top: &Pidfd) {
+    let Some(pid) = top.pid().filter(|pid| *pid != 0) else { return };
+    let Ok(top) = top.try_clone() else { return };
+    let mut tree = vec![(pid, top)];
+    add_descendants(&mut tree, |_| false);
+    for (_, process) in tree {
+        // The kernel may refuse: the process may have changed its user since it began.
+        let _ = process.signal(Signal::SIGKILL);
+    }
+}
+
+/// Kills the process that was found below `above`, unless its pid belongs to another process by
+/// now: its parent must still be `above`, or be this process, which adopts orphans. Returns the
+/// refusal of the kernel: the process may have changed its user since it began.
+fn kill_one(pid: Pid, above: Pid) -> Option<SignalRefused> {
+    let number = |pid: Pid| pid.as_raw().unsigned_abs();
+    let pidfd = Pidfd::open(number(pid)).ok()?;
+    // Read after the pidfd was opened: another process with the same pid has other parents.
+    let parent = parent(number(pid));
+    if parent == Some(number(above)) || parent == Some(std::process::id()) {
+        return SignalRefused::by(&pidfd.signal(Signal::SIGKILL), pid);
+    }
+    None
 }

@@ -8,15 +8,12 @@
 //! Invariant: the supervisor owns nothing, so its death frees nothing. While the child still waits,
 //! it ends with its supervisor and so leaves the queue.
 
+mod caller;
 mod child_channel;
 mod descendants;
-mod ended;
 mod fate_query;
 mod forwarded_signals;
 mod hold_monitor;
-mod hooks;
-mod kill_tree;
-mod limits;
 mod parent;
 
 use std::fs::File;
@@ -29,17 +26,15 @@ use nix::unistd::{Pid, setpgid};
 use crate::sys::process::child::fork;
 use crate::sys::signals;
 
+pub use caller::{Ended, Fate, KILL_AFTER_DEFAULT, Limits, SupervisorHooks};
 pub use child_channel::ChildChannel;
 pub(crate) use child_channel::Held;
-pub use ended::Ended;
 pub(crate) use hold_monitor::{HoldMonitor, Phase};
-pub use hooks::{Fate, SupervisorHooks};
-pub use limits::{KILL_AFTER_DEFAULT, Limits};
 
 use child_channel::channel;
 use descendants::Descendants;
+pub(in crate::run) use descendants::kill_with_descendants;
 use forwarded_signals::signals_watched;
-pub(in crate::run) use kill_tree::kill_with_descendants;
 use parent::{Group, Parent};
 
 /// Forks. The child calls `child`, which takes the lock and becomes the command with

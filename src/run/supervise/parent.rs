@@ -4,10 +4,6 @@
 //! Invariant: a pid is signalled only while it belongs to a child that was not reaped, or to the
 //! group of such a child.
 
-mod lock;
-mod signals;
-mod time_limit;
-
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,21 +12,22 @@ use std::time::{Duration, Instant};
 use libc::signalfd_siginfo;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
-use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setpgid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgid, setpgid};
 
+use crate::run::LostHold;
 use crate::sys::fds;
 use crate::sys::process::child::{End, Reap, ended, stopped};
 use crate::sys::process::{RunState, run_state};
+use crate::sys::signals::SignalRefused;
 
+use super::caller::{Ended, Fate, Limits, SupervisorHooks};
 use super::child_channel::{Channel, ChildMessage};
-use super::descendants::Descendants;
+use super::descendants::{self, Descendants};
 use super::fate_query::FateQuery;
 use super::forwarded_signals::{OF_TERMINAL, stop_too};
 use super::hold_monitor::{HoldMonitor, Phase};
-use super::{Ended, Limits, SupervisorHooks};
-use time_limit::TimeLimit;
 
 /// How often to check the remaining descendants, in addition to each end of one: a process can
 /// become a daemon without a signal.
@@ -48,6 +45,19 @@ pub(super) enum Group {
     /// In a group that it leads, so that its descendants can be ended with it. Used without a
     /// controlling terminal.
     Own,
+}
+
+/// The state of the time limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimeLimit {
+    /// The command waits for its lock, or has no limit.
+    NotStarted,
+    /// The command must end at this time.
+    Running(Instant),
+    /// The command was signalled, and is killed at this time.
+    Signalled(Option<Instant>),
+    /// It was killed.
+    Killed,
 }
 
 /// The state of the supervisor.
@@ -268,6 +278,149 @@ impl<'a> Parent<'a> {
         run_state(self.command.as_raw().unsigned_abs()) == RunState::Stopped
     }
 
+    /// Reads the deadline page, and asks for another one if the page has lost its writer. Until the
+    /// command has started, the child itself checks the page.
+    fn check_lock(&mut self) -> io::Result<()> {
+        let Some(monitor) = self.monitor.as_mut().filter(|_| self.channel.is_none()) else {
+            return Ok(());
+        };
+        let mut fate = self.fate_query.receive();
+        // The present daemon or another process has killed the command.
+        let killed = self.end == Some(End::Killed(libc::SIGKILL));
+        if fate.is_none() && killed && !self.asked_fate && monitor.command_may_be_ended() {
+            self.asked_fate = true;
+            fate = self.hooks.ask(monitor.token());
+        }
+        match fate {
+            Some(Fate::Held(page)) => monitor.replace_page(page),
+            Some(Fate::Lost(why)) => monitor.report_lost(why),
+            None => {}
+        }
+        let before = monitor.phase();
+        if let Some(phase) = monitor.check()? {
+            // A command that is killed was already reported when it was signalled to end.
+            if let Some(lost) = monitor.lost().filter(|_| before == Phase::Held) {
+                let is_refused = self.end.is_none()
+                    && SignalRefused::by(&probe(self.command), self.command).is_some();
+                self.hooks.lost(&LostHold { is_refused, ..lost.clone() });
+            }
+            match phase {
+                Phase::Ending => {
+                    self.signalled.clear();
+                    self.send(Signal::SIGTERM);
+                    self.send(Signal::SIGCONT);
+                }
+                Phase::Killing => {
+                    self.send(Signal::SIGKILL);
+                }
+                Phase::Held | Phase::Warned => {}
+            }
+        }
+        if self.end.is_none()
+            && let Some(monitor) = self.monitor.as_ref()
+            && let Some(sure) = monitor.orphaned_but_safe_for()
+        {
+            let token = monitor.token();
+            self.fate_query.ask(sure, &|| self.hooks.ask(token));
+        }
+        Ok(())
+    }
+
+    /// Ends the descendants that the command left behind, and once it is time to kill, everything.
+    fn end_lost(&mut self, left: &[Pid]) {
+        match self.monitor.as_ref().map(HoldMonitor::phase) {
+            Some(Phase::Killing) => {
+                self.send(Signal::SIGKILL);
+                let tops: Vec<Pid> =
+                    std::iter::once(self.command).chain(left.iter().copied()).collect();
+                let refused = descendants::kill(&tops, |pid| self.hooks.is_daemon(pid));
+                refused.into_iter().for_each(|refused| self.report(refused));
+            }
+            Some(Phase::Ending) => {
+                self.signal_descendants(left, Signal::SIGTERM);
+            }
+            _ => {}
+        }
+    }
+
+    fn enforce_time_limit(&mut self, left: &[Pid]) {
+        let now = Instant::now();
+        match self.time_limit {
+            TimeLimit::Running(deadline) if now >= deadline => {
+                let kill_at = self.limits.kill_after.and_then(|grace| now.checked_add(grace));
+                self.time_limit = TimeLimit::Signalled(kill_at);
+                self.send_for_time(self.limits.signal);
+                self.send(Signal::SIGCONT);
+            }
+            TimeLimit::Signalled(Some(kill_at)) if now >= kill_at => {
+                self.time_limit = TimeLimit::Killed;
+                self.signalled.clear();
+                self.send_for_time(Signal::SIGKILL);
+            }
+            _ => {}
+        }
+        let signal = match self.time_limit {
+            TimeLimit::NotStarted | TimeLimit::Running(_) => return,
+            TimeLimit::Signalled(_) => self.limits.signal,
+            TimeLimit::Killed => Signal::SIGKILL,
+        };
+        let has_reached = self.signal_descendants(left, signal);
+        // If the command itself could not be signalled, a signal to its descendants did not end it.
+        if has_reached && self.end.is_some() && !self.refused.contains(&self.command) {
+            self.reached.push(signal);
+        }
+    }
+
+    fn send_for_time(&mut self, signal: Signal) {
+        if self.send(signal) && self.end.is_none() {
+            self.reached.push(signal);
+        }
+    }
+
+    /// Signals each descendant once. Returns whether the signal reached one of them.
+    fn signal_descendants(&mut self, left: &[Pid], signal: Signal) -> bool {
+        let mut has_reached = false;
+        for pid in left {
+            if !self.signalled.contains(pid) {
+                let result = kill(*pid, signal);
+                has_reached |= result.is_ok();
+                if let Some(refused) = SignalRefused::by(&result.map_err(io::Error::from), *pid) {
+                    self.report(refused);
+                }
+                let _ = kill(*pid, Signal::SIGCONT);
+                self.signalled.push(*pid);
+            }
+        }
+        has_reached
+    }
+
+    /// Signals the command, or its group. Returns whether the signal reached the command itself,
+    /// which may belong to another user by now.
+    fn send(&mut self, signal: Signal) -> bool {
+        let leads = self.group == Group::Own && getpgid(Some(self.command)) == Ok(self.command);
+        if self.group == Group::Own {
+            // It succeeds if it reaches any process of the group.
+            let _ = killpg(self.command, signal);
+        }
+        // It may have left the group that it was given.
+        if !leads {
+            let _ = kill(self.command, signal);
+        }
+        let probed = probe(self.command);
+        if let Some(refused) = SignalRefused::by(&probed, self.command) {
+            self.report(refused);
+        }
+        probed.is_ok()
+    }
+
+    /// Reports a process that cannot be signalled, once.
+    fn report(&mut self, refused: SignalRefused) {
+        if !self.refused.contains(&refused.pid) {
+            self.refused.push(refused.pid);
+            self.hooks.refused(&refused);
+        }
+    }
+
     /// Waits for an event, or until something is due.
     fn wait(&self) -> io::Result<()> {
         let due = match self.time_limit {
@@ -313,4 +466,9 @@ fn close_inherited(keep: &[BorrowedFd<'_>]) {
         let _ = dup2_stdin(&null);
         let _ = dup2_stdout(&null);
     }
+}
+
+/// Whether this process may signal another one.
+fn probe(pid: Pid) -> io::Result<()> {
+    Ok(kill(pid, None)?)
 }

@@ -1,16 +1,37 @@
-//! The supervisor's calls to its caller.
+//! What the supervisor gets from its caller, asks it, and returns to it.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::client::{Client, ClientError, Options};
 use crate::protocol::place::Place;
-use crate::protocol::{DeadlinePageQuery, ErrorName, Tag};
-use crate::run::LostHold;
+use crate::protocol::{DeadlinePageQuery, ErrorName, OnLost, Tag};
+use crate::run::{LostHold, OwnCode};
 use crate::sys::deadline::{Reader, Why};
-use crate::sys::signals::SignalRefused;
+use crate::sys::signals::{self, SignalRefused};
+
+/// How long after the signal of `--max-run` SIGKILL follows, without `--kill-after`.
+pub const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(10);
+
+/// The limits of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long it may run, from the moment it has the lock; `None` without a limit. The time of a
+    /// suspend does not count.
+    pub max_run: Option<Duration>,
+    /// How long after `signal` SIGKILL follows; with `None`, it never does.
+    pub kill_after: Option<Duration>,
+    /// The signal that ends a command that ran too long. SIGCONT follows, in case it is stopped.
+    pub signal: Signal,
+    /// Whether to stay until the command's descendants have ended too; `max_run` also applies to
+    /// them.
+    pub with_children: bool,
+    /// What happens to the command if the lock is lost, which is only possible over an engine.
+    pub on_lost: OnLost,
+}
 
 /// The supervisor's calls to its caller while the command runs.
 pub trait SupervisorHooks {
@@ -79,6 +100,33 @@ impl Fate {
                 Some(Self::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
             }
             Err(_) => None,
+        }
+    }
+}
+
+/// How a supervised command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With an exit code: the command's, or canal's own if the command was never run.
+    Exited(u8),
+    /// By a signal.
+    Signaled(i32),
+    /// It ran too long and was ended; this was the last signal that reached it.
+    TimeOver(Signal),
+    /// The lock was lost, and the command was ended for that, or could not be signalled.
+    LockLost(Box<LostHold>),
+}
+
+impl Ended {
+    /// Passes the end on: returns the exit code to end with, or ends this process by the same
+    /// signal (without a second core dump).
+    #[must_use]
+    pub fn pass_on(self) -> u8 {
+        match self {
+            Self::Exited(code) => code,
+            Self::TimeOver(_) => OwnCode::TimeOver.number(),
+            Self::LockLost(_) => OwnCode::LockLost.number(),
+            Self::Signaled(signal) => signals::die_by(signal),
         }
     }
 }
