@@ -28,8 +28,8 @@ use crate::sys::signals;
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, complete, completions, config, daemon, doctor, history, jobs, kill, leader, metrics,
-    nodes, release, renew, resize, run, setup, status, test, top,
+    acquire, completions, config, daemon, doctor, history, jobs, kill, leader, metrics, nodes,
+    release, renew, resize, run, setup, status, test, top,
 };
 use failed::Failed;
 use output::stderr::Verbosity;
@@ -103,7 +103,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
-        Some(Verb::Complete(args)) => Ok(complete::run(args, global)),
+        Some(Verb::Complete(args)) => Ok(completions::complete(args, global)),
         Some(Verb::Lookout) => nodes::lookout(global),
     }
 }

@@ -8,8 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
 use super::duration::{self, Length};
-use super::ending::on_lost::OnLostArg;
-use super::ending::signal;
+use super::ending::{OnLostArg, signal};
 use super::handle::HandleArgs;
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
 use super::nodes::{LeaderNodesArgs, NodesArgs};
@@ -207,7 +206,7 @@ pub(crate) struct HowArgs {
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
     /// The signal that --max-run sends [default: TERM]
-    #[arg(long, hide_short_help = true, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "SIG", value_parser = signal, allow_negative_numbers = true)]
     pub(crate) signal: Option<Signal>,
     /// Keep the lock until the command's child processes have also ended
     #[arg(long)]
@@ -540,7 +539,7 @@ pub(crate) struct KillArgs {
     #[arg(long)]
     pub(crate) waiters: bool,
     /// The signal to send [default: TERM]
-    #[arg(short, long, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "SIG", value_parser = signal, allow_negative_numbers = true)]
     pub(crate) signal: Option<Signal>,
     /// Kill the processes that are still running DUR after the signal
     ///

@@ -1,19 +1,76 @@
-//! `canal completions`: prints the scripts of `completions/`, which are part of the program.
+//! `canal completions`, which prints the scripts of `completions/`, and `canal complete`, which lists
+//! names for them while a user types.
 
-use crate::cli::arguments::definition::{CompletionsArgs, Shell};
+use std::collections::BTreeSet;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::cli::arguments::definition::{
+    CompleteArgs, CompletionKind, CompletionsArgs, Global, Shell,
+};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stdout;
+use crate::client::{Client, Start};
+use crate::protocol::place::Place;
+use crate::protocol::{KeyInfo, StatusQuery};
 use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &CompletionsArgs) -> Result<u8, Failed> {
-    stdout::print(script(args.shell))?;
-    Ok(SUCCESS)
-}
+/// The longest delay that a user who types should notice.
+const DEADLINE: Duration = Duration::from_millis(100);
 
-fn script(shell: Shell) -> &'static str {
-    match shell {
+/// The most names to list; a longer list does not help a user.
+const NAMES_MAX: u64 = 500;
+
+/// Prints a script.
+pub(crate) fn run(args: &CompletionsArgs) -> Result<u8, Failed> {
+    stdout::print(match args.shell {
         Shell::Bash => include_str!("../../../completions/canal.bash"),
         Shell::Zsh => include_str!("../../../completions/_canal"),
         Shell::Fish => include_str!("../../../completions/canal.fish"),
+    })?;
+    Ok(SUCCESS)
+}
+
+/// Lists names. It starts no daemon, prints nothing to stderr, and lists nothing if the daemon does
+/// not answer within [`DEADLINE`].
+pub(crate) fn complete(args: &CompleteArgs, global: &Global) -> u8 {
+    let list = match args.what {
+        CompletionKind::Keys => keys,
+        CompletionKind::Pids => pids,
+    };
+    if let (Ok(target), prefix) = (Target::of(global), args.prefix.clone()) {
+        let (sender, receiver) = mpsc::channel();
+        // Connecting may block, so this is a thread, which ends with the process.
+        thread::spawn(move || sender.send(list(&target.place, prefix)));
+        let words = receiver.recv_timeout(DEADLINE).ok().flatten().unwrap_or_default();
+        let lines: String = words.iter().map(|word| format!("{word}\n")).collect();
+        // A shell that does not read the names does not need an error either.
+        let _ = stdout::print(&lines);
     }
+    SUCCESS
+}
+
+fn keys(place: &Place, prefix: String) -> Option<Vec<String>> {
+    let mut client = Client::connect(place, Start::Never).ok()?;
+    let key = (!prefix.is_empty()).then(|| prefix.clone());
+    let query = StatusQuery { key, names_max: Some(NAMES_MAX), ..StatusQuery::default() };
+    let status = client.status(&query).ok()?;
+    Some(
+        status.keys.into_iter().map(|key| key.key).filter(|key| key.starts_with(&prefix)).collect(),
+    )
+}
+
+fn pids(place: &Place, prefix: String) -> Option<Vec<String>> {
+    let mut client = Client::connect(place, Start::Never).ok()?;
+    let status = client.status(&StatusQuery::default()).ok()?;
+    let of_key = |key: &KeyInfo| {
+        let holders = key.holders.iter().map(|holder| holder.pid);
+        holders.chain(key.waiters.iter().map(|waiter| waiter.pid)).collect::<Vec<_>>()
+    };
+    // A lease has no process.
+    let pids = status.keys.iter().flat_map(of_key).filter(|pid| *pid != 0);
+    let pids: BTreeSet<u32> = pids.collect();
+    Some(pids.iter().map(u32::to_string).filter(|pid| pid.starts_with(&prefix)).collect())
 }

@@ -4,7 +4,6 @@
 //! prints it.
 
 pub(super) mod acquire;
-pub(super) mod complete;
 pub(super) mod completions;
 pub(super) mod config;
 pub(super) mod daemon;

@@ -3,14 +3,12 @@
 //!
 //! Invariant: it changes nothing, here or at an engine, and starts no daemon.
 
-mod clock;
 mod command_path;
 mod daemon;
-mod disk;
 mod engine;
 mod finding;
 mod hooks;
-mod kernel;
+mod machine;
 mod others;
 mod place;
 
@@ -53,10 +51,10 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global, _: Verbosity) -> Result<u8
         findings.extend(seen);
     }
     findings.extend(others::look(&place));
-    findings.extend(clock::look(daemon.as_ref()));
+    findings.extend(machine::clock(daemon.as_ref()));
     findings.extend(command_path::look());
-    findings.extend(kernel::look());
-    findings.extend(disk::look(&place));
+    findings.extend(machine::kernel());
+    findings.extend(machine::disks(&place));
     let problems = findings.iter().filter(|it| it.level == Level::Problem).count();
     let text = if args.json {
         stdout::json(&Report { findings: &findings, problems })?
