@@ -5,21 +5,21 @@
 //! command, which must not find a child that it did not start. It ends with their channel, as soon
 //! as the other process continues or ends.
 
-pub(super) mod within;
-
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{self, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{CycleStepInfo, RunId, Tag};
+use crate::protocol::{Acquire, CycleStepInfo, ErrorName, Failure, RunId, Tag};
 use crate::run::nodes::channel::{End, Received, channel};
 use crate::run::nodes::process::stand_alone;
 use crate::sys::clock::boottime_ms;
@@ -31,6 +31,12 @@ use super::looking::{Around, GiveWay, Looking};
 /// The longest sleep: the clock of poll(2) stops while the machine is suspended.
 const SLEEP_MS_MAX: u64 = 1000;
 
+/// How long the request waits before it starts a process that looks.
+const START_AFTER: Duration = Duration::from_secs(1);
+
+/// How often to check for a deadlock.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 /// A process that looks for deadlocks.
 #[derive(Debug)]
 pub struct Lookout {
@@ -41,18 +47,14 @@ pub struct Lookout {
 /// The result of the process that looks.
 #[derive(Serialize, Deserialize)]
 enum Found {
-    Deadlock(FoundDeadlock),
+    Deadlock {
+        /// The deadlock, as text for the user.
+        message: String,
+        /// The ring, the waiting request first.
+        cycle: Vec<CycleStepInfo>,
+    },
     /// These nodes cannot be read, so a deadlock over them would not be found.
     Unread(Vec<String>),
-}
-
-/// A deadlock that the waiting request must end.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FoundDeadlock {
-    /// The deadlock, as text for the user.
-    pub message: String,
-    /// The ring, the waiting request first.
-    pub cycle: Vec<CycleStepInfo>,
 }
 
 impl Lookout {
@@ -106,12 +108,15 @@ impl Lookout {
         Ok(())
     }
 
-    /// The deadlock, once one is found.
-    #[must_use]
-    pub fn found(&mut self) -> Option<FoundDeadlock> {
+    /// The refusal of the waiting request, once it must end a deadlock.
+    fn found(&mut self) -> Option<Failure> {
         loop {
             match self.channel.receive() {
-                Received::Message(Found::Deadlock(found), _) => return Some(found),
+                Received::Message(Found::Deadlock { message, cycle }, _) => {
+                    let (reason, cycle) = (Some("deadlock".into()), cycle.into());
+                    let new = Failure::new(ErrorName::Refused, message);
+                    return Some(Failure { reason, cycle, ..new });
+                }
                 Received::Message(Found::Unread(nodes), _) => self.unread = Some(nodes),
                 Received::Nothing | Received::End => return None,
             }
@@ -132,7 +137,7 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     loop {
         let found = looking.turn(true, boottime_ms());
         if let Some(GiveWay::Refusal { why, cycle }) = found {
-            channel.send(&Found::Deadlock(FoundDeadlock { message: why, cycle }), None);
+            channel.send(&Found::Deadlock { message: why, cycle }, None);
             return;
         }
         if let Some(nodes) = looking.news.take() {
@@ -149,5 +154,60 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
         if let Received::End = channel.receive::<Found>() {
             return;
         }
+    }
+}
+
+/// The search for deadlocks on behalf of one request, which waits at the daemon of this machine.
+pub struct WaitWithin<F> {
+    /// The run over nodes within which it waits; `None` if there is none, or if no program can
+    /// look.
+    run: Option<RunId>,
+    tag: Tag,
+    since: Option<Instant>,
+    lookout: Option<Lookout>,
+    start: F,
+}
+
+impl<F: FnMut(RunId, Tag) -> Option<Lookout>> WaitWithin<F> {
+    /// `start` begins to look, if that is possible here.
+    pub fn new(request: &Acquire, start: F) -> Self {
+        let Acquire { under_run: run, tag, .. } = *request;
+        Self { run, tag, since: None, lookout: None, start }
+    }
+
+    /// Called while the request waits. `again`: when the next call would come without this. Returns
+    /// when it must come.
+    ///
+    /// # Errors
+    /// The request must end a deadlock.
+    pub fn turn(&mut self, again: Option<Duration>) -> Result<Option<Duration>, Box<Failure>> {
+        let Some(run) = self.run else { return Ok(again) };
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let Some(lookout) = &mut self.lookout else {
+            let left = START_AFTER.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                self.lookout = (self.start)(run, self.tag);
+                // Without a lookout, the request waits as if it were in no run.
+                self.run = self.run.filter(|_| self.lookout.is_some());
+            }
+            let after = left.max(LOOK_EVERY);
+            return Ok(Some(again.map_or(after, |again| again.min(after))));
+        };
+        match lookout.found() {
+            Some(refusal) => Err(Box::new(refusal)),
+            None => Ok(Some(again.map_or(LOOK_EVERY, |again| again.min(LOOK_EVERY)))),
+        }
+    }
+
+    /// The nodes that could not be read, if that is news: a deadlock over them would not be found.
+    pub fn unread(&mut self) -> Option<Vec<String>> {
+        self.lookout.as_mut()?.unread.take()
+    }
+}
+
+impl<F> fmt::Debug for WaitWithin<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, tag, lookout, .. } = self;
+        write!(f, "WaitWithin {{ run: {run:?}, tag: {tag:?}, lookout: {lookout:?} }}")
     }
 }
