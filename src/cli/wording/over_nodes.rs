@@ -19,17 +19,17 @@ pub(crate) const WORDING: Wording = Wording { line, end: not_held };
 
 /// A line about an event, if it matters to users.
 pub(crate) fn line(word: &Word<'_>, purpose: Purpose) -> Option<Line> {
-    let (is_note, text) = match word {
-        Word::Met { nodes } => (true, met(nodes)),
+    let text = match word {
+        Word::Met { nodes } => met(nodes),
         Word::LeftOut { name, failure } => {
-            (true, format!("leaving out {name}, which was never reached before: {}", failure.what))
+            format!("leaving out {name}, which was never reached before: {}", failure.what)
         }
         // The line that shows the wait contains this.
         Word::Waits { .. } => return None,
-        Word::Unread { nodes } => (true, unread(nodes)),
+        Word::Unread { nodes } => unread(nodes),
         Word::Change { change, names } => change_line(change, names, purpose)?,
     };
-    Some(Line { is_note, text, hint: None })
+    Some(Line { is_note: true, text, hint: None })
 }
 
 /// Names the users of the daemons of new nodes, because people who reach a machine as another user
@@ -57,34 +57,30 @@ pub(crate) fn unread(nodes: &[String]) -> String {
     format!("cannot read {}: canal would not find a deadlock over {of_it}", nodes.join(", "))
 }
 
-fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<(bool, String)> {
+fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<String> {
     let name = |node: usize| names.get(node).copied().unwrap_or("?");
+    let held_of = |held, need| held_of(held, need, names.len());
     Some(match change {
         Change::Away { node, since, why, held, need, stops_at } => {
-            let mut text = format!(
-                "{} away since {} ({why}); {}",
-                name(*node),
-                clock_of(*since),
-                held_of(*held, *need, names.len())
-            );
-            if let Some(at) = stops_at {
+            let (since, held) = (clock_of(*since), held_of(*held, *need));
+            let then = stops_at.map(|at| {
                 let what = match purpose {
                     Purpose::Command(_) => "the command stops",
                     Purpose::Lease => "the lease is lost",
                 };
-                text += &format!(", {what} at {} unless it answers", clock_of(*at));
-            }
-            (true, text)
+                format!(", {what} at {} unless it answers", clock_of(at))
+            });
+            let then = then.unwrap_or_default();
+            format!("{} away since {since} ({why}); {held}{then}", name(*node))
         }
         Change::Back { node, held, need } => {
-            let held = held_of(*held, *need, names.len());
-            (true, format!("{} answers again; {held}", name(*node)))
+            format!("{} answers again; {}", name(*node), held_of(*held, *need))
         }
         Change::Held { .. } => return None,
         Change::NotYet { nodes, until } => {
             let names: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
             let (names, until) = (names.join(", "), clock_of(*until));
-            let text = match nodes.len() {
+            match nodes.len() {
                 1 => format!(
                     "{names} is new or lost its state, and grants nothing over nodes before {until}"
                 ),
@@ -92,31 +88,22 @@ fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<(boo
                     "{names} are new or lost their state, and grant nothing over nodes before \
                      {until}"
                 ),
-            };
-            (true, text)
+            }
         }
-        Change::TooFew { answering, need } => (
-            true,
-            format!(
-                "{answering} of the nodes answer, {need} are needed; canal holds nothing until \
-                 they do"
-            ),
+        Change::TooFew { answering, need } => format!(
+            "{answering} of the nodes answer, {need} are needed; canal holds nothing until they do"
         ),
         Change::AskedAnew { node: Some(node) } => {
-            (true, format!("asking all nodes again because of {}", name(*node)))
+            format!("asking all nodes again because of {}", name(*node))
         }
-        Change::AskedAnew { node: None } => (true, "gave way to another request".to_owned()),
-        Change::OtherList { node, why } => (
-            true,
-            format!(
-                "{} does not take part in the lock, so a command over other nodes can run at the \
-                 same time: {why}",
-                name(*node)
-            ),
+        Change::AskedAnew { node: None } => "gave way to another request".to_owned(),
+        Change::OtherList { node, why } => format!(
+            "{} does not take part in the lock, so a command over other nodes can run at the same \
+             time: {why}",
+            name(*node)
         ),
         Change::Lost { node, held, need } => {
-            let held = held_of(*held, *need, names.len());
-            (true, format!("{} no longer holds the lock; {held}", name(*node)))
+            format!("{} no longer holds the lock; {}", name(*node), held_of(*held, *need))
         }
     })
 }
@@ -209,7 +196,7 @@ mod tests {
     const NAMES: &[&str] = &["web1", "web2", "web3"];
 
     fn said(change: &Change) -> String {
-        change_line(change, NAMES, Purpose::Command(OnLost::Kill)).unwrap().1
+        change_line(change, NAMES, Purpose::Command(OnLost::Kill)).unwrap()
     }
 
     #[test]
@@ -231,7 +218,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(" unless it answers"), "{text}");
-        let of_lease = change_line(&away, NAMES, Purpose::Lease).unwrap().1;
+        let of_lease = change_line(&away, NAMES, Purpose::Lease).unwrap();
         assert!(of_lease.contains("2 of 3 held, the lease is lost at "), "{of_lease}");
         assert_eq!(
             said(&Change::Back { node: 2, held: 3, need: 3 }),
