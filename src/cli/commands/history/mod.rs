@@ -3,11 +3,10 @@
 
 mod csv;
 pub(super) mod page;
-mod rows;
 pub(in crate::cli) mod stats;
 pub(in crate::cli) mod trace;
 
-pub(super) use rows::slots;
+pub(super) use trace::slots;
 
 use std::time::Duration;
 

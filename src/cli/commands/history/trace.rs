@@ -1,15 +1,29 @@
 //! `canal trace`: prints ended requests as a trace in the Chrome trace-event format, for
 //! ui.perfetto.dev.
+//!
+//! A key is a process, each of its slots a thread, and each hold an event in the row of its slot. A
+//! wait is an asynchronous event of the key.
+//!
+//! Invariant: no two events of a row overlap.
 
-use super::{ask_all, finite, rows};
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{ask_all, finite};
 use crate::cli::arguments::definition::{Global, TraceArgs};
 use crate::cli::arguments::duration::millis;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
+use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
-use crate::protocol::HistoryQuery;
+use crate::cli::user_name;
+use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
 use crate::run::SUCCESS;
+
+/// The most slots of one hold that get a row.
+const SLOTS_SHOWN_MAX: usize = 256;
 
 /// Prints a trace. If the reader goes away, that is a failure, because half a trace is useless.
 pub(crate) fn run(args: &TraceArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
@@ -21,11 +35,434 @@ pub(crate) fn run(args: &TraceArgs, global: &Global, _: Verbosity) -> Result<u8,
     let mut client = connect::client(global)?;
     let found = ask_all(&mut client, query, u64::MAX)?;
     let mut text = String::from("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
-    for (number, event) in rows::events(&found.records).iter().enumerate() {
+    for (number, event) in events(&found.records).iter().enumerate() {
         text.push_str(if number == 0 { "\n" } else { ",\n" });
         text.push_str(stdout::json(event)?.trim_end());
     }
     text.push_str("\n]}\n");
     stdout::print_or_fail(&text)?;
     Ok(SUCCESS)
+}
+
+/// An event of the Chrome trace-event format. Times are in microseconds.
+#[derive(Clone, Debug, Serialize)]
+struct Event<'a> {
+    name: String,
+    /// `X` for a hold, `b` and `e` for the begin and the end of a wait, `M` for the name of a row.
+    ph: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    ts: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<u64>,
+    pid: usize,
+    tid: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    args: Args<'a>,
+}
+
+/// The details of a selected event, or the name of a row.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+enum Args<'a> {
+    Name { name: String },
+    Order { sort_index: usize },
+    Record(Box<About<'a>>),
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct About<'a> {
+    how: &'a str,
+    user: String,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<u8>,
+    waited_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_ms: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    at_least: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+    number: u64,
+}
+
+/// A row of a key, in display order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Row {
+    Slot(u64),
+    Write(usize),
+    Read(usize),
+    /// A row for holds that share the slots of another hold.
+    Shared(usize),
+}
+
+impl Row {
+    fn name(&self) -> String {
+        match self {
+            Self::Slot(slot) => format!("slot {slot}"),
+            Self::Write(0) => "writes".to_owned(),
+            Self::Read(0) => "reads".to_owned(),
+            Self::Shared(0) => "shares a slot".to_owned(),
+            Self::Write(n) => format!("writes {}", n + 1),
+            Self::Read(n) => format!("reads {}", n + 1),
+            Self::Shared(n) => format!("shares a slot {}", n + 1),
+        }
+    }
+}
+
+/// A hold in a row, in milliseconds since 1970 UTC.
+#[derive(Clone, Copy, Debug)]
+struct Span<'a> {
+    begin_ms: u64,
+    end_ms: u64,
+    record: &'a HistoryRecord,
+}
+
+/// The records of one key.
+#[derive(Debug, Default)]
+struct OfKey<'a> {
+    slots: BTreeMap<u64, Vec<Span<'a>>>,
+    writes: Vec<Span<'a>>,
+    reads: Vec<Span<'a>>,
+    shared: Vec<Span<'a>>,
+    /// The requests that waited, with this key as their first one.
+    waited: Vec<&'a HistoryRecord>,
+}
+
+/// All events of these records.
+fn events(records: &[HistoryRecord]) -> Vec<Event<'_>> {
+    let mut keys: BTreeMap<&str, OfKey<'_>> = BTreeMap::new();
+    for record in records {
+        for (number, item) in record.items.iter().enumerate() {
+            let of_key = keys.entry(&item.key).or_default();
+            if number == 0 && record.waited_ms > 0 {
+                of_key.waited.push(record);
+            }
+            if let Some(held_ms) = record.held_ms {
+                let begin_ms = record.ended_ms.saturating_sub(held_ms);
+                of_key.add(item, Span { begin_ms, end_ms: record.ended_ms, record });
+            }
+        }
+    }
+    let mut events = Vec::new();
+    for (pid, (key, of_key)) in (1..).zip(keys) {
+        events.push(named("process_name", sanitize(key), pid, 0));
+        for (tid, (row, spans)) in (1..).zip(of_key.rows()) {
+            events.push(named("thread_name", row.name(), pid, tid));
+            let order = Args::Order { sort_index: tid };
+            events
+                .push(Event { args: order, ..named("thread_sort_index", String::new(), pid, tid) });
+            events.extend(spans.iter().map(|span| span.event(pid, tid)));
+        }
+        events.extend(of_key.waited.into_iter().flat_map(|record| wait(record, pid)));
+    }
+    events
+}
+
+impl<'a> OfKey<'a> {
+    fn add(&mut self, item: &HistoryItem, span: Span<'a>) {
+        match (item.mode, &item.slots) {
+            (Mode::Read, _) => self.reads.push(span),
+            (Mode::Write, _) => self.writes.push(span),
+            (_, None) => self.shared.push(span),
+            (_, Some(ranges)) => {
+                for slot in slots(ranges).take(SLOTS_SHOWN_MAX) {
+                    self.slots.entry(slot).or_default().push(span);
+                }
+            }
+        }
+    }
+
+    fn rows(&self) -> BTreeMap<Row, Vec<Span<'a>>> {
+        let slots = self.slots.iter().map(|(slot, spans)| (Row::Slot(*slot), in_turn(spans)));
+        let mut rows: BTreeMap<_, _> = slots.collect();
+        rows.extend(beside_each_other(&self.writes, Row::Write));
+        rows.extend(beside_each_other(&self.reads, Row::Read));
+        rows.extend(beside_each_other(&self.shared, Row::Shared));
+        rows
+    }
+}
+
+/// The numbers in `0-3,7`.
+pub(in crate::cli::commands) fn slots(ranges: &str) -> impl Iterator<Item = u64> {
+    ranges.split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let ends = first.parse().ok().zip(last.parse().ok());
+        ends.into_iter().flat_map(|(first, last): (u64, u64)| first..=last)
+    })
+}
+
+fn sorted<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
+    let mut spans = spans.to_vec();
+    spans.sort_by_key(|span| (span.begin_ms, span.end_ms, span.record.number));
+    spans
+}
+
+/// The holds of a slot, which never overlap. The end of a hold is recorded shortly after the next
+/// one begins, so this moves the end to that begin.
+fn in_turn<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
+    let mut spans = sorted(spans);
+    let begins: Vec<u64> = spans.iter().skip(1).map(|span| span.begin_ms).collect();
+    for (span, next) in spans.iter_mut().zip(begins) {
+        span.end_ms = span.end_ms.min(next);
+    }
+    spans
+}
+
+/// Arranges holds that may overlap: each goes into the first row that has room for it.
+fn beside_each_other<'a>(
+    spans: &[Span<'a>],
+    row: fn(usize) -> Row,
+) -> BTreeMap<Row, Vec<Span<'a>>> {
+    let mut rows: Vec<Vec<Span<'a>>> = Vec::new();
+    for span in sorted(spans) {
+        let has_room =
+            |row: &Vec<Span<'a>>| row.last().is_none_or(|last| last.end_ms <= span.begin_ms);
+        match rows.iter_mut().find(|row| has_room(row)) {
+            Some(row) => row.push(span),
+            None => rows.push(vec![span]),
+        }
+    }
+    rows.into_iter().enumerate().map(|(number, spans)| (row(number), spans)).collect()
+}
+
+impl<'a> Span<'a> {
+    fn event(&self, pid: usize, tid: usize) -> Event<'a> {
+        Event {
+            name: name(self.record),
+            ph: "X",
+            cat: Some("hold"),
+            ts: self.begin_ms.saturating_mul(1000),
+            dur: Some((self.end_ms - self.begin_ms).saturating_mul(1000)),
+            pid,
+            tid,
+            id: None,
+            args: about(self.record),
+        }
+    }
+}
+
+/// The begin and the end of a wait.
+fn wait(record: &HistoryRecord, pid: usize) -> [Event<'_>; 2] {
+    let end_ms = record.ended_ms.saturating_sub(record.held_ms.unwrap_or(0));
+    let begin_ms = end_ms.saturating_sub(record.waited_ms);
+    [("b", begin_ms), ("e", end_ms)].map(|(ph, at_ms)| Event {
+        name: name(record),
+        ph,
+        cat: Some("wait"),
+        ts: at_ms.saturating_mul(1000),
+        dur: None,
+        pid,
+        tid: 0,
+        id: Some(record.number),
+        args: about(record),
+    })
+}
+
+/// The command, or the user if the caller may not see the command.
+fn name(record: &HistoryRecord) -> String {
+    match record.command.as_deref() {
+        Some(command) if !command.is_empty() => command_line(command),
+        _ => user_name::name(record.uid),
+    }
+}
+
+fn about(record: &HistoryRecord) -> Args<'_> {
+    Args::Record(Box::new(About {
+        how: &record.how,
+        user: user_name::name(record.uid),
+        pid: record.pid,
+        exit: record.exit,
+        signal: record.signal,
+        waited_ms: record.waited_ms,
+        held_ms: record.held_ms,
+        at_least: record.at_least,
+        session: record.session.as_deref(),
+        token: record.token,
+        host: record.host.as_deref(),
+        note: record.note.as_deref().map(sanitize),
+        number: record.number,
+    }))
+}
+
+/// An event that names a row.
+fn named(what: &'static str, name: String, pid: usize, tid: usize) -> Event<'static> {
+    Event {
+        name: what.to_owned(),
+        ph: "M",
+        cat: None,
+        ts: 0,
+        dur: None,
+        pid,
+        tid,
+        id: None,
+        args: Args::Name { name },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn item(key: &str, mode: Mode, slots: Option<&str>) -> HistoryItem {
+        HistoryItem { key: key.to_owned(), mode, count: 1, slots: slots.map(str::to_owned) }
+    }
+
+    fn record(
+        number: u64,
+        end_ms: u64,
+        held_ms: Option<u64>,
+        items: Vec<HistoryItem>,
+    ) -> HistoryRecord {
+        HistoryRecord {
+            number,
+            ended_ms: end_ms,
+            held_ms,
+            waited_ms: 500,
+            how: "ended".to_owned(),
+            uid: 4_000_000,
+            command: Some(format!("job {number}")),
+            items,
+            ..HistoryRecord::default()
+        }
+    }
+
+    fn shown(records: &[HistoryRecord]) -> Vec<Value> {
+        events(records).iter().map(|event| serde_json::to_value(event).unwrap()).collect()
+    }
+
+    /// The name of an event's row.
+    fn row(all: &[Value], event: &Value) -> String {
+        let of_kind = |kind: &str, at: &str| {
+            let is_it = |it: &&Value| {
+                it["name"] == kind
+                    && it["pid"] == event["pid"]
+                    && (at.is_empty() || it[at] == event[at])
+            };
+            all.iter().find(is_it).unwrap()["args"]["name"].as_str().unwrap().to_owned()
+        };
+        format!("{}: {}", of_kind("process_name", ""), of_kind("thread_name", "tid"))
+    }
+
+    fn holds(all: &[Value]) -> Vec<(String, u64, u64, String)> {
+        let holds = all.iter().filter(|it| it["ph"] == "X");
+        let number = |value: &Value| value.as_u64().unwrap();
+        let mut found: Vec<_> = holds
+            .map(|it| {
+                let name = it["name"].as_str().unwrap().to_owned();
+                (row(all, it), number(&it["ts"]), number(&it["dur"]), name)
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn each_slot_is_a_row_and_each_key_a_process() {
+        let records = [
+            record(1, 9_000, Some(4_000), vec![item("db", Mode::Counted, Some("0-1"))]),
+            // It began at the end of the one before, which was recorded 3 ms later.
+            record(2, 9_500, Some(503), vec![item("db", Mode::Counted, Some("1"))]),
+            record(3, 9_900, Some(900), vec![item("w", Mode::Write, None)]),
+        ];
+        let all = shown(&records);
+        let hold = |row: &str, begin: u64, length: u64, name: &str| {
+            (row.to_owned(), begin * 1000, length * 1000, name.to_owned())
+        };
+        assert_eq!(
+            holds(&all),
+            [
+                hold("db: slot 0", 5_000, 4_000, "job 1"),
+                hold("db: slot 1", 5_000, 3_997, "job 1"),
+                hold("db: slot 1", 8_997, 503, "job 2"),
+                hold("w: writes", 9_000, 900, "job 3"),
+            ]
+        );
+    }
+
+    #[test]
+    fn holds_at_once_are_beside_each_other() {
+        let read = |number, end_ms, held_ms| {
+            record(number, end_ms, Some(held_ms), vec![item("doc", Mode::Read, None)])
+        };
+        let all = shown(&[read(1, 5_000, 4_000), read(2, 6_000, 3_000), read(3, 7_000, 2_000)]);
+        let rows: Vec<_> = holds(&all).into_iter().map(|(row, .., name)| (row, name)).collect();
+        let expected =
+            [("doc: reads", "job 1"), ("doc: reads", "job 3"), ("doc: reads 2", "job 2")];
+        assert_eq!(rows, expected.map(|(row, name)| (row.to_owned(), name.to_owned())));
+    }
+
+    #[test]
+    fn a_wait_has_a_begin_and_an_end() {
+        let refused = record(7, 2_000, None, vec![item("a", Mode::Counted, None)]);
+        let all = shown(&[
+            refused,
+            record(8, 9_000, Some(1_000), vec![item("a", Mode::Counted, Some("0"))]),
+        ]);
+        let waits: Vec<_> = all
+            .iter()
+            .filter(|it| it["cat"] == "wait")
+            .map(|it| {
+                (it["ph"].as_str().unwrap(), it["id"].as_u64().unwrap(), it["ts"].as_u64().unwrap())
+            })
+            .collect();
+        assert_eq!(
+            waits,
+            [("b", 7, 1_500_000), ("e", 7, 2_000_000), ("b", 8, 7_500_000), ("e", 8, 8_000_000)]
+        );
+        assert!(all.iter().all(|it| it["ph"] != "X" || it["args"]["held_ms"] == 1_000));
+    }
+
+    #[test]
+    fn what_is_not_the_callers_to_see_has_the_name_of_its_user() {
+        let mut other = record(1, 9_000, Some(1), vec![item("a", Mode::Counted, Some("x,5,7-"))]);
+        other.command = None;
+        let all = shown(&[other]);
+        // Ranges that make no sense are ignored.
+        let found = holds(&all);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].0.as_str(), found[0].3.as_str()), ("a: slot 5", "4000000"));
+    }
+
+    proptest! {
+        /// Whatever the clock does, the events of a row never overlap.
+        #[test]
+        fn no_events_of_a_row_overlap(
+            all in proptest::collection::vec((0..50_u64, 0..30_u64, 0..4_u8, 0..3_u64), 1..40)
+        ) {
+            let records: Vec<HistoryRecord> = (1..)
+                .zip(all)
+                .map(|(number, (end, held, kind, slot))| {
+                    let slot = slot.to_string();
+                    let item = match kind {
+                        0 => item("k", Mode::Read, None),
+                        1 => item("k", Mode::Write, None),
+                        2 => item("k", Mode::Counted, None),
+                        _ => item("k", Mode::Counted, Some(&slot)),
+                    };
+                    record(number, 1_000 + end, Some(held), vec![item])
+                })
+                .collect();
+            let shown = shown(&records);
+            let found = holds(&shown);
+            prop_assert_eq!(found.len(), records.len());
+            for pair in found.windows(2) {
+                let ((row, begin, length, _), (next_row, next, ..)) = (&pair[0], &pair[1]);
+                prop_assert!(row != next_row || begin + length <= *next, "{:?}", pair);
+            }
+        }
+    }
 }
