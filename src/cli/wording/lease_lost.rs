@@ -27,7 +27,7 @@ struct LossReport<'a> {
     parts: Option<PartReports<'a>>,
 }
 
-/// What `--json` adds for a lease over nodes.
+/// The further fields of a lease over nodes.
 #[derive(Debug, Serialize)]
 struct PartReports<'a> {
     need: usize,

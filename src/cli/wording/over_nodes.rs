@@ -14,7 +14,7 @@ use super::time::Now;
 /// The directory of the daemon that all users of a machine share.
 const SHARED: &str = "/run/canal";
 
-/// What coordinators print.
+/// The texts of coordinators.
 pub(crate) const WORDING: Wording = Wording { line, end: not_held };
 
 /// A line about an event, if it matters to users.

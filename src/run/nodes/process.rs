@@ -35,7 +35,7 @@ const LOOK_KILLING_MS: u64 = 50;
 /// How long to wait before resending a message when the channel was full.
 const AGAIN_MS: u64 = 100;
 
-/// What the user reads.
+/// The texts for the user.
 #[derive(Clone, Copy, Debug)]
 pub struct Wording {
     /// The line for a report, or none.

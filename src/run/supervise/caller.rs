@@ -1,4 +1,4 @@
-//! What the supervisor gets from its caller, asks it, and returns to it.
+//! The interface between the supervisor and its caller.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
