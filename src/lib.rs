@@ -41,7 +41,6 @@
 extern crate self as canal;
 
 mod api;
-mod duration;
 /// The contract of every engine, including the simulated one.
 #[cfg(test)]
 #[path = "../tests/engine_contract/mod.rs"]
@@ -49,11 +48,12 @@ mod engine_contract;
 #[cfg(test)]
 #[path = "../tests/fixtures/isolation.rs"]
 mod isolation;
-mod shell_word;
 
 #[doc(hidden)]
 pub use canal_core as core;
-use canal_core::safe_text;
+#[doc(hidden)]
+pub use canal_sys as sys;
+use canal_text::{duration, safe_text, shell_word};
 
 pub use api::{
     Client, Endpoint, Error, ErrorKind, GrantedKey, Guard, Lock, Lost, LostReason, Mode, OnLost,
@@ -80,8 +80,6 @@ pub mod protocol;
 pub mod run;
 #[cfg(test)]
 mod sim;
-#[doc(hidden)]
-pub mod sys;
 
 /// Tests the examples of that page together with those of the documentation.
 #[cfg(doctest)]

@@ -23,7 +23,7 @@ use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 const FILES_MAX: usize = 12;
 
 /// The packages below `crates`, without `canal-`.
-const PACKAGES: [&str; 1] = ["core"];
+const PACKAGES: [&str; 3] = ["core", "sys", "text"];
 
 /// The name of a module: the names after `crate`, for another package after its name.
 type Module = Vec<String>;
@@ -160,7 +160,8 @@ impl<'ast> Visit<'ast> for Collector {
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let words = attribute.meta.require_list().map(|list| list.tokens.to_string());
-        attribute.path().is_ident("cfg") && words.is_ok_and(|words| words == "test")
+        attribute.path().is_ident("cfg")
+            && words.is_ok_and(|words| words == "test" || words.starts_with("any (test ,"))
     })
 }
 

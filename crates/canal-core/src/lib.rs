@@ -10,7 +10,6 @@ mod deadlock;
 mod index;
 mod leader;
 mod model;
-pub mod safe_text;
 mod state;
 mod transition;
 mod why;

@@ -213,7 +213,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
     use super::*;
-    use crate::sys::rerun;
+    use crate::rerun;
 
     fn name(what: &str) -> String {
         format!("canal-test-{what}-{}", std::process::id())
@@ -232,7 +232,7 @@ mod tests {
         let name = name("taken");
         assert_user(&name, None);
         let taken = take(&name).unwrap();
-        assert_user(&name, Some(crate::sys::process::user::geteuid().as_raw()));
+        assert_user(&name, Some(crate::process::user::geteuid().as_raw()));
         assert_user(&name[..name.len() - 1], None);
         assert_eq!(take(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(taken);
@@ -244,7 +244,7 @@ mod tests {
     fn names_are_found_by_their_beginning() {
         let (one, two, other) = (name("begin-1"), name("begin-2"), name("elsewhere"));
         let _taken = [&one, &two, &other].map(|name| take(name).unwrap());
-        let own = crate::sys::process::user::geteuid().as_raw();
+        let own = crate::process::user::geteuid().as_raw();
         let mut found = all_with_prefix("canal-test-begin-").unwrap();
         found.retain(|(name, _)| name.ends_with(&std::process::id().to_string()));
         found.sort();
@@ -265,7 +265,7 @@ mod tests {
         let name = name("listening");
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
-        assert_user(&name, Some(crate::sys::process::user::geteuid().as_raw()));
+        assert_user(&name, Some(crate::process::user::geteuid().as_raw()));
     }
 
     #[test]

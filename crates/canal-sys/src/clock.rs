@@ -9,7 +9,7 @@ use nix::time::{ClockId, clock_gettime};
 /// Milliseconds of CLOCK_BOOTTIME. The clock is monotonic and includes suspend.
 #[must_use]
 pub fn boottime_ms() -> u64 {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.boottime_ms();
     }
@@ -26,7 +26,7 @@ pub fn boottime_ms_after(time_ms: u64) -> u64 {
 /// Milliseconds since 1970-01-01 UTC by the system's clock. For display, never for decisions.
 #[must_use]
 pub fn unix_ms() -> u64 {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.unix_ms();
     }
@@ -37,7 +37,7 @@ pub fn unix_ms() -> u64 {
 /// The current time of CLOCK_MONOTONIC, which does not include suspend.
 #[must_use]
 pub fn now() -> Instant {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.instant();
     }
@@ -46,7 +46,7 @@ pub fn now() -> Instant {
 
 /// Nanoseconds of CLOCK_BOOTTIME (Linux 2.6.39, which every supported kernel has).
 pub(super) fn boottime_ns() -> u64 {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.boottime_ms() * 1_000_000;
     }

@@ -4,8 +4,8 @@
 //! for an old kernel.
 
 pub mod machine;
-#[cfg(test)]
-pub(crate) mod simulated;
+#[cfg(any(test, feature = "sim"))]
+pub mod simulated;
 
 use std::sync::OnceLock;
 

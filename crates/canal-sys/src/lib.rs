@@ -20,5 +20,10 @@ pub mod signals;
 pub mod startup;
 pub mod terminal;
 
+#[cfg(any(test, feature = "sim"))]
+pub mod rerun;
+
+/// Keeps the tests apart from the user's environment and processes.
 #[cfg(test)]
-pub(crate) mod rerun;
+#[path = "../../../tests/fixtures/isolation.rs"]
+mod isolation;

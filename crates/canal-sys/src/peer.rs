@@ -28,7 +28,7 @@ pub struct Credentials {
 
 /// `SO_PEERCRED`.
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.peer(socket);
     }
@@ -43,7 +43,7 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
 /// # Errors
 /// The kernel's error, such as ENODATA for a socket without a peer process.
 pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     if super::kernel::simulated::current().is_some() {
         return Ok(Vec::new());
     }
@@ -89,7 +89,7 @@ const GROUPS_USUAL: usize = 32;
 /// `Unsupported` if the kernel is older than 6.5 and the peer has no pid in our pid namespace.
 /// Otherwise the kernel's error, such as EMFILE.
 pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     if let Some(kernel) = super::kernel::simulated::current() {
         return Ok(kernel.peer_pidfd(socket)?.map(Pidfd::from_kernel));
     }

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use nix::sys::statfs::{FsType, fstatfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "sim"))]
 use super::kernel::simulated::Descriptor;
 use super::kernel::{Feature, allows};
 
@@ -29,7 +29,7 @@ static PIDFS_DEVICE: AtomicU64 = AtomicU64::new(0);
 
 /// A namespace of a process, with the ioctl(2) request number that opens it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::sys) enum Namespace {
+pub(crate) enum Namespace {
     /// `PIDFD_GET_PID_NAMESPACE`.
     Pid = 0xFF05,
     /// `PIDFD_GET_TIME_NAMESPACE`.
@@ -47,7 +47,7 @@ impl Pidfd {
     /// [`is_gone`] tells whether there is no such process. `PermissionDenied` means that no process
     /// can be opened: the kernel is too old, or a filter of system calls forbids it.
     pub fn open(pid: u32) -> io::Result<Self> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sim"))]
         if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.open(pid).map(Self);
         }
@@ -61,7 +61,7 @@ impl Pidfd {
     /// `InvalidInput` if it is not a pidfd, or if it is the pidfd of a single thread (Linux 6.9),
     /// which can end before the process.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sim"))]
         if super::kernel::simulated::current().is_some() {
             return Ok(Self(fd));
         }
@@ -117,7 +117,7 @@ impl Pidfd {
     /// # Errors
     /// [`is_gone`] if its parent reaped the process. EPERM if this process may not signal it.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sim"))]
         if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.signal(Descriptor::of(&self.0), signal);
         }
@@ -129,7 +129,7 @@ impl Pidfd {
     /// it.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sim"))]
         if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.pid(Descriptor::of(&self.0));
         }
@@ -148,7 +148,7 @@ impl Pidfd {
     /// The inode that identifies the process within this boot. 0 if the kernel has no pidfs.
     #[must_use]
     pub fn inode(&self) -> u64 {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sim"))]
         if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.inode(Descriptor::of(&self.0));
         }
@@ -169,7 +169,7 @@ impl Pidfd {
 
     /// The real user (`PIDFD_GET_INFO`), if the kernel reports it.
     pub(super) fn real_uid(&self) -> Option<u32> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sim"))]
         if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.uid(Descriptor::of(&self.0));
         }
@@ -185,7 +185,7 @@ impl Pidfd {
     /// status of wait(2). `None` before that, and on kernels that do not report it.
     #[must_use]
     pub fn wait_status(&self) -> Option<i32> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sim"))]
         if super::kernel::simulated::current().is_some() {
             return None;
         }
@@ -211,7 +211,7 @@ impl Pidfd {
 
     /// The inode of a namespace of the process (Linux 6.11). Only tried on kernels with
     /// `PIDFD_GET_INFO`, because on others a process has no pid here if /proc is missing.
-    pub(in crate::sys) fn namespace(&self, namespace: Namespace) -> io::Result<u64> {
+    pub(crate) fn namespace(&self, namespace: Namespace) -> io::Result<u64> {
         if !allows(Feature::PidfdInfo) {
             return Err(io::ErrorKind::Unsupported.into());
         }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// Names the scene to play.
 const SCENE: &str = "CANAL_TEST_SCENE";
 
-/// Runs the scene (for example `sys::fds::tests::scene`) after the shell has executed `before` (for
+/// Runs the scene (for example `fds::tests::scene`) after the shell has executed `before` (for
 /// example `ulimit -n 64;`).
-pub(crate) fn command(scene: &str, before: &str) -> Command {
+pub fn command(scene: &str, before: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     let program = std::env::current_exe().unwrap();
     let script = format!(
@@ -24,24 +24,24 @@ pub(crate) fn command(scene: &str, before: &str) -> Command {
 }
 
 /// Runs [`command`] and waits for it; it must succeed.
-pub(crate) fn run(scene: &str, before: &str) -> Output {
+pub fn run(scene: &str, before: &str) -> Output {
     let output = command(scene, before).output().unwrap();
     assert!(output.status.success(), "{scene}: {output:?}");
     output
 }
 
 /// Whether this is the scene that the parent named.
-pub(crate) fn plays(scene: &str) -> bool {
+pub fn plays(scene: &str) -> bool {
     std::env::var(SCENE).is_ok_and(|asked| asked == scene)
 }
 
 /// How long a test waits before it gives up: far longer than a slow and busy machine needs.
-pub(crate) const BOUND: Duration = Duration::from_millis(BOUND_MS as u64);
+pub const BOUND: Duration = Duration::from_millis(BOUND_MS as u64);
 /// [`BOUND`] in milliseconds.
-pub(crate) const BOUND_MS: u16 = 60_000;
+pub const BOUND_MS: u16 = 60_000;
 
 /// Waits until a condition is true, for at most [`BOUND`].
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + BOUND;
     while !is_so() {
         assert!(Instant::now() < deadline, "waited {BOUND:?}: {what}");
@@ -50,7 +50,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Reads a file that another process writes, once it has `lines` whole lines.
-pub(crate) fn wait_for_lines(path: &Path, lines: usize) -> String {
+pub fn wait_for_lines(path: &Path, lines: usize) -> String {
     let mut text = String::new();
     wait_until("the file is written", || {
         text = std::fs::read_to_string(path).unwrap_or_default();

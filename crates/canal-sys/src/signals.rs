@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::sys::process::user::getuid;
+use crate::process::user::getuid;
 use libc::c_int;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -206,7 +206,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
-    use crate::sys::rerun;
+    use crate::rerun;
 
     #[test]
     fn the_earlier_disposition_is_returned() {
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     #[ignore = "a scene"]
     fn scene() {
-        if !rerun::plays("sys::signals::tests::scene") {
+        if !rerun::plays("signals::tests::scene") {
             return;
         }
         for signal in std::env::var("CANAL_TEST_SIGNALS").unwrap().split(' ') {
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_blocked_or_ignored_signal_ends_it_all_the_same() {
         for signal in [libc::SIGTERM, libc::SIGPIPE, libc::SIGQUIT, 9, libc::SIGRTMIN() + 1] {
-            let mut command = rerun::command("sys::signals::tests::scene", "trap '' TERM;");
+            let mut command = rerun::command("signals::tests::scene", "trap '' TERM;");
             let output = command.env("CANAL_TEST_SIGNALS", signal.to_string()).output().unwrap();
             assert_eq!(output.status.signal(), Some(signal), "{output:?}");
             assert!(!output.status.core_dumped());
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_signal_that_ends_nothing_returns() {
-        let mut command = rerun::command("sys::signals::tests::scene", "");
+        let mut command = rerun::command("signals::tests::scene", "");
         let output = command.env("CANAL_TEST_SIGNALS", libc::SIGURG.to_string()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }

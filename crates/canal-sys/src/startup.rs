@@ -126,9 +126,9 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
-    use crate::sys::rerun;
+    use crate::rerun;
 
-    const SCENE: &str = "sys::startup::tests::tells_what_it_found";
+    const SCENE: &str = "startup::tests::tells_what_it_found";
 
     #[test]
     #[ignore = "a scene of the tests below"]

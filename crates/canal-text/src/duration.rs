@@ -6,12 +6,12 @@ use std::time::Duration;
 use jiff::{Span, SpanRelativeTo};
 
 /// The end of a sentence about a text that [`parse`] refuses.
-pub(crate) const NOT_A_DURATION: &str =
+pub const NOT_A_DURATION: &str =
     "not a duration; one looks like 90, 0.5, 500ms, 1h30m, 30d or PT5M";
 
 /// Reads `90`, `0.5`, `500ms`, `1h 30m`, `2d`, `1w` or `PT5M`. A bare number means seconds, and a
 /// day has 24 hours.
-pub(crate) fn parse(text: &str) -> Option<Duration> {
+pub fn parse(text: &str) -> Option<Duration> {
     let bare = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let zero = if text.starts_with('.') { "0" } else { "" };
     let unit = if bare { "s" } else { "" };
@@ -21,12 +21,12 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
 }
 
 /// As [`parse`], with an error that names the text.
-pub(crate) fn read(text: &str) -> Result<Duration, String> {
+pub fn read(text: &str) -> Result<Duration, String> {
     parse(text).ok_or_else(|| format!("`{text}` is {NOT_A_DURATION}"))
 }
 
 /// A length of time for people, at most two units: `0s`, `59s`, `3m12s`, `2h05m`, `4d03h`.
-pub(crate) fn short(length: Duration) -> String {
+pub fn short(length: Duration) -> String {
     let seconds = length.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
@@ -39,7 +39,7 @@ pub(crate) fn short(length: Duration) -> String {
 
 /// A length of time that somebody chose, for people; up to an hour it is exact: `200ms`, `1.5s`,
 /// `1m05.6s`, `10m00s`. Whole days have no hours: `30d`.
-pub(crate) fn stated(length: Duration) -> String {
+pub fn stated(length: Duration) -> String {
     let seconds = length.as_secs();
     match seconds {
         0..60 => format!("{length:?}"),
@@ -54,7 +54,7 @@ pub(crate) fn stated(length: Duration) -> String {
 }
 
 /// As [`stated`], of milliseconds.
-pub(crate) fn stated_ms(ms: u64) -> String {
+pub fn stated_ms(ms: u64) -> String {
     stated(Duration::from_millis(ms))
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The word, in single quotes where a shell would read more than one plain word.
-pub(crate) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
     if word.chars().all(is_plain) && !word.is_empty() && !word.starts_with('-') {
         return word.to_owned();
@@ -12,6 +12,6 @@ pub(crate) fn quoted(word: &str) -> String {
 }
 
 /// A path as such a word.
-pub(crate) fn of_path(path: &Path) -> String {
+pub fn of_path(path: &Path) -> String {
     quoted(&path.display().to_string())
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::id::Text;
-use crate::safe_text::is_unsafe;
+use canal_text::safe_text::is_unsafe;
 
 /// The most bytes a key may have.
 pub const KEY_BYTES_MAX: usize = 1024;

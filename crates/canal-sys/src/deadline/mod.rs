@@ -74,7 +74,8 @@ impl Why {
         all.into_iter().find(|why| why.word() == word).unwrap_or(Self::Other)
     }
 
-    pub(crate) fn from_number(number: u64) -> Self {
+    /// The deadline whose number is in the shared page.
+    pub fn from_number(number: u64) -> Self {
         match number {
             1 => Self::Away,
             2 => Self::Gone,

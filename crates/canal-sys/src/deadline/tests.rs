@@ -9,9 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, ftruncate};
 
 use super::*;
-use crate::sys::{clock, fds, rerun};
+use crate::{clock, fds, rerun};
 
-const SCENE: &str = "sys::deadline::tests::publishes_what_it_is_told";
+const SCENE: &str = "deadline::tests::publishes_what_it_is_told";
 
 fn deadline(at: u64) -> Deadline {
     Deadline { reached_at: at, term_at: at + 100, kill_at: at + 150 }
@@ -220,7 +220,7 @@ fn the_page_of_a_stopped_writer_just_does_not_move() {
     there.signal(Signal::SIGSTOP);
     let pid = there.child.id();
     rerun::wait_until("it is stopped", || {
-        crate::sys::process::run_state(pid) == crate::sys::process::RunState::Stopped
+        crate::process::run_state(pid) == crate::process::RunState::Stopped
     });
     there.publish();
     assert_eq!(there.reader.state().deadline, deadline(0));

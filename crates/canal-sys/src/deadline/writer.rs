@@ -12,7 +12,7 @@ use nix::unistd::ftruncate;
 
 use super::layout::{BYTES, MAGIC, Mapping, VERSION, time_namespace, write_name};
 use super::{Deadline, Lost, State, Why};
-use crate::sys::{clock, fds};
+use crate::{clock, fds};
 
 /// The page of one incarnation, for writing. Dropping it shows its readers that the writer is gone;
 /// the content of the page stays.

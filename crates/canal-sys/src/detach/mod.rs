@@ -21,8 +21,8 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
 use super::{fds, signals};
-use crate::sys::pidfd::Pidfd;
-use crate::sys::process::exec::{Prepared, entry};
+use crate::pidfd::Pidfd;
+use crate::process::exec::{Prepared, entry};
 
 /// The descriptor on which the new process reports start-up errors.
 pub const REPORT_FD: i32 = 3;

@@ -5,10 +5,10 @@ use std::process::Command;
 use nix::sys::signal::{SigSet, Signal};
 
 use super::*;
-use crate::sys::pidfd::Pidfd;
-use crate::sys::rerun::{self, BOUND, BOUND_MS, wait_for_lines, wait_until};
+use crate::pidfd::Pidfd;
+use crate::rerun::{self, BOUND, BOUND_MS, wait_for_lines, wait_until};
 
-const SCENE: &str = "sys::detach::tests::starts_in_odd_circumstances";
+const SCENE: &str = "detach::tests::starts_in_odd_circumstances";
 const SHELL: &str = "/bin/sh";
 
 fn shell(script: &str) -> Vec<OsString> {
@@ -50,7 +50,7 @@ fn a_program_that_is_up_goes_on() {
     let pid = wait_for_lines(&log, 1).trim().parse().unwrap();
     let pidfd = Pidfd::open(pid).unwrap();
     assert!(!pidfd.has_ended());
-    assert_ne!(crate::sys::process::parent(pid), Some(std::process::id()));
+    assert_ne!(crate::process::parent(pid), Some(std::process::id()));
     pidfd.signal(Signal::SIGKILL).unwrap();
     assert!(pidfd.wait_end(BOUND_MS));
 }
@@ -267,7 +267,7 @@ fn notes_name_what_could_not_be_put_back() {
     let to: PathBuf = folder.path().join("notes");
     let before = "ulimit -v 8000000; ulimit -n 512; renice 3 $$ >/dev/null; \
                   echo 77 >/proc/$$/oom_score_adj;";
-    let mut command = rerun::command("sys::detach::tests::writes_its_notes", before);
+    let mut command = rerun::command("detach::tests::writes_its_notes", before);
     assert!(command.env("TO", &to).output().unwrap().status.success());
     wait_until("the notes are there", || to.exists());
     let notes = std::fs::read_to_string(to).unwrap();
@@ -285,7 +285,7 @@ fn notes_name_what_could_not_be_put_back() {
 #[test]
 #[ignore = "a scene of notes_name_what_could_not_be_put_back"]
 fn writes_its_notes() {
-    if rerun::plays("sys::detach::tests::writes_its_notes") {
+    if rerun::plays("detach::tests::writes_its_notes") {
         std::fs::write(std::env::var_os("TO").unwrap(), notes().join("\n")).unwrap();
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use super::*;
 
 fn own() -> u32 {
-    crate::sys::process::user::geteuid().as_raw()
+    crate::process::user::geteuid().as_raw()
 }
 
 fn mode(path: &Path) -> u32 {

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::sys::rerun;
+use crate::rerun;
 
 fn is_cloexec(fd: BorrowedFd<'_>) -> bool {
     fcntl(fd, FcntlArg::F_GETFD).unwrap() & libc::FD_CLOEXEC != 0
@@ -132,7 +132,7 @@ fn an_inherited_descriptor_fits_under_a_low_limit() {
     drop(unsafe { OwnedFd::from_raw_fd(number) });
 }
 
-const CLOSES: &str = "sys::fds::tests::closes_all";
+const CLOSES: &str = "fds::tests::closes_all";
 
 #[test]
 #[ignore = "a scene of all_from_a_number_on_are_closed"]
@@ -167,7 +167,7 @@ fn all_from_a_number_on_are_closed() {
     }
 }
 
-const RAISES: &str = "sys::fds::tests::raises_the_limit";
+const RAISES: &str = "fds::tests::raises_the_limit";
 
 #[test]
 #[ignore = "a scene of the_limit_is_raised_to_the_hard_one"]

@@ -17,22 +17,22 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use crate::sys::peer::Credentials;
-use crate::sys::process::Origin;
+use crate::peer::Credentials;
+use crate::process::Origin;
 
 /// The fields of `/proc/PID/stat` of a simulated process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stat {
+pub struct Stat {
     /// The state letter.
-    pub(crate) state: char,
+    pub state: char,
     /// The parent's pid.
-    pub(crate) parent: u32,
+    pub parent: u32,
     /// When the process started, in clock ticks since boot.
-    pub(crate) started: u64,
+    pub started: u64,
 }
 
 /// The answers of a simulated machine's kernel to the daemon that runs there.
-pub(crate) trait Kernel: fmt::Debug {
+pub trait Kernel: fmt::Debug {
     /// Milliseconds of CLOCK_BOOTTIME.
     fn boottime_ms(&self) -> u64;
 
@@ -103,11 +103,11 @@ pub(crate) trait Kernel: fmt::Debug {
 
 /// Identifies a simulated process descriptor: the inode of its pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Descriptor(u64);
+pub struct Descriptor(u64);
 
 impl Descriptor {
     /// The descriptor whose pipe this is.
-    pub(crate) fn of(pipe: impl AsFd) -> Self {
+    pub fn of(pipe: impl AsFd) -> Self {
         Self(nix::sys::stat::fstat(pipe).map_or(0, |stat| stat.st_ino))
     }
 }
@@ -117,12 +117,12 @@ thread_local! {
 }
 
 /// The simulated kernel that answers on this thread now, if any.
-pub(crate) fn current() -> Option<Rc<dyn Kernel>> {
+pub fn current() -> Option<Rc<dyn Kernel>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
 /// Makes a simulated kernel answer while `work` runs.
-pub(crate) fn on<T>(kernel: Rc<dyn Kernel>, work: impl FnOnce() -> T) -> T {
+pub fn on<T>(kernel: Rc<dyn Kernel>, work: impl FnOnce() -> T) -> T {
     let _restored = Restored(CURRENT.replace(Some(kernel)));
     work()
 }

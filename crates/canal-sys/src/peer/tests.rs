@@ -7,9 +7,9 @@ use std::process::{Child, Stdio};
 use nix::unistd::{Gid, getegid, geteuid, getgroups, setgroups};
 
 use super::*;
-use crate::sys::rerun::{self, BOUND_MS};
+use crate::rerun::{self, BOUND_MS};
 
-const SCENE: &str = "sys::peer::tests::connects";
+const SCENE: &str = "peer::tests::connects";
 
 #[test]
 #[ignore = "a scene of the tests below"]
@@ -137,7 +137,7 @@ fn ticks_are_what_start_times_are_counted_in() {
     assert!((before..=after).contains(&started), "{before} {started} {after}");
 }
 
-const OLD: &str = "sys::peer::tests::asks_an_old_kernel";
+const OLD: &str = "peer::tests::asks_an_old_kernel";
 
 #[test]
 #[ignore = "a scene of an_old_kernel_tells_by_number"]

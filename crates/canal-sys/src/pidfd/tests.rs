@@ -3,7 +3,7 @@ use std::process::{Child, Command, Stdio};
 use std::os::fd::FromRawFd;
 
 use super::*;
-use crate::sys::rerun::{self, BOUND, BOUND_MS, wait_until};
+use crate::rerun::{self, BOUND, BOUND_MS, wait_until};
 
 fn sleeper() -> Child {
     Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap()
@@ -125,7 +125,7 @@ fn a_pidfd_is_not_passed_on() {
     assert_eq!(flags, libc::FD_CLOEXEC);
 }
 
-const OLD: &str = "sys::pidfd::tests::asks_an_old_kernel";
+const OLD: &str = "pidfd::tests::asks_an_old_kernel";
 
 #[test]
 #[ignore = "a scene of an_old_kernel_tells_by_fdinfo"]
@@ -191,12 +191,12 @@ fn first(scene: &str) -> Command {
 fn a_process_whose_first_thread_ended_has_not_ended() {
     let mut child = first(LEADER).spawn().unwrap();
     let pidfd = Pidfd::open(child.id()).unwrap();
-    let state = || crate::sys::process::state_letter(child.id());
+    let state = || crate::process::state_letter(child.id());
     wait_until("the first thread is a zombie", || state() == Some('Z'));
     assert!(!pidfd.has_ended());
     assert_eq!(
-        crate::sys::process::run_state(child.id()),
-        crate::sys::process::RunState::Running,
+        crate::process::run_state(child.id()),
+        crate::process::RunState::Running,
         "the other thread sleeps"
     );
     pidfd.signal(Signal::SIGKILL).unwrap();

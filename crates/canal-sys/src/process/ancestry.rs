@@ -7,7 +7,7 @@ use nix::unistd::{Pid, getpgid};
 use super::child::children_of;
 use super::parent;
 use super::stat::Stat;
-use crate::sys::pidfd::Pidfd;
+use crate::pidfd::Pidfd;
 
 /// An ancestor of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,8 @@ use super::user;
 /// variable is not set, or if the environment is not visible.
 #[must_use]
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
-    #[cfg(test)]
-    if let Some(kernel) = crate::sys::kernel::simulated::current() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(kernel) = crate::kernel::simulated::current() {
         return kernel.variable(pid, name);
     }
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -30,8 +30,8 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
 /// The positions in `files` of those that a process visibly has open.
 #[must_use]
 pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
-    #[cfg(test)]
-    if let Some(kernel) = crate::sys::kernel::simulated::current() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(kernel) = crate::kernel::simulated::current() {
         return kernel.has_open(pid, files);
     }
     let ids = files.iter().map(|file| fstat(file.as_fd()).ok().map(|it| (it.st_dev, it.st_ino)));
@@ -53,8 +53,8 @@ pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
 /// that had it.
 #[must_use]
 pub fn has_named(pid: u32, name: &str) -> bool {
-    #[cfg(test)]
-    if let Some(kernel) = crate::sys::kernel::simulated::current() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(kernel) = crate::kernel::simulated::current() {
         return kernel.has_named(pid, name);
     }
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
@@ -62,7 +62,7 @@ pub fn has_named(pid: u32, name: &str) -> bool {
 }
 
 /// Whether a link below `/proc/PID/fd` names a file of this name, which may have been removed.
-pub(crate) fn is_link_to(link: &Path, name: &str) -> bool {
+pub fn is_link_to(link: &Path, name: &str) -> bool {
     let Ok(path) = fs::read_link(link) else { return false };
     let found = path.file_name().unwrap_or_default().as_encoded_bytes();
     found.strip_suffix(b" (deleted)").unwrap_or(found) == name.as_bytes()
@@ -72,8 +72,8 @@ pub(crate) fn is_link_to(link: &Path, name: &str) -> bool {
 /// user and has no further privileges, so that the kernel would show the folder to the user too.
 #[must_use]
 pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
-    #[cfg(test)]
-    if crate::sys::kernel::simulated::current().is_some() {
+    #[cfg(any(test, feature = "sim"))]
+    if crate::kernel::simulated::current().is_some() {
         return None;
     }
     // The files below /proc/PID belong to root if the process is privileged in any way.
@@ -130,8 +130,8 @@ impl OwnProgram {
     /// its replacement.
     #[must_use]
     pub fn is_of(&self, pid: u32) -> bool {
-        #[cfg(test)]
-        if let Some(kernel) = crate::sys::kernel::simulated::current() {
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(kernel) = crate::kernel::simulated::current() {
             return kernel.is_canal(pid);
         }
         let link = format!("/proc/{pid}/exe");
@@ -157,7 +157,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::sys::rerun::wait_until;
+    use crate::rerun::wait_until;
 
     #[test]
     fn a_process_is_known_by_what_it_was_given() {

@@ -179,8 +179,8 @@ pub fn children() -> io::Result<Vec<Pid>> {
 /// adopted at the same time.
 #[must_use]
 pub fn children_of(pid: Pid) -> Vec<Pid> {
-    #[cfg(test)]
-    if let Some(kernel) = crate::sys::kernel::simulated::current() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(kernel) = crate::kernel::simulated::current() {
         let children = kernel.children(pid.as_raw().unsigned_abs()).into_iter();
         return children.map(|pid| Pid::from_raw(pid.cast_signed())).collect();
     }
@@ -219,13 +219,13 @@ fn to_pid(text: &str) -> Option<Pid> {
 mod tests {
     use std::os::fd::AsFd;
 
-    use crate::sys::process::user::geteuid;
-    use crate::sys::process::{RunState, run_state};
+    use crate::process::user::geteuid;
+    use crate::process::{RunState, run_state};
     use nix::sys::signal::{kill, killpg};
     use nix::unistd::{getpgid, getsid};
 
     use super::*;
-    use crate::sys::rerun;
+    use crate::rerun;
 
     fn shell(script: &str) -> Child {
         Command::new("/bin/sh").args(["-c", script]).spawn().unwrap()

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::sys::process::user::{getegid, geteuid, getgid, getuid};
+use crate::process::user::{getegid, geteuid, getgid, getuid};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, access, faccessat};
@@ -121,7 +121,7 @@ pub fn exec(
 }
 
 /// An execve(2) that allocates no memory, so that a forked child can call it.
-pub(in crate::sys) struct Prepared {
+pub(crate) struct Prepared {
     file: CString,
     argv: Vec<CString>,
     /// `envp` points to these.
@@ -134,7 +134,7 @@ pub(in crate::sys) struct Prepared {
 
 impl Prepared {
     /// Prepares the call with exactly this environment, one `NAME=VALUE` each.
-    pub(in crate::sys) fn new(
+    pub(crate) fn new(
         file: &Path,
         argv: &[OsString],
         environment: Vec<CString>,
@@ -155,7 +155,7 @@ impl Prepared {
     }
 
     /// Executes the program. Returns only on failure. Async-signal-safe.
-    pub(in crate::sys) fn exec(&self) -> Errno {
+    pub(crate) fn exec(&self) -> Errno {
         debug_assert_eq!(self.argv.len() + 1, self.argp.len());
         // SAFETY: each vector ends with a null and points to strings that we own.
         unsafe { libc::execve(self.file.as_ptr(), self.argp.as_ptr(), self.envp.as_ptr()) };
@@ -214,7 +214,7 @@ fn name_of(entry: &CStr) -> &[u8] {
 }
 
 /// `NAME=VALUE`, as in an environment.
-pub(in crate::sys) fn entry(name: &OsStr, value: &OsStr) -> io::Result<CString> {
+pub(crate) fn entry(name: &OsStr, value: &OsStr) -> io::Result<CString> {
     // Includes room for the NUL.
     let mut text = Vec::with_capacity(name.len() + value.len() + 2);
     text.extend_from_slice(name.as_bytes());

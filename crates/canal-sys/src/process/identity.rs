@@ -3,7 +3,7 @@
 use std::io;
 
 use super::started;
-use crate::sys::pidfd::{Pidfd, is_gone};
+use crate::pidfd::{Pidfd, is_gone};
 
 /// Identifies a process even if its pid is reused, within one boot and one pid namespace.
 ///

@@ -15,8 +15,8 @@ mod stat;
 pub mod user;
 
 pub use ancestry::{Ancestor, add_descendants, add_orphans_of_group, ancestors};
-#[cfg(test)]
-pub(crate) use belongings::is_link_to;
+#[cfg(any(test, feature = "sim"))]
+pub use belongings::is_link_to;
 pub use belongings::{OwnProgram, folder, has_named, has_open, variable, writers_of};
 pub use capabilities::{become_user, may_look_into_others};
 pub use identity::{Found, Identity, identity};
@@ -26,7 +26,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use super::pidfd::Pidfd;
-use crate::safe_text::sanitize;
+use canal_text::safe_text::sanitize;
 use stat::Stat;
 
 /// The most bytes of a command line that are read.
@@ -98,8 +98,8 @@ pub fn started(pid: u32) -> Option<u64> {
 /// # Errors
 /// /proc belongs to another namespace, or hides processes of other users.
 pub fn all() -> std::io::Result<Vec<u32>> {
-    #[cfg(test)]
-    if let Some(kernel) = crate::sys::kernel::simulated::current() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(kernel) = crate::kernel::simulated::current() {
         return Ok(kernel.pids());
     }
     if std::fs::metadata("/proc/1").is_err() {
@@ -114,8 +114,8 @@ pub fn all() -> std::io::Result<Vec<u32>> {
 /// # Errors
 /// /proc belongs to another namespace.
 pub fn visible() -> std::io::Result<Vec<u32>> {
-    #[cfg(test)]
-    if let Some(kernel) = crate::sys::kernel::simulated::current() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(kernel) = crate::kernel::simulated::current() {
         return Ok(kernel.pids());
     }
     let own = std::fs::read_link("/proc/self")?;

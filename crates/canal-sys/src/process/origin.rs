@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use crate::sys::pidfd::{Namespace, Pidfd};
+use crate::pidfd::{Namespace, Pidfd};
 
 /// The number that the kernel gives the first pid namespace (PROC_PID_INIT_INO).
 pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
@@ -28,8 +28,8 @@ impl Origin {
     /// # Errors
     /// /proc is not mounted, and the kernel is older than 6.13. The message names the file.
     pub fn read() -> io::Result<Self> {
-        #[cfg(test)]
-        if let Some(kernel) = crate::sys::kernel::simulated::current() {
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(kernel) = crate::kernel::simulated::current() {
             return Ok(kernel.origin());
         }
         let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();

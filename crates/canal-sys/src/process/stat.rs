@@ -32,10 +32,9 @@ pub(super) struct Stat {
 
 impl Stat {
     pub(super) fn read(pid: u32) -> Option<Self> {
-        #[cfg(test)]
-        if let Some(kernel) = crate::sys::kernel::simulated::current() {
-            let crate::sys::kernel::simulated::Stat { state, parent, started } =
-                kernel.stat(pid)?;
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(kernel) = crate::kernel::simulated::current() {
+            let crate::kernel::simulated::Stat { state, parent, started } = kernel.stat(pid)?;
             let (flags, threads, wait_channel, exit_code) = (0, 1, 0, 0);
             return Some(Self { state, parent, flags, threads, started, wait_channel, exit_code });
         }

@@ -4,7 +4,7 @@ use std::process::{Child, Command};
 use nix::sys::signal::Signal;
 
 use super::*;
-use crate::sys::rerun::{self, BOUND_MS, wait_until};
+use crate::rerun::{self, BOUND_MS, wait_until};
 
 fn sleeper() -> Child {
     Command::new("sleep").arg("60").spawn().unwrap()
@@ -66,7 +66,7 @@ fn the_parent_is_ours_and_the_start_is_past() {
     assert_eq!(parent(child.id()), Some(std::process::id()));
     let start = started(child.id()).unwrap();
     assert!(start >= started(std::process::id()).unwrap());
-    assert!(start <= crate::sys::peer::ticks_now());
+    assert!(start <= crate::peer::ticks_now());
     ended(child);
 }
 
@@ -209,7 +209,7 @@ fn the_origin_is_that_of_every_process_here() {
     assert_eq!(Origin::read().unwrap(), origin);
 }
 
-const ADOPTS: &str = "sys::process::tests::adopts_orphans";
+const ADOPTS: &str = "process::tests::adopts_orphans";
 
 #[test]
 #[ignore = "a scene of a_subreaper_adopts_orphans"]

@@ -61,7 +61,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::sys::fds;
+    use crate::fds;
 
     #[test]
     fn a_pipe_is_broken_without_its_reader() {

@@ -7,7 +7,7 @@ use libc::c_int;
 use nix::errno::Errno;
 
 use super::shared;
-use crate::sys::signals;
+use crate::signals;
 
 /// Moves to the beginning of the line and clears it.
 const ERASE: &[u8] = b"\r\x1b[K";

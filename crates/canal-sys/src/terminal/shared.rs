@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
-use crate::sys::process::{RunState, run_state};
+use crate::process::{RunState, run_state};
 
 /// The most processes that are counted.
 const COUNTED_MAX: usize = 999;
@@ -216,8 +216,8 @@ mod tests {
     use nix::unistd::Pid;
 
     use super::*;
-    use crate::sys::process::state_letter;
-    use crate::sys::rerun::wait_until;
+    use crate::process::state_letter;
+    use crate::rerun::wait_until;
 
     /// Joins as another process would.
     fn join_as(terminal: &impl AsFd, pid: off_t) -> SharedTerminal {

@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
-use crate::sys::rerun;
+use crate::rerun;
 
 fn put(file: &Path, mode: u32, text: &str) {
     fs::write(file, text).unwrap();
@@ -75,7 +75,7 @@ fn a_missing_program_is_not_found() {
 /// An ordinary user may keep root's PATH after `su` without `-`. Root can search every folder.
 #[test]
 fn a_folder_that_cannot_be_searched_holds_no_command() {
-    const AS_ANOTHER_USER: &str = "sys::process::exec::tests::looks_as_another_user";
+    const AS_ANOTHER_USER: &str = "process::exec::tests::looks_as_another_user";
     let (top, _) = folders();
     fs::set_permissions(top.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(top.path().join("two"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -86,7 +86,7 @@ fn a_folder_that_cannot_be_searched_holds_no_command() {
 #[test]
 #[ignore = "a scene of the test above"]
 fn looks_as_another_user() {
-    if !rerun::plays("sys::process::exec::tests::looks_as_another_user") {
+    if !rerun::plays("process::exec::tests::looks_as_another_user") {
         return;
     }
     if geteuid().is_root() {
@@ -135,7 +135,7 @@ fn an_empty_element_of_path_is_the_current_folder() {
     }
 }
 
-const BECOMES: &str = "sys::process::exec::tests::becomes";
+const BECOMES: &str = "process::exec::tests::becomes";
 
 /// Plays `becomes`, which does what `WHAT` names. Returns what the new program wrote to its stdout.
 fn become_what(what: &str, file: &Path) -> Vec<u8> {
@@ -194,7 +194,7 @@ fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
     // The second START belongs to the inner scene.
     let start = shown.windows(6).position(|window| window == b"START\n").unwrap();
     let expected = b"B\x07=2\0A=1\0NOTHING\0=odd\0\0A=again\0BYTES\xff=\xfe\0\
-        CANAL_TEST_SCENE=sys::process::exec::tests::becomes\0TEST_APART=yes\0WHAT=cat\0\
+        CANAL_TEST_SCENE=process::exec::tests::becomes\0TEST_APART=yes\0WHAT=cat\0\
         FILE=/bin/cat\0CANAL_KEY=new\0";
     let shown = &shown[start + 6..];
     assert_eq!(shown, expected, "{}", shown.escape_ascii());
