@@ -52,6 +52,8 @@ mod isolation;
 #[doc(hidden)]
 pub use canal_core as core;
 #[doc(hidden)]
+pub use canal_nodes as nodes;
+#[doc(hidden)]
 pub use canal_sys as sys;
 use canal_text::{duration, safe_text, shell_word};
 
@@ -72,8 +74,6 @@ mod history;
 pub mod host;
 #[doc(hidden)]
 pub mod log;
-#[doc(hidden)]
-pub mod nodes;
 #[doc(hidden)]
 pub mod protocol;
 #[doc(hidden)]

@@ -179,7 +179,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// The packages that folders of `src` name as modules.
-const PACKAGES: [&str; 2] = ["core", "sys"];
+const PACKAGES: [&str; 3] = ["core", "nodes", "sys"];
 
 /// All sources of canal.
 fn all_sources() -> Vec<PathBuf> {

@@ -23,7 +23,7 @@ use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 const FILES_MAX: usize = 12;
 
 /// The packages below `crates`, without `canal-`.
-const PACKAGES: [&str; 3] = ["core", "sys", "text"];
+const PACKAGES: [&str; 4] = ["core", "nodes", "sys", "text"];
 
 /// The name of a module: the names after `crate`, for another package after its name.
 type Module = Vec<String>;

@@ -1,6 +1,6 @@
 //! The command line. `commands` has one file per subcommand, `arguments` parses, `source` takes
-//! locks, `wording` writes the sentences, `progress` shows a wait, and `output` writes to stdout and
-//! stderr.
+//! locks, `wording` writes the sentences, `progress` shows a wait, and `output` writes to stdout
+//! and stderr.
 //!
 //! Invariant: data goes to stdout, messages go to stderr through `output::stderr`, and each exit
 //! code of canal itself is one of [`OwnCode`](crate::run::OwnCode).

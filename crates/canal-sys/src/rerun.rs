@@ -3,6 +3,7 @@
 //!
 //! The new process runs a test marked `#[ignore]`, a *scene*. A scene does nothing unless it was
 //! started from here, so that `cargo test -- --ignored` does not run it.
+#![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::path::Path;
 use std::process::{Command, Output};

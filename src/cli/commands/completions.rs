@@ -1,5 +1,5 @@
-//! `canal completions`, which prints the scripts of `completions/`, and `canal complete`, which lists
-//! names for them while a user types.
+//! `canal completions`, which prints the scripts of `completions/`, and `canal complete`, which
+//! lists names for them while a user types.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc;

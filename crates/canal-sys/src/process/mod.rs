@@ -15,9 +15,7 @@ mod stat;
 pub mod user;
 
 pub use ancestry::{Ancestor, add_descendants, add_orphans_of_group, ancestors};
-#[cfg(any(test, feature = "sim"))]
-pub use belongings::is_link_to;
-pub use belongings::{OwnProgram, folder, has_named, has_open, variable, writers_of};
+pub use belongings::{OwnProgram, folder, has_named, has_open, is_link_to, variable, writers_of};
 pub use capabilities::{become_user, may_look_into_others};
 pub use identity::{Found, Identity, identity};
 pub use origin::{FIRST_PID_NAMESPACE, Origin};

@@ -1,0 +1,104 @@
+//! The waits between the requests that remain.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::name::{FrameName, RequestName};
+use super::ring::{Blocked, Step};
+use super::union::Union;
+use canal_core::{Blocker, By, NodeId};
+
+/// The waits between the requests that remain.
+pub(super) struct Graph {
+    /// The steps of each request, each with the requests that must continue before it can be taken.
+    steps: BTreeMap<RequestName, Vec<(Step, Vec<RequestName>)>>,
+}
+
+impl Graph {
+    /// The waits of what remains.
+    pub(super) fn of(rest: &Union) -> Self {
+        let mut inside: BTreeMap<FrameName, Vec<RequestName>> = BTreeMap::new();
+        for request in rest.requests() {
+            for frame in rest.frames_around(request) {
+                inside.entry(frame).or_default().push(request);
+            }
+        }
+        let steps_of = |request: RequestName| {
+            let parts = rest.parts(request).flat_map(|(node, table, id)| {
+                table.blockers(id).into_iter().map(move |blocker| (node, blocker))
+            });
+            let steps = parts.filter_map(|(node, Blocker { key, by, .. })| {
+                let by = blocked(rest, node, by)?;
+                let next = match by {
+                    Blocked::Hold(_, frame) => inside.get(&frame).cloned().unwrap_or_default(),
+                    Blocked::Before(other) => vec![other],
+                };
+                Some((Step { request, node, key, by }, next))
+            });
+            steps.collect()
+        };
+        Self { steps: rest.requests().map(|request| (request, steps_of(request))).collect() }
+    }
+
+    fn next(&self, request: RequestName) -> impl Iterator<Item = RequestName> {
+        let steps = self.steps.get(&request).into_iter().flatten();
+        steps.flat_map(|(_, next)| next).copied()
+    }
+
+    /// The requests for which one waits, directly or through others. It is among them only if it is
+    /// in a ring.
+    fn reached(&self, from: RequestName) -> BTreeSet<RequestName> {
+        let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
+        while let Some(request) = left.pop() {
+            left.extend(self.next(request).filter(|next| reached.insert(*next)));
+        }
+        reached
+    }
+
+    /// The sets of requests that wait for each other.
+    pub(super) fn knots(&self) -> BTreeSet<BTreeSet<RequestName>> {
+        let reached: BTreeMap<RequestName, BTreeSet<RequestName>> =
+            self.steps.keys().map(|request| (*request, self.reached(*request))).collect();
+        let knot = |request: &RequestName| -> BTreeSet<RequestName> {
+            let theirs = reached.get(request).into_iter().flatten();
+            let waits_back =
+                |other: &&RequestName| reached.get(other).is_some_and(|it| it.contains(request));
+            theirs.filter(waits_back).copied().collect()
+        };
+        reached.keys().map(knot).filter(|knot| !knot.is_empty()).collect()
+    }
+
+    /// A shortest ring through a request, if it is in one.
+    pub(super) fn ring(&self, request: RequestName) -> Option<Vec<Step>> {
+        // Each step of the search, with the index of the step before it.
+        let mut taken: Vec<(&Step, &[RequestName], Option<usize>)> = Vec::new();
+        let mut seen = BTreeSet::from([request]);
+        let take = |request: RequestName, after: Option<usize>, taken: &mut Vec<_>| {
+            let steps = self.steps.get(&request).into_iter().flatten();
+            taken.extend(steps.map(|(step, next)| (step, next.as_slice(), after)));
+        };
+        take(request, None, &mut taken);
+        let mut at = 0;
+        while let Some((_, next, _)) = taken.get(at).copied() {
+            if next.contains(&request) {
+                let back = std::iter::successors(Some(at), |at| taken.get(*at)?.2);
+                let mut ring: Vec<Step> =
+                    back.filter_map(|at| taken.get(at)).map(|(step, ..)| (*step).clone()).collect();
+                ring.reverse();
+                return Some(ring);
+            }
+            for next in next.iter().filter(|next| seen.insert(**next)) {
+                take(*next, Some(at), &mut taken);
+            }
+            at += 1;
+        }
+        None
+    }
+}
+
+/// The name, over all nodes, of the thing that blocks a request.
+fn blocked(rest: &Union, node: NodeId, by: By) -> Option<Blocked> {
+    Some(match by {
+        By::Hold(token, frame) => Blocked::Hold(token, rest.frame(node, frame)?),
+        By::Waiter(request, _) => Blocked::Before(rest.request(node, request)?),
+    })
+}

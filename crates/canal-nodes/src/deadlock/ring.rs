@@ -1,0 +1,71 @@
+//! A deadlock over nodes, as canal reports it.
+
+use super::name::{FrameName, RequestName};
+use canal_core::{Key, NodeId, Token};
+
+/// Requests that wait for each other: none can continue until one of them gives way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// A shortest ring through the first victim, in the order of the waits. The last step's blocker
+    /// waits in the first step.
+    pub ring: Vec<Step>,
+    /// The requests that can give way, in their order. The first is the youngest one that helps
+    /// another by giving way. If the deadlock persists after `n` further looks, the `n`-th after it
+    /// acts.
+    pub victims: Vec<Victim>,
+}
+
+/// One step of a ring: a request waits for a key at a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The request.
+    pub request: RequestName,
+    /// The node at which it waits.
+    pub node: NodeId,
+    /// The key for which it waits.
+    pub key: Key,
+    /// The thing that blocks it.
+    pub by: Blocked,
+}
+
+/// The thing that blocks a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Blocked {
+    /// A hold with this token, of this frame.
+    Hold(Token, FrameName),
+    /// Another request that comes first.
+    Before(RequestName),
+}
+
+/// A request that can give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The request.
+    pub request: RequestName,
+    /// How it gives way.
+    pub way: Way,
+}
+
+/// How a request gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It releases everything that it has collected so far, and asks again behind the others. Its
+    /// command does not run yet, so the user does not notice.
+    Surrender,
+    /// It is refused, and its command does not run.
+    Refusal,
+}
+
+impl Deadlock {
+    /// The request that must give way after this many looks found the same deadlock, including the
+    /// first. `None` if fewer requests can.
+    #[must_use]
+    pub fn victim(&self, looks: usize) -> Option<Victim> {
+        self.victims.get(looks.checked_sub(1)?).copied()
+    }
+
+    /// The requests in its ring.
+    pub fn requests(&self) -> impl Iterator<Item = RequestName> {
+        self.ring.iter().map(|step| step.request)
+    }
+}

@@ -1,0 +1,121 @@
+//! The plan of a request, and the durations that follow from it.
+
+use super::Millis;
+use canal_core::{NodeId, Require as Asked};
+
+/// How long a node may be silent while it is needed, in milliseconds.
+const SILENCE_MS: Millis = 5_000;
+
+/// The same while enough others answer: then it is passed over.
+const PASS_OVER_MS: Millis = 1_000;
+
+/// A request over nodes, with everything that its coordinator needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// All nodes, ascending by id, each once, at least one. Each coordinator asks in this order.
+    pub nodes: Vec<NodeId>,
+    /// How many nodes must grant it.
+    pub require: Require,
+    /// How long a node keeps its lease without a renewal, in milliseconds, at least
+    /// [`LEASE_OVER_NODES_MS_MIN`](canal_core::LEASE_OVER_NODES_MS_MIN).
+    pub ttl_ms: u64,
+    /// How long the request waits, in milliseconds, over all nodes together: `None` for ever, 0 not
+    /// at all (`-n`).
+    pub wait_ms: Option<u64>,
+    /// When that time begins. Coordinators that follow one another share it.
+    pub asked_at: Millis,
+    /// The node whose part is not a lease: the process that becomes the command holds it (`local`).
+    /// No renewal keeps it, and no lost connection ends it.
+    pub local: Option<usize>,
+}
+
+/// How many nodes must grant a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Require {
+    /// Each node.
+    #[default]
+    All,
+    /// One node: the first that is free. It excludes no other request over nodes.
+    Any,
+    /// More than half of the named nodes.
+    Majority,
+    /// Each of those that answer within 5 s. Not exclusive: where the network is cut, each side may
+    /// run one.
+    AllAlive,
+    /// More than half of those that answer within 5 s. Not exclusive either.
+    MajorityAlive,
+}
+
+impl Require {
+    /// The form in which a node gets it.
+    #[must_use]
+    pub fn as_asked(self) -> Asked {
+        match self {
+            Self::All | Self::AllAlive => Asked::All,
+            Self::Majority | Self::MajorityAlive => Asked::Majority,
+            Self::Any => Asked::Any,
+        }
+    }
+
+    /// How many of `nodes` must grant it.
+    #[must_use]
+    pub fn least(self, nodes: usize) -> usize {
+        self.as_asked().least(nodes)
+    }
+
+    /// Whether only the nodes that answer within 5 s count.
+    #[must_use]
+    pub fn counts_the_alive(self) -> bool {
+        matches!(self, Self::AllAlive | Self::MajorityAlive)
+    }
+
+    /// Whether a request asks, after the start, the nodes that it did not need for it.
+    #[must_use]
+    pub fn has_spares(self) -> bool {
+        matches!(self, Self::Majority | Self::MajorityAlive)
+    }
+
+    /// Whether two commands that exclude each other can never run at once, even if the network is
+    /// cut. Only then does the command get a token.
+    #[must_use]
+    pub fn is_exclusive(self) -> bool {
+        !self.counts_the_alive()
+    }
+}
+
+/// The durations that follow from a TTL, in milliseconds. Grace and margin have the same
+/// proportions as over an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// The time to live.
+    pub ttl_ms: Millis,
+    /// How often a lease is renewed.
+    pub renewal_ms: Millis,
+    /// From TERM to KILL.
+    pub grace_ms: Millis,
+    /// From KILL to the end of the TTL. Clocks may differ by a tenth of it, and it takes time to
+    /// end a command.
+    pub margin_ms: Millis,
+    /// How long a node that should answer may be silent.
+    pub silence_ms: Millis,
+    /// How long the node whose turn it is may be silent while enough others answer.
+    pub pass_over_ms: Millis,
+    /// The same for a node that holds a lease of a running command.
+    pub renewal_silence_ms: Millis,
+}
+
+impl Timing {
+    /// The durations for a TTL.
+    #[must_use]
+    pub fn new(ttl_ms: u64) -> Self {
+        Self {
+            ttl_ms,
+            renewal_ms: ttl_ms / 3,
+            grace_ms: ttl_ms / 6,
+            margin_ms: ttl_ms / 12,
+            silence_ms: SILENCE_MS,
+            pass_over_ms: PASS_OVER_MS,
+            renewal_silence_ms: SILENCE_MS.min(ttl_ms / 6),
+        }
+    }
+}
