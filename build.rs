@@ -1,33 +1,11 @@
-//! How the program is linked.
+//! How the program for glibc is linked: it has nothing to relocate and no unwinder to load when it
+//! starts.
 
 use std::env::var;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    start_order();
-    for_glibc();
-}
-
-/// Makes the linker lay the functions that a start executes side by side, in the static program when it is optimized.
-/// `packaging/start-order` writes the list of them and explains it.
-fn start_order() {
-    let folder = var("CARGO_MANIFEST_DIR").unwrap_or_default();
-    let list = format!("{folder}/packaging/start-order.musl.ld");
-    println!("cargo::rerun-if-changed={list}");
-    // Two linkers that read no such list and say so by failing.
-    let others = ["mold", "gold"];
-    let flags = var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    if var("PROFILE").as_deref() == Ok("release")
-        && var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("musl")
-        && !others.iter().any(|other| flags.contains(other))
-    {
-        println!("cargo::rustc-link-arg-bin=canal=-T{list}");
-    }
-}
-
-/// Has a program for glibc find nothing to relocate and no unwinder to load when it starts.
-fn for_glibc() {
     let is_glibc = var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux")
         && var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu");
     let is_static = var("CARGO_CFG_TARGET_FEATURE")
