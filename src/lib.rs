@@ -51,6 +51,7 @@ mod isolation;
 
 #[doc(hidden)]
 pub use canal_core as core;
+use canal_history as history;
 #[doc(hidden)]
 pub use canal_nodes as nodes;
 #[doc(hidden)]
@@ -69,7 +70,6 @@ pub mod cli;
 pub mod client;
 #[doc(hidden)]
 pub mod daemon;
-mod history;
 #[doc(hidden)]
 pub mod host;
 #[doc(hidden)]

@@ -23,7 +23,11 @@ use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 const FILES_MAX: usize = 12;
 
 /// The packages below `crates`, without `canal-`.
-const PACKAGES: [&str; 4] = ["core", "nodes", "sys", "text"];
+static PACKAGES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let folders = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates")).unwrap();
+    let names = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
+    names.map(|name| name.strip_prefix("canal-").unwrap().to_owned()).collect()
+});
 
 /// The name of a module: the names after `crate`, for another package after its name.
 type Module = Vec<String>;
@@ -261,7 +265,7 @@ fn resolve(modules: &BTreeMap<Module, Source>, from: &Module, path: &[String]) -
 
 /// The module at the root of a module's package.
 fn package_of(module: &Module) -> Module {
-    let package = module.first().filter(|name| PACKAGES.contains(&name.as_str()));
+    let package = module.first().filter(|name| PACKAGES.contains(*name));
     package.into_iter().cloned().collect()
 }
 

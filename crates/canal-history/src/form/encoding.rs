@@ -4,8 +4,8 @@
 //! more: time, user, failure, keys. Numbers of variable length have seven bits in each byte, the
 //! lowest first.
 
-use crate::core::{Mode, SlotRange, Slots};
-use crate::history::record::{Ending, Fields, Item, ItemFields, Reason, Record, RingStep};
+use crate::record::{Ending, Fields, Item, ItemFields, Reason, Record, RingStep};
+use canal_core::{Mode, SlotRange, Slots};
 
 /// The version of this form, the first byte of each record.
 const VERSION: u8 = 2;
@@ -17,7 +17,7 @@ const HAS_HOST: u8 = 8;
 const AT_LEAST: u8 = 16;
 
 /// Appends the form of a record.
-pub(in crate::history) fn encode<'a>(
+pub(crate) fn encode<'a>(
     record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
     out: &mut Vec<u8>,
 ) {
@@ -116,17 +116,17 @@ fn text(text: &str, out: &mut Vec<u8>) {
 
 /// The fields that a search compares.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::history) struct Head<'a> {
-    pub(in crate::history) ended_ms: u64,
-    pub(in crate::history) uid: u32,
-    pub(in crate::history) failed: bool,
+pub(crate) struct Head<'a> {
+    pub(crate) ended_ms: u64,
+    pub(crate) uid: u32,
+    pub(crate) failed: bool,
     /// The number of items, and their form.
     items: (u64, Reader<'a>),
 }
 
 impl<'a> Head<'a> {
     /// The head of a record; `None` if this is no record, or one of a later version.
-    pub(in crate::history) fn read(payload: &'a [u8]) -> Option<Self> {
+    pub(crate) fn read(payload: &'a [u8]) -> Option<Self> {
         let (head, _) = Self::and_flags(payload)?;
         Some(head)
     }
@@ -144,7 +144,7 @@ impl<'a> Head<'a> {
     }
 
     /// Whether one of the keys is this one or a key below it.
-    pub(in crate::history) fn is_below(&self, key: &str) -> bool {
+    pub(crate) fn is_below(&self, key: &str) -> bool {
         let (count, mut reader) = self.items;
         for left in (0..count).rev() {
             let Some(each) = reader.bytes() else { return false };
@@ -162,18 +162,18 @@ impl<'a> Head<'a> {
 
 /// The part of a request for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::history) struct ItemForm<'a> {
-    pub(in crate::history) key: &'a str,
-    pub(in crate::history) mode: Mode,
-    pub(in crate::history) count: u64,
-    pub(in crate::history) size: u64,
+pub(crate) struct ItemForm<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) mode: Mode,
+    pub(crate) count: u64,
+    pub(crate) size: u64,
     /// The number of ranges of slots, and their form.
     slots: (u64, Reader<'a>),
 }
 
 impl ItemForm<'_> {
     /// Whether its key is this one or a key below it.
-    pub(in crate::history) fn is_below(&self, key: &str) -> bool {
+    pub(crate) fn is_below(&self, key: &str) -> bool {
         is_below(self.key.as_bytes(), key)
     }
 }
@@ -186,15 +186,15 @@ fn is_below(stands: &[u8], key: &str) -> bool {
 
 /// The counted values of a record.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::history) struct Lengths<'a> {
-    pub(in crate::history) ended_ms: u64,
-    pub(in crate::history) uid: u32,
-    pub(in crate::history) waited_ms: u64,
+pub(crate) struct Lengths<'a> {
+    pub(crate) ended_ms: u64,
+    pub(crate) uid: u32,
+    pub(crate) waited_ms: u64,
     /// `None` if it was never granted.
-    pub(in crate::history) held_ms: Option<u64>,
+    pub(crate) held_ms: Option<u64>,
     /// Whether the time until its end is a lower bound.
-    pub(in crate::history) at_least: bool,
-    pub(in crate::history) command: &'a str,
+    pub(crate) at_least: bool,
+    pub(crate) command: &'a str,
     /// The number of items, and their form.
     items: (u64, Reader<'a>),
 }
@@ -202,7 +202,7 @@ pub(in crate::history) struct Lengths<'a> {
 impl<'a> Lengths<'a> {
     /// Reads the counted values of a record; `None` if this is no record, or one of a later
     /// version.
-    pub(in crate::history) fn read(payload: &'a [u8]) -> Option<Self> {
+    pub(crate) fn read(payload: &'a [u8]) -> Option<Self> {
         let (Head { ended_ms, uid, items, .. }, flags) = Head::and_flags(payload)?;
         let (count, mut reader) = items;
         for _ in 0..count {
@@ -216,14 +216,14 @@ impl<'a> Lengths<'a> {
     }
 
     /// The items of the request.
-    pub(in crate::history) fn items(&self) -> impl Iterator<Item = ItemForm<'a>> + use<'a> {
+    pub(crate) fn items(&self) -> impl Iterator<Item = ItemForm<'a>> + use<'a> {
         let (count, mut reader) = self.items;
         (0..count).map_while(move |_| item(&mut reader))
     }
 }
 
 /// Reads a record; `None` if this is no record, or one of a later version.
-pub(in crate::history) fn decode(payload: &[u8]) -> Option<Record> {
+pub(crate) fn decode(payload: &[u8]) -> Option<Record> {
     let (Head { ended_ms, uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
     let mut items = Vec::new();
     for _ in 0..count {
@@ -376,11 +376,11 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-pub(in crate::history) mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::history::record::tests::record;
+    use crate::record::tests::record;
 
-    pub(in crate::history) fn written(record: &Record) -> Vec<u8> {
+    pub(crate) fn written(record: &Record) -> Vec<u8> {
         let mut out = Vec::new();
         encode(record.fields(), &mut out);
         out

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::sys::process::user;
+use canal_sys::process::user;
 
 use super::form::{self, Batch, Frames, MAGIC};
 
@@ -31,16 +31,16 @@ const SPACE_LEFT: u64 = 4 << 20;
 
 /// How much to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// How many milliseconds to keep a record.
-    pub(crate) keep_ms: u64,
+    pub keep_ms: u64,
     /// The total size of the files in bytes.
-    pub(crate) max_bytes: u64,
+    pub max_bytes: u64,
 }
 
 /// The files of the history.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub struct Store {
     dir: PathBuf,
     limits: Limits,
     /// The oldest one first.
@@ -68,7 +68,7 @@ impl Store {
     ///
     /// # Errors
     /// The directory cannot be used.
-    pub(crate) fn open(dir: &Path, limits: Limits) -> io::Result<(Self, Option<String>)> {
+    pub fn open(dir: &Path, limits: Limits) -> io::Result<(Self, Option<String>)> {
         create_dir(dir)?;
         let mut names: Vec<u64> = Vec::new();
         for entry in fs::read_dir(dir)? {
@@ -143,7 +143,7 @@ impl Store {
     ///
     /// # Errors
     /// Some of the records could not be written. The records written before stay.
-    pub(crate) fn append(&mut self, batch: &Batch, now_ms: u64) -> io::Result<()> {
+    pub fn append(&mut self, batch: &Batch, now_ms: u64) -> io::Result<()> {
         self.forget_removed();
         if fs2::available_space(&self.dir)? < SPACE_LEFT {
             return Err(io::ErrorKind::StorageFull.into());
@@ -242,7 +242,7 @@ impl Store {
     }
 
     /// The size of all files in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
@@ -321,8 +321,8 @@ fn create_dir(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::record::tests::record;
-    use crate::history::search::{Query, Search};
+    use crate::record::tests::record;
+    use crate::search::{Query, Search};
 
     const WIDE: Limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 30 };
 

@@ -12,48 +12,48 @@ mod summary;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-pub(crate) use sample::Sample;
-pub(crate) use summary::Summary;
+pub use sample::Sample;
+pub use summary::Summary;
 
 /// How often a queue is simulated.
 const TIMES: usize = 100;
 
 /// A hold.
 #[derive(Clone, Debug)]
-pub(crate) struct Holder {
+pub struct Holder {
     /// The number of its slots.
-    pub(crate) count: u64,
+    pub count: u64,
     /// How long it has had them, in milliseconds.
-    pub(crate) held_ms: u64,
+    pub held_ms: u64,
     /// How long such a hold usually lasts; `None` if too few are known.
-    pub(crate) usual: Option<Sample>,
+    pub usual: Option<Sample>,
 }
 
 /// A request that waits.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiter {
+pub struct Waiter {
     /// The number of slots that it asks for.
-    pub(crate) count: u64,
+    pub count: u64,
     /// The size of the lock as this request sees it.
-    pub(crate) capacity: u64,
+    pub capacity: u64,
     /// How long such a hold usually lasts; `None` if too few are known.
-    pub(crate) usual: Option<Sample>,
+    pub usual: Option<Sample>,
 }
 
 /// How much longer a request will probably wait, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Estimate {
+pub struct Estimate {
     /// One wait in ten is shorter.
-    pub(crate) low_ms: u64,
+    pub low_ms: u64,
     /// Half of all waits are shorter.
-    pub(crate) median_ms: u64,
+    pub median_ms: u64,
     /// Nine waits in ten are at most this long.
-    pub(crate) high_ms: u64,
+    pub high_ms: u64,
 }
 
 /// How much longer each of the waiters will probably wait, granted in this order. `None` if too
 /// little is known about a hold or about an earlier waiter.
-pub(crate) fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<Estimate>> {
+pub fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<Estimate>> {
     let known = waiters.iter().take_while(|waiter| waiter.usual.is_some()).count();
     let is_known = holders.iter().all(|holder| holder.usual.is_some());
     // How long a waiter holds its lock has no effect on its own wait.

@@ -7,6 +7,7 @@
 //!
 //! Invariants: a file is only appended to, so a process that is killed leaves at most its last
 //! record torn. An unreadable file is set aside and never ends a daemon.
+#![expect(missing_docs, reason = "fields whose name says all, for packages of canal alone")]
 
 mod checkpoint;
 mod estimate;
@@ -21,13 +22,16 @@ mod store;
 mod tally;
 mod timeline;
 
-pub(crate) use checkpoint::{Checkpoint, unrecorded};
-pub(crate) use estimate::{Holder, Sample, Summary, Waiter, estimates};
-pub(crate) use form::Batch;
-pub(crate) use histogram::{Bins, Quantiles};
-pub(crate) use record::{Ending, Fields, ItemFields, Reason, Record, RingStep};
-pub(crate) use search::{Found, Query, Search};
-pub(crate) use store::{Limits, Store};
-pub(crate) use tally::{
-    CommandGroup, Counted, Counts, KeyUse, Present, Running, SlotsTable, Tally,
-};
+pub use checkpoint::{Checkpoint, unrecorded};
+pub use estimate::{Holder, Sample, Summary, Waiter, estimates};
+pub use form::Batch;
+pub use histogram::{Bins, Quantiles};
+pub use record::{Ending, Fields, ItemFields, Reason, Record, RingStep};
+pub use search::{Found, Query, Search};
+pub use store::{Limits, Store};
+pub use tally::{CommandGroup, Counted, Counts, KeyUse, Present, Running, SlotsTable, Tally};
+
+/// Keeps the tests apart from the user's environment and processes.
+#[cfg(test)]
+#[path = "../../../tests/fixtures/isolation.rs"]
+mod isolation;

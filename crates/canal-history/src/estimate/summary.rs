@@ -7,9 +7,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::sample::{Recent, Sample};
-use crate::core::Mode;
-use crate::history::form::{Batch, Frames, Lengths};
-use crate::history::store::Store;
+use crate::form::{Batch, Frames, Lengths};
+use crate::store::Store;
+use canal_core::Mode;
 
 /// The number of keys to keep, the most recently released ones.
 const KEYS_MAX: usize = 256;
@@ -22,7 +22,7 @@ const BYTES_READ: u64 = 8 << 20;
 
 /// The recent holds of keys.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Summary {
+pub struct Summary {
     keys: BTreeMap<Arc<str>, Arc<OfKey>>,
     /// Counts the holds that were added.
     added: u64,
@@ -39,7 +39,7 @@ struct OfKey {
 
 impl Summary {
     /// The summary of the latest records.
-    pub(crate) fn of(store: &Store) -> Self {
+    pub fn of(store: &Store) -> Self {
         let (mut segments, mut below, mut bytes) = (Vec::new(), u64::MAX, 0);
         while bytes < BYTES_READ
             && let Some(segment) = store.last_before(below)
@@ -68,7 +68,7 @@ impl Summary {
     }
 
     /// Adds the records of ended requests.
-    pub(crate) fn add_batch(&mut self, batch: &Batch) {
+    pub fn add_batch(&mut self, batch: &Batch) {
         batch.lengths().for_each(|lengths| self.add_lengths(&lengths));
     }
 
@@ -91,7 +91,7 @@ impl Summary {
 
     /// How long a command usually holds a key. If too little is known about it, how long all
     /// commands do; `None` if too little is known about those too.
-    pub(crate) fn usual(&self, key: &str, command: &str) -> Option<Sample> {
+    pub fn usual(&self, key: &str, command: &str) -> Option<Sample> {
         let of = self.keys.get(key)?;
         let own = of.commands.get(&name(command)).and_then(|(_, recent)| recent.sample());
         own.or_else(|| of.all.sample())
@@ -125,9 +125,9 @@ fn name(command: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::record::Record;
-    use crate::history::record::tests::record;
-    use crate::history::store::Limits;
+    use crate::record::Record;
+    use crate::record::tests::record;
+    use crate::store::Limits;
 
     fn median(summary: &Summary, key: &str, command: &str) -> Option<f64> {
         summary.usual(key, command).map(|sample| sample.median())

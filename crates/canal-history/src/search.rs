@@ -10,52 +10,52 @@ const BYTES_MAX: usize = 256 * 1024;
 
 /// The conditions of a search.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Query {
+pub struct Query {
     /// Only requests for this key or one below it.
-    pub(crate) key: Option<String>,
+    pub key: Option<String>,
     /// Only requests that ended at this time or later, in milliseconds since 1970 UTC.
-    pub(crate) since_ms: u64,
+    pub since_ms: u64,
     /// Only requests of this user.
-    pub(crate) uid: Option<u32>,
+    pub uid: Option<u32>,
     /// Only requests of this session.
-    pub(crate) session: Option<u64>,
+    pub session: Option<u64>,
     /// Only failures.
-    pub(crate) failed: bool,
+    pub failed: bool,
     /// Only records with smaller numbers than this.
-    pub(crate) before: Option<u64>,
+    pub before: Option<u64>,
     /// The most records to find.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 /// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub struct Found {
     /// Records with their numbers, the newest first.
-    pub(crate) records: Vec<(u64, Record)>,
+    pub records: Vec<(u64, Record)>,
     /// The `before` of the query for the next page; `None` on the last page.
-    pub(crate) before: Option<u64>,
+    pub before: Option<u64>,
     /// A damaged file, by the number of its first record. The records after the damage are omitted.
-    pub(crate) damaged: Option<u64>,
+    pub damaged: Option<u64>,
 }
 
 /// A search in progress.
 #[derive(Debug)]
-pub(crate) struct Search {
+pub struct Search {
     query: Query,
     /// Files from this record on have been searched.
     below: u64,
     bytes: usize,
-    pub(crate) found: Found,
+    pub found: Found,
 }
 
 impl Search {
-    pub(crate) fn new(query: Query) -> Self {
+    pub fn new(query: Query) -> Self {
         let below = query.before.unwrap_or(u64::MAX);
         Self { query, below, bytes: 0, found: Found::default() }
     }
 
     /// Searches the next file. Returns whether the search is over.
-    pub(crate) fn step(&mut self, store: &Store) -> bool {
+    pub fn step(&mut self, store: &Store) -> bool {
         let Some(segment) = store.last_before(self.below) else { return true };
         self.below = segment.first;
         let bytes = store.read(segment);
@@ -108,8 +108,8 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::record::{Ending, tests::record};
-    use crate::history::store::Limits;
+    use crate::record::{Ending, tests::record};
+    use crate::store::Limits;
 
     /// 3,000 records in several files: keys a, a/b and c in turns, users 0 to 4.
     fn store() -> (Store, tempfile::TempDir) {

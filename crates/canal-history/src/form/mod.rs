@@ -5,7 +5,7 @@ mod batch;
 mod encoding;
 mod segment;
 
-pub(crate) use batch::Batch;
+pub use batch::Batch;
 pub(super) use encoding::Lengths;
 pub(super) use segment::{Frame, Frames, MAGIC, append, readable};
 

@@ -29,13 +29,13 @@ const TIME_AT: usize = MAGIC.len();
 
 /// The requests that were open at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Checkpoint {
+pub struct Checkpoint {
     /// The boot during which they were open.
-    pub(crate) boot_id: String,
+    pub boot_id: String,
     /// The last time at which they are known to have been open.
-    pub(crate) known_ms: u64,
+    pub known_ms: u64,
     /// Each as if it had ended at that time.
-    pub(crate) records: Vec<Record>,
+    pub records: Vec<Record>,
 }
 
 impl Checkpoint {
@@ -43,7 +43,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// It cannot be written. The previous file stays.
-    pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
         if self.records.is_empty() {
             return match fs::remove_file(dir.join(NAME)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -73,7 +73,7 @@ impl Checkpoint {
     }
 
     /// Reads the file; `None` if there is none, or if it cannot be read.
-    pub(crate) fn read(dir: &Path) -> Option<Self> {
+    pub fn read(dir: &Path) -> Option<Self> {
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut open_plain(&dir.join(NAME)).ok()?, &mut bytes).ok()?;
         let rest = bytes.strip_prefix(MAGIC)?;
@@ -91,7 +91,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Those of write(2), or there is no such file.
-    pub(crate) fn confirm(dir: &Path, known_ms: u64) -> io::Result<()> {
+    pub fn confirm(dir: &Path, known_ms: u64) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let file = options.write(true).custom_flags(libc::O_NOFOLLOW).open(dir.join(NAME))?;
         file.write_all_at(&known_ms.to_le_bytes(), TIME_AT as u64)
@@ -100,7 +100,7 @@ impl Checkpoint {
 
 impl Record {
     /// The record of a request that was open until this time, for an unknown time after it.
-    pub(crate) fn known_until(mut self, known_ms: u64) -> Self {
+    pub fn known_until(mut self, known_ms: u64) -> Self {
         let more_ms = known_ms.saturating_sub(self.ended_ms);
         self.ended_ms += more_ms;
         match &mut self.held_ms {
@@ -119,7 +119,7 @@ impl Record {
 }
 
 /// The records that are not in the files, each once.
-pub(crate) fn unrecorded(store: &Store, records: Vec<Record>) -> Vec<Record> {
+pub fn unrecorded(store: &Store, records: Vec<Record>) -> Vec<Record> {
     let Some(since_ms) = records.iter().map(Record::asked_ms).min() else { return records };
     let mut known = BTreeSet::new();
     let mut below = u64::MAX;
@@ -141,8 +141,8 @@ pub(crate) fn unrecorded(store: &Store, records: Vec<Record>) -> Vec<Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::record::{Ending, tests::record};
-    use crate::history::store::Limits;
+    use crate::record::{Ending, tests::record};
+    use crate::store::Limits;
 
     /// A request that has held since this time, as it was known a second later.
     fn open(since_ms: u64, key: &str) -> Record {

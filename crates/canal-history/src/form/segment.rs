@@ -3,20 +3,20 @@
 //! Each record follows its length and a checksum, both with the lowest byte first.
 
 use super::encoding::{Head, Lengths, decode, encode};
-use crate::history::record::{Fields, ItemFields, Record};
+use crate::record::{Fields, ItemFields, Record};
 
 /// The first bytes of each file.
-pub(in crate::history) const MAGIC: &[u8; 16] = b"canal history 2\n";
+pub(crate) const MAGIC: &[u8; 16] = b"canal history 2\n";
 
 /// The bytes before each record: its length, and its CRC-32.
 const HEADER: usize = 8;
 
 /// The maximum length of a record; longer ones are not written. A request has at most 64 keys of 1
 /// KiB.
-pub(in crate::history) const RECORD_MAX: usize = 1 << 20;
+pub(crate) const RECORD_MAX: usize = 1 << 20;
 
 /// Appends a record in its form. Returns whether it did: it omits a record that is too long.
-pub(in crate::history) fn append<'a>(
+pub(crate) fn append<'a>(
     record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
     out: &mut Vec<u8>,
 ) -> bool {
@@ -39,27 +39,27 @@ pub(in crate::history) fn append<'a>(
 
 /// The records of a file, in order. Ends before the first that is not whole.
 #[derive(Clone, Debug)]
-pub(in crate::history) struct Frames<'a> {
+pub(crate) struct Frames<'a> {
     bytes: &'a [u8],
     /// The start of the next record.
-    pub(in crate::history) at: usize,
+    pub(crate) at: usize,
 }
 
 /// A record in a file.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::history) struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     checksum: u32,
     payload: &'a [u8],
 }
 
 impl<'a> Frames<'a> {
     /// The records of a file; `None` if it is no file of the history.
-    pub(in crate::history) fn of(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         bytes.starts_with(MAGIC).then_some(Self { bytes, at: MAGIC.len() })
     }
 
     /// Records in the form that [`append`] writes.
-    pub(in crate::history) fn of_appended(bytes: &'a [u8]) -> Self {
+    pub(crate) fn of_appended(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 }
@@ -82,43 +82,43 @@ impl<'a> Iterator for Frames<'a> {
 }
 
 impl<'a> Frame<'a> {
-    pub(in crate::history) fn is_intact(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         crc32fast::hash(self.payload) == self.checksum
     }
 
-    pub(in crate::history) fn head(&self) -> Option<Head<'a>> {
+    pub(crate) fn head(&self) -> Option<Head<'a>> {
         Head::read(self.payload)
     }
 
     /// The length of the record in bytes.
-    pub(in crate::history) fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.payload.len()
     }
 
     /// The counted values of the record; `None` if it is damaged.
-    pub(in crate::history) fn lengths(&self) -> Option<Lengths<'a>> {
+    pub(crate) fn lengths(&self) -> Option<Lengths<'a>> {
         if self.is_intact() { Lengths::read(self.payload) } else { None }
     }
 
     /// The record; `None` if it is damaged.
-    pub(in crate::history) fn record(&self) -> Option<Record> {
+    pub(crate) fn record(&self) -> Option<Record> {
         if self.is_intact() { decode(self.payload) } else { None }
     }
 }
 
 /// The readable part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::history) struct Readable {
+pub(crate) struct Readable {
     /// The number of records.
-    pub(in crate::history) records: u64,
+    pub(crate) records: u64,
     /// The end of the last record.
-    pub(in crate::history) end: usize,
+    pub(crate) end: usize,
     /// Whether anything other than a torn record follows.
-    pub(in crate::history) damaged: bool,
+    pub(crate) damaged: bool,
 }
 
 /// Checks a file to which a process may have been appending when it was killed.
-pub(in crate::history) fn readable(bytes: &[u8]) -> Readable {
+pub(crate) fn readable(bytes: &[u8]) -> Readable {
     let Some(mut frames) = Frames::of(bytes) else {
         // The first write was torn.
         let torn = MAGIC.starts_with(bytes);
@@ -147,7 +147,7 @@ pub(in crate::history) fn readable(bytes: &[u8]) -> Readable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::record::tests::record;
+    use crate::record::tests::record;
 
     fn file(records: &[Record]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();

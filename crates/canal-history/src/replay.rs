@@ -8,32 +8,32 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use crate::core::{
+use crate::histogram::Quantiles;
+use canal_core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, FrameId, HostId, Item, Key, OnLost, Outcome, Owner,
     ProcessId, Request, RequestId, Revision, Table, Tag, UnixMillis, View, Wait,
 };
-use crate::history::histogram::Quantiles;
 
 /// A request for slots of a key that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     /// When it was requested, in milliseconds since 1970 UTC.
-    pub(crate) asked_ms: u64,
+    pub asked_ms: u64,
     /// How many milliseconds it held its slots.
-    pub(crate) held_ms: u64,
+    pub held_ms: u64,
     /// The number of its slots.
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 /// The simulated waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Replayed {
     /// The number of slots of the simulated lock.
-    pub(crate) slots: u64,
+    pub slots: u64,
     /// How many milliseconds each request would have waited, in the order of their grants.
-    pub(crate) waits: Vec<u64>,
+    pub waits: Vec<u64>,
     /// The number of requests for more slots than that.
-    pub(crate) unfit: u64,
+    pub unfit: u64,
 }
 
 impl Replayed {

@@ -3,72 +3,69 @@
 
 use super::encoding::Lengths;
 use super::segment::{self, Frames};
-use crate::history::record::{Fields, ItemFields, Record};
+use crate::record::{Fields, ItemFields, Record};
 
 /// A batch keeps this much memory for later records when it is cleared.
 const KEPT_BYTES: usize = 256 * 1024;
 
 /// Records on their way to a file, in the order of the file.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub struct Batch {
     bytes: Vec<u8>,
     records: u64,
 }
 
 /// Consecutive records of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::history) struct Part<'a> {
-    pub(in crate::history) bytes: &'a [u8],
+pub(crate) struct Part<'a> {
+    pub(crate) bytes: &'a [u8],
     /// The number of records.
-    pub(in crate::history) records: u64,
+    pub(crate) records: u64,
     /// When the first record ended.
-    pub(in crate::history) first_ms: u64,
+    pub(crate) first_ms: u64,
 }
 
 impl Batch {
     /// Appends a record. Omits one that is longer than a file may have.
-    pub(crate) fn push<'a>(
-        &mut self,
-        record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
-    ) {
+    pub fn push<'a>(&mut self, record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>) {
         self.records += u64::from(segment::append(record, &mut self.bytes));
     }
 
     /// Moves all records of another batch to the end of this one.
-    pub(crate) fn take_from(&mut self, other: &mut Self) {
+    pub fn take_from(&mut self, other: &mut Self) {
         self.bytes.extend_from_slice(&other.bytes);
         self.records += other.records;
         other.clear();
     }
 
     /// Removes all records.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_BYTES);
         self.records = 0;
     }
 
     /// The number of records.
-    pub(crate) fn records(&self) -> u64 {
+    pub fn records(&self) -> u64 {
         self.records
     }
 
     /// Their size in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.records == 0
     }
 
     /// The counted values of each record.
-    pub(in crate::history) fn lengths(&self) -> impl Iterator<Item = Lengths<'_>> {
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = Lengths<'_>> {
         Frames::of_appended(&self.bytes).filter_map(|frame| frame.lengths())
     }
 
     /// All records, in parts that exceed `most` bytes by less than one record.
-    pub(in crate::history) fn parts(&self, most: u64) -> impl Iterator<Item = Part<'_>> {
+    pub(crate) fn parts(&self, most: u64) -> impl Iterator<Item = Part<'_>> {
         let mut frames = Frames::of_appended(&self.bytes);
         std::iter::from_fn(move || {
             let begin = frames.at;
@@ -94,7 +91,7 @@ impl<'a> FromIterator<&'a Record> for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::record::tests::record;
+    use crate::record::tests::record;
 
     #[test]
     fn parts_have_every_record_once_in_their_order() {

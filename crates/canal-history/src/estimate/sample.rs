@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 const KEPT: usize = 64;
 
 /// Fewer lengths give no estimate.
-pub(crate) const LEAST: usize = 5;
+pub(super) const LEAST: usize = 5;
 
 /// How much longer than all recorded holds a hold may last: one in four of those that last longer
 /// takes twice as long.
@@ -37,7 +37,7 @@ impl Recent {
 /// each. Within a gap, all lengths are equally likely; above the largest length, the probability
 /// follows a power law.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sample {
+pub struct Sample {
     /// At least [`LEAST`] lengths in milliseconds, each at least 1.
     sorted: Vec<f64>,
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::record::{Ending, Item, Record};
 use super::{Limits, Present, Query, Search, Store, Tally};
-use crate::core::{Mode, SlotRange, Slots};
+use canal_core::{Mode, SlotRange, Slots};
 
 /// The number of keys of the records.
 const KEYS: u64 = 100;

@@ -1,56 +1,56 @@
 //! A request that has ended.
 
-use crate::core::{Mode, SlotRange, Slots};
+use canal_core::{Mode, SlotRange, Slots};
 
 /// A request that has ended, granted or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub struct Record {
     /// When it ended, in milliseconds since 1970 UTC.
-    pub(crate) ended_ms: u64,
+    pub ended_ms: u64,
     /// How many milliseconds it waited.
-    pub(crate) waited_ms: u64,
+    pub waited_ms: u64,
     /// How many milliseconds it held its locks; `None` if it was never granted.
-    pub(crate) held_ms: Option<u64>,
+    pub held_ms: Option<u64>,
     /// The fencing token of its hold; 0 if it was never granted.
-    pub(crate) token: u64,
+    pub token: u64,
     /// The items of the request.
-    pub(crate) items: Vec<Item>,
+    pub items: Vec<Item>,
     /// The outermost frame of its session; 0 if it had no frame.
-    pub(crate) session: u64,
+    pub session: u64,
     /// The user.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// The process that owned it; 0 for a lease.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// The command as the client named it.
-    pub(crate) command: String,
+    pub command: String,
     /// The note of the client.
-    pub(crate) note: Option<String>,
+    pub note: Option<String>,
     /// The name of this host, if several hosts share the table.
-    pub(crate) host: Option<String>,
+    pub host: Option<String>,
     /// Whether no daemon saw the end. `ended_ms` is then the last time at which the request is
     /// known to have waited or held its locks, and the length until then is a lower bound.
-    pub(crate) at_least: bool,
-    pub(crate) ending: Ending,
+    pub at_least: bool,
+    pub ending: Ending,
 }
 
 /// The part of a request for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Item {
-    pub(crate) key: String,
-    pub(crate) mode: Mode,
+pub struct Item {
+    pub key: String,
+    pub mode: Mode,
     /// The number of slots; 0 for a read or a write.
-    pub(crate) count: u64,
+    pub count: u64,
     /// The size under which it was granted; if it was not granted, the size that it passed or was
     /// given. 0 for a read or a write.
-    pub(crate) size: u64,
+    pub size: u64,
     /// The slots that it had; none if it was never granted, or if it shared the slots of another
     /// hold.
-    pub(crate) slots: Slots,
+    pub slots: Slots,
 }
 
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub enum Ending {
     /// The owner released it.
     Released,
     /// The process ended; the kernel did not report how.
@@ -86,7 +86,7 @@ pub(crate) enum Ending {
 
 /// Why the table refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// It was not to wait, and too few slots were free.
     Full,
     /// A key was paused, and it was not to wait.
@@ -105,47 +105,47 @@ pub(crate) enum Reason {
 
 /// One step of a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RingStep {
+pub struct RingStep {
     /// The session that waited.
-    pub(crate) session: u64,
-    pub(crate) uid: u32,
-    pub(crate) pid: u32,
+    pub session: u64,
+    pub uid: u32,
+    pub pid: u32,
     /// The key that it waited for.
-    pub(crate) key: String,
+    pub key: String,
 }
 
 /// The fields of a record, borrowed: the daemon writes it without making a [`Record`]. `items` has
 /// the fields of each of its items.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields<'a, I> {
-    pub(crate) ended_ms: u64,
-    pub(crate) waited_ms: u64,
-    pub(crate) held_ms: Option<u64>,
-    pub(crate) token: u64,
-    pub(crate) items: I,
-    pub(crate) session: u64,
-    pub(crate) uid: u32,
-    pub(crate) pid: u32,
-    pub(crate) command: &'a str,
-    pub(crate) note: Option<&'a str>,
-    pub(crate) host: Option<&'a str>,
-    pub(crate) at_least: bool,
-    pub(crate) ending: &'a Ending,
+pub struct Fields<'a, I> {
+    pub ended_ms: u64,
+    pub waited_ms: u64,
+    pub held_ms: Option<u64>,
+    pub token: u64,
+    pub items: I,
+    pub session: u64,
+    pub uid: u32,
+    pub pid: u32,
+    pub command: &'a str,
+    pub note: Option<&'a str>,
+    pub host: Option<&'a str>,
+    pub at_least: bool,
+    pub ending: &'a Ending,
 }
 
 /// The fields of an [`Item`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ItemFields<'a> {
-    pub(crate) key: &'a str,
-    pub(crate) mode: Mode,
-    pub(crate) count: u64,
-    pub(crate) size: u64,
-    pub(crate) slots: &'a [SlotRange],
+pub struct ItemFields<'a> {
+    pub key: &'a str,
+    pub mode: Mode,
+    pub count: u64,
+    pub size: u64,
+    pub slots: &'a [SlotRange],
 }
 
 impl<'a, I: ExactSizeIterator<Item = ItemFields<'a>>> Fields<'a, I> {
     /// An owned record.
-    pub(crate) fn into_record(self) -> Record {
+    pub fn into_record(self) -> Record {
         let items = self.items.map(|item| Item {
             key: item.key.to_owned(),
             mode: item.mode,
@@ -174,14 +174,14 @@ impl<'a, I: ExactSizeIterator<Item = ItemFields<'a>>> Fields<'a, I> {
 impl Ending {
     /// Whether the request may have failed: it was not released and did not exit with status 0. An
     /// unknown exit status may be a failure, so a search for failures must not hide it.
-    pub(crate) fn is_failure(&self) -> bool {
+    pub fn is_failure(&self) -> bool {
         !matches!(self, Self::Released | Self::Exited(0))
     }
 }
 
 impl Record {
     /// Its fields, borrowed.
-    pub(crate) fn fields(&self) -> Fields<'_, impl ExactSizeIterator<Item = ItemFields<'_>>> {
+    pub fn fields(&self) -> Fields<'_, impl ExactSizeIterator<Item = ItemFields<'_>>> {
         let items = self.items.iter().map(|item| ItemFields {
             key: &item.key,
             mode: item.mode,
@@ -207,7 +207,7 @@ impl Record {
     }
 
     /// When it was requested, in milliseconds since 1970 UTC.
-    pub(crate) fn asked_ms(&self) -> u64 {
+    pub fn asked_ms(&self) -> u64 {
         let before = self.waited_ms.saturating_add(self.held_ms.unwrap_or(0));
         self.ended_ms.saturating_sub(before)
     }
@@ -218,7 +218,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A record of a hold that ended at this time.
-    pub(in crate::history) fn record(ended_ms: u64, key: &str, uid: u32) -> Record {
+    pub(crate) fn record(ended_ms: u64, key: &str, uid: u32) -> Record {
         Record {
             ended_ms,
             waited_ms: 1_500,

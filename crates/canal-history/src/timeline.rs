@@ -26,7 +26,7 @@ const BUCKETS_MAX: u64 = 256;
 
 /// How much was in use over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Timeline {
+pub struct Timeline {
     width_ms: u64,
     /// The use of each bucket, in slots times milliseconds. The number of a bucket is its beginning
     /// divided by the width.
@@ -47,7 +47,7 @@ impl Default for Timeline {
 
 impl Timeline {
     /// Adds this many slots that were in use from one time to another, both in milliseconds.
-    pub(crate) fn add(&mut self, from_ms: u64, until_ms: u64, slots: u64) {
+    pub fn add(&mut self, from_ms: u64, until_ms: u64, slots: u64) {
         if until_ms <= from_ms {
             return;
         }
@@ -56,7 +56,7 @@ impl Timeline {
     }
 
     /// Adds a request that waited from one time to another, both in milliseconds.
-    pub(crate) fn add_wait(&mut self, from_ms: u64, until_ms: u64) {
+    pub fn add_wait(&mut self, from_ms: u64, until_ms: u64) {
         if until_ms <= from_ms {
             return;
         }
@@ -67,13 +67,13 @@ impl Timeline {
     }
 
     /// Extends the timeline to this time.
-    pub(crate) fn reach(&mut self, at_ms: u64) {
+    pub fn reach(&mut self, at_ms: u64) {
         self.cover(at_ms, at_ms);
         self.used.entry(at_ms / self.width_ms).or_default();
     }
 
     /// Records how many slots there were at a time.
-    pub(crate) fn note_size(&mut self, at_ms: u64, size: u64) {
+    pub fn note_size(&mut self, at_ms: u64, size: u64) {
         self.reach(at_ms);
         let latest = self.sizes.entry(at_ms / self.width_ms).or_default();
         *latest = (*latest).max((at_ms, size));
@@ -115,24 +115,24 @@ impl Timeline {
     }
 
     /// How wide a bucket is, in milliseconds.
-    pub(crate) fn width_ms(&self) -> u64 {
+    pub fn width_ms(&self) -> u64 {
         self.width_ms
     }
 
     /// When the first bucket begins; 0 without buckets.
-    pub(crate) fn begin_ms(&self) -> u64 {
+    pub fn begin_ms(&self) -> u64 {
         self.used.first_key_value().map_or(0, |(number, _)| number * self.width_ms)
     }
 
     /// The use of each bucket, from the first to the last, in slots times milliseconds.
-    pub(crate) fn buckets(&self) -> Vec<u64> {
+    pub fn buckets(&self) -> Vec<u64> {
         let ends = self.used.first_key_value().zip(self.used.last_key_value());
         let Some(((first, _), (last, _))) = ends else { return Vec::new() };
         (*first..=*last).map(|number| self.used.get(&number).copied().unwrap_or(0)).collect()
     }
 
     /// For how long requests waited in each bucket, in requests times milliseconds.
-    pub(crate) fn waits(&self) -> Vec<u64> {
+    pub fn waits(&self) -> Vec<u64> {
         let ends = self.used.first_key_value().zip(self.used.last_key_value());
         let Some(((first, _), (last, _))) = ends else { return Vec::new() };
         (*first..=*last).map(|number| self.waited.get(&number).copied().unwrap_or(0)).collect()
@@ -140,7 +140,7 @@ impl Timeline {
 
     /// The number of slots in each bucket: the last one recorded, and before the first record, that
     /// record's. Empty without a record.
-    pub(crate) fn sizes(&self) -> Vec<u64> {
+    pub fn sizes(&self) -> Vec<u64> {
         let ends = self.used.first_key_value().zip(self.used.last_key_value());
         let (Some(((first, _), (last, _))), Some((_, noted))) =
             (ends, self.sizes.first_key_value())
@@ -156,7 +156,7 @@ impl Timeline {
     }
 
     /// The total use, in slots times milliseconds.
-    pub(crate) fn sum(&self) -> u64 {
+    pub fn sum(&self) -> u64 {
         self.used.values().fold(0, |sum, used| sum.saturating_add(*used))
     }
 }

@@ -9,7 +9,7 @@ use super::replay::{Arrival, replay};
 use super::search::Query;
 use super::store::Store;
 use super::timeline::Timeline;
-use crate::core::Mode;
+use canal_core::Mode;
 
 /// The most users and commands that are counted separately. Others count only in the totals.
 const GROUPS_MAX: usize = 1_000;
@@ -26,101 +26,101 @@ const ARRIVALS_MAX: usize = 10_000;
 
 /// The counts of many records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counted {
+pub struct Counted {
     /// The waits of granted requests.
-    pub(crate) waits: Histogram,
+    pub waits: Histogram,
     /// How long they held their locks.
-    pub(crate) holds: Histogram,
+    pub holds: Histogram,
     /// How many were never granted.
-    pub(crate) refused: u64,
+    pub refused: u64,
 }
 
 /// All counts of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// The key of the query.
-    pub(crate) key: Option<String>,
+    pub key: Option<String>,
     /// The time of the query, in milliseconds since 1970 UTC.
-    pub(crate) now_ms: u64,
-    pub(crate) all: Counted,
+    pub now_ms: u64,
+    pub all: Counted,
     /// All waits, in bins.
-    pub(crate) wait_bins: Bins,
+    pub wait_bins: Bins,
     /// All holds, in bins.
-    pub(crate) hold_bins: Bins,
-    pub(crate) users: BTreeMap<u32, Counted>,
+    pub hold_bins: Bins,
+    pub users: BTreeMap<u32, Counted>,
     /// By user and command, for the commands that the caller may see.
-    pub(crate) commands: BTreeMap<(u32, String), Counted>,
+    pub commands: BTreeMap<(u32, String), Counted>,
     /// By key, for the keys of the query.
-    pub(crate) keys: BTreeMap<String, KeyUse>,
+    pub keys: BTreeMap<String, KeyUse>,
     /// Whether there were too many users, commands or keys to count them all separately.
-    pub(crate) left_out: bool,
+    pub left_out: bool,
     /// For the key of the query, if slots of it were granted.
-    pub(crate) slots: Option<SlotsTable>,
+    pub slots: Option<SlotsTable>,
 }
 
 /// A command, or several that differ only in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CommandGroup {
-    pub(crate) uid: u32,
+pub struct CommandGroup {
+    pub uid: u32,
     /// With `#` in place of each number if there are several.
-    pub(crate) command: String,
+    pub command: String,
     /// The number of commands.
-    pub(crate) commands: u64,
-    pub(crate) counted: Counted,
+    pub commands: u64,
+    pub counted: Counted,
 }
 
 /// How much of a key was in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KeyUse {
+pub struct KeyUse {
     /// The number of granted requests.
-    pub(crate) granted: u64,
+    pub granted: u64,
     /// The size that the latest request passed or was given; 0 if none asked for slots.
-    pub(crate) size: u64,
+    pub size: u64,
     /// When that request ended.
     size_ms: u64,
     /// Slots in use; each reader and writer counts as one.
-    pub(crate) used: Timeline,
+    pub used: Timeline,
     /// Use before this time is not counted, in milliseconds since 1970 UTC.
-    pub(crate) since_ms: u64,
+    pub since_ms: u64,
 }
 
 /// How long the requests for a key would have waited with another number of slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SlotsTable {
+pub struct SlotsTable {
     /// The current number of slots of the key.
-    pub(crate) present: u64,
+    pub present: u64,
     /// The number of replayed requests: the latest of those that were granted.
-    pub(crate) requests: u64,
+    pub requests: u64,
     /// Whether there were more of them.
-    pub(crate) more: bool,
+    pub more: bool,
     /// For each number of slots: how long they would have waited, and how many ask for more slots.
-    pub(crate) rows: Vec<(u64, Quantiles, u64)>,
+    pub rows: Vec<(u64, Quantiles, u64)>,
 }
 
 /// The current state, which the files do not have.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Present {
+pub struct Present {
     /// The current time, in milliseconds since 1970 UTC.
-    pub(crate) now_ms: u64,
+    pub now_ms: u64,
     /// The stored size of the query's key.
-    pub(crate) stored: Option<u64>,
+    pub stored: Option<u64>,
     /// The current holds.
-    pub(crate) running: Vec<Running>,
+    pub running: Vec<Running>,
 }
 
 /// A current hold of a key.
 #[derive(Clone, Debug)]
-pub(crate) struct Running {
-    pub(crate) key: String,
+pub struct Running {
+    pub key: String,
     /// When it began, in milliseconds since 1970 UTC.
-    pub(crate) since_ms: u64,
+    pub since_ms: u64,
     /// The number of slots; 1 for a read or a write.
-    pub(crate) slots: u64,
+    pub slots: u64,
 }
 
 /// A count in progress.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub struct Tally {
     query: Query,
     /// Only the commands of this user are counted separately; `None` means all.
     viewer: Option<u32>,
@@ -130,11 +130,11 @@ pub(crate) struct Tally {
     arrivals: Vec<Arrival>,
     /// The numbers of slots still to try; `None` while files are read.
     to_try: Option<BTreeSet<u64>>,
-    pub(crate) counts: Counts,
+    pub counts: Counts,
 }
 
 impl Tally {
-    pub(crate) fn new(query: Query, viewer: Option<u32>, present: Present) -> Self {
+    pub fn new(query: Query, viewer: Option<u32>, present: Present) -> Self {
         let (key, now_ms) = (query.key.clone(), present.now_ms);
         Self {
             query,
@@ -148,7 +148,7 @@ impl Tally {
     }
 
     /// Counts the next file, or tries the next number of slots. Returns whether all is done.
-    pub(crate) fn step(&mut self, store: &Store) -> bool {
+    pub fn step(&mut self, store: &Store) -> bool {
         match &mut self.to_try {
             None => {
                 if self.read_next(store) {
@@ -286,7 +286,7 @@ impl Tally {
 
 impl Counts {
     /// The commands, with those that differ only in numbers as one group if there are several.
-    pub(crate) fn command_groups(&self) -> Vec<CommandGroup> {
+    pub fn command_groups(&self) -> Vec<CommandGroup> {
         let mut alike = BTreeMap::<(u32, String), Vec<(&String, &Counted)>>::new();
         for ((uid, command), of) in &self.commands {
             alike.entry((*uid, without_numbers(command))).or_default().push((command, of));
@@ -355,7 +355,7 @@ impl Counted {
     }
 
     /// How many records there are.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.waits.count + self.refused
     }
 }
@@ -363,9 +363,9 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::form::tests::written;
-    use crate::history::record::{Ending, Item, Reason, Record, tests::record};
-    use crate::history::store::Limits;
+    use crate::form::tests::written;
+    use crate::record::{Ending, Item, Reason, Record, tests::record};
+    use crate::store::Limits;
 
     #[test]
     fn records_are_counted_by_user_and_by_the_commands_that_may_be_seen() {
@@ -441,13 +441,7 @@ mod tests {
             let ended_ms = n * 1000 + waited_ms + 3000;
             let item = |key: &str, mode, size| {
                 let count = size / 2;
-                Item {
-                    key: key.to_owned(),
-                    mode,
-                    count,
-                    size,
-                    slots: crate::core::Slots::default(),
-                }
+                Item { key: key.to_owned(), mode, count, size, slots: canal_core::Slots::default() }
             };
             let mut items = vec![item("a", Mode::Counted, 2)];
             if n.is_multiple_of(3) {

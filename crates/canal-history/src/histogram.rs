@@ -8,7 +8,7 @@ const PARTS: u64 = 32;
 /// How often each length of time occurred. The lengths are rounded, so a million of them take the
 /// same room as ten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     parts: BTreeMap<u32, u64>,
     pub(super) count: u64,
     max: u64,
@@ -16,22 +16,22 @@ pub(crate) struct Histogram {
 
 /// A summary of many lengths of time, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Quantiles {
-    pub(crate) median: u64,
-    pub(crate) p90: u64,
-    pub(crate) p99: u64,
-    pub(crate) max: u64,
+pub struct Quantiles {
+    pub median: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub max: u64,
 }
 
 impl Histogram {
-    pub(crate) fn add(&mut self, length: u64) {
+    pub fn add(&mut self, length: u64) {
         *self.parts.entry(part(length)).or_default() += 1;
         self.count += 1;
         self.max = self.max.max(length);
     }
 
     /// Adds all lengths of another histogram.
-    pub(crate) fn join(&mut self, other: &Self) {
+    pub fn join(&mut self, other: &Self) {
         for (part, count) in &other.parts {
             *self.parts.entry(*part).or_default() += count;
         }
@@ -39,7 +39,7 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    pub(crate) fn quantiles(&self) -> Quantiles {
+    pub fn quantiles(&self) -> Quantiles {
         Quantiles {
             median: self.quantile(50),
             p90: self.quantile(90),
@@ -89,16 +89,16 @@ const BOUNDS_MS: [u64; 16] = [
 
 /// How many lengths of time are in each bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bins([u64; BOUNDS_MS.len() + 1]);
+pub struct Bins([u64; BOUNDS_MS.len() + 1]);
 
 impl Bins {
-    pub(crate) fn add(&mut self, length_ms: u64) {
+    pub fn add(&mut self, length_ms: u64) {
         self.0[BOUNDS_MS.partition_point(|bound| *bound < length_ms)] += 1;
     }
 
     /// The bins from the first to the last that has lengths: the longest length of the bin, `None`
     /// for all beyond the last bound; and how many it has.
-    pub(crate) fn filled(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+    pub fn filled(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(self.0.len());
         let last = self.0.iter().rposition(|count| *count > 0).unwrap_or(0);
         (first..=last).map(move |at| (BOUNDS_MS.get(at).copied(), self.0[at]))
