@@ -3,7 +3,7 @@
 use super::label::Others;
 use super::{Deadlines, Timing};
 use crate::core::HostId;
-use crate::log::engine::Position;
+use crate::log::engine::{Call, Position};
 
 /// A timer: due at a time, or not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +55,16 @@ impl Incarnation {
         let Timing { ttl_ms, grace_ms, margin_ms, .. } = self.timing;
         let kill_at = (self.since_ms + ttl_ms).saturating_sub(margin_ms);
         Deadlines { term_at: kill_at.saturating_sub(grace_ms), kill_at }
+    }
+
+    /// The call that loads the log, to be repeated when due.
+    pub(in crate::host) fn load(&mut self, now_ms: u64) -> Call {
+        let mut again = Timer::default();
+        again.set(now_ms + self.timing.ttl_ms / 2);
+        self.loading = Some(again);
+        self.confirming = None;
+        self.behind.clear();
+        Call::Load
     }
 
     /// Whether the next batches continue those read before.

@@ -51,16 +51,14 @@ impl Writer {
         self.queue.push_back(Proposal { entry: entry(change, at), ticket });
     }
 
-    /// Queues the end of an incarnation. It is appended before proposals, in a separate batch: if
-    /// its evidence does not hold, no proposal is refused with it.
+    /// Queues the end of an incarnation, unless its end is queued or in flight. It is appended
+    /// before proposals, in a separate batch: if its evidence does not hold, no proposal is refused
+    /// with it.
     pub(in crate::host) fn push_end(&mut self, ends: Ends) {
-        self.ends.push_back(ends);
-    }
-
-    /// Whether the end of an incarnation is queued or in flight.
-    pub(in crate::host) fn is_ending(&self, host: HostId) -> bool {
         let in_flight = self.in_flight.as_ref().and_then(|in_flight| in_flight.append.ends);
-        self.ends.iter().chain(&in_flight).any(|ends| ends.host == host)
+        if self.ends.iter().chain(&in_flight).all(|other| other.host != ends.host) {
+            self.ends.push_back(ends);
+        }
     }
 
     /// Whether nothing is queued or in flight.

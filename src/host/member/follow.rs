@@ -101,7 +101,7 @@ impl Member {
             return false;
         }
         let unheard = kept.table.recovery.iter().flat_map(|recovery| &recovery.unheard);
-        if unheard.into_iter().any(|host| self.writes_as(*host)) {
+        if unheard.into_iter().any(|host| self.is_us(*host)) {
             self.present_again();
         }
         self.restore(kept);
@@ -135,25 +135,9 @@ impl Member {
 
     /// Reads batches until one cannot be read. Returns whether all were read.
     fn read(&mut self, batches: &[Placed], trust: Trust) -> bool {
-        batches.iter().all(|placed| self.read_one(placed, self.trust(trust)))
-    }
-
-    #[cfg(test)]
-    fn trust(&self, trust: Trust) -> Trust {
-        match crate::sim::is_broken(crate::sim::Rule::HistoriesAreCompared) {
-            true => Trust::Blind,
-            false => trust,
-        }
-    }
-
-    /// Whether this member compares no histories; tests use it to prove that they detect that.
-    pub(in crate::host) fn is_blind(&self) -> bool {
-        self.trust(Trust::Live) != Trust::Live
-    }
-
-    #[cfg(not(test))]
-    fn trust(&self, trust: Trust) -> Trust {
-        trust
+        #[cfg(test)]
+        let trust = if self.is_blind() { Trust::Blind } else { trust };
+        batches.iter().all(|placed| self.read_one(placed, trust))
     }
 
     fn read_one(&mut self, placed: &Placed, trust: Trust) -> bool {
@@ -179,13 +163,13 @@ impl Member {
         match step {
             Step::Known => true,
             Step::Void => self.after_batch(),
-            Step::Divergent { host } if self.writes_as(host) => {
+            Step::Divergent { host } if self.is_us(host) => {
                 self.rewritten();
                 false
             }
             Step::Divergent { .. } => self.after_batch(),
             Step::Counts { host, sequence, .. }
-                if self.writes_as(host) && self.writer.is_foreign(sequence, &placed.body) =>
+                if self.is_us(host) && self.writer.is_foreign(sequence, &placed.body) =>
             {
                 let why = "another process appends to the log in its name".to_owned();
                 self.lose(LostWhy::Fenced { why });
@@ -195,10 +179,6 @@ impl Member {
                 self.apply((host, sequence), first, entries) && self.after_batch()
             }
         }
-    }
-
-    fn writes_as(&self, host: HostId) -> bool {
-        self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
     }
 
     /// Delivers the entries of a batch. Returns whether the incarnation still exists after it.
@@ -278,8 +258,8 @@ impl Member {
 
     /// Loads the log again: without that, the next batches cannot be read.
     pub(in crate::host) fn reload(&mut self) {
-        if self.incarnation.as_ref().is_some_and(|incarnation| incarnation.reads_on()) {
-            self.send_load();
+        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.reads_on()) {
+            self.calls.push_back(incarnation.load(self.now.boot_ms));
         }
     }
 

@@ -44,7 +44,7 @@ impl Member {
         let mut renew = Timer::default();
         renew.set(self.now.boot_ms);
         self.register.clear();
-        self.incarnation = Some(Incarnation {
+        let incarnation = self.incarnation.insert(Incarnation {
             host,
             epoch,
             timing,
@@ -65,7 +65,7 @@ impl Member {
             behind: Timer::default(),
         });
         self.standing = Standing::Reading;
-        self.send_load();
+        self.calls.push_back(incarnation.load(self.now.boot_ms));
     }
 
     /// Joins, if it can decide how. Called when the log was read, and whenever more is known about
@@ -207,7 +207,7 @@ impl Member {
         for host in dead {
             // After an adoption it is unknown whether their commands live: their own TTL decides.
             if adopted.is_none() {
-                self.end(Ends { host, evidence: Evidence::Own });
+                self.writer.push_end(Ends { host, evidence: Evidence::Own });
             }
         }
     }

@@ -8,6 +8,19 @@ use crate::host::{Event, LostWhy, Member, Now, Standing, encoding};
 use crate::log::engine::{Call, Ends, Evidence, Outage};
 
 impl Member {
+    /// The host's incarnation, while it is a member.
+    #[must_use]
+    pub fn host(&self) -> Option<HostId> {
+        let incarnation =
+            self.incarnation.as_ref().filter(|_| self.standing == Standing::Member)?;
+        Some(incarnation.host)
+    }
+
+    /// Whether an incarnation is this host's own.
+    pub(in crate::host) fn is_us(&self, host: HostId) -> bool {
+        self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
+    }
+
     /// Whether commands may run under this incarnation.
     pub(in crate::host) fn takes_part(&self) -> bool {
         matches!(self.standing, Standing::Member | Standing::Joining)
@@ -152,7 +165,7 @@ impl Member {
         // A batch in flight could still move leases to this host.
         if !self.leaving && self.writer.is_idle() {
             self.leaving = true;
-            self.end(Ends { host: us, evidence: Evidence::Own });
+            self.writer.push_end(Ends { host: us, evidence: Evidence::Own });
         }
         true
     }

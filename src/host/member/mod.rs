@@ -13,7 +13,7 @@ mod renew;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::{Change, HostId, Snapshot, UnixMillis};
-use crate::host::chain::{Chain, Known, Mark};
+use crate::host::chain::Chain;
 use crate::host::failure_detector::FailureDetector;
 use crate::host::incarnation::{Incarnation, Timer};
 use crate::host::memory::{Memory, Recovering};
@@ -250,14 +250,6 @@ impl Member {
         self.deadlines
     }
 
-    /// The host's incarnation, while it is a member.
-    #[must_use]
-    pub fn host(&self) -> Option<HostId> {
-        let incarnation =
-            self.incarnation.as_ref().filter(|_| self.standing == Standing::Member)?;
-        Some(incarnation.host)
-    }
-
     /// The host's state towards the engine.
     #[must_use]
     pub fn health(&self) -> Health {
@@ -271,21 +263,5 @@ impl Member {
             hosts: self.failure_detector.seen().copied().collect(),
             heard: self.failure_detector.heard().clone(),
         }
-    }
-
-    /// How far the log was read; for [`Self::knows`], also by a later daemon of this host.
-    #[must_use]
-    pub fn mark(&self) -> Option<Mark> {
-        self.chain.as_ref().map(Chain::mark)
-    }
-
-    /// Whether the history read at a mark is part of the current history.
-    #[must_use]
-    pub fn knows(&self, mark: Mark) -> Known {
-        self.chain.as_ref().map_or(Known::TooOld, |chain| chain.knows_mark(mark))
-    }
-
-    fn is_us(&self, host: HostId) -> bool {
-        self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
     }
 }

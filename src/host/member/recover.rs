@@ -3,6 +3,7 @@
 //! TTL has passed.
 
 use crate::core::{Change, HostId, Recovery, Token};
+use crate::host::chain::{Chain, Known, Mark};
 use crate::host::failure_detector::SILENCE;
 use crate::host::memory::{Memory, Recovering};
 use crate::host::writer::entry;
@@ -24,6 +25,27 @@ impl Member {
     /// Records that a client on this host receives a token.
     pub fn tell(&mut self, token: Token) {
         self.memory.told = self.memory.told.max(token);
+    }
+
+    /// How far the log was read; for [`Self::knows`], also by a later daemon of this host.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        self.chain.as_ref().map(Chain::mark)
+    }
+
+    /// Whether the history read at a mark is part of the current history.
+    #[must_use]
+    pub fn knows(&self, mark: Mark) -> Known {
+        self.chain.as_ref().map_or(Known::TooOld, |chain| chain.knows_mark(mark))
+    }
+
+    /// Whether this member compares no histories; tests use it to prove that they detect that.
+    pub(in crate::host) fn is_blind(&self) -> bool {
+        #[cfg(test)]
+        let is_blind = crate::sim::is_broken(crate::sim::Rule::HistoriesAreCompared);
+        #[cfg(not(test))]
+        let is_blind = false;
+        is_blind
     }
 
     /// Takes the recovery of the table, and the longest TTL in the table. Call it after each
@@ -111,7 +133,7 @@ impl Member {
             return;
         };
         let said = std::mem::take(&mut self.memory.lost);
-        let lost = !self.is_blind() && self.knows(mark) == crate::host::Known::Other;
+        let lost = !self.is_blind() && self.knows(mark) == Known::Other;
         if lost && !said {
             self.memory.lost = true;
             self.present_again();

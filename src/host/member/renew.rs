@@ -31,7 +31,7 @@ impl Member {
             self.calls.push_back(Call::Renew { host: incarnation.host, asked_at: now_ms });
         }
         if incarnation.loading.is_some_and(|again| again.is_due(now_ms)) {
-            self.send_load();
+            self.calls.push_back(incarnation.load(now_ms));
         } else if incarnation.confirming.is_some_and(|again| again.is_due(now_ms)) {
             self.send_follow(true);
         } else if incarnation.is_settled() && incarnation.behind.is_due(now_ms) {
@@ -65,19 +65,9 @@ impl Member {
         [end, clients, register, renew, read, again, recovered].into_iter().flatten().min()
     }
 
-    pub(in crate::host) fn send_load(&mut self) {
-        let Some(incarnation) = &mut self.incarnation else { return };
-        let mut again = Timer::default();
-        again.set(self.now.boot_ms + incarnation.timing.ttl_ms / 2);
-        incarnation.loading = Some(again);
-        incarnation.confirming = None;
-        incarnation.behind.clear();
-        self.calls.push_back(Call::Load);
-    }
-
     /// Requests the batches after the last one read. With `confirm`, appends nothing until the
     /// engine confirms that the log still contains everything read so far.
-    pub(in crate::host) fn send_follow(&mut self, confirm: bool) {
+    fn send_follow(&mut self, confirm: bool) {
         let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
             return;
         };
@@ -194,7 +184,7 @@ impl Member {
             self.failure_detector.seen().map(|seen| seen.alive.host).collect();
         for host in others.into_iter().filter(|host| Some(*host) != us) {
             if let Some(evidence) = self.failure_detector.evidence(host, asked_ms) {
-                self.end(Ends { host, evidence });
+                self.writer.push_end(Ends { host, evidence });
             }
         }
     }
@@ -221,7 +211,7 @@ impl Member {
         for host in unknown {
             let since_ms = *self.unknown_since.entry(host).or_insert(now_ms);
             if asked_ms >= since_ms.saturating_add(silent_ms) {
-                self.end(Ends { host, evidence: Evidence::Unknown });
+                self.writer.push_end(Ends { host, evidence: Evidence::Unknown });
             }
         }
     }
@@ -258,19 +248,13 @@ impl Member {
         }
         incarnation.reconnected_ms = Some(now_ms);
         if incarnation.loading.is_some() {
-            self.send_load();
+            self.calls.push_back(incarnation.load(now_ms));
         } else {
             self.send_follow(true);
         }
         if let Some(in_flight) = self.writer.in_flight_mut() {
             // Sent again as soon as the log is known to be the one that was read.
             in_flight.asked_ms = None;
-        }
-    }
-
-    pub(in crate::host) fn end(&mut self, ends: Ends) {
-        if !self.writer.is_ending(ends.host) {
-            self.writer.push_end(ends);
         }
     }
 }

@@ -208,7 +208,9 @@ fn rule_06_the_end_of_a_host_is_refused_if_it_renewed_meanwhile() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let mut other = Direct::joined(2, &mut server, 0);
-    host.member.end(Ends { host: HostId(2), evidence: Evidence::Silent { renewals: 1 } });
+    host.member
+        .writer
+        .push_end(Ends { host: HostId(2), evidence: Evidence::Silent { renewals: 1 } });
     let ticket = host.ask(10, "a");
     other.live(&mut server, 200, 400);
     host.settle(&mut server, 400);
@@ -224,7 +226,7 @@ fn rule_06_a_repeated_refusal_does_not_refuse_the_next_batch() {
     let mut other = Direct::joined(2, &mut server, 0);
     other.live(&mut server, 200, 400);
     let late = Ends { host: HostId(2), evidence: Evidence::Silent { renewals: 1 } };
-    host.member.end(late);
+    host.member.writer.push_end(late);
     host.drive(1);
     let sent = append(&mut host);
     let refused = server.call(1, 400, 1, Call::Append(sent));
