@@ -98,10 +98,29 @@ impl Nodes {
 
     /// Starts a command that ends with its standard input, and waits until it runs.
     fn start(&self, args: &[&str]) -> (Proc, i32) {
-        let script = "echo $$ > started.tmp; mv started.tmp started; cat";
-        let words: Vec<&str> = args.iter().chain(&["--", "sh", "-c", script]).copied().collect();
+        self.start_with(self.run(args))
+    }
+
+    /// The same over ssh.
+    fn start_over_ssh(&self) -> (Proc, i32) {
+        self.start_with(self.run_over_ssh("ssh:a,ssh:b,ssh:c"))
+    }
+
+    /// `canal run --on ON --ttl 10s`, with a shell in place of ssh.
+    fn run_over_ssh(&self, on: &str) -> Cmd<'_> {
+        let script = r#"CANAL_SOCKET=$(cat "${0%/*}/socket-of-$host") exec sh -c "$command""#;
+        let path = stand_in(self, script);
+        for (name, node) in NAMES.iter().zip(&self.nodes) {
+            let file = self.here.path("bin").join(format!("socket-of-{name}"));
+            fs::write(file, node.socket().as_os_str().as_bytes()).unwrap();
+        }
+        self.here.canal(["run", "--on", on, "--ttl", "10s", "-k", "x"]).env("PATH", &path)
+    }
+
+    fn start_with(&self, run: Cmd<'_>) -> (Proc, i32) {
+        let script = "echo $$ > started.tmp; mv started.tmp started; exec cat";
         let _ = fs::remove_file(self.here.path("work").join("started"));
-        let run = self.run(&words).stdin(std::process::Stdio::piped()).spawn();
+        let run = run.args(["--", "sh", "-c", script]).stdin(std::process::Stdio::piped()).spawn();
         wait_until("the command runs", || !self.here.read("started").is_empty());
         let command = self.here.read("started").trim().parse().unwrap();
         (run, command)
@@ -301,19 +320,19 @@ fn a_killed_coordinator_is_replaced_and_the_lock_stays_held() {
 #[test]
 fn what_a_killed_coordinator_leaves_is_reaped_while_the_command_runs() {
     let nodes = Nodes::new();
-    let (run, command) = nodes.start(&[]);
+    let (run, command) = nodes.start_over_ssh();
     let parent = parent(command);
     for _ in 0..2 {
         let first = coordinator(parent, command).unwrap();
-        wait_until("it has its bridges", || children(first).len() == 3);
-        let bridges = children(first);
+        wait_until("it has its ssh processes", || children(first).len() == 3);
+        let ssh = children(first);
         signal(first, Signal::SIGKILL);
         wait_until("there is another one", || {
             coordinator(parent, command).is_some_and(|pid| pid != first)
         });
         // A zombie has a state, too.
-        wait_until("it and its bridges are gone", || {
-            bridges.iter().chain([&first]).all(|pid| state(*pid).is_none())
+        wait_until("it and its ssh processes are gone", || {
+            ssh.iter().chain([&first]).all(|pid| state(*pid).is_none())
         });
         assert!(alive(command));
     }
@@ -411,33 +430,52 @@ fn a_node_that_hangs_is_passed_over_while_enough_others_answer() {
     }
 }
 
-/// How often the processes of a coordinator slept: itself and its bridges.
-fn sleeps_of(coordinator: i32) -> u64 {
-    children(coordinator).into_iter().chain([coordinator]).map(sleeps).sum()
+/// A process and all below it, without daemons that it started.
+fn family(pid: i32) -> Vec<i32> {
+    let line = |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let is_daemon = |pid: &i32| line(pid).split(|byte| *byte == 0).nth(1) == Some(b"daemon");
+    let below = children(pid).into_iter().filter(|pid| !is_daemon(pid));
+    below.flat_map(family).chain([pid]).collect()
 }
 
-#[test]
-fn a_command_that_runs_wakes_its_coordinator_less_than_once_a_second() {
-    let nodes = Nodes::new();
-    let words = ["--on", "@all", "--ttl", "1m", "-k", "x", "--", "sh", "-c", "touch started; cat"];
-    let run = nodes.here.canal(["run"].iter().chain(&words)).stdin(std::process::Stdio::piped());
-    let run = run.spawn();
-    let started = nodes.here.path("work").join("started");
-    wait_until("the command runs", || started.exists());
-    let coordinator = coordinator(run.pid(), run.pid()).unwrap();
+/// The processes of a run over nodes of this machine are its parent, its coordinator, and its
+/// command or the child that waits to become it. All together wake less than once a second.
+#[track_caller]
+fn rests(run: &Proc) {
+    wait_until("it has three processes", || family(run.pid()).len() == 3);
+    let slept = || family(run.pid()).into_iter().map(sleeps).sum::<u64>();
     // Nodes may still join during the first seconds, and a busy machine causes more wake-ups. One
     // that polls never has such a quiet time.
     let seconds = Duration::from_secs(10);
-    let mut before = (Instant::now(), sleeps_of(coordinator));
+    let mut before = (Instant::now(), slept());
     wait_until("its processes wake less than once a second", || {
-        let now = (Instant::now(), sleeps_of(coordinator));
+        let now = (Instant::now(), slept());
         if now.0 - before.0 < seconds {
             return false;
         }
         let slept = now.1 - std::mem::replace(&mut before, now).1;
         slept < seconds.as_secs()
     });
-    run.finish().code(0);
+    assert_eq!(family(run.pid()).len(), 3);
+}
+
+#[test]
+fn a_run_has_three_processes_that_rest_while_it_holds_and_while_it_waits() {
+    let nodes = Nodes::new();
+    // The clients start the daemons.
+    nodes.nodes.iter().for_each(|node| _ = node.kill_daemon_quietly());
+    let minute = ["run", "--on", "@all", "--ttl", "1m", "-k", "x"];
+    let (holder, _) = nodes.start_with(nodes.here.canal(minute));
+    let waiter = nodes.here.canal(minute).args(["--", "true"]).spawn();
+    nodes.until_waiting(1);
+    std::thread::scope(|scope| {
+        for run in [&holder, &waiter] {
+            scope.spawn(move || rests(run));
+        }
+    });
+    holder.finish().code(0);
+    waiter.end().code(0);
+    nodes.until_free();
 }
 
 #[test]
@@ -537,19 +575,11 @@ fn stand_in(nodes: &Nodes, script: &str) -> String {
 #[test]
 fn nodes_are_reached_over_ssh() {
     let nodes = Nodes::new();
-    let [a, b, _] = &nodes.nodes;
-    let path =
-        stand_in(&nodes, r#"CANAL_SOCKET=$(cat "${0%/*}/socket-of-$host") exec sh -c "$command""#);
-    for (host, node) in [("web1", a), ("web2", b)] {
-        let file = nodes.here.path("bin").join(format!("socket-of-{host}"));
-        fs::write(file, node.socket().as_os_str().as_bytes()).unwrap();
-    }
-    let words = ["run", "--on", "ssh:web1,ssh:u@web2:2222", "--ttl", "10s", "-k", "x", "--", "env"];
-    let env = nodes.here.canal(words).env("PATH", &path).end().code(0).stdout;
+    let env = nodes.run_over_ssh("ssh:a,ssh:u@b:2222").args(["--", "env"]).end().code(0).stdout;
     let names = env.lines().find_map(|line| line.strip_prefix("CANAL_NODES=")).unwrap();
     let mut names: Vec<&str> = names.split(',').collect();
     names.sort_unstable();
-    assert_eq!(names, ["ssh:u@web2:2222", "ssh:web1"]);
+    assert_eq!(names, ["ssh:a", "ssh:u@b:2222"]);
     nodes.until_free();
 }
 
@@ -627,13 +657,10 @@ fn what_ssh_says_is_said_with_what_to_do() {
 #[test]
 fn a_killed_bridge_is_replaced() {
     let nodes = Nodes::new();
-    let (run, command) = nodes.start(&[]);
+    let (run, command) = nodes.start_over_ssh();
     let coordinator = coordinator(parent(command), command).unwrap();
-    for bridge in children(coordinator) {
-        if state(bridge) != Some('Z') {
-            signal(bridge, Signal::SIGKILL);
-        }
-    }
+    wait_until("it has its bridges", || children(coordinator).len() == 3);
+    children(coordinator).into_iter().for_each(|pid| signal(pid, Signal::SIGKILL));
     let until = Instant::now() + TTL + TTL / 2;
     while Instant::now() < until {
         assert!(alive(command), "the command keeps running");

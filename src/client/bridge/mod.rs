@@ -22,7 +22,6 @@ use crate::protocol::place::Place;
 use crate::protocol::{NODES_INTERFACE, Restrict};
 use crate::sys::clock::boottime_ms;
 use crate::sys::fds;
-use crate::sys::process::child::outlive_parent;
 
 use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Connection, Replies, parameters};
@@ -89,9 +88,6 @@ pub fn bridge(
 ) -> Result<(), BridgeError> {
     let attach = |again: bool| attach(place, options, keys, again);
     let socket = attach(false)?;
-    // From now on, the end of the input shows the client's end. A local bridge must not be killed
-    // with its client, because the client's last message may still be on the way.
-    outlive_parent()?;
     let bridge = Bridge {
         input: Some(input),
         output,

@@ -19,17 +19,35 @@ use super::silence::{Limits, Owed};
 use super::stream::{Connection, activity};
 use crate::client::{ClientError, Options};
 
+/// A socket, its address, and whether it is connected.
+type Tried = (OwnedFd, UnixAddr, Result<(), Errno>);
+
+fn try_once(place: &Place) -> Result<Tried, ClientError> {
+    let address =
+        with_c_str(&place.socket, UnixAddr::new).map_err(|error| refused(place, error))?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket =
+        socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
+    let connected = connect(socket.as_raw_fd(), &address);
+    Ok((socket, address, connected))
+}
+
+/// Connects without waiting; `None` if no process listens, or if its queue of connections is full.
+pub(crate) fn connect_if_free(place: &Place) -> Result<Option<OwnedFd>, ClientError> {
+    let (socket, _, connected) = try_once(place)?;
+    match connected {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::ENOENT | Errno::ECONNREFUSED | Errno::EAGAIN) => Ok(None),
+        Err(error) => Err(refused(place, error)),
+    }
+}
+
 /// Connects to the process that listens; `None` if none does.
 pub(crate) fn connect_if_running(
     place: &Place,
     options: &Options,
 ) -> Result<Option<Connection>, ClientError> {
-    let refused = |error| refused(place, error);
-    let address = with_c_str(&place.socket, UnixAddr::new).map_err(refused)?;
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket =
-        socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
-    let mut connected = connect(socket.as_raw_fd(), &address);
+    let (socket, address, mut connected) = try_once(place)?;
     let mut owed = Owed::new(Limits::from(options));
     // The first wait gets the whole time, because each further one starts at the end of the queue.
     let mut patience = options.answer;
@@ -44,7 +62,7 @@ pub(crate) fn connect_if_running(
         Ok(()) => Ok(Some(Connection::new(socket))),
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => Ok(None),
         Err(Errno::EAGAIN) => Err(ClientError::silent(recorded_pid(place))),
-        Err(error) => Err(refused(error)),
+        Err(error) => Err(refused(place, error)),
     }
 }
 

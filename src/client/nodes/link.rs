@@ -1,4 +1,5 @@
-//! A connection to a node: an ssh process with a bridge at its other end, or a local bridge.
+//! A connection to a node: an ssh process with a bridge at its other end, or the socket of a daemon
+//! of this machine.
 //!
 //! Nothing here waits: the caller polls the descriptors of all its links together. A link answers
 //! calls in the order in which they were sent.
@@ -22,6 +23,7 @@ use crate::protocol::frame::{self, Decoder};
 use crate::protocol::message_size::REPLY_BYTES_MAX;
 use crate::protocol::node_address::{NodeAddress, SshHost};
 use crate::protocol::place::Place;
+use crate::protocol::{Identify, NODES_INTERFACE};
 use crate::sys::clock::boottime_ms;
 use crate::sys::fds;
 use crate::sys::process::child::{End, Reap, end_with_parent, ended, fork};
@@ -29,7 +31,8 @@ use crate::sys::process::child::{End, Reap, end_with_parent, ended, fork};
 use super::list::Node;
 use super::ssh::{self, NodeFailure};
 use crate::client::Options;
-use crate::client::bridge::bridge;
+use crate::client::start_daemon::open::{connect_at_once, connect_first};
+use crate::client::start_daemon::starts::Starts;
 
 /// The most bytes that one call reads.
 const READ_BYTES: usize = 64 * 1024;
@@ -40,15 +43,17 @@ const SAID_BYTES: usize = 16 * 1024;
 /// The user's own ssh program, found in PATH.
 const SSH: &str = "ssh";
 
-/// The exit code of a bridge that failed.
-const BRIDGE_FAILED: i32 = 125;
+/// The exit code of a process that could not start a daemon.
+const START_FAILED: i32 = 125;
 
 /// A connection to a node.
 #[derive(Debug)]
 pub struct Link {
-    process: Pid,
+    /// The ssh, or the process that starts a daemon of this machine.
+    process: Option<Pid>,
     reach: Reach,
-    socket: OwnedFd,
+    /// `None` until that daemon listens, and once the other side has closed its end.
+    socket: Option<OwnedFd>,
     /// The standard error of the process.
     errors: Option<OwnedFd>,
     said: Vec<u8>,
@@ -56,8 +61,6 @@ pub struct Link {
     pending: Vec<u8>,
     written: usize,
     heard_at: u64,
-    /// Whether the other side has closed its end.
-    closed: bool,
     /// Whether the process ends by itself when its input does, after passing on what was sent
     /// before.
     ends_by_itself: bool,
@@ -67,7 +70,7 @@ pub struct Link {
 #[derive(Clone, Debug)]
 enum Reach {
     Ssh(SshHost, Option<String>),
-    Here,
+    Here(Place),
 }
 
 /// An answer of a node.
@@ -118,11 +121,11 @@ impl Link {
     /// No process can be started, for example because ssh is not installed.
     pub fn open(node: &Node, here: &Place, options: &Options) -> Result<Self, NodeFailure> {
         match &node.address {
-            NodeAddress::Local => Self::on_this_machine(here, options),
+            NodeAddress::Local => Self::on_this_machine(here.clone(), options),
             NodeAddress::Unix(socket) => {
                 let place = Place::find(Some(socket), here.uid.clone());
                 let place = place.map_err(NodeFailure::permanent)?;
-                Self::on_this_machine(&place, options)
+                Self::on_this_machine(place, options)
             }
             NodeAddress::Ssh(host) => Self::over_ssh(host, node.canal.as_deref()),
         }
@@ -146,54 +149,59 @@ impl Link {
             _ => failed(error),
         })?;
         let process = Pid::from_raw(child.id().cast_signed());
-        Self::new(process, Reach::Ssh(host.clone(), canal.map(str::to_owned)), socket, errors)
-            .map_err(failed)
+        for fd in [&socket, &errors] {
+            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+                .map_err(|error| failed(error.into()))?;
+        }
+        let reach = Reach::Ssh(host.clone(), canal.map(str::to_owned));
+        Ok(Self::new(reach, Some(socket), Some((process, errors))))
     }
 
-    /// Starts a separate process, so that a daemon that is slow, stopped or not yet started never
-    /// blocks the caller.
-    fn on_this_machine(place: &Place, options: &Options) -> Result<Self, NodeFailure> {
+    /// Connects to a daemon that listens. A separate process starts one if necessary, so that a
+    /// daemon that is slow, stopped or not yet started never blocks the caller.
+    fn on_this_machine(place: Place, options: &Options) -> Result<Self, NodeFailure> {
+        // The separate process finds the reason for an error.
+        if let Ok(Some(socket)) = connect_at_once(&place) {
+            return Ok(Self::new(Reach::Here(place), Some(socket), None));
+        }
         let failed =
-            |error: io::Error| NodeFailure::passing(format!("cannot start a bridge: {error}"));
-        let (socket, its) = pair().map_err(failed)?;
+            |error: io::Error| NodeFailure::passing(format!("cannot start a daemon: {error}"));
         let (errors, its_errors) = fds::pipe().map_err(failed)?;
+        fcntl(&errors, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .map_err(|error| failed(error.into()))?;
         let Some(process) = fork().map_err(failed)? else {
-            drop((socket, errors));
-            fds::close_from_except(3, &[its.as_fd(), its_errors.as_fd()]);
-            // The process notices the end of its input only once it is connected to the daemon.
-            if end_with_parent(its.as_fd()).is_err() {
-                std::process::exit(BRIDGE_FAILED);
+            drop(errors);
+            fds::close_from_except(3, &[its_errors.as_fd()]);
+            if end_with_parent(its_errors.as_fd()).is_err() {
+                std::process::exit(START_FAILED);
             }
-            let code = match bridge(place, options, None, its.as_fd(), its.as_fd()) {
-                Ok(()) => 0,
+            let code = match connect_first(&place, options, &mut Starts::default()) {
+                Ok(_) => 0,
                 Err(error) => {
                     // It does not matter if the reader is gone.
-                    let _ = nix::unistd::write(&its_errors, format!("canal: {error}\n").as_bytes());
-                    BRIDGE_FAILED
+                    let _ = nix::unistd::write(&its_errors, error.to_string().as_bytes());
+                    START_FAILED
                 }
             };
             std::process::exit(code);
         };
-        Self::new(process, Reach::Here, socket, errors).map_err(failed)
+        Ok(Self::new(Reach::Here(place), None, Some((process, errors))))
     }
 
-    fn new(process: Pid, reach: Reach, socket: OwnedFd, errors: OwnedFd) -> io::Result<Self> {
-        for fd in [&socket, &errors] {
-            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        }
-        Ok(Self {
+    fn new(reach: Reach, socket: Option<OwnedFd>, process: Option<(Pid, OwnedFd)>) -> Self {
+        let (process, errors) = process.unzip();
+        Self {
             process,
             reach,
             socket,
-            errors: Some(errors),
+            errors,
             said: Vec::new(),
             decoder: Decoder::new(REPLY_BYTES_MAX),
             pending: Vec::new(),
             written: 0,
             heard_at: boottime_ms(),
-            closed: false,
             ends_by_itself: false,
-        })
+        }
     }
 
     /// Sends a call. `method` includes its interface. [`Self::turn`] writes what cannot be written
@@ -215,13 +223,27 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a sign of life, and asks for one from the other side.
+    /// Sends a sign of life. A bridge answers it with another one.
     pub fn beat(&mut self) {
         // A beat that still waits to be written has the same effect.
-        if self.written == self.pending.len() {
+        if self.written < self.pending.len() {
+            return;
+        }
+        if self.is_local() {
+            // No network can cut this connection off without a sign.
+            self.heard_at = boottime_ms();
+            let method = format!("{NODES_INTERFACE}.Identify");
+            let _ = self.send(&method, &Identify {}, Answers::None);
+        } else {
             self.pending.push(0);
             self.write();
         }
+    }
+
+    /// Whether the other side is a daemon of this machine, not a bridge.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self.reach, Reach::Here(_))
     }
 
     /// When the other side last sent something, by CLOCK_BOOTTIME in milliseconds.
@@ -234,7 +256,7 @@ impl Link {
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
         let mut events = PollFlags::POLLIN;
         events.set(PollFlags::POLLOUT, self.written < self.pending.len());
-        let socket = (!self.closed).then(|| PollFd::new(self.socket.as_fd(), events));
+        let socket = self.socket.as_ref().map(|fd| PollFd::new(fd.as_fd(), events));
         let errors = self.errors.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
         socket.into_iter().chain(errors)
     }
@@ -242,30 +264,31 @@ impl Link {
     /// Writes and reads as much as possible without waiting, and returns the answers that came.
     ///
     /// # Errors
-    /// The link has ended; the error contains the reason. Earlier answers of the same turn are
-    /// lost, because nothing that depends on the connection is left.
+    /// The link has ended; the error contains the reason.
     pub fn turn(&mut self) -> Result<Vec<Answer>, NodeFailure> {
         self.write();
         self.read_errors();
         let mut answers = Vec::new();
-        while !self.closed {
+        while let Some(socket) = &self.socket {
             let mut buffer = vec![0; READ_BYTES];
-            match nix::unistd::read(&self.socket, &mut buffer) {
-                Ok(0) => self.close(),
-                Ok(count) => {
+            match nix::unistd::read(socket, &mut buffer) {
+                Ok(count) if count > 0 => {
                     self.heard_at = boottime_ms();
                     self.decoder.feed(&buffer[..count]);
                     self.take_answers(&mut answers)?;
                 }
-                Err(nix::errno::Errno::EAGAIN) => break,
+                Err(nix::errno::Errno::EAGAIN) => return Ok(answers),
                 Err(nix::errno::Errno::EINTR) => {}
-                Err(_) => self.close(),
+                Ok(_) | Err(_) => {
+                    // A sign of life, too: its process ends soon.
+                    self.heard_at = boottime_ms();
+                    self.socket = None;
+                }
             }
         }
-        if self.closed
-            && let Some(failure) = self.end_of_process()
-        {
-            return Err(failure);
+        // What came before the end comes first.
+        if answers.is_empty() {
+            self.follow_process()?;
         }
         Ok(answers)
     }
@@ -295,9 +318,11 @@ impl Link {
     }
 
     fn write(&mut self) {
-        while self.written < self.pending.len() && !self.closed {
-            let left = &self.pending[self.written..];
-            match fds::send(self.socket.as_fd(), left, &[], libc::MSG_DONTWAIT) {
+        while self.written < self.pending.len()
+            && let Some(socket) = &self.socket
+        {
+            match fds::send(socket.as_fd(), &self.pending[self.written..], &[], libc::MSG_DONTWAIT)
+            {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A later read finds the end, after everything that came before it.
@@ -329,38 +354,44 @@ impl Link {
         self.errors = None;
     }
 
-    /// Records that the other side has closed its end. That is a sign of life too: its process ends
-    /// soon.
-    fn close(&mut self) {
-        self.closed = true;
-        self.heard_at = boottime_ms();
-    }
-
-    /// Why the link ended, once that is known: its process has ended, or is stuck.
-    fn end_of_process(&mut self) -> Option<NodeFailure> {
-        let code = match ended(self.process, Reap::Later) {
-            Ok(Some(End::Exited(code))) => Some(i32::from(code)),
-            Ok(Some(End::Killed(_))) | Err(_) => None,
-            // Its last output is on the way, unless it is stuck.
-            Ok(None) if boottime_ms().saturating_sub(self.heard_at) < 1000 => return None,
-            Ok(None) => None,
+    /// Without a socket: connects to the daemon that the process has started, or finds out why the
+    /// link ended, once the process has ended or is stuck.
+    fn follow_process(&mut self) -> Result<(), NodeFailure> {
+        let end = self.process.map(|process| ended(process, Reap::Later));
+        let code = match end {
+            Some(Ok(Some(End::Exited(code)))) => Some(i32::from(code)),
+            None | Some(Ok(Some(End::Killed(_))) | Err(_)) => None,
+            Some(Ok(None)) => match &self.reach {
+                // Its last output is on the way, unless it is stuck.
+                Reach::Ssh(..) if boottime_ms().saturating_sub(self.heard_at) >= 1000 => None,
+                _ => return Ok(()),
+            },
         };
         self.read_errors();
         let said = String::from_utf8_lossy(&self.said).replace('\r', "");
-        Some(match &self.reach {
+        Err(match &self.reach {
             Reach::Ssh(host, canal) => ssh::explain(host, canal.as_deref(), code, &said),
-            Reach::Here => {
-                let line = said.lines().find_map(|line| line.strip_prefix("canal: "));
-                NodeFailure::passing(line.unwrap_or("the connection was closed"))
-            }
+            Reach::Here(place) if code == Some(0) => match connect_at_once(place) {
+                Ok(Some(socket)) => {
+                    self.socket = Some(socket);
+                    // This reaps it.
+                    let _ = self.process.take().map(|process| ended(process, Reap::Now));
+                    self.write();
+                    return Ok(());
+                }
+                Ok(None) => NodeFailure::passing("its daemon has ended or is busy"),
+                Err(error) => NodeFailure::passing(error.to_string()),
+            },
+            Reach::Here(_) if said.is_empty() => NodeFailure::passing("the connection was closed"),
+            Reach::Here(_) => NodeFailure::passing(said),
         })
     }
 
-    /// Whether the other side has closed its end and its last output is awaited. If so, the caller
-    /// must call [`Self::turn`] again soon.
+    /// Whether the process at this side is about to end. If so, the caller must call [`Self::turn`]
+    /// again soon.
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.closed
+        self.socket.is_none() && (self.errors.is_none() || !self.is_local())
     }
 
     /// Makes sure that what was sent arrives even if the link is dropped.
@@ -370,7 +401,7 @@ impl Link {
 
     /// The process at this side. After dropping the link, the caller must reap the process.
     #[must_use]
-    pub fn process(&self) -> Pid {
+    pub fn process(&self) -> Option<Pid> {
         self.process
     }
 }
@@ -378,8 +409,8 @@ impl Link {
 impl Drop for Link {
     /// Ends the process without waiting for it.
     fn drop(&mut self) {
-        if !self.ends_by_itself {
-            let _ = kill(self.process, Signal::SIGKILL);
+        if let Some(process) = self.process.filter(|_| !self.ends_by_itself) {
+            let _ = kill(process, Signal::SIGKILL);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: the client sends nothing to a socket in a directory that another user could have
 //! created.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use crate::sys::dir::{
 use super::attempt::{self, Attempt};
 use super::service_manager::may_start;
 use super::starts::Starts;
-use crate::client::connection::connect::connect_if_running;
+use crate::client::connection::connect::{connect_if_free, connect_if_running};
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::Connection;
 use crate::client::{ClientError, Options, Start};
@@ -39,6 +40,14 @@ pub(crate) struct Opened {
     pub(crate) connection: Connection,
     /// Whether this client started the daemon.
     pub(crate) has_started: bool,
+}
+
+/// Connects without waiting; `None` if no daemon listens, or if its queue of connections is full.
+pub(crate) fn connect_at_once(place: &Place) -> Result<Option<OwnedFd>, ClientError> {
+    match check_dir(place, IfMissing::Fail)? {
+        Dir::Missing => Ok(None),
+        Dir::Ready => connect_if_free(place),
+    }
 }
 
 /// Connects for the first time.

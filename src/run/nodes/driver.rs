@@ -104,12 +104,7 @@ impl<'a> Driver<'a> {
             Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
             None => Coordinator::new(plan),
         };
-        let mut this =
-            Self { unsettled_since, ending, here, ..Self::with(request, known, coordinator) };
-        if unsettled_since.is_some() {
-            this.beat_seldom();
-        }
-        this
+        Self { unsettled_since, ending, here, ..Self::with(request, known, coordinator) }
     }
 
     /// A coordinator of an existing lease. `request` is that of its handle.
@@ -131,7 +126,7 @@ impl<'a> Driver<'a> {
             id,
             grants_from,
             reached: false,
-            member: member.waiting_with(request.ttl_ms),
+            member: member.with_ttl(request.ttl_ms),
             lease: 0,
             grant: None,
             hint: None,
@@ -218,11 +213,6 @@ impl<'a> Driver<'a> {
             }
         }
         true
-    }
-
-    /// Beats less often while the command runs: its renewals are signs of life too.
-    fn beat_seldom(&mut self) {
-        self.nodes.iter_mut().for_each(|node| node.member.runs_with(self.request.ttl_ms));
     }
 
     fn keep(&mut self, host: &mut dyn Host) {
@@ -327,7 +317,6 @@ impl<'a> Driver<'a> {
                 let token = token.map(|token| token.0);
                 let started = Started { token, parts, answers: self.answers() };
                 self.unsettled_since = Some(boottime_ms());
-                self.beat_seldom();
                 return if host.start(&started) { Next::Go } else { Next::Leave };
             }
             Effect::Deadline(deadline) => {

@@ -24,11 +24,12 @@ use crate::sys::clock::boottime_ms;
 /// It is well below the shortest TTL, for which the bridge waits.
 const BEAT_MS: u64 = 2_500;
 
-/// The longest such interval while a request waits: each beat wakes two processes.
+/// The longest such interval while a part depends on the connection: each beat wakes several
+/// processes.
 const BEAT_MS_MAX: u64 = 7_500;
 
-/// The same while the command runs. A bridge without a request for a lease waits for a minute.
-const BEAT_MS_MAX_RUNNING: u64 = 25_000;
+/// The same while nothing depends on it. A bridge without a request for a lease waits for a minute.
+const BEAT_MS_MAX_RESTING: u64 = 25_000;
 
 /// After how long without a message, at least, a connection is given up.
 const SILENCE_MS: u64 = 15_000;
@@ -48,8 +49,12 @@ pub(super) struct Member {
     connected_at: u64,
     /// When the node was last asked for a sign of life.
     beaten_at: u64,
-    /// How often it is asked for one, in milliseconds.
+    /// How often it is asked for one, in milliseconds, while a part depends on the connection.
     beat_ms: u64,
+    /// The same while none does.
+    rest_ms: u64,
+    /// Whether a part depends on the connection: it was asked for, and is not confirmed.
+    is_asked: bool,
 }
 
 /// An unanswered call.
@@ -59,6 +64,13 @@ struct Call {
     sent: u64,
     /// Whether one of several answers has arrived.
     is_begun: bool,
+}
+
+impl Call {
+    /// Whether its answer needs nobody else.
+    fn is_due(&self) -> bool {
+        self.kind != Kind::Collect && !self.is_begun
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,17 +141,14 @@ enum Wrong {
 impl Member {
     pub(super) fn new(node: Node) -> Self {
         let (link, calls) = (None, VecDeque::new());
-        Self { node, link, calls, connected_at: 0, beaten_at: 0, beat_ms: BEAT_MS }
+        let (beat_ms, rest_ms) = (BEAT_MS, BEAT_MS);
+        Self { node, link, calls, connected_at: 0, beaten_at: 0, beat_ms, rest_ms, is_asked: false }
     }
 
-    /// A node of a waiting request, with leases of this TTL.
-    pub(super) fn waiting_with(self, ttl_ms: u64) -> Self {
-        Self { beat_ms: (ttl_ms / 8).clamp(BEAT_MS, BEAT_MS_MAX), ..self }
-    }
-
-    /// Beats less often while the command runs: its renewals are signs of life too.
-    pub(super) fn runs_with(&mut self, ttl_ms: u64) {
-        self.beat_ms = (ttl_ms / 2).min(BEAT_MS_MAX_RUNNING);
+    /// A node of a request, with leases of this TTL.
+    pub(super) fn with_ttl(self, ttl_ms: u64) -> Self {
+        let beat_ms = (ttl_ms / 8).clamp(BEAT_MS, BEAT_MS_MAX);
+        Self { beat_ms, rest_ms: (ttl_ms / 2).min(BEAT_MS_MAX_RESTING), ..self }
     }
 
     /// Takes a connection that is being opened, and asks for the node's identity.
@@ -153,7 +162,8 @@ impl Member {
     /// Closes the connection. Returns the process to reap.
     pub(super) fn close(&mut self) -> Option<Pid> {
         self.calls.clear();
-        self.link.take().map(|link| link.process())
+        self.is_asked = false;
+        self.link.take().and_then(|link| link.process())
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -161,6 +171,7 @@ impl Member {
     }
 
     pub(super) fn collect(&mut self, asked: &Collect) -> Result<(), NodeFailure> {
+        self.is_asked = true;
         self.call(Kind::Collect, NODES_INTERFACE, "Collect", asked)
     }
 
@@ -243,16 +254,27 @@ impl Member {
 
     /// How long the caller may sleep, in milliseconds.
     pub(super) fn patience_ms(&self) -> u64 {
-        match &self.link {
-            None => u64::MAX,
-            Some(link) if link.is_closing() => 20,
-            Some(_) => {
-                let (since, after_ms) = match self.calls.front() {
-                    Some(call) if call.kind == Kind::Identify => (self.connected_at, CONNECT_MS),
-                    _ => (self.beaten_at, self.beat_ms),
-                };
-                after_ms.saturating_sub(boottime_ms().saturating_sub(since)).max(1)
-            }
+        let Some(link) = &self.link else { return u64::MAX };
+        if link.is_closing() {
+            return 20;
+        }
+        let beat_at = self.beaten_at.saturating_add(self.beat_ms(link));
+        let until = match self.calls.front() {
+            Some(call) if call.kind == Kind::Identify => self.connected_at + CONNECT_MS,
+            Some(call) if call.is_due() => beat_at.min(call.sent + CALL_MS),
+            _ => beat_at,
+        };
+        until.saturating_sub(boottime_ms()).max(1)
+    }
+
+    /// How often the other side needs a sign of life, in milliseconds.
+    fn beat_ms(&self, link: &Link) -> u64 {
+        let waits = self.calls.iter().any(|call| call.kind == Kind::Collect);
+        match link.is_local() {
+            // A daemon of this machine only ends grants whose client is silent.
+            true if waits || !self.is_asked => u64::MAX,
+            false if !self.is_asked => self.rest_ms,
+            _ => self.beat_ms,
         }
     }
 
@@ -282,6 +304,7 @@ impl Member {
 
     /// The failure of a node that was silent for too long. Asks for a sign of life in time.
     fn silence(&mut self) -> Option<&'static str> {
+        let beat_ms = self.beat_ms(self.link.as_ref()?);
         let link = self.link.as_mut()?;
         let now = boottime_ms();
         let since = |time: u64| now.saturating_sub(time);
@@ -290,15 +313,14 @@ impl Member {
         if !identified {
             return (since(self.connected_at) > CONNECT_MS).then_some("no answer");
         }
-        let is_due = |call: &Call| call.kind != Kind::Collect && !call.is_begun;
-        if owed.is_some_and(|call| is_due(call) && since(call.sent) > CALL_MS) {
+        if owed.is_some_and(|call| call.is_due() && since(call.sent) > CALL_MS) {
             return Some("its daemon does not answer");
         }
-        if since(self.beaten_at) >= self.beat_ms {
+        if since(self.beaten_at) >= beat_ms {
             // If the machine was suspended, or the coordinator stopped, it has not asked for that
             // time.
-            let asked_in_time = since(self.beaten_at) < 3 * self.beat_ms;
-            if asked_in_time && since(link.heard_at()) > SILENCE_MS.max(2 * self.beat_ms) {
+            let asked_in_time = since(self.beaten_at) < 3 * beat_ms;
+            if asked_in_time && since(link.heard_at()) > SILENCE_MS.max(2 * beat_ms) {
                 return Some("the connection is silent");
             }
             link.beat();
@@ -319,6 +341,11 @@ impl Member {
                 None => return Err(NodeFailure::passing("it sends answers without a call")),
             },
         };
+        match call.kind {
+            Kind::ConfirmAt => self.is_asked = false,
+            Kind::Collect => self.is_asked = answer.error.is_none(),
+            _ => {}
+        }
         if let Some(name) = &answer.error {
             return match wrong(name, &answer.parameters) {
                 Wrong::Broken(failure) => Err(failure),

@@ -5,8 +5,8 @@
 //! - The *child* becomes the command when the lock is held.
 //! - The *parent* stays by it as over an engine: it reads the deadline page and never touches the
 //!   network.
-//! - The *coordinator* (`process`) speaks to the nodes, each by an ssh or a bridge, and writes the
-//!   page. It belongs to no terminal and no job. If it dies, the parent starts another one, which
+//! - The *coordinator* (`process`) speaks to the nodes, each by its socket or by an ssh, and writes
+//!   the page. It belongs to no terminal and no job. If it dies, the parent starts another one, which
 //!   continues with the same leases (`handover`). If the parent dies, the coordinator alone ends
 //!   the command in time.
 //!

@@ -213,8 +213,8 @@ impl OverNodes {
         }
     }
 
-    /// Reaps the rest of coordinators that died: themselves, and their ssh processes and bridges,
-    /// which this process adopted. All other adopted processes are the command's, and the
+    /// Reaps the rest of coordinators that died: themselves, and their ssh processes, which this
+    /// process adopted. All other adopted processes are the command's, and the
     /// supervisor reaps them.
     fn reap(&self) {
         // Without a death there is nothing to reap.
