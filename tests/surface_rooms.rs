@@ -468,6 +468,58 @@ fn no_folder_has_more_than_a_dozen_files_beside_each_other() {
     assert!(folders.is_empty(), "{folders:#?}");
 }
 
+/// The files of the modules that a file declares.
+fn modules_declared_in(file: &Path) -> Vec<PathBuf> {
+    let folder = file.parent().unwrap();
+    let name = file.file_stem().unwrap().to_str().unwrap();
+    let is_root = matches!(name, "main" | "mod") || folder.ends_with("tests");
+    let below = if is_root { folder.to_owned() } else { folder.join(name) };
+    let mut found = Vec::new();
+    for item in syn::parse_file(&fs::read_to_string(file).unwrap()).unwrap().items {
+        let Item::Mod(module) = item else { continue };
+        if module.content.is_some() {
+            continue;
+        }
+        let path = module.attrs.iter().filter(|it| it.path().is_ident("path")).find_map(|it| {
+            let syn::Expr::Lit(value) = &it.meta.require_name_value().unwrap().value else {
+                return None;
+            };
+            if let syn::Lit::Str(path) = &value.lit {
+                Some(folder.join(path.value()))
+            } else {
+                None
+            }
+        });
+        let usual = || {
+            let file = below.join(format!("{}.rs", module.ident));
+            if file.exists() { file } else { below.join(module.ident.to_string()).join("mod.rs") }
+        };
+        found.push(path.unwrap_or_else(usual).canonicalize().unwrap());
+    }
+    found
+}
+
+/// The compiler ignores a file that no module names, and with it the file's tests.
+#[test]
+fn each_file_of_the_tests_belongs_to_a_test_program() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").canonicalize().unwrap();
+    let mut files = Vec::new();
+    files_below(&tests, &mut files);
+    let is_program = |file: &&PathBuf| {
+        let folder = file.parent().unwrap();
+        folder == tests || file.ends_with("main.rs") && folder.parent() == Some(&tests)
+    };
+    let mut next: Vec<PathBuf> = files.iter().filter(is_program).cloned().collect();
+    let mut found = BTreeSet::new();
+    while let Some(file) = next.pop() {
+        if found.insert(file.clone()) {
+            next.extend(modules_declared_in(&file));
+        }
+    }
+    let forgotten: Vec<_> = files.iter().filter(|file| !found.contains(*file)).collect();
+    assert!(found.len() > 200 && forgotten.is_empty(), "{forgotten:#?}");
+}
+
 #[test]
 fn each_permission_of_the_daemon_is_given_to_one_type() {
     let daemon = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/daemon");

@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "what is skipped is said")]
 
-#[path = "../whole/backend.rs"]
+#[path = "../fixtures/world/no_engine.rs"]
 mod backend;
 #[expect(dead_code, reason = "its other tests use the rest")]
 #[path = "../fixtures/etcd_server/mod.rs"]

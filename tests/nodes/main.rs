@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
-#[path = "../whole/backend.rs"]
+#[path = "../fixtures/world/no_engine.rs"]
 mod backend;
 #[path = "../fixtures/isolation.rs"]
 mod isolation;

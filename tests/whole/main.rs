@@ -7,10 +7,43 @@
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod backend;
+#[expect(dead_code, reason = "the tests of hosts and engines use the rest")]
+#[path = "../fixtures/etcd_server/mod.rs"]
+mod etcd_server;
+#[path = "../fixtures/expected_text.rs"]
+mod expected_text;
 #[path = "../fixtures/isolation.rs"]
 mod isolation;
+#[path = "../fixtures/lease.rs"]
+mod lease;
+#[path = "../fixtures/world/namespace.rs"]
+mod namespace;
+#[path = "../fixtures/own_postgres.rs"]
+mod own_postgres;
+#[expect(dead_code, reason = "the tests of hosts and engines use the rest")]
+#[path = "../fixtures/postgres_server.rs"]
+mod postgres_server;
+#[path = "../fixtures/script.rs"]
+mod script;
+mod shared_servers;
+#[path = "../fixtures/terminal.rs"]
+mod terminal;
+#[path = "../fixtures/world/mod.rs"]
+mod world;
+
+mod acquire;
+mod crash;
+mod daemon;
+mod deadlock;
+mod grants;
+mod history;
+mod hooks;
+mod jobs;
 mod jobserver;
 mod journal;
+mod leader;
+mod metrics;
+mod other_programs;
+mod run;
+mod status;
 mod users;
-
-include!("modules.rs");

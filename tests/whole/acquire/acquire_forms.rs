@@ -10,9 +10,18 @@ use canal::sys::pidfd::Pidfd;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::backend::over_engines;
 use crate::world::World;
 use crate::world::peer::Peer;
 use crate::world::process::{Proc, installed_or_skip, root_or_skip, wait_until};
+
+over_engines! {
+    "the request reaches the log before the answer reaches the client":
+        an_acquire_blocked_on_its_output_survives_a_restart,
+        a_grant_that_is_not_confirmed_is_released_with_the_connection;
+    "the other host learns of a death from the log":
+        a_killed_script_frees_its_locks;
+}
 
 /// Runs a script that acquires `x`, writes the answer to the file `answer` and then reads its
 /// standard input. Checks that the answer names the script as the owner, and that the script holds

@@ -4,11 +4,17 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
+use crate::backend::over_engines;
 use crate::lease::Lease;
 use crate::own_postgres::Postgres;
 use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::{Ended, wait_until};
+
+over_engines! {
+    "tokens are entries of the log":
+        each_command_of_a_run_has_a_larger_token;
+}
 
 /// Returns the code block of the page that begins with `begins`.
 fn block(language: &str, begins: &str) -> String {

@@ -6,10 +6,23 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::backend::over_engines;
 use crate::lease::Lease;
 use crate::namespace::privately;
 use crate::world::process::{Ended, in_time, signal, wait_until};
 use crate::world::{World, journal_only};
+
+over_engines! {
+    "any host may renew a lease, and each one decides by the clock of the log":
+        a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_renewal_says_so,
+        a_lease_lives_as_long_as_it_is_renewed,
+        a_lease_outlives_the_session_that_requested_it,
+        a_lease_broken_by_its_token_is_reported_to_its_owner;
+    "another host answers while one is stopped or dead":
+        a_stopped_client_that_waits_for_a_lease_blocks_no_other,
+        leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl,
+        a_daemon_that_is_stopped_for_longer_than_a_ttl_ends_the_lease_when_it_goes_on;
+}
 
 fn millis(ttl: Duration) -> String {
     format!("{}ms", ttl.as_millis())

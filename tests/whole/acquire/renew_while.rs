@@ -5,9 +5,16 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::backend::over_engines;
 use crate::lease::Lease;
 use crate::world::World;
 use crate::world::process::{Proc, in_time, wait_until};
+
+over_engines! {
+    "renewals reach another host":
+        a_lease_that_is_lost_meanwhile_ends_the_renewals_with_122,
+        a_restart_of_the_daemon_loses_no_lease_that_is_kept;
+}
 
 /// Starts `canal renew --while` for a process.
 fn keep(world: &World, lease: &Lease, process: &Proc) -> Proc {

@@ -8,12 +8,19 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::world::World;
 use crate::world::process::{BOUND, Proc, alive, installed_or_skip, state, wait_until};
 
+over_engines! {
+    "kills on two hosts":
+        random_kills_give_no_slot_to_two_holders_and_leave_no_hold;
+}
+
 /// The length of the campaign in seconds; `CAMPAIGN=600` overrides it.
-const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
+fn length() -> u64 {
+    if backend::is_engine() { 5 } else { 10 }
+}
 
 /// A command that holds its lock for a while, with the kernel as witness. It takes a flock(2) on a
 /// file named by its key and slot number, without waiting, and records an overlap if another
@@ -119,7 +126,8 @@ fn a_campaign_in(world: &World) {
     let seed =
         std::env::var("SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().unwrap()) | 1;
     eprintln!("SEED={seed}");
-    let length = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
+    let length =
+        std::env::var("CAMPAIGN").map_or_else(|_| length(), |length| length.parse().unwrap());
     let campaign = Duration::from_secs(length);
     let mut random = Random(seed);
     world.status();
@@ -136,7 +144,8 @@ fn a_campaign_in(world: &World) {
         wait_until("the next kill is due", || Instant::now() >= until);
         go_on(&mut stopped, Instant::now());
         let descendants = descendants(&loops);
-        let one = |random: &mut Random| descendants.get(random.below(descendants.len().max(1))).copied();
+        let one =
+            |random: &mut Random| descendants.get(random.below(descendants.len().max(1))).copied();
         match (random.below(20), one(&mut random), world.hosts.glance()) {
             (0, _, Some(_)) => {
                 let pids = world.daemon_pids();

@@ -8,14 +8,21 @@ use std::time::{Duration, Instant, SystemTime};
 use canal::protocol::{Mode, Status};
 use nix::sys::signal::Signal;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::crash::campaign::{Random, descendants, go_on, send, stop_for};
 use crate::script::until_nothing;
 use crate::world::World;
 use crate::world::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};
 
+over_engines! {
+    "kills on two hosts":
+        random_kills_let_no_writer_run_beside_another_and_leave_no_hold;
+}
+
 /// The length of the campaign in seconds; `CAMPAIGN=600` overrides it.
-const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
+fn length() -> u64 {
+    if backend::is_engine() { 5 } else { 10 }
+}
 
 /// `perl witness r:KEY w:KEY c:KEY` holds its locks for a while, with the kernel as witness. A key
 /// stands for the leaves of the tree below it. The program takes a flock(2) on every leaf of each
@@ -54,14 +61,6 @@ const WITNESS: &str = r#"
 /// because that resolves them all, however old the session is.
 const ALWAYS_SERVED: usize = 8;
 
-/// Two locks; the command of the outer one becomes `canal run` itself. Over an engine that process
-/// stays as the parent of the witness. A kill of the parent alone frees the outer lock.
-const CHAINED: &str = if backend::IS_ENGINE {
-    "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/b"
-} else {
-    "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/a/2 w:t/b"
-};
-
 /// The commands of the clients, each run in a loop. Other clients check the outer locks with a
 /// witness. A command checks an inner lock together with the outer one only if both locks belong to
 /// one process, because a kill may end the outer process alone.
@@ -80,8 +79,8 @@ const CLIENTS: [&str; 17] = [
     "canal run --write t/a -- sh -c 'canal run --write t/b -- perl witness w:t/b; exit $?'",
     "canal run --write t/b -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
     "canal run -k t/b --per 1 --buckets 3 -- sh -c 'canal run --read t/a -- perl witness r:t/a; exit $?'",
-    // Each command becomes the next, in opposite orders.
-    CHAINED,
+    // The command of the outer lock becomes `canal run` itself.
+    "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/b $OUTER",
     // Upgrades.
     "canal run --read t/a -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
     "canal acquire -q -w 60 --pid $$ --read t/b && canal acquire -w 60 --pid $$ --write t/b &&
@@ -96,9 +95,13 @@ fn clients(world: &World) -> Vec<Proc> {
     fs::write(world.path("work/stop"), "").unwrap();
     let looping =
         "while [ -e stop ]; do sh -c \"$0\" 2>>errors; echo $1 $? >>ends; sleep 0.01; done";
+    // Over an engine the outer `canal run` stays as the parent of the witness, and a kill of the
+    // parent alone frees the outer lock.
+    let outer = if backend::is_engine() { "" } else { "w:t/a/2" };
     let numbered = CLIENTS.iter().enumerate();
-    let spawned = numbered
-        .map(|(number, script)| world.program("sh", ["-c", looping, script, &number.to_string()]));
+    let spawned = numbered.map(|(number, script)| {
+        world.program("sh", ["-c", looping, script, &number.to_string()]).env("OUTER", outer)
+    });
     spawned.map(Cmd::spawn).collect()
 }
 
@@ -198,7 +201,8 @@ fn random_kills_let_no_writer_run_beside_another_and_leave_no_hold() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().unwrap());
     eprintln!("SEED={}", seed | 1);
-    let length = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
+    let length =
+        std::env::var("CAMPAIGN").map_or_else(|_| length(), |length| length.parse().unwrap());
     let world = World::with_daemon();
     let loops = clients(&world);
     let done = kill_at_random(&world, &loops, &mut Random(seed | 1), Duration::from_secs(length));

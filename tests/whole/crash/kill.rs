@@ -8,13 +8,28 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::backend;
-use crate::world::{World, canal};
+use crate::backend::{self, over_engines};
 use crate::world::peer::Peer;
 use crate::world::process::{
     Proc, alive, children, in_time, runs_another_program, signal, wait_until,
 };
 use crate::world::record::{Events, recorded};
+use crate::world::{World, canal};
+
+over_engines! {
+    "the other host learns of a death from the log":
+        a_killed_command_frees_its_lock_for_the_next_waiter,
+        a_killed_waiter_is_never_granted,
+        a_waiter_leaves_the_queue_with_its_killed_supervisor,
+        a_supervisor_killed_while_the_lock_is_granted_leaves_a_command_with_the_lock_or_nothing,
+        a_holder_and_waiters_killed_at_once_leave_no_hold;
+    "the next daemon joins again and reads the log":
+        a_killed_daemon_loses_no_hold_and_no_waiter,
+        a_wait_keeps_its_time_limit_over_a_restart,
+        waiters_start_the_next_daemon,
+        a_holder_that_died_while_no_daemon_ran_holds_nothing_afterwards,
+        a_waiter_that_died_while_no_daemon_ran_blocks_the_queue_only_briefly;
+}
 
 #[test]
 fn a_killed_command_frees_its_lock_for_the_next_waiter() {
@@ -53,7 +68,7 @@ fn a_waiter_leaves_the_queue_with_its_killed_supervisor() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     // Over an engine, every command has a supervisor, and there is no jobserver.
-    let last = if backend::IS_ENGINE { &[][..] } else { &["--max-run", "60", "--jobserver"] };
+    let last = if backend::is_engine() { &[][..] } else { &["--max-run", "60", "--jobserver"] };
     for options in [&["--max-run", "60"][..], &["--max-run", "60", "--with-children"], last] {
         let waiter = world.waiter("x", options, &["echo", "ran"]);
         let supervisor = waiter.child.id().cast_signed();

@@ -5,9 +5,15 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use crate::backend;
-use crate::world::process::{BOUND, alive, signal, state, wait_until};
+use crate::backend::{self, over_engines};
 use crate::world::World;
+use crate::world::process::{BOUND, alive, signal, state, wait_until};
+
+over_engines! {
+    "the daemon has no journal in its folder, and a watcher":
+        a_stopped_daemon_is_an_error_within_seconds,
+        removing_single_files_under_a_daemon_loses_nothing;
+}
 
 #[test]
 fn a_stopped_daemon_is_an_error_within_seconds() {
@@ -62,7 +68,7 @@ fn removing_the_folder_under_a_daemon_makes_no_second_table() {
     assert_eq!((key.held, key.waiting), (1, 1));
     // A restart works with the files that the daemon recreated. Over an engine the folder needs its
     // configuration, because that names the engine.
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         world.configure("");
     }
     world.kill_daemon();

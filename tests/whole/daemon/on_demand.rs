@@ -10,12 +10,18 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::world::process::{
     BOUND, Proc, alive, in_time, installed_or_skip, runs_another_program, signal, wait_until,
 };
 use crate::world::record::{Events, recorded};
 use crate::world::{World, canal, journal_only};
+
+over_engines! {
+    "a daemon has to join before it answers":
+        a_hundred_runs_at_once_without_a_daemon_start_one_daemon_and_all_run,
+        a_daemon_is_replaced_without_losing_holders_and_waiters;
+}
 
 fn link(pid: i32, name: &str) -> String {
     fs::read_link(format!("/proc/{pid}/{name}")).unwrap().display().to_string()
@@ -133,7 +139,7 @@ fn the_daemon_survives_the_kill_of_the_job_that_started_it() {
     // Over an engine a command that has not started ends with its parent.
     wait_until("its command runs", || runs_another_program(command));
     killpg(Pid::from_raw(job.pid()), Signal::SIGKILL).unwrap();
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         // Under a parent that stays, the command has its own group.
         signal(command, Signal::SIGKILL);
     }

@@ -25,7 +25,9 @@ fn a_client_starts_three_daemons_that_die_at_its_request_and_says_how_the_last_o
         let took = begun.elapsed();
         assert_eq!(daemons_started(&world), 3, "{wait:?}: {ended:?}");
         assert_eq!(ended.stderr.lines().count(), 2, "{ended:?}");
-        let [first, hint] = ended.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{ended:?}") };
+        let [first, hint] = ended.stderr.lines().collect::<Vec<_>>()[..] else {
+            panic!("{ended:?}")
+        };
         assert!(first.starts_with("canal: 3 daemons started, and each died"), "{ended:?}");
         assert!(first.contains("daemon.log: ") && first.contains(" listening "), "{ended:?}");
         assert!(hint.starts_with("hint: find the reason with `canal doctor`"), "{ended:?}");
@@ -70,7 +72,10 @@ fn a_file_system_without_locks_is_named_and_nobody_is_waited_for() {
     let Some(ended) = under_filter(&world, &forbidden, &run) else { return };
     let ended = ended.code(125);
     assert!(ended.stderr.contains("start.lock: flock(2): No locks available"), "{ended:?}");
-    assert!(ended.stderr.contains("\nhint: name another place with --socket or CANAL_SOCKET"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("\nhint: name another place with --socket or CANAL_SOCKET"),
+        "{ended:?}"
+    );
     let Some(ended) = under_filter(&world, &forbidden, &["daemon"]) else { return };
     let ended = ended.code(125);
     assert!(ended.stderr.contains(": flock(2): No locks available"), "{ended:?}");
@@ -124,7 +129,8 @@ fn without_proc_or_with_a_part_of_it_locks_work_and_the_doctor_says_what_is_miss
         let said = "busy 75\nfree 0\nheld 75\nstill held 75\nfree 0\n";
         assert!(ended.stdout.starts_with(said), "{mount}: {ended:?}");
         assert!(ended.stdout.contains(missing), "{mount}: {ended:?}");
-        let kernel = world.program("unshare", ["-m", "sh", "-c", &format!("{mount}; canal run -k x -- true")]);
+        let kernel = world
+            .program("unshare", ["-m", "sh", "-c", &format!("{mount}; canal run -k x -- true")]);
         let ended = kernel.env("CANAL_KERNEL", "6.12").end();
         match missing.contains("mounted") {
             true => assert!(ended.code(125).stderr.contains("/proc/self/ns/pid: "), "named"),

@@ -5,13 +5,19 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::script::{
     Script, graph, holder, is_free, send_line, stop, until_holds, until_nothing, waiter,
 };
 use crate::world::World;
 use crate::world::process::{alive, signal, wait_until};
 use crate::world::record::Events;
+
+over_engines! {
+    "a death and the wait that closes the cycle can be entries of two hosts":
+        a_holder_killed_before_the_cycle_closes_causes_no_deadlock,
+        a_deadlock_with_a_stopped_waiter_that_was_passed_is_found_when_it_continues;
+}
 
 #[test]
 fn a_waiter_killed_before_the_cycle_closes_causes_no_deadlock() {
@@ -28,7 +34,7 @@ fn a_waiter_killed_before_the_cycle_closes_causes_no_deadlock() {
     // The test does not wait until the daemon has noticed the death, because a daemon reads all
     // reported deaths before it decides.
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         // The daemon of another host learns of the death from the log.
         world.until_waiting("b", 0);
     }
@@ -48,7 +54,7 @@ fn a_holder_killed_before_the_cycle_closes_causes_no_deadlock() {
     let inner = elder.inner_pid();
     elder.proc.signal(Signal::SIGKILL);
     wait_until("the elder is dead", || !alive(elder.proc.pid()));
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         wait_until("its hold has ended", || world.key("a").holders.is_empty());
     }
     younger.go();

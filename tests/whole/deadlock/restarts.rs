@@ -5,11 +5,18 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::script::{Script, graph, holder, is_free, send_line, stop, until_holds, until_nothing};
 use crate::world::process::{Proc, alive, signal, wait_until};
 use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
+
+over_engines! {
+    "requests come back at a host that has joined again":
+        a_cycle_that_closes_after_a_restart_is_found,
+        a_daemon_killed_as_a_cycle_closes_refuses_exactly_one_request,
+        a_waiter_that_comes_back_last_after_a_restart_is_refused_for_the_deadlock;
+}
 
 /// Kills the daemon and waits until the next daemon has all waiters again.
 #[track_caller]
@@ -196,7 +203,7 @@ fn a_waiter_killed_while_no_daemon_runs_causes_no_deadlock() {
     signal(inner, Signal::SIGKILL);
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
     world.daemons_return();
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         world.until_waiting("b", 0);
     }
     younger.go();

@@ -160,7 +160,10 @@ fn two_requests_of_one_script_at_once_both_take_part_in_deadlocks() {
     let (mut elder, mut younger) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b"), 0);
-    send_line(&mut elder, "canal acquire --pid $$ --write b & canal acquire --pid $$ --write c; wait");
+    send_line(
+        &mut elder,
+        "canal acquire --pid $$ --write b & canal acquire --pid $$ --write c; wait",
+    );
     world.until_waiting("b", 1);
     world.until_waiting("c", 1);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a"), 75);

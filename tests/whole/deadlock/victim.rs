@@ -5,12 +5,18 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::script::{Script, holds, is_free, send_line, until_holds, until_nothing};
 use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{Ended, Proc};
 use crate::world::record::Events;
+
+over_engines! {
+    "the sessions of a cycle are on two hosts, and `canal run` stays as a parent":
+        of_two_scripts_the_younger_is_refused_whichever_closes_the_cycle,
+        commands_that_become_each_other_take_part_in_a_deadlock;
+}
 
 /// The lines of a message about a deadlock.
 fn deadlock_lines(stderr: &str) -> Vec<&str> {
@@ -163,7 +169,7 @@ fn commands_that_become_each_other_take_part_in_a_deadlock() {
     send_line(&mut younger, "go");
     let victim = younger.end().code(75);
     let lines = deadlock_lines(&victim.stderr);
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         // Over an engine the second command stays as a parent, within the first.
         assert_eq!(lines.len(), 5, "{victim:?}");
         assert!(lines[2].contains(&pids[0]) && lines[4].contains(&pids[1]), "{victim:?}");

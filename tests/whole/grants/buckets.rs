@@ -89,7 +89,10 @@ fn a_number_is_a_bucket_where_there_are_buckets_and_else_a_slot() {
     assert!(refused.stderr.contains("all its slots are out of service"), "{refused:?}");
     assert!(refused.stderr.contains("hint: `canal resize gpu --with N`"), "{refused:?}");
     let refused = world.canal(["run", "-k", "gpu=4:2", "--", "true"]).end().code(125);
-    assert!(refused.stderr.contains("2 slots of `gpu` can never fit: 1 slot is in service"), "{refused:?}");
+    assert!(
+        refused.stderr.contains("2 slots of `gpu` can never fit: 1 slot is in service"),
+        "{refused:?}"
+    );
 }
 
 #[test]

@@ -7,12 +7,20 @@ use canal::sys::pidfd::Pidfd;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::world::World;
 use crate::world::peer::Peer;
 use crate::world::process::{Proc, wait_until};
 
-const WAITERS: usize = if backend::IS_ENGINE { 500 } else { 2_000 };
+over_engines! {
+    "thousands of entries, and a descriptor more for each request":
+        thousands_of_waiters_are_shown_and_granted_in_order,
+        clients_beyond_the_descriptors_are_refused_and_the_others_go_on;
+}
+
+fn how_many() -> usize {
+    if backend::is_engine() { 500 } else { 2_000 }
+}
 
 /// The owners of the waiting requests: idle processes.
 struct Owners(Vec<Child>);
@@ -34,8 +42,8 @@ fn thousands_of_waiters_are_shown_and_granted_in_order() {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     // Each waiter takes a connection and a pidfd, both here and in the daemon.
     let room = usize::try_from(hard).unwrap_or(usize::MAX).saturating_sub(500) / 3;
-    let waiters = WAITERS.min(room);
-    if waiters < WAITERS {
+    let waiters = how_many().min(room);
+    if waiters < how_many() {
         eprintln!("only {waiters} waiters: the limit of descriptors is {hard} (it was {soft})");
     }
 
@@ -59,7 +67,7 @@ fn thousands_of_waiters_are_shown_and_granted_in_order() {
     let queue = shown["keys"][0]["waiters"].as_array().unwrap();
     assert_eq!(queue.len(), waiters);
     let pids: Vec<u64> = queue.iter().map(|w| w["pid"].as_u64().unwrap()).collect();
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         // A request that reaches another host at the same time may be ahead.
         let place = |n: usize| pids.iter().position(|pid| *pid == u64::from(owners.0[n].id()));
         peers.sort_by_key(|(n, _)| place(*n));
@@ -122,7 +130,7 @@ fn clients_beyond_the_descriptors_are_refused_and_the_others_go_on() {
             assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
             // Over an engine a request takes one more descriptor until it is in the log.
             let why = ["reached its limit of connections", "Too many open files"];
-            let why = &why[..if backend::IS_ENGINE { 2 } else { 1 }];
+            let why = &why[..if backend::is_engine() { 2 } else { 1 }];
             assert!(why.iter().any(|why| ended.stderr.contains(why)), "{ended:?}");
             refused += 1;
         } else {

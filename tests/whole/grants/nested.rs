@@ -3,11 +3,16 @@
 
 use std::process::Stdio;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::script::{Script, holds, is_free, send_line, until_holds, until_nothing};
 use crate::world::World;
 use crate::world::process::{installed_or_skip, wait_until};
 use crate::world::record::{Events, recorded};
+
+over_engines! {
+    "`canal run` stays as a parent, so its command is another process":
+        a_process_stays_in_its_session_and_another_session_is_told_its_blockers;
+}
 
 /// Runs eight children at once, each under `canal run LOCK`; each records its start and end.
 fn eight_children(lock: &str) -> String {
@@ -102,7 +107,10 @@ fn a_lock_of_an_enclosing_command_is_granted_at_once() {
         .code(0);
     let chain = "canal run -k c=1x1 -- sh -c 'canal run -k c=1x1 -- echo in; exit $?'";
     let ended = world.sh(chain).end().code(75);
-    assert!(ended.stderr.contains("waiting for `c` would never end: this session already holds it"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("waiting for `c` would never end: this session already holds it"),
+        "{ended:?}"
+    );
 }
 
 /// The reason is that `canal acquire` cannot change the environment of its script.
@@ -271,7 +279,7 @@ fn a_process_stays_in_its_session_and_another_session_is_told_its_blockers() {
     let inner = ["run", "--new-session", "-n", "--write", "x", "--", "true"];
     let outer = ["run", "--write", "x", "--", "canal"];
     // Over an engine canal stays as the parent of its command, so the command is another process.
-    let (code, said) = if backend::IS_ENGINE { (75, false) } else { (0, true) };
+    let (code, said) = if backend::is_engine() { (75, false) } else { (0, true) };
     let ended = world.canal(outer.into_iter().chain(inner)).end().code(code);
     assert_eq!(ended.stderr.contains("--new-session has no effect"), said, "{ended:?}");
     let script = "canal run --new-session -w 0.1 --write x -- true; test $? = 75";

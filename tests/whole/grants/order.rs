@@ -6,9 +6,16 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
+use crate::backend::over_engines;
 use crate::world::World;
 use crate::world::process::{Proc, wait_until};
 use crate::world::record::{Events, recorded};
+
+over_engines! {
+    "the order is that of the log, and an end has to be in it before a shell goes on":
+        a_lock_is_free_as_soon_as_the_shell_has_seen_the_command_end,
+        fifty_waiters_on_one_slot_run_in_the_order_of_their_arrival;
+}
 
 #[test]
 fn five_hundred_runs_in_a_row_never_conflict() {

@@ -2,8 +2,15 @@
 
 use std::fs;
 
+use crate::backend::over_engines;
 use crate::world::World;
 use crate::world::process::Proc;
+
+over_engines! {
+    "sizes are entries that a host reads when it joins again":
+        a_pause_survives_a_restart_of_the_daemon,
+        a_stored_view_survives_a_restart_of_the_daemon;
+}
 
 fn resize(world: &World, args: &[&str]) {
     let mut all = vec!["resize"];
@@ -197,7 +204,10 @@ fn what_can_never_fit_is_refused_at_once_with_the_command_that_helps() {
     assert!(refused.stderr.contains("hint: give --slots 2"), "{refused:?}");
     resize(&world, &["x", "--slots", "1"]);
     let refused = world.canal(["run", "-k", "x=9:2", "--", "true"]).end().code(125);
-    assert!(refused.stderr.contains("hint: make room with `canal resize x --slots 2`"), "{refused:?}");
+    assert!(
+        refused.stderr.contains("hint: make room with `canal resize x --slots 2`"),
+        "{refused:?}"
+    );
     world.canal(["run", "-k", "y=3x0", "--", "true"]).end().code(75);
     // While the key is paused, its size may be about to change. So canal checks the request when
     // the key is resumed.

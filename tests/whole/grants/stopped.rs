@@ -6,10 +6,19 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::backend::over_engines;
 use crate::lease::Lease;
 use crate::world::process::{sleeps, state, wait_until};
 use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
+
+over_engines! {
+    "the host of a waiter reports that it is stopped":
+        a_stopped_waiter_blocks_no_other_and_goes_on_when_it_runs_again,
+        a_stopped_waiter_keeps_its_place,
+        a_waiter_for_another_process_keeps_its_place_over_the_end_of_a_daemon,
+        a_stopped_holder_keeps_its_lock_and_is_shown_as_stopped;
+}
 
 #[test]
 fn a_stopped_waiter_blocks_no_other_and_goes_on_when_it_runs_again() {

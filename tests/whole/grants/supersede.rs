@@ -1,7 +1,16 @@
 //! A newer request supersedes older ones of the same user (`--supersede`, `--group`).
 
+use crate::backend::over_engines;
 use crate::world::World;
 use crate::world::process::{alive, wait_until};
+
+over_engines! {
+    "the request that is superseded belongs to another host":
+        only_the_newest_waiter_runs_and_the_others_say_what_superseded_them,
+        waiters_of_a_killed_daemon_supersede_nobody_a_second_time,
+        a_running_command_is_ended_with_all_that_it_started_before_the_new_one_starts,
+        a_holder_that_cannot_be_ended_refuses_the_request_and_leaves_the_waiters;
+}
 
 const NEWEST: [&str; 2] = ["--supersede", "waiting"];
 const RUNNING: [&str; 2] = ["--supersede", "running"];
@@ -19,7 +28,8 @@ fn only_the_newest_waiter_runs_and_the_others_say_what_superseded_them() {
     let lease = ["acquire", "d", "--ttl", "1m", "--json", "--supersede", "waiting"];
     let lease = world.canal(lease).spawn();
     assert_eq!(skips.end().code(0).stderr, "");
-    let new = world.canal(["run", "-k", "d", "--supersede", "waiting", "--", "echo", "new"]).spawn();
+    let new =
+        world.canal(["run", "-k", "d", "--supersede", "waiting", "--", "echo", "new"]).spawn();
     let refused = lease.end().code(75);
     assert!(refused.stdout.contains("\"refused\":\"superseded\""), "{refused:?}");
     let by = format!("superseded by pid {} `echo new`", new.pid());

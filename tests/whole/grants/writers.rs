@@ -66,7 +66,12 @@ fn a_migration_runs_alone_among_counted_jobs_below_it() {
 
 #[test]
 fn a_migration_runs_alone_among_readers_and_jobs_over_a_restart() {
-    a_migration_runs_alone(&World::with_daemon(), "-k db/x --per 8 --buckets 8", "--read db/y/z", true);
+    a_migration_runs_alone(
+        &World::with_daemon(),
+        "-k db/x --per 8 --buckets 8",
+        "--read db/y/z",
+        true,
+    );
 }
 
 #[test]

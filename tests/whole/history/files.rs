@@ -6,9 +6,15 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use crate::backend::over_engines;
 use crate::history::{records, until_recorded};
 use crate::world::process::{Proc, wait_until};
 use crate::world::{World, journal_only};
+
+over_engines! {
+    "what a daemon of an engine records before it joins again":
+        the_history_outlives_daemons_that_are_stopped_or_killed;
+}
 
 /// The files of the history, oldest first.
 fn files(world: &World) -> Vec<PathBuf> {

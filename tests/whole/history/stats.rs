@@ -83,7 +83,8 @@ fn use_and_slots_are_those_of_the_key_that_was_asked_about() {
 fn a_job_array_is_a_few_lines_after_the_answer_and_fits_a_terminal() {
     let world = World::with_daemon().on_one_host();
     for n in 1..=8 {
-        let script = format!(": this is job number {n} of a long array of jobs with long arguments");
+        let script =
+            format!(": this is job number {n} of a long array of jobs with long arguments");
         world.canal(["run", "-k", "a", "-j", "4", "--", "sh", "-c", &script]).end().code(0);
     }
     until_recorded(&world, &["a"], 8);

@@ -54,5 +54,8 @@ fn each_hold_is_in_the_row_of_its_slot_and_none_overlap() {
     let one = world.canal(["trace", "doc", "--since", "1h"]).end().code(0).json();
     let one = one["traceEvents"].as_array().unwrap();
     assert_eq!(one.iter().filter(|it| it["ph"] == "X").count(), 1, "{one:?}");
-    assert_eq!(world.canal(["trace", "nowhere"]).end().code(0).json()["traceEvents"], serde_json::json!([]));
+    assert_eq!(
+        world.canal(["trace", "nowhere"]).end().code(0).json()["traceEvents"],
+        serde_json::json!([])
+    );
 }

@@ -130,7 +130,9 @@ fn a_program_that_cannot_be_started_is_a_note_and_nothing_more() {
 #[test]
 fn a_program_may_call_canal() {
     let world = world_with(|world| {
-        let words = [canal().as_os_str(), world.socket().as_os_str()].map(OsStrExt::as_bytes).join(&b"\n"[..]);
+        let words = [canal().as_os_str(), world.socket().as_os_str()]
+            .map(OsStrExt::as_bytes)
+            .join(&b"\n"[..]);
         fs::write(world.path("call.words"), words).unwrap();
         let script = format!(
             "canal() {{ \"$(sed 1q \"$0.words\")\" --socket \"$(sed 1d \"$0.words\")\" \"$@\"; }}\n\

@@ -2,9 +2,15 @@
 
 use nix::sys::signal::Signal;
 
+use crate::backend::over_engines;
 use crate::jobs::{holder, submitted, supervisor};
 use crate::world::World;
 use crate::world::process::{self, wait_until};
+
+over_engines! {
+    "any host may wait for a job of another":
+        a_command_whose_supervisor_is_killed_goes_on_and_its_end_is_told_or_said_to_be_unknown;
+}
 
 #[test]
 fn a_wait_ends_as_the_job_did_however_often() {

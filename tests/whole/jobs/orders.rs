@@ -1,8 +1,14 @@
 //! `canal priority`, and jobs named by their numbers.
 
+use crate::backend::over_engines;
 use crate::jobs::{holder, submitted};
 use crate::world::World;
 use crate::world::process::{self, wait_until};
+
+over_engines! {
+    "the order of a job is an entry of another host":
+        a_priority_moves_a_waiting_job_and_survives_the_daemon;
+}
 
 /// The sessions that wait for a key, in order.
 fn queue(world: &World, key: &str) -> Vec<String> {

@@ -12,7 +12,8 @@ fn the_oldest_ended_jobs_make_room_and_running_ones_stay() {
     }
     let world = World::new();
     world.configure("[jobs]\nmax = 3000\n");
-    let runs = submitted(&world, &["-k", "x", "--", "sh", "-c", "head -c 2000 /dev/zero; exec sleep 600"]);
+    let runs =
+        submitted(&world, &["-k", "x", "--", "sh", "-c", "head -c 2000 /dev/zero; exec sleep 600"]);
     let ended: Vec<String> = (0..3)
         .map(|_| {
             let job = submitted(&world, &["-k", "y", "-c", "head -c 1000 /dev/zero"]);

@@ -2,10 +2,16 @@
 
 use std::fs;
 
+use crate::backend::over_engines;
 use crate::jobs::{holder, submitted};
 use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{self, wait_until};
+
+over_engines! {
+    "jobs of a host that joins again":
+        an_array_of_jobs_survives_its_session_and_runs_in_order;
+}
 
 /// Submits forty jobs, as a user does in an ssh session, and says so.
 const ARRAY: &str = "

@@ -6,10 +6,16 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
+use crate::backend::over_engines;
 use crate::jobs::{holder, report, submitted};
 use crate::world::World;
-use crate::world::process::{self, wait_until};
 use crate::world::journal_only;
+use crate::world::process::{self, wait_until};
+
+over_engines! {
+    "the engine numbers requests":
+        a_submission_prints_number_position_and_log_once_it_is_queued;
+}
 
 /// The files of the world's jobs.
 fn files(world: &World) -> Vec<String> {
@@ -141,7 +147,8 @@ fn a_log_is_followed_until_the_job_ends() {
 #[test]
 fn a_job_within_a_run_is_a_session_of_its_own() {
     let world = World::with_daemon().on_one_host();
-    let outer = world.canal(["run", "-k", "x", "--", "sh", "-c", "canal submit -k x -- true"]).end();
+    let outer =
+        world.canal(["run", "-k", "x", "--", "sh", "-c", "canal submit -k x -- true"]).end();
     let outer = outer.code(0);
     // In the session of the outer command it would share the slot.
     let words: Vec<_> = outer.stdout.split_whitespace().collect();

@@ -12,12 +12,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::watch::Watcher;
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::world::World;
 use crate::world::process::{Proc, installed_or_skip, wait_until};
 
+over_engines! {
+    "the next leader is on another host":
+        of_leaders_that_are_killed_there_are_never_two_and_the_next_one_follows;
+}
+
 /// How often the leader is killed; `CANAL_LEADER_KILLS=100` overrides it.
-const KILLS: usize = if backend::IS_ENGINE { 3 } else { 10 };
+fn kills() -> usize {
+    if backend::is_engine() { 3 } else { 10 }
+}
 
 const CANDIDATES: usize = 3;
 
@@ -71,7 +78,8 @@ fn of_leaders_that_are_killed_there_are_never_two_and_the_next_one_follows() {
     if !installed_or_skip("perl", "the campaign of kills of a leader") {
         return;
     }
-    let kills = std::env::var("CANAL_LEADER_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let kills = std::env::var("CANAL_LEADER_KILLS")
+        .map_or_else(|_| kills(), |kills| kills.parse().unwrap());
     let world = World::with_daemon();
     fs::write(world.path("work/stand"), "").unwrap();
     let watcher = Watcher::start(&world, "leader");

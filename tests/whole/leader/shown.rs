@@ -14,7 +14,10 @@ fn exit_codes_tell_whether_there_is_a_leader() {
     assert_eq!(none.stderr, "canal: `x` has no leader: no one holds it\n");
     assert_eq!(world.canal(["leader", "-q", "x"]).end().code(75).stderr, "");
     let none = world.canal(["leader", "-q", "--json", "x"]).end().code(75).json();
-    assert_eq!((&none["key"], &none["leader"], &none["stale"]), (&"x".into(), &Value::Null, &false.into()));
+    assert_eq!(
+        (&none["key"], &none["leader"], &none["stale"]),
+        (&"x".into(), &Value::Null, &false.into())
+    );
 
     let leader = world.holder(&["-k", "x", "--note", "http://web2:8080"]);
     let candidate = world.waiter("x", &["--note", "http://web3:8080"], &["true"]);

@@ -4,10 +4,15 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::lease::Lease;
 use crate::world::World;
 use crate::world::process::{Proc, wait_until};
+
+over_engines! {
+    "the leader is on another host":
+        a_watcher_says_each_change_once_through_kills_and_a_restart_of_the_daemon;
+}
 
 /// A watcher of the leader of a key.
 pub(super) struct Watcher(pub(super) Proc);
@@ -40,7 +45,7 @@ impl Watcher {
         }
         let sure = lines.iter().filter(|line| line["stale"] == false);
         let mut leaders: Vec<_> = sure.map(said).collect();
-        if backend::IS_ENGINE {
+        if backend::is_engine() {
             leaders.dedup();
         }
         let name = |note: &Value| note.as_str().map_or_else(|| "-".to_owned(), str::to_owned);
@@ -140,7 +145,8 @@ fn a_watch_ends_when_the_key_becomes_one_that_several_can_hold() {
 #[test]
 fn a_watcher_whose_reader_is_gone_ends_well() {
     let world = World::with_daemon();
-    let script = "{ canal leader --watch x; echo $? >code; } | { head -n 1; exec <&-; echo >gone; }";
+    let script =
+        "{ canal leader --watch x; echo $? >code; } | { head -n 1; exec <&-; echo >gone; }";
     let watcher = world.sh(script).spawn();
     wait_until("the reader has what it wanted", || world.path("work/gone").exists());
     assert!(watcher.stdout().ends_with('\n'));

@@ -75,7 +75,8 @@ fn what_is_no_request_for_metrics_is_refused_and_harms_nobody() {
     }
     let port = free_port();
     let world = world_at(port);
-    let huge = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X: y\r\n".repeat(20_000));
+    let huge =
+        format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X: y\r\n".repeat(20_000));
     for (request, status) in [
         (GET.replace("GET", "POST").as_str(), "405 Method Not Allowed"),
         (&GET.replace("/metrics", "/"), "404 Not Found"),

@@ -4,9 +4,16 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::world::World;
 use crate::world::process::{Proc, alive, children, signal, wait_until};
+
+over_engines! {
+    "a daemon of an engine hands the children of a hold to the next one":
+        with_children_the_lock_is_kept_over_a_restart_of_the_daemon,
+        with_children_the_next_daemon_notices_children_that_ended_meanwhile,
+        only_a_daemon_without_an_engine_has_a_jobserver;
+}
 
 /// The pid that a command wrote to the file `pid`.
 fn left_behind(world: &World) -> i32 {
@@ -86,7 +93,7 @@ fn with_children_the_lock_is_kept_although_its_fifo_was_removed() {
     let world = World::with_daemon();
     let (run, left) = leave_with_children(&world);
     let removed = fs::remove_dir_all(world.runtime().join("children"));
-    assert!(removed.is_ok() || backend::IS_ENGINE, "another host may have it");
+    assert!(removed.is_ok() || backend::is_engine(), "another host may have it");
     assert_eq!(world.held("x"), 1);
     for _ in 0..2 {
         world.kill_daemon();
@@ -107,7 +114,7 @@ fn with_children_the_next_daemon_notices_children_that_ended_meanwhile() {
     signal(left, Signal::SIGKILL);
     wait_until("it is dead", || !alive(left));
     world.daemons_return();
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         // Wait until the other host knows it too.
         world.until_held("x", 0);
     }
@@ -148,7 +155,7 @@ fn with_children_a_command_killed_with_its_children_frees_the_lock() {
 fn only_a_daemon_without_an_engine_has_a_jobserver() {
     let world = World::with_daemon();
     let ended = world.canal(["run", "--jobserver", "-k", "x", "--", "true"]).end();
-    if backend::IS_ENGINE {
+    if backend::is_engine() {
         let ended = ended.code(125);
         assert!(ended.stderr.contains("with an engine has no jobserver"), "{}", ended.stderr);
     } else {

@@ -4,10 +4,15 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::process::Stdio;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::run::transparency::WAYS;
 use crate::world::World;
 use crate::world::process::Cmd;
+
+over_engines! {
+    "a command also finds the deadline of its hold":
+        canal_sets_or_unsets_each_of_its_variables;
+}
 
 #[test]
 fn arguments_are_passed_on_as_bytes() {
@@ -96,7 +101,7 @@ fn canal_sets_or_unsets_each_of_its_variables() {
     // behind.
     let set = |shown: &str| -> Vec<String> {
         let (hold, names) = names(shown).into_iter().partition::<Vec<_>, _>(|name| name == "HOLD");
-        assert_eq!(hold.len(), usize::from(backend::IS_ENGINE), "{shown}");
+        assert_eq!(hold.len(), usize::from(backend::is_engine()), "{shown}");
         names
     };
     let common = ["FRAME", "KEY", "SESSION", "SLOTS", "TOKEN"];

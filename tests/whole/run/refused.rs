@@ -3,10 +3,17 @@
 
 use serde_json::Value;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::namespace::privately_online;
 use crate::world::World;
 use crate::world::process::{Ended, Proc};
+
+over_engines! {
+    "one table of refusals holds for every place of the table":
+        each_refusal_has_the_same_code_message_and_json_over_the_journal_and_over_engines,
+        a_deadlock_with_its_own_session_is_refused_alike_over_the_journal_and_over_engines,
+        a_command_without_permission_is_refused_alike_over_the_journal_and_over_engines;
+}
 
 /// A way to be refused.
 struct Refusal {
@@ -102,7 +109,8 @@ fn check(ended: &Ended, refusal: &Refusal, holder: Option<&Proc>) {
     let fields: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(fields, ["holders", "message", "refused"], "{json}");
     assert_eq!((&json["refused"], &json["message"]), (&refused.into(), &(*message).into()));
-    let pids: Vec<&Value> = json["holders"].as_array().unwrap().iter().map(|it| &it["pid"]).collect();
+    let pids: Vec<&Value> =
+        json["holders"].as_array().unwrap().iter().map(|it| &it["pid"]).collect();
     let holders: Vec<Value> = holder.iter().map(|holder| holder.pid().into()).collect();
     assert_eq!(pids, holders.iter().collect::<Vec<_>>(), "{json}");
 }

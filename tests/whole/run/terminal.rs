@@ -2,10 +2,16 @@
 
 use nix::sys::signal::Signal;
 
+use crate::backend::over_engines;
 use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{installed_or_skip, signal, state, wait_until};
 use crate::world::record::{Events, recorded};
+
+over_engines! {
+    "`canal run` stays as a parent in the foreground":
+        ctrl_z_while_waiting_lets_others_pass_and_fg_goes_on;
+}
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";

@@ -116,7 +116,7 @@ fn same(world: &World, before: &str, probe: &[&str]) {
     let plain = run(probe.to_vec());
     assert!(!plain.is_empty());
     for way in WAYS {
-        let stays = backend::IS_ENGINE || way.contains(&"--max-run");
+        let stays = backend::is_engine() || way.contains(&"--max-run");
         let canal = run(through(way, probe));
         // Without a terminal, the command of a limited run has its own group.
         let group = |text: String| if stays { without_group(&text) } else { text };

@@ -160,5 +160,5 @@ fn why_names_what_waits_for_a_holder_to_the_end() {
     holder.finish();
     script.succeeds();
     last.end().code(0);
-    assert!(backend::IS_ENGINE || world.look().is_some());
+    assert!(backend::is_engine() || world.look().is_some());
 }

@@ -90,20 +90,46 @@ fn no_text_of_a_daemon_steers_the_terminal() {
         });
         let mut with_text = 0;
         for line in [
-            "status", "status -v", "status -vv x", "status --json", "status --graph", "status --why 1",
-            "status --ended", "history", "history --csv", "history --json", "stats", "stats --json",
-            "stats --svg -", "trace", "metrics", "config", "config --json", "doctor", "doctor --json",
-            "leader x", "leader x --json", "test x", "test x --json", "release --all --pid 1 --json",
-            "release --force --token 7", "resize x --pause", "resize x --pause --json", "complete keys",
-            "daemon --reload", "run -vv -n -k x -- true", "acquire -vv -n --pid 1 x", "kill --yes x",
+            "status",
+            "status -v",
+            "status -vv x",
+            "status --json",
+            "status --graph",
+            "status --why 1",
+            "status --ended",
+            "history",
+            "history --csv",
+            "history --json",
+            "stats",
+            "stats --json",
+            "stats --svg -",
+            "trace",
+            "metrics",
+            "config",
+            "config --json",
+            "doctor",
+            "doctor --json",
+            "leader x",
+            "leader x --json",
+            "test x",
+            "test x --json",
+            "release --all --pid 1 --json",
+            "release --force --token 7",
+            "resize x --pause",
+            "resize x --pause --json",
+            "complete keys",
+            "daemon --reload",
+            "run -vv -n -k x -- true",
+            "acquire -vv -n --pid 1 x",
+            "kill --yes x",
         ] {
             // Use colours as on a terminal: a style of the daemon must not pass for one of canal's.
             let command = world.canal(line.split(' ')).env("CLICOLOR_FORCE", "1");
             let ended = command.end();
             let own = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[33m"];
-            let text = own.iter().fold(ended.stdout.clone() + &ended.stderr, |text, style| {
-                text.replace(style, "")
-            });
+            let text = own
+                .iter()
+                .fold(ended.stdout.clone() + &ended.stderr, |text, style| text.replace(style, ""));
             let text = text.replace("\r\n", "\n");
             let bad = text.chars().find(|c| steers(*c));
             assert_eq!(bad, None, "canal {line}: {text:?}");

@@ -106,8 +106,12 @@ fn a_holder_that_ignores_the_signal_is_named_and_ends_by_kill_after() {
     assert!(killed.stderr.contains(&format!("canal: killed pid {deaf} `")), "{killed:?}");
     assert!(!alive(deaf));
     assert_eq!(holder.end().signal, Some(9));
-    let wrong = world.canal(["kill", "--kill-after", "1", "--signal", "USR1", "db"]).end().code(125);
-    assert!(wrong.stderr.contains("--kill-after needs a signal that ends processes, and USR1 does not"), "{wrong:?}");
+    let wrong =
+        world.canal(["kill", "--kill-after", "1", "--signal", "USR1", "db"]).end().code(125);
+    assert!(
+        wrong.stderr.contains("--kill-after needs a signal that ends processes, and USR1 does not"),
+        "{wrong:?}"
+    );
 }
 
 #[test]
@@ -198,10 +202,7 @@ fn a_lease_and_what_an_ended_process_left_are_refused_each_with_its_reason() {
     let world = World::with_daemon().on_one_host();
     let lease = Lease::take(&world, "10m", &["-k", "leased"]);
     let refused = world.canal(["kill", "--yes", "leased"]).end().code(125);
-    assert!(
-        refused.stderr.contains("canal: a lease has no process to end\n"),
-        "{refused:?}"
-    );
+    assert!(refused.stderr.contains("canal: a lease has no process to end\n"), "{refused:?}");
     let hint = format!("hint: `canal release --force --token {}` breaks it\n", lease.token);
     assert!(refused.stderr.ends_with(&hint), "{refused:?}");
     lease.release(&world).code(0);
@@ -262,8 +263,7 @@ fn only_the_user_of_a_process_and_root_may_end_it() {
         until_true sh -c "! canal status --json x | grep -q '\"held\": *1'"
     "#;
     let Some(ended) = privately(&world, script) else { return };
-    let said =
-        "ops 125\n0\n1\n1\n1\nno lock matches; `canal status` shows all\nother 0\nroot 0\n\
+    let said = "ops 125\n0\n1\n1\n1\nno lock matches; `canal status` shows all\nother 0\nroot 0\n\
          other's root 125\nlives 0\n";
     assert_eq!(ended.stdout, said, "{ended:?}");
     let denied = "belongs to uid 20002\nhint: only that user and root may end it\n";
@@ -333,5 +333,10 @@ fn the_key_of_a_lease_is_not_enough_and_the_handle_is_named() {
     assert!(other.stdout.starts_with("125\n") && other.stderr.contains(hint), "{other:?}");
     lease.release(&world).code(0);
     let refused = world.canal(["release", "db"]).end().code(125);
-    assert!(refused.stderr.contains("hint: name another process with --pid; without it, canal releases for"), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains("hint: name another process with --pid; without it, canal releases for"),
+        "{refused:?}"
+    );
 }

@@ -7,10 +7,15 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{Proc, sleeps, wait_until};
+
+over_engines! {
+    "a report names the host of each process":
+        the_json_has_the_documented_fields;
+}
 
 /// The output of `canal status ARGS` in a pipe.
 fn piped(world: &World, args: &[&str]) -> String {
@@ -21,7 +26,7 @@ fn piped(world: &World, args: &[&str]) -> String {
 
 /// Drops the first lines, which name the engine and its hosts if there is an engine.
 fn of_locks(text: String) -> String {
-    if !backend::IS_ENGINE {
+    if !backend::is_engine() {
         return text;
     }
     let (first, rest) = text.split_once('\n').unwrap();
@@ -106,7 +111,10 @@ fn the_json_has_the_documented_fields() {
     assert_eq!(first["slots"], serde_json::json!([0, 1, 2]));
     assert!(first["token"].is_u64() && first["session"].is_string());
     let host = &first["host"];
-    assert!(if backend::IS_ENGINE { host == "a" || host == "b" } else { host.is_null() }, "{host}");
+    assert!(
+        if backend::is_engine() { host == "a" || host == "b" } else { host.is_null() },
+        "{host}"
+    );
     let since = first["since"].as_str().unwrap();
     assert!(since.ends_with('Z') && since.len() >= 20 && since.as_bytes()[10] == b'T', "{since}");
     let next = &key["waiters"][0];

@@ -1,9 +1,15 @@
 //! Notes: texts that requests show to people.
 
+use crate::backend::over_engines;
 use crate::lease::Lease;
 use crate::script::until_nothing;
 use crate::world::World;
 use crate::world::process::wait_until;
+
+over_engines! {
+    "notes are read from the log":
+        notes_outlive_the_daemon;
+}
 
 /// The notes of the holders and of the waiters of a key.
 fn notes(world: &World, key: &str) -> [Vec<Option<String>>; 2] {

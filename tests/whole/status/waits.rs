@@ -4,10 +4,15 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::backend;
+use crate::backend::{self, over_engines};
 use crate::script::{Script, holder, until_nothing, waiter};
 use crate::world::World;
 use crate::world::process::{Proc, wait_until};
+
+over_engines! {
+    "a chain of waits leads over both hosts":
+        why_a_process_waits_is_followed_to_the_end_of_the_chain;
+}
 
 /// The output of `canal ARGS` in a pipe.
 fn piped(world: &World, args: &str) -> String {
@@ -156,7 +161,7 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
 /// Drops times and, in the reasons, the names of other hosts: over an engine these depend on which
 /// host answers.
 fn of_any_host(mut told: Value) -> Value {
-    if !backend::IS_ENGINE {
+    if !backend::is_engine() {
         return told;
     }
     for wait in told["waits"].as_array_mut().unwrap() {
