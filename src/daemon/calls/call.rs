@@ -15,7 +15,7 @@ use crate::protocol::{
     Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, ErrorName,
     Failure, GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery,
     NODES_INTERFACE, Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, Stop,
-    WaitsNear, WhyQuery, WouldAcquire, WouldKill,
+    WaitsNear, WhyQuery, WouldAcquire, WouldKill, Wrapper,
 };
 use crate::sys::clock;
 
@@ -144,6 +144,18 @@ impl Asked {
             | Self::Why(_)
             | Self::Wrong(_)
             | Self::Junk(_) => false,
+        }
+    }
+
+    /// Whether a host that rests must read the log before it serves the call.
+    pub(crate) fn needs_news(&self) -> bool {
+        match self {
+            // Over an engine, the daemon refuses it whatever the table says.
+            Self::Acquire(acquire) => acquire.wrapper != Some(Wrapper::Exec),
+            Self::Description(_) | Self::Info | Self::Stop(_) | Self::Wrong(_) | Self::Junk(_) => {
+                false
+            }
+            _ => true,
         }
     }
 

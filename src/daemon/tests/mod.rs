@@ -6,6 +6,7 @@ pub(super) mod late;
 pub(super) mod other_users;
 pub(super) mod recovering;
 pub(super) mod reload;
+pub(super) mod rest;
 pub(super) mod turns;
 
 use std::io::Write;

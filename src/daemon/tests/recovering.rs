@@ -58,11 +58,19 @@ impl Engine for Fake {
         let answer = answer.or_else(|| self.server.lock().unwrap().push(CLIENT));
         answer.map_or(Poll::Pending, Poll::Ready)
     }
+
+    fn lets_rest(&self) -> bool {
+        self.server.lock().unwrap().lets_rest()
+    }
 }
 
 impl Fake {
     pub(super) fn new() -> Self {
-        let mut server = Server::new(Flavour::Watching);
+        Self::of(Flavour::Watching)
+    }
+
+    pub(super) fn of(flavour: Flavour) -> Self {
+        let mut server = Server::new(flavour);
         server.live_anew(1, false);
         let server = Arc::new(Mutex::new(server));
         Self { server, answers: Arc::default(), is_silent: Arc::default() }
@@ -84,11 +92,16 @@ impl Fake {
 
 impl World {
     pub(super) fn over(engine: &Fake, folder: tempfile::TempDir) -> Self {
-        Self::over_as(engine, folder, 1)
+        Self::over_as(engine, folder, 1, Settings::default())
     }
 
     /// A daemon with this nonce. The previous daemon had another one.
-    fn over_as(engine: &Fake, folder: tempfile::TempDir, nonce: u128) -> Self {
+    pub(super) fn over_as(
+        engine: &Fake,
+        folder: tempfile::TempDir,
+        nonce: u128,
+        settings: Settings,
+    ) -> Self {
         let dir = folder.path().join("run");
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
         let uid = crate::sys::process::user::geteuid().as_raw();
@@ -104,7 +117,7 @@ impl World {
             dir: dir.display().to_string(),
             dir_number: 0,
         };
-        let member = Member::new(Settings::default(), identity, nonce);
+        let member = Member::new(settings, identity, nonce);
         let driver = EngineDriver::new(member, Box::new(engine.clone()));
         let origin = Origin::read().unwrap();
         let recovered = Recovered {
@@ -148,7 +161,7 @@ impl World {
         }
     }
 
-    fn ask(&mut self, parameters: &Value) -> Peer {
+    pub(super) fn ask(&mut self, parameters: &Value) -> Peer {
         let mut peer = self.connect();
         peer.send(&call("Acquire", parameters), &[]);
         self.turns();
@@ -333,7 +346,7 @@ fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
     let World { server, _folder: folder, .. } = world;
     drop((server, before));
     engine.disconnect();
-    let mut world = World::over_as(&engine, folder, 2);
+    let mut world = World::over_as(&engine, folder, 2, Settings::default());
     engine.is_silent.store(true, Ordering::Relaxed);
     let mut peer = ask_for(&world, 2, "a", &owner);
     world.turns();
@@ -363,7 +376,7 @@ fn a_grant_that_an_earlier_daemon_did_not_tell_is_asked_for_again_after_a_loss()
     let untold = other.table.holds().map(|hold| hold.token.0).max().unwrap();
     assert!(untold > told, "it is granted");
     engine.server.lock().unwrap().live_anew(2, true);
-    let mut world = World::over_as(&engine, folder, 2);
+    let mut world = World::over_as(&engine, folder, 2, Settings::default());
     let now = clock::boottime_ms();
     let mut third = Direct::joined(8, &mut engine.server.lock().unwrap(), now);
     let recovery = third.table.recovery().unwrap().clone();

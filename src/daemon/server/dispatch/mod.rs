@@ -25,7 +25,7 @@ use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::{Asked, Call};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::fault::forgets_graphs;
-use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::server::batch::Batch;
 use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
@@ -36,17 +36,13 @@ use crate::protocol::service::{Description, Info, ServiceError, description};
 impl Server {
     /// Serves the next call of a connection, which was read for this batch or for an earlier one.
     pub(crate) fn serve_one(&mut self, batch: &Batch, id: ConnId) {
-        if !self.is_present() {
+        let front = self.conns.peek(id).and_then(|conn| conn.calls.front());
+        let Some(asked) = front.map(|call| &call.asked) else { return };
+        let (needs_log, is_report) = (asked.needs_log(), asked.is_report());
+        if asked.needs_news() && !self.is_present() || needs_log && !self.ledger.is_member() {
             return self.put_off(id);
         }
-        let needs_log =
-            |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.needs_log());
-        if !self.ledger.is_member() && self.conns.peek(id).is_some_and(needs_log) {
-            return self.put_off(id);
-        }
-        let is_report =
-            |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.is_report());
-        if self.conns.peek(id).is_some_and(is_report) {
+        if is_report {
             return self.put_off_report(id);
         }
         self.serve_next(batch, id);
