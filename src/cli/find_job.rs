@@ -7,8 +7,12 @@ use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::client::Client;
 use crate::core::Key;
-use crate::protocol::StatusQuery;
-use crate::run::jobs::{Folder, Record};
+use crate::protocol::{HistoryRecord, Status, StatusQuery};
+use crate::run::jobs::{Folder, JobEnd, Record};
+use crate::sys::process::user::geteuid;
+
+/// How far the history and the record of a job may differ about its end, in milliseconds.
+const RECORDED_WITHIN_MS: u64 = 60_000;
 
 /// The job with this number.
 pub(in crate::cli) fn numbered(target: &Target, number: u64) -> Result<Record, Failed> {
@@ -64,6 +68,38 @@ pub(in crate::cli) fn session_of(
 /// The name of a job's session.
 pub(in crate::cli) fn session(job: u64) -> String {
     format!("s{job}")
+}
+
+/// Adds the numbers of this user's jobs to their holders and waiters.
+pub(in crate::cli) fn add_numbers(status: &mut Status, folder: &Folder) {
+    let user = geteuid().as_raw();
+    let number = |uid: u32, session: &str| {
+        let record = of_session(session, folder).filter(|_| uid == user)?;
+        // An earlier table may have had a session with the same number.
+        record.end.is_none().then_some(record.submitted.job)
+    };
+    for key in &mut status.keys {
+        key.holders.iter_mut().for_each(|it| it.job = number(it.uid, &it.session));
+        key.waiters.iter_mut().for_each(|it| it.job = number(it.uid, &it.session));
+    }
+}
+
+/// Adds the numbers of this user's jobs to the records of their requests.
+pub(in crate::cli) fn add_numbers_of_ended(records: &mut [HistoryRecord], folder: &Folder) {
+    let user = geteuid().as_raw();
+    for record in records.iter_mut().filter(|record| record.uid == user) {
+        let job = record.session.as_deref().and_then(|session| of_session(session, folder));
+        // An earlier table may have had a session with the same number, at another time.
+        let is_its = |job: &Record| {
+            let is_near = |end: JobEnd| record.ended_ms.abs_diff(end.ended_ms) < RECORDED_WITHIN_MS;
+            record.ended_ms >= job.submitted.at_ms && job.end.is_none_or(is_near)
+        };
+        record.job = job.filter(is_its).map(|job| job.submitted.job);
+    }
+}
+
+fn of_session(session: &str, folder: &Folder) -> Option<Record> {
+    folder.job(session.strip_prefix('s')?.parse().ok()?).ok()?
 }
 
 fn none(message: String) -> Failed {

@@ -183,6 +183,7 @@ pub(crate) mod tests {
             mode: None,
             key: None,
             session: "s1".to_owned(),
+            job: None,
             host: None,
             state: None,
             lease: None,

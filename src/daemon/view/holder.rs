@@ -89,6 +89,7 @@ impl<'a> Shown<'a> {
             children: None,
             key: None,
             session: Text::Session(self.table.session(self.build_of(hold).unwrap_or(hold).frame)),
+            job: None,
             host: self.label(hold.frame).map(Text::Itself),
             state: None,
             lease: self.lease(hold),

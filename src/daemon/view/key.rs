@@ -102,6 +102,7 @@ impl<'a> Shown<'a> {
             mode: item.ask.mode(),
             view: reason::stated_view(item).map(|view| view.to_string()),
             session: self.session(waiter.frame),
+            job: None,
             host: self.label_of(waiter.frame),
             reason,
             lease: request.ttl_ms.map(not_yet),

@@ -203,6 +203,10 @@ pub struct HolderInfo<T = String> {
     pub key: Option<T>,
     /// Its session.
     pub session: T,
+    /// The number of its background job, if it is one of the caller's. The daemon does not know;
+    /// `canal status` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u64>,
     /// Its host; null on one machine.
     pub host: Option<T>,
     /// `running`, `stopped`, `frozen`, `children` (only descendants are left), `unverified` (after
@@ -226,7 +230,8 @@ pub struct HolderInfo<T = String> {
 impl<T> HolderInfo<T> {
     /// The same with texts in another form.
     pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
-        let Self { pid, uid, command, since, token, slots, bucket, folder, children, .. } = self;
+        let Self { pid, uid, command, since, token, slots, bucket, folder, children, job, .. } =
+            self;
         let Self { mode, key, session, host, state, lease, max_run_ms, note, over_nodes, .. } =
             self;
         let (command, key, note) = (command.map(&form), key.map(&form), note.map(&form));
@@ -246,6 +251,7 @@ impl<T> HolderInfo<T> {
             mode,
             key,
             session,
+            job,
             host,
             state,
             lease,
@@ -294,6 +300,10 @@ pub struct WaiterInfo {
     pub view: Option<String>,
     /// Its session.
     pub session: String,
+    /// The number of its background job, if it is one of the caller's. The daemon does not know;
+    /// `canal status` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u64>,
     /// Its host; null on one machine.
     pub host: Option<String>,
     /// Why it waits, in one clause.

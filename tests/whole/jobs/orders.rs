@@ -69,8 +69,18 @@ fn status_history_and_kill_take_the_number_of_a_job() {
         assert_eq!(keys[0]["holders"].as_array().unwrap().len(), 1, "{shown}");
         assert_eq!(keys[0]["waiters"].as_array().unwrap().len(), 0, "{shown}");
         let text = world.canal(["status", &name]).end().code(0).stdout;
-        assert!(text.contains("sleep 600") && !text.contains("sleep 601"), "{text}");
+        assert!(text.contains(&format!("%{running} sleep 600")), "{text}");
+        assert!(!text.contains("sleep 601"), "{text}");
     }
+    // `canal status` shows the numbers, also on one line for each.
+    for args in [&["status"][..], &["status", "-1"]] {
+        let text = world.canal(args).end().code(0).stdout;
+        for job in [format!("%{running} sleep 600"), format!("%{waiting} sleep 601")] {
+            assert!(text.contains(&job), "{text}");
+        }
+    }
+    let shown = world.canal(["status", "--json", "a"]).end().code(0).json();
+    assert_eq!(shown["keys"][0]["waiters"][0]["job"].to_string(), waiting, "{shown}");
     // A script must not end a job in place of a key that is idle now.
     let refused = world.canal(["kill", "--yes", &running]).end().code(125);
     assert!(refused.stderr.contains(&format!("canal kill --yes %{running}")), "{refused:?}");
@@ -88,6 +98,9 @@ fn status_history_and_kill_take_the_number_of_a_job() {
         });
         assert_eq!(records.len(), 1, "{records:?}");
         assert_eq!(records[0]["session"], format!("s{running}"));
+        assert_eq!(records[0]["job"].to_string(), running);
+        let text = world.canal(["history", &name]).end().code(0).stdout;
+        assert!(text.contains(&format!("%{running} sleep 600")), "{text}");
     }
 }
 

@@ -17,13 +17,14 @@ use crate::cli::arguments::duration::{Length, millis, short};
 use crate::cli::commands::status::Screen;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::find_job::session_of;
+use crate::cli::find_job::{add_numbers_of_ended, session_of};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::wording::time::Now;
 use crate::client::Client;
 use crate::protocol::{HistoryPage, HistoryQuery, HistoryRecord};
 use crate::run::SUCCESS;
+use crate::run::jobs::Folder;
 
 /// How many records to show if the user passes no count.
 const SHOWN: u64 = 50;
@@ -41,7 +42,8 @@ pub(crate) fn run(args: &HistoryArgs, global: &Global, _: Verbosity) -> Result<u
     let target = connect::Target::of(global)?;
     let mut client = target.connect(global.verbosity())?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
-    let found = ask(&mut client, args, session)?;
+    let mut found = ask(&mut client, args, session)?;
+    add_numbers_of_ended(&mut found.records, &Folder::of(&target.place));
     if args.json {
         stdout::print(&stdout::json(&found)?)?;
     } else if args.csv {

@@ -52,6 +52,7 @@ pub(in crate::cli::commands) fn page(records: &[HistoryRecord], dropped: u64, no
 fn cells(record: &HistoryRecord, now: &Now) -> [String; COLUMNS] {
     let keys: Vec<String> = record.items.iter().map(|item| sanitize(&item.key)).collect();
     let command = record.command.as_deref().map(command_line).unwrap_or_default();
+    let job = record.job.map(|job| format!("%{job} ")).unwrap_or_default();
     let pid = if record.pid == 0 { "lease".to_owned() } else { record.pid.to_string() };
     let least = |ms: u64| if record.at_least { length(ms) + "+" } else { length(ms) };
     let waited = match record.held_ms {
@@ -65,7 +66,7 @@ fn cells(record: &HistoryRecord, now: &Now) -> [String; COLUMNS] {
         record.held_ms.map(least).unwrap_or_default(),
         pid,
         user_name::name(record.uid),
-        format!("{}  {command}", keys.join(", ")),
+        format!("{}  {job}{command}", keys.join(", ")),
     ]
 }
 
@@ -139,6 +140,7 @@ mod tests {
         let mut killed = record("ended", Some(1_000));
         killed.signal = Some(15);
         killed.note = Some("run 7".to_owned());
+        killed.job = Some(17);
         let mut refused = record("deadlock", None);
         let step = |session: &str, key: &str| HistoryStep {
             session: session.to_owned(),
@@ -162,7 +164,7 @@ mod tests {
             shown(&all, 2, Some(80)),
             "  ENDED     HOW           WAITED  HELD   PID    USER  KEY  COMMAND\n  \
              14:02:11  exit 0        0.3s    3m12s  812    root  deploy  ./deploy.sh --all\n  \
-             14:02:11  killed: TERM  0.3s    1.0s   812    root  deploy  ./deploy.sh --all\n            \
+             14:02:11  killed: TERM  0.3s    1.0s   812    root  deploy  %17 ./deploy.sh -…\n            \
              note: run 7\n  \
              14:02:11  busy          0.3s           812    root  deploy  ./deploy.sh --all\n  \
              14:02:11  deadlock      0.3s           812    root  deploy  ./deploy.sh --all\n            \

@@ -15,7 +15,7 @@ use terminal_size::{Height, Width, terminal_size_of};
 use crate::cli::arguments::definition::{Global, StatusArgs};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::find_job::session_of;
+use crate::cli::find_job::{add_numbers, session_of};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::output::stdout::ReaderState;
@@ -23,6 +23,7 @@ use crate::cli::wording::time::Now;
 use crate::client::Next;
 use crate::protocol::{Status, StatusQuery};
 use crate::run::SUCCESS;
+use crate::run::jobs::Folder;
 use crate::sys::process::writers_of;
 use page::Page;
 use scope::Scope;
@@ -60,11 +61,12 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
         full: args.key.is_some(),
         ..StatusQuery::default()
     };
+    let jobs = Folder::of(&target.place);
     if args.watch {
         let mut shown = Ok(ReaderState::There);
         let mut last = None;
         let mut each = |status: Option<Status>| {
-            last = status.map(with_keepers).or_else(|| last.take());
+            last = status.map(|status| completed(status, &jobs)).or_else(|| last.take());
             let Some(status) = &last else { return Next::AtChange };
             let now = Now::here();
             shown = report.show_again(status, &now);
@@ -77,7 +79,7 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
         client.watch(&query, &mut each).map_err(connect::failed)?;
         shown?;
     } else {
-        let status = with_keepers(client.status(&query).map_err(connect::failed)?);
+        let status = completed(client.status(&query).map_err(connect::failed)?, &jobs);
         stdout::print_styled(&report.text(&status, Screen::of_stdout(), &Now::here())?)?;
     }
     Ok(SUCCESS)
@@ -88,9 +90,11 @@ fn prefix(args: &StatusArgs) -> Option<String> {
     args.key.as_ref().or(args.only.under.as_ref()).map(|key| key.as_str().to_owned())
 }
 
-/// Adds the processes that keep a hold. canal looks for them itself rather than the daemon: the
-/// kernel then shows each user only what that user may see, and the daemon is spared the work.
-pub(super) fn with_keepers(mut status: Status) -> Status {
+/// Adds the processes that keep a hold, and the numbers of background jobs. canal looks for them
+/// itself rather than the daemon: the kernel then shows each user only what that user may see, and
+/// the daemon is spared the work.
+pub(super) fn completed(mut status: Status, jobs: &Folder) -> Status {
+    add_numbers(&mut status, jobs);
     for holder in status.keys.iter_mut().flat_map(|key| &mut key.holders) {
         if let Some(children) = &mut holder.children {
             children.pids = writers_of(children.device, children.inode).unwrap_or_default();

@@ -262,7 +262,7 @@ impl Drawer<'_> {
                 None | Some(Mode::Counted) => slots(&holder.slots),
                 Some(mode) => taken(mode).to_owned(),
             },
-            command(holder.command.as_ref()),
+            command(holder.command.as_ref(), holder.job),
         ]
     }
 
@@ -274,7 +274,7 @@ impl Drawer<'_> {
             self.now.age(&waiter.since),
             self.now.clock(&waiter.since),
             taken(waiter.mode).to_owned(),
-            command(waiter.command.as_ref()),
+            command(waiter.command.as_ref(), waiter.job),
         ]
     }
 
@@ -349,7 +349,7 @@ impl Drawer<'_> {
 
 /// `buckets 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
 pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
-    let KeyInfo { kind, held, capacity, view, stored, paused, without, waiting, .. } = key;
+    let KeyInfo { kind, held, capacity, view, stored, paused, waiting, .. } = key;
     let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
     let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));
     let awaited = key.waiters.iter().any(|one| one.mode != Mode::Counted);
@@ -379,11 +379,14 @@ pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
             parts.push(word.to_owned());
         }
     }
-    if !without.is_empty() {
-        let numbers: Vec<String> = without.iter().map(u64::to_string).collect();
-        parts.push(format!("without {}", numbers.join(" ")));
-    }
+    parts.extend(out_of_service(key));
     parts.join(", ")
+}
+
+/// `without 2 5`: the slots or buckets that are out of service.
+pub(in crate::cli::commands) fn out_of_service(key: &KeyInfo) -> Option<String> {
+    let numbers: Vec<String> = key.without.iter().map(u64::to_string).collect();
+    (!numbers.is_empty()).then(|| format!("without {}", numbers.join(" ")))
 }
 
 /// The text in the column of the slots if the request takes no slots.
@@ -470,8 +473,11 @@ fn number(pid: u32, lease: bool) -> String {
     }
 }
 
-fn command(command: Option<&String>) -> String {
-    command.map_or_else(|| "(not yours to see)".to_owned(), |command| command_line(command))
+/// `./train.sh`, `%17 ./train.sh` for a background job.
+fn command(command: Option<&String>, job: Option<u64>) -> String {
+    let job = job.map(|job| format!("%{job} ")).unwrap_or_default();
+    let command = command.map(|command| job + &command_line(command));
+    command.unwrap_or_else(|| "(not yours to see)".to_owned())
 }
 
 #[cfg(test)]

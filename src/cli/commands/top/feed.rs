@@ -11,12 +11,13 @@ use std::thread;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::ask::{Answer, Ask};
-use crate::cli::commands::status::with_keepers;
+use crate::cli::commands::status::completed;
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::client::{Client, Watch, Watched};
 use crate::protocol::{Status, StatusQuery};
+use crate::run::jobs::Folder;
 
 /// How many items may wait while the terminal accepts no output. Then canal stops reading from the
 /// daemon.
@@ -59,7 +60,8 @@ impl Feed {
         let wake = wake.map_err(|error| Failed::new(format!("cannot make an eventfd: {error}")))?;
         let (wake, (sender, news)) = (Arc::new(wake), sync_channel(NEWS_MAX));
         let teller = Teller { wake: wake.clone(), sender: sender.clone() };
-        thread::spawn(move || watch(client, query, &teller));
+        let jobs = Folder::of(&target.place);
+        thread::spawn(move || watch(client, query, &jobs, &teller));
         Ok(Self { wake, news, sender, target, asks: None })
     }
 
@@ -105,11 +107,11 @@ impl Teller {
     }
 }
 
-fn watch(mut client: Client, query: StatusQuery, teller: &Teller) {
+fn watch(mut client: Client, query: StatusQuery, jobs: &Folder, teller: &Teller) {
     let mut watch = Watch::new(query);
     loop {
         let news = match watch.look(&mut client, None) {
-            Ok(Watched::State(status)) => News::Status(Box::new(with_keepers(status))),
+            Ok(Watched::State(status)) => News::Status(Box::new(completed(status, jobs))),
             Ok(Watched::Lost) => News::Lost,
             Ok(Watched::Nothing) if watch.is_over() => News::Over(Ok(())),
             Ok(Watched::Nothing) => continue,

@@ -83,6 +83,10 @@ pub struct HistoryRecord {
     pub token: Option<u64>,
     /// The session; null if it had none.
     pub session: Option<String>,
+    /// The number of its background job, if it is one of the caller's. The daemon does not know;
+    /// `canal history` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u64>,
     /// The user.
     pub uid: u32,
     /// The process; 0 for a lease.

@@ -22,6 +22,7 @@ fn waiter(position: u64, reason: &str) -> WaiterInfo {
         mode: Mode::Counted,
         view: None,
         session: "s9".to_owned(),
+        job: None,
         host: None,
         reason: reason.to_owned(),
         lease: None,
