@@ -323,8 +323,10 @@ fn cells(row: &Row<'_>, now: &Now) -> [String; 6] {
     let Row { key, waits_since, held_since } = row;
     let age = |since: &Option<&str>| since.map(|since| now.age(since)).unwrap_or_default();
     let name = sanitize(&key.key);
+    let paused = key.paused.then(|| "paused".to_owned());
+    let marks: Vec<String> = paused.into_iter().chain(view::out_of_service(key)).collect();
     [
-        if key.paused { format!("{name} (paused)") } else { name },
+        if marks.is_empty() { name } else { format!("{name} ({})", marks.join(", ")) },
         held(key),
         if key.waiting > 0 { key.waiting.to_string() } else { String::new() },
         age(waits_since),

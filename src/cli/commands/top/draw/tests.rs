@@ -71,7 +71,8 @@ fn busy() -> Status {
         "waiters": [waiter(31, "12:00:00", "it is paused")],
     });
     let idle = serde_json::json!({
-        "key": "stored", "kind": "buckets", "held": 0, "capacity": 6, "view": "3x2", "stored": true,
+        "key": "stored", "kind": "buckets", "held": 0, "capacity": 3, "view": "3x2", "stored": true,
+        "without": [1],
         "waiting": 0, "holders": [], "waiters": [],
     });
     let readers = serde_json::json!({
