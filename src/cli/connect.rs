@@ -128,9 +128,9 @@ impl Target {
 
     /// Waits until the history has the end of a background job, as far as the daemon answers and
     /// keeps one.
-    pub(crate) fn until_recorded(&self, job: u64) {
+    pub(crate) fn until_recorded(&self, session: String) {
         let query = HistoryQuery {
-            session: Some(format!("s{job}")),
+            session: Some(session),
             since_ms: Some(RECORDED_SINCE_MS),
             limit: Some(1),
             ..HistoryQuery::default()

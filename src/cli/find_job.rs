@@ -62,12 +62,14 @@ pub(in crate::cli) fn session_of(
             return Ok(None);
         }
     }
-    Ok(Some(session(number)))
+    session(target, number).map(Some)
 }
 
-/// The name of a job's session.
-pub(in crate::cli) fn session(job: u64) -> String {
-    format!("s{job}")
+/// The name of a job's session. A job of another user has no record here, and usually keeps its
+/// first session.
+pub(in crate::cli) fn session(target: &Target, number: u64) -> Result<String, Failed> {
+    let record = Folder::of(&target.place).job(number).map_err(unreadable)?;
+    Ok(record.map_or_else(|| format!("s{number}"), |record| record.session()))
 }
 
 /// Adds the numbers of this user's jobs to their holders and waiters.

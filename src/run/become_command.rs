@@ -11,6 +11,7 @@ use crate::sys::process::exec;
 use crate::sys::{fds, startup};
 
 use super::environment::{hold_variable, of_a_new_session};
+use super::jobs::OpenRecord;
 use super::jobserver;
 use super::nodes::{ChildEnd, OverNodes, Start};
 use super::{ChildChannel, Command, LostHold, NotRun, Variables, variables};
@@ -28,6 +29,8 @@ pub struct Asked<'a> {
     pub socket: Option<&'a Path>,
     /// Whether the request began a new session (`--new-session`).
     pub new_session: bool,
+    /// The record of a background job, which gets the start of the command.
+    pub record: Option<&'a OpenRecord>,
 }
 
 /// Why this process did not become the command.
@@ -37,8 +40,8 @@ pub enum NotBegun {
     NotRun(NotRun),
     /// The lock was lost before.
     Lost(Box<LostHold>),
-    /// The supervisor has ended.
-    Alone,
+    /// It cannot be supervised, or not be recorded. The reason is text for people.
+    Failed(String),
 }
 
 /// A lock that this process has taken.
@@ -121,7 +124,8 @@ pub fn become_command(
         Taken::FromDaemon { acquired, .. } => (acquired.children.take(), acquired.jobserver.take()),
         Taken::FromNodes(_) => (None, None),
     };
-    let not_begun = begin(command, variables, inherited, taken.held(), child_channel);
+    let held = taken.held();
+    let not_begun = begin(command, variables, inherited, held, child_channel, asked.record);
     // After a loss, the daemon is unreachable, and the hold ends with this process anyway.
     if !matches!(not_begun, NotBegun::Lost(_)) {
         taken.give_back();
@@ -135,6 +139,7 @@ fn begin(
     (children, jobserver): (Option<OwnedFd>, Option<JobserverEnds>),
     held: Option<(&Reader, u64)>,
     child_channel: Option<ChildChannel>,
+    record: Option<&OpenRecord>,
 ) -> NotBegun {
     let begin = || {
         // Report to the parent before duplicating the descriptor without close-on-exec; the child's
@@ -142,7 +147,11 @@ fn begin(
         if let Some(child_channel) = &child_channel
             && child_channel.granted(children.as_ref(), held).is_err()
         {
-            return NotBegun::Alone;
+            return NotBegun::Failed("the supervisor of the command has ended".to_owned());
+        }
+        // Before, this process ends with its parent, and then the command has not run.
+        if let Some(Err(error)) = record.map(OpenRecord::started) {
+            return NotBegun::Failed(format!("cannot record that the job starts: {error}"));
         }
         let inherited = children.map(|fd| fds::inherit(fd, CHILDREN_FD_AT_LEAST)).transpose();
         if let Err(error) = inherited {

@@ -1,11 +1,12 @@
 //! Background jobs: their directory, and the record and the log of each.
 //!
 //! A job is a `canal run` in a session of its own, with a supervisor that stays. Its number is that
-//! of its session in the table. The supervisor locks the record as long as it lives, so a process
+//! of its first session in the table. The supervisor locks the record as long as it lives, so a process
 //! that waits for the job waits for the lock.
 //!
-//! A record has three lines: the request, the start and the end. The last two are blank until they
-//! are known, so that a full disk cannot prevent them from being written.
+//! A record has four lines: the request, the start, the end, and the session if it changed. All but
+//! the first are blank until they are known, so that a full disk cannot prevent them from being
+//! written. A link with the number of the later session leads to the record.
 //!
 //! Invariant: a record with a number belongs to a request that was queued or granted, and only
 //! records and logs of jobs whose supervisor has ended are removed.
@@ -13,7 +14,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ const LOG: &str = "log";
 /// How long it takes at most to lock the record of a new job.
 const PREPARED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The length of the lines for the start and the end, without the line feed.
+/// The length of the lines for the start, the end and the session, without the line feed.
 const BLANK: usize = 80;
 
 /// The directory of a user's jobs.
@@ -68,7 +69,7 @@ impl Folder {
         NewJob::create(self.clone(), tag, named)
     }
 
-    /// The record of a job; `None` if there is none.
+    /// The record of a job, by its number or by that of its session; `None` if there is none.
     pub fn job(&self, number: u64) -> io::Result<Option<Record>> {
         Record::read(&self.record(&number.to_string()))
     }
@@ -78,6 +79,8 @@ impl Folder {
         let mut numbers: Vec<u64> = self
             .records()?
             .iter()
+            // The names of later sessions are links.
+            .filter(|path| !path.is_symlink())
             .filter_map(|path| path.file_stem()?.to_str()?.parse().ok())
             .collect();
         numbers.sort_unstable();
@@ -113,10 +116,14 @@ impl Folder {
         Ok(pruned)
     }
 
-    /// Removes what jobs left that were killed before they had a number. A job that is being
-    /// prepared may not have locked its record yet.
+    /// Removes what jobs left that were killed before they had a number, and the names of removed
+    /// records. A job that is being prepared may not have locked its record yet.
     fn sweep(&self) -> io::Result<()> {
         for path in self.records()? {
+            if path.is_symlink() && !path.exists() {
+                removed(&path)?;
+                continue;
+            }
             let is_new =
                 path.file_stem().is_some_and(|it| it.as_encoded_bytes().starts_with(b"new-"));
             let age = || fs::metadata(&path)?.modified()?.elapsed().map_err(io::Error::other);
@@ -180,6 +187,12 @@ struct Started {
     started_ms: u64,
 }
 
+/// The session that its request has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Session {
+    session: u64,
+}
+
 /// How a job ended: with an exit code, or by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnd {
@@ -212,6 +225,8 @@ pub struct Record {
     pub started_ms: Option<u64>,
     /// How the job ended, if its supervisor saw that.
     pub end: Option<JobEnd>,
+    /// The number of the session that its request has.
+    session: u64,
 }
 
 impl Record {
@@ -227,9 +242,18 @@ impl Record {
     fn of_file(file: File) -> io::Result<Self> {
         let content = content(&file)?;
         let mut lines = content.lines().map(str::trim_end);
-        let submitted = serde_json::from_str(lines.next().unwrap_or_default())?;
-        let started = filled(lines.next())?.map(|started: Started| started.started_ms);
-        Ok(Self { file, submitted, started_ms: started, end: filled(lines.next())? })
+        let submitted: Submitted = serde_json::from_str(lines.next().unwrap_or_default())?;
+        let started_ms = filled(lines.next())?.map(|started: Started| started.started_ms);
+        let end = filled(lines.next())?;
+        let session = filled(lines.next())?.map_or(submitted.job, |it: Session| it.session);
+        Ok(Self { file, submitted, started_ms, end, session })
+    }
+
+    /// The name of the session that its request has. A host that loses its membership of a shared
+    /// table asks for its waiters again, which gives them other sessions.
+    #[must_use]
+    pub fn session(&self) -> String {
+        format!("s{}", self.session)
     }
 
     /// Waits until the supervisor has ended, and reads the record again.
@@ -301,7 +325,8 @@ impl NewJob {
         let command = command.to_owned();
         let submitted = Submitted { job, at_ms: unix_ms(), keys, command, log };
         let blank = " ".repeat(BLANK);
-        let text = format!("{}\n{blank}\n{blank}\n", serde_json::to_string(&submitted)?);
+        let lines = format!("{blank}\n").repeat(3);
+        let text = format!("{}\n{lines}", serde_json::to_string(&submitted)?);
         self.record.write_all_at(text.as_bytes(), 0)?;
         if self.named.is_none() {
             fs::rename(self.folder.log(&self.name), &submitted.log)?;
@@ -310,9 +335,12 @@ impl NewJob {
         Ok(submitted.log)
     }
 
-    /// Records that the command is about to start.
-    pub fn started(&self) -> io::Result<()> {
-        fill(&self.record, 1, &Started { started_ms: unix_ms() })
+    /// Records that the request of the published job has another session now.
+    pub fn moved(&self, job: u64, session: u64) -> io::Result<()> {
+        fill(&self.record, 3, &Session { session })?;
+        let name = self.folder.record(&session.to_string());
+        removed(&name)?;
+        symlink(format!("{job}.{RECORD}"), name)
     }
 
     /// Removes what a job leaves that was never published.
@@ -330,12 +358,17 @@ impl NewJob {
 pub struct OpenRecord(File);
 
 impl OpenRecord {
-    /// The number of the job, if it has one.
+    /// The name of the job's session, if the job has a number.
     #[must_use]
-    pub fn job(&self) -> Option<u64> {
-        let content = content(&self.0).ok()?;
-        let submitted: Submitted = serde_json::from_str(content.lines().next()?).ok()?;
-        Some(submitted.job)
+    pub fn session(&self) -> Option<String> {
+        let file = self.0.try_clone().ok()?;
+        Record::of_file(file).ok().map(|record| record.session())
+    }
+
+    /// Records that the command is about to start, and that the end of the supervisor no longer
+    /// prevents it.
+    pub fn started(&self) -> io::Result<()> {
+        fill(&self.0, 1, &Started { started_ms: unix_ms() })
     }
 
     /// Records how the job ended. Does nothing for a job without a number.
@@ -370,5 +403,6 @@ fn filled<T: for<'de> Deserialize<'de>>(line: Option<&str>) -> io::Result<Option
 fn fill(record: &File, line: usize, value: &impl Serialize) -> io::Result<()> {
     let content = content(record)?;
     let before: usize = content.split_inclusive('\n').take(line).map(str::len).sum();
-    record.write_all_at(serde_json::to_string(value)?.as_bytes(), before as u64)
+    let text = format!("{:BLANK$}", serde_json::to_string(value)?);
+    record.write_all_at(text.as_bytes(), before as u64)
 }

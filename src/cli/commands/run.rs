@@ -189,11 +189,12 @@ impl<'a> Job<'a> {
         let place = &target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
         let (tag, new_session) = (request.tag, self.args.session().new_session);
-        let asked = ByCaller { tag, socket, new_session };
+        let record = self.record.as_ref();
+        let asked = ByCaller { tag, socket, new_session, record };
         let failed = match become_command(&self.command, taken, asked, child_channel) {
             NotBegun::NotRun(not_run) => not_run.into(),
             NotBegun::Lost(lost) => hold_lost::not_begun(&lost, &request.keys()),
-            NotBegun::Alone => Failed::new("the supervisor of the command has ended"),
+            NotBegun::Failed(why) => Failed::new(why),
         };
         failed.into()
     }
@@ -259,8 +260,8 @@ impl SupervisorHooks for RunHooks<'_, '_> {
     }
 
     fn ended(&mut self) {
-        if let Some(job) = self.job.record.as_ref().and_then(OpenRecord::job) {
-            self.job.source.target().until_recorded(job);
+        if let Some(session) = self.job.record.as_ref().and_then(OpenRecord::session) {
+            self.job.source.target().until_recorded(session);
         }
     }
 

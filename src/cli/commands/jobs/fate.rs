@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
-use crate::cli::find_job::{session, unreadable};
+use crate::cli::find_job::unreadable;
 use crate::cli::output::stderr::Verbosity;
 use crate::client::Next;
 use crate::protocol::{HistoryQuery, HistoryRecord, Status, StatusQuery};
@@ -69,9 +69,9 @@ pub(super) fn wait(target: &Target, record: Record, verbosity: Verbosity) -> Res
                 Some(status) if status.keys.is_empty() => Next::Never,
                 _ => Next::AtChange,
             };
-            client.watch(&in_table(job), gone).map_err(connect::failed)?;
+            client.watch(&in_table(&record), gone).map_err(connect::failed)?;
             let query = HistoryQuery {
-                session: Some(session(job)),
+                session: Some(record.session()),
                 since_ms: Some(unix_ms().saturating_sub(record.submitted.at_ms)),
                 limit: Some(1),
                 ..HistoryQuery::default()
@@ -96,10 +96,10 @@ pub(super) fn may_run(
     if record.started_ms.is_none() || record.end.is_some() {
         return Ok(false);
     }
-    let status = target.connect(verbosity)?.status(&in_table(record.submitted.job));
+    let status = target.connect(verbosity)?.status(&in_table(record));
     Ok(!status.map_err(connect::failed)?.keys.is_empty())
 }
 
-fn in_table(job: u64) -> StatusQuery {
-    StatusQuery { session: Some(session(job)), ..StatusQuery::default() }
+fn in_table(record: &Record) -> StatusQuery {
+    StatusQuery { session: Some(record.session()), ..StatusQuery::default() }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, PriorityArgs};
-use crate::cli::connect;
+use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::find_job::session;
 use crate::cli::output::stdout;
@@ -20,8 +20,10 @@ struct Report<'a> {
 
 pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result<u8, Failed> {
     let job = args.job;
-    let asked = Prioritize { session: session(job), priority: args.priority };
-    let changed = connect::client(global)?.prioritize(&asked).map_err(connect::failed)?;
+    let target = Target::of(global)?;
+    let asked = Prioritize { session: session(&target, job)?, priority: args.priority };
+    let mut client = target.connect(global.verbosity())?;
+    let changed = client.prioritize(&asked).map_err(connect::failed)?;
     let text = if args.json {
         stdout::json(&Report { job, changed: &changed })?
     } else {

@@ -70,7 +70,14 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     match fork_apart() {
         Ok(true) => {
             drop(reader);
-            let reporter = Reporter { new, keys, shown, pipe: Some(writer.into()), stderr: None };
+            let reporter = Reporter {
+                new,
+                keys,
+                shown,
+                pipe: Some(writer.into()),
+                published: None,
+                stderr: None,
+            };
             let code = background(job, reporter, &limits, verbosity);
             std::process::exit(
                 code.unwrap_or_else(|error| verbosity.failure(&cannot_start(error))).into(),
@@ -137,6 +144,8 @@ struct Reporter {
     shown: String,
     /// `None` once it has reported.
     pipe: Option<File>,
+    /// The number of the job, and that of its session, once it has reported.
+    published: Option<(u64, u64)>,
     /// The caller's stderr.
     stderr: Option<OwnedFd>,
 }
@@ -150,18 +159,26 @@ impl Reporter {
         }
     }
 
-    /// Gives the job its number, and reports it once.
+    /// Gives the job its number, and reports it once. From then on, follows its session.
     fn queued(&mut self, session: &str, position: u64) -> Result<(), Failed> {
+        let number = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
+        let number = number.ok_or_else(|| Failed::new("the daemon does not number the request"))?;
+        let failed = |error| Failed::new(format!("cannot record the job: {error}"));
+        if let Some((job, known)) = &mut self.published {
+            if *known != number {
+                self.new.moved(*job, number).map_err(failed)?;
+                *known = number;
+            }
+            return Ok(());
+        }
         let Some(pipe) = &mut self.pipe else { return Ok(()) };
-        let job = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
-        let job = job.ok_or_else(|| Failed::new("the daemon does not number the request"))?;
-        let (keys, session) = (std::mem::take(&mut self.keys), session.to_owned());
-        let log = self.new.publish(job, keys, &self.shown);
-        let log = log.map_err(|error| Failed::new(format!("cannot record the job: {error}")))?;
+        let (job, session) = (number, session.to_owned());
+        let keys = std::mem::take(&mut self.keys);
+        let log = self.new.publish(job, keys, &self.shown).map_err(failed)?;
         let sent = send(pipe, &Report::Queued(Queued { job, session, position, log }));
         sent.map_err(|_| Failed::new("the command that submits the job has ended"))?;
         let _ = dup2_stderr(&self.new.log);
-        (self.pipe, self.stderr) = (None, None);
+        (self.pipe, self.stderr, self.published) = (None, None, Some((job, job)));
         Ok(())
     }
 
@@ -185,9 +202,7 @@ impl Witness for Reporter {
     }
 
     fn granted(&mut self, grant: &Grant) -> Result<(), Failed> {
-        self.queued(&grant.session, 0)?;
-        let started = self.new.started();
-        started.map_err(|error| Failed::new(format!("cannot record that the job starts: {error}")))
+        self.queued(&grant.session, 0)
     }
 }
 
