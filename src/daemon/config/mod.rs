@@ -15,7 +15,7 @@ pub(super) mod socket_access;
 pub(super) mod socket_section;
 pub(super) mod written;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::core::{Key, View};
+use crate::core::{Ask, Item, Key, View};
 use crate::daemon::config::engine_section::Configured;
 use crate::daemon::config::history_section::HistorySettings;
 use crate::daemon::config::hooks_section::{HOOKS_MAX, HookSettings};
@@ -50,6 +50,8 @@ pub(crate) struct Config {
     /// The file that was read.
     pub(crate) path: Option<PathBuf>,
     pub(crate) views: BTreeMap<Key, View>,
+    /// The keys whose slots are chosen as with `--spread`.
+    pub(crate) spread: BTreeSet<Key>,
     connections: Option<usize>,
     connections_per_user: Option<usize>,
     connection_idle: Option<Duration>,
@@ -115,6 +117,7 @@ struct KeySection {
     per: Option<u64>,
     buckets: Option<u64>,
     slots: Option<u64>,
+    spread: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -228,13 +231,18 @@ impl Config {
             line: line_of(text, at),
             what,
         };
-        let mut views = BTreeMap::new();
+        let (mut views, mut spread) = (BTreeMap::new(), BTreeSet::new());
         for (name, section) in &file.keys {
             let key = Key::new(name.get_ref()).map_err(|error| {
                 wrong(name.span().start, format!("`{}`: {error}", name.get_ref()))
             })?;
-            let view = section.get_ref().view(&key);
-            views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
+            let section_at = |what| wrong(section.span().start, what);
+            if section.get_ref().spread == Some(true) {
+                spread.insert(key.clone());
+            }
+            if let Some(view) = section.get_ref().view(&key).map_err(section_at)? {
+                views.insert(key, view);
+            }
         }
         let nodes = nodes_section::configured(&file.nodes, &file.node_groups);
         let nodes = nodes.map_err(|(at, what)| wrong(at, what))?;
@@ -263,6 +271,7 @@ impl Config {
         Ok(Self {
             path: Some(path.to_owned()),
             views,
+            spread,
             connections: file.limits.connections.map(NonZeroUsize::get),
             connections_per_user: file.limits.connections_per_user.map(NonZeroUsize::get),
             connection_idle: time(file.limits.connection_idle.as_ref())?,
@@ -283,6 +292,16 @@ impl Config {
             log: file.daemon.log.map(Spanned::into_inner),
             written: written::written(text),
         })
+    }
+
+    /// Makes the requests for slots of some keys choose the bucket with the fewest holders, as with
+    /// `--spread`. A request for several slots at once takes the lowest.
+    pub(crate) fn spread(&self, items: &mut [Item]) {
+        for item in items.iter_mut().filter(|item| self.spread.contains(&item.key)) {
+            if matches!(item.ask, Ask::Counted { count: 1, .. }) {
+                item.ask = item.ask.clone().spread();
+            }
+        }
     }
 
     /// The limits in force if the process may open `descriptors` descriptors. `idle_exit_s` comes
@@ -313,8 +332,12 @@ impl Config {
 }
 
 impl KeySection {
-    fn view(&self, key: &Key) -> Result<View, String> {
+    fn view(&self, key: &Key) -> Result<Option<View>, String> {
         let view = match (self.per, self.buckets, self.slots) {
+            (None, None, None) if self.spread.is_some() => return Ok(None),
+            (_, _, Some(_)) if self.spread == Some(true) => {
+                return Err(format!("`spread` of `{key}` needs `per` and `buckets`"));
+            }
             (Some(0), Some(_), None) => return Err(format!("`per` of `{key}` must be at least 1")),
             (Some(per), Some(buckets), None) => View::Buckets { per, buckets },
             (None, None, Some(0)) => {
@@ -328,7 +351,7 @@ impl KeySection {
         if view.capacity() > NUMBER_MAX {
             return Err(format!("the size of `{key}` ({view}) is more than {NUMBER_MAX}"));
         }
-        Ok(view)
+        Ok(Some(view))
     }
 }
 
@@ -445,6 +468,7 @@ mod tests {
         };
         line("[keys.\"/db\"]\nslots = 1\n", 1, "`/db`: a key cannot begin with `/`; use `db`");
         line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
+        line("[keys.db]\nslots = 2\nspread = true\n", 1, "`spread` of `db` needs `per`");
         line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
         line("[keys.db]\nslots = 0\n", 1, "`canal resize db --pause` pauses it");
         line("[keys.db]\nslots = -1\n", 2, "integer `-1`, expected a whole number of at least 0");

@@ -103,7 +103,8 @@ fn fields(text: &str, table: &DeTable<'_>) -> String {
     table.iter().map(field).collect::<Vec<_>>().join(", ")
 }
 
-/// The size of a key: `4` for slots, `3x2` for 3 in each of 2 buckets.
+/// The settings of a key: `4` for slots, `3x2` for 3 in each of 2 buckets, with `, spread` if
+/// requests are spread over these.
 fn size(text: &str, table: &DeTable<'_>) -> String {
     let field = |name: &str| {
         let value = table.iter().find(|(key, _)| key.get_ref() == name)?.1;
@@ -112,9 +113,15 @@ fn size(text: &str, table: &DeTable<'_>) -> String {
     match (table.len(), field("slots"), field("per"), field("buckets")) {
         (1, Some(slots), None, None) => slots,
         (2, None, Some(per), Some(buckets)) => format!("{per}x{buckets}"),
+        (3, None, Some(per), Some(buckets)) if field("spread").is_some_and(|it| it == "true") => {
+            format!("{per}x{buckets}{SPREAD}")
+        }
         _ => fields(text, table),
     }
 }
+
+/// Follows the size of a key whose requests are spread over its buckets.
+pub(crate) const SPREAD: &str = ", spread";
 
 /// A key in the form that it has in the name of a setting.
 pub(crate) fn name_of_key(key: &str) -> String {
@@ -185,6 +192,8 @@ mod tests {
                 "15: permission[1] = groups = [], may = [\"hold\"]",
             ]
         );
+        let spread = written("[keys.a]\nper = 3\nbuckets = 2\nspread = true\n");
+        assert_eq!(spread[0].value, "3x2, spread");
         assert_eq!(written("not = "), []);
         let table = written("[engine]\nurl = \"etcd://a:b@c/d\"\nttl = \"30s\"\n");
         let values: Vec<&str> = table.iter().map(|one| one.value.as_str()).collect();

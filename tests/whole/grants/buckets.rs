@@ -1,8 +1,8 @@
 //! Slots that are spread over buckets (`--spread`), and buckets out of service (`canal resize
 //! --without`).
 
-use crate::world::World;
 use crate::world::process::wait_until;
+use crate::world::{World, journal_only};
 
 const SPREAD: [&str; 7] = ["-k", "gpu", "--per", "3", "--buckets", "4", "--spread"];
 
@@ -27,6 +27,31 @@ fn jobs_are_spread_over_the_buckets_and_packed_without_the_option() {
     assert_eq!(bucket(&SPREAD), "1\n");
     spread.into_iter().for_each(|holder| drop(holder.finish()));
     world.until_idle();
+}
+
+#[test]
+fn the_configuration_can_spread_all_jobs_of_a_key() {
+    if journal_only("the configuration of an engine is the test's") {
+        return;
+    }
+    let world = World::new();
+    world
+        .configure("[keys.gpu]\nper = 3\nbuckets = 4\nspread = true\n[keys.port]\nspread = true\n");
+    let _first = world.holder(&["-k", "gpu"]);
+    let _port = world.holder(&["-k", "port", "--per", "1", "--buckets", "2"]);
+    let slots = |args: &[&str]| {
+        let run = [&["run"], args, &["-c", "echo $CANAL_SLOTS"]].concat();
+        world.canal(run).end().code(0).stdout
+    };
+    assert_eq!(slots(&["-k", "gpu"]), "3\n");
+    assert_eq!(slots(&["-k", "gpu:2"]), "1,2\n", "several slots at once are the lowest");
+    assert_eq!(slots(&["-k", "port", "--per", "2", "--buckets", "2"]), "2\n");
+    let config = world.canal(["config"]).end().code(0).stdout;
+    assert!(config.contains("3x4, spread"), "{config}");
+    assert!(config.contains("spread = true"), "{config}");
+    world.configure("[keys.gpu]\nper = 3\nbuckets = 4\n");
+    world.canal(["daemon", "--reload"]).end().code(0);
+    assert_eq!(slots(&["-k", "gpu"]), "1\n");
 }
 
 #[test]

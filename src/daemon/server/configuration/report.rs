@@ -4,7 +4,7 @@ use crate::core::BYPASS_MAX_DEFAULT;
 use crate::daemon::config::history_section::written;
 use crate::daemon::config::metrics_section::Listen;
 use crate::daemon::config::reading::Read;
-use crate::daemon::config::written::{changes, name_of_key};
+use crate::daemon::config::written::{SPREAD, changes, name_of_key};
 use crate::daemon::logging;
 use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::{Override, binds_everybody, needs_restart};
@@ -152,13 +152,15 @@ impl Server {
         let config = &self.in_force.config;
         let each = config.views.iter().map(|(key, view)| {
             let name = format!("keys.{}", name_of_key(key.as_str()));
+            let spread = if config.spread.contains(key) { SPREAD } else { "" };
             let stored = self.ledger.table.stored(key);
             if stored == Some(*view) {
                 let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
-                let value = view.to_string();
+                let value = format!("{view}{spread}");
                 return SettingInfo { line, ..SettingInfo::new(name, value, SettingSource::File) };
             }
             let value = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
+            let value = value + spread;
             let by = stored.is_some().then(|| "canal resize".to_owned());
             SettingInfo { by, ..SettingInfo::new(name, value, SettingSource::Stored) }
         });

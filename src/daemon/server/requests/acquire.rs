@@ -50,6 +50,7 @@ impl Server {
         let note = items::note(acquire.note.as_deref())?;
         let supersede = items::supersede(acquire.supersede, acquire.group.as_deref())?;
         self.ledger.table.share_keys(&mut items);
+        self.in_force.config.spread(&mut items);
         self.check_wrapper(acquire.wrapper)?;
         if acquire.jobserver {
             self.check_jobserver(&acquire, &items, part.is_some())?;
