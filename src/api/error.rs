@@ -22,6 +22,8 @@ pub enum ErrorKind {
     Invalid,
     /// The key is paused, and the request was not allowed to wait, or its time ran out.
     Paused,
+    /// A newer request of the same user took its place in the queue.
+    Superseded,
     /// The key is in use, or has a stored size, as the other kind of lock (slots or buckets).
     Mismatch,
     /// This user lacks the permission.
@@ -139,6 +141,7 @@ fn kind_of(failure: &Failure) -> ErrorKind {
             Some("deadlock") => ErrorKind::Deadlock,
             Some("timeout") => ErrorKind::Timeout,
             Some("paused") => ErrorKind::Paused,
+            Some("superseded") => ErrorKind::Superseded,
             _ => ErrorKind::Busy,
         },
         ErrorName::BadRequest | ErrorName::RequireTooLarge => ErrorKind::Invalid,
@@ -185,6 +188,7 @@ mod tests {
             ("full", ErrorKind::Busy),
             ("timeout", ErrorKind::Timeout),
             ("paused", ErrorKind::Paused),
+            ("superseded", ErrorKind::Superseded),
             ("max-waiting", ErrorKind::Busy),
             ("deadlock", ErrorKind::Deadlock),
             ("of a later version", ErrorKind::Busy),

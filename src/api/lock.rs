@@ -9,7 +9,7 @@ use super::loss::OnLost;
 use super::status::Progress;
 use crate::client;
 use crate::core::Key;
-use crate::protocol::{Acquire, Mode, NOTE_BYTES_MAX, WireItem};
+use crate::protocol::{Acquire, Mode, NOTE_BYTES_MAX, Superseded, WireItem};
 use crate::run::environment;
 use crate::run::nodes::{EnclosingLeases, WaitWithin};
 use crate::sys::process;
@@ -72,6 +72,8 @@ pub struct Lock {
     wait: Option<Duration>,
     priority: i32,
     max_waiting: Option<u64>,
+    supersede: Option<Superseded>,
+    group: Option<String>,
     command: Option<String>,
     note: Option<String>,
     new_session: bool,
@@ -105,6 +107,8 @@ impl Lock {
             wait: None,
             priority: 0,
             max_waiting: None,
+            supersede: None,
+            group: None,
             command: None,
             note: None,
             new_session: false,
@@ -162,6 +166,26 @@ impl Lock {
         self.size(|item| item.count = Some(count))
     }
 
+    /// Takes a slot of the bucket with the fewest holders instead of the lowest slot of the most
+    /// recently named key.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), canal::Error> {
+    /// # let daemon = canal::testing::Daemon::start()?;
+    /// # let endpoint = daemon.endpoint();
+    /// // Three jobs fit on each of four GPUs.
+    /// let lock = canal::Lock::new("gpu").per(3).buckets(4).spread();
+    /// # let lock = lock.endpoint(&endpoint);
+    /// let (first, second) = (lock.acquire()?, lock.acquire()?);
+    /// // Slots 0 to 2 are of the first GPU, 3 to 5 of the second.
+    /// assert_eq!((first.slot(), second.slot()), (Some(0), Some(3)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn spread(self) -> Self {
+        self.size(|item| item.spread = true)
+    }
+
     fn size(mut self, set: impl FnOnce(&mut WireItem)) -> Self {
         if let Some(item) = self.items.last_mut() {
             if item.mode.is_some() {
@@ -204,6 +228,33 @@ impl Lock {
     /// [`ErrorKind::Busy`]. With 1, one process holds the lock, one waits, and the rest give up.
     pub fn max_waiting(mut self, most: u64) -> Self {
         self.max_waiting = Some(most);
+        self
+    }
+
+    /// Withdraws older requests of this user that still wait for exactly the same keys. They fail
+    /// with [`ErrorKind::Superseded`]. A request never withdraws those of other users.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), canal::Error> {
+    /// # let daemon = canal::testing::Daemon::start()?;
+    /// # let endpoint = daemon.endpoint();
+    /// // Of several deployments that wait, only the newest is worth doing.
+    /// let lock = canal::Lock::new("deploy/web").supersede();
+    /// # let lock = lock.endpoint(&endpoint);
+    /// let guard = lock.acquire()?;
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn supersede(mut self) -> Self {
+        self.supersede = Some(Superseded::Waiting);
+        self
+    }
+
+    /// Names the group of the request. [`supersede`](Self::supersede) then withdraws the requests
+    /// of the group, whatever their keys are.
+    pub fn group(mut self, name: impl Into<String>) -> Self {
+        self.group = Some(name.into());
         self
     }
 
@@ -300,8 +351,8 @@ impl Lock {
             wait_ms: wait.map(milliseconds),
             priority: self.priority,
             max_waiting: self.max_waiting,
-            supersede: None,
-            group: None,
+            supersede: self.supersede,
+            group: self.group.clone(),
             max_run_ms: None,
             command: self.command.clone().unwrap_or_else(own),
             note: self.note.clone(),
@@ -371,15 +422,19 @@ mod tests {
     #[test]
     fn a_request_says_what_was_set() {
         let lock = Lock::new("a").priority(3).command("training").on_lost(OnLost::Kill);
-        let lock = lock.note("run 7");
+        let lock = lock.note("run 7").per(3).spread().supersede().group("main");
         let acquire = lock.new_session().request(Some(Duration::from_micros(1))).unwrap();
         assert_eq!(acquire.note.as_deref(), Some("run 7"));
+        assert!(acquire.items[0].spread);
+        assert_eq!(acquire.supersede, Some(Superseded::Waiting));
+        assert_eq!(acquire.group.as_deref(), Some("main"));
         assert_eq!((acquire.priority, acquire.command.as_str()), (3, "training"));
         assert_eq!(acquire.wait_ms, Some(1));
         assert_eq!(acquire.on_lost, crate::protocol::OnLost::Kill);
         assert_eq!((acquire.session, acquire.frame), (None, None));
         let acquire = request(Lock::new("a"));
         assert_eq!((acquire.wait_ms, acquire.note), (None, None));
+        assert_eq!((acquire.supersede, acquire.group), (None, None));
         assert_eq!(acquire.on_lost, crate::protocol::OnLost::Warn);
         assert!(!acquire.command.is_empty());
         assert_ne!(acquire.tag, request(Lock::new("a")).tag);
