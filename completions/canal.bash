@@ -191,7 +191,7 @@ _canal() {
         config) options="--json $everywhere" ;;
         doctor) options="--engine --json $everywhere" ;;
         daemon) options="--stop --replace --foreground --reload --idle-exit --engine --engine-ttl --host --no-engine --discard-journal --first-start $everywhere" ;;
-        setup) options="--yes --dry-run $everywhere" ;;
+        setup) options="--first-start --yes --dry-run $everywhere" ;;
         completions)
             options=$everywhere
             [[ $cur == -* ]] || options='bash zsh fish'

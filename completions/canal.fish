@@ -239,6 +239,7 @@ complete -c canal -n '__canal_at daemon' -l discard-journal -d 'Set an unusable 
 complete -c canal -n '__canal_at daemon' -l first-start -d 'Declare that this node has never granted a lock'
 
 complete -c canal -n '__canal_at setup' -l yes -d 'Do not ask for confirmation'
+complete -c canal -n '__canal_at setup' -l first-start -d 'Declare that no daemon has run here before'
 complete -c canal -n '__canal_at setup' -l dry-run -d 'Print the steps without doing them'
 
 complete -c canal -n '__canal_at completions' -a 'bash zsh fish'

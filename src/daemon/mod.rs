@@ -125,6 +125,15 @@ pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
     Ok(config::Config::read(paths)?.nodes)
 }
 
+/// The file that states to the daemon of a place, at its next start, that this node has granted
+/// nothing before.
+///
+/// # Errors
+/// A daemon has run there before.
+pub fn first_start_statement(place: &Place) -> Result<PathBuf, Unusable> {
+    store::first_start::statement(place)
+}
+
 /// How many bytes the records and logs of a user's background jobs may have in total.
 ///
 /// # Errors

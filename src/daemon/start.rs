@@ -208,7 +208,10 @@ pub(crate) fn open(
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     engine_mark::check(options, config, chosen.as_ref())?;
-    if options.first_start {
+    let stated = first_start::take_statement(place);
+    let is_first_start =
+        stated.context("the file of `canal setup --first-start`")? || options.first_start;
+    if is_first_start {
         first_start::check(place, chosen.is_some())?;
     }
     let (mut recovered, driver) = match &chosen {
@@ -218,7 +221,7 @@ pub(crate) fn open(
             (recovered, Some(driver))
         }
     };
-    if options.first_start {
+    if is_first_start {
         let settled = recovered.ledger.settle_node();
         settled.context("that this node has granted nothing cannot be stored")?;
         recovered.is_anew = false;

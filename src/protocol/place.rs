@@ -179,7 +179,9 @@ impl Place {
         Ok(Self { socket, dir, rule: Rule::Given, uid, stores: OnceLock::new() })
     }
 
-    fn shared(uid: MachineUid) -> Self {
+    /// The place of the machine's daemon, whether or not its directory exists.
+    #[must_use]
+    pub fn shared(uid: MachineUid) -> Self {
         let dir = PathBuf::from(SHARED_DIR);
         Self {
             socket: dir.join(USUAL_SOCKET),

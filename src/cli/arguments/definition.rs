@@ -731,6 +731,9 @@ pub(crate) struct DoctorArgs {
 /// Share one table of locks among all users of this machine
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct SetupArgs {
+    /// Declare that no daemon has run here before, so that this node grants its first lock at once
+    #[arg(long)]
+    pub(crate) first_start: bool,
     /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,

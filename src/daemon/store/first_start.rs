@@ -3,11 +3,41 @@
 //! Invariant: the statement is refused if any file shows that a daemon has run here before. Such a
 //! daemon may have granted a lease that still lives.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::daemon::unusable::Unusable;
 use crate::log::{journal, leases, state};
-use crate::protocol::place::Place;
+use crate::protocol::place::{Place, Rule};
+
+/// The name of the file with which `canal setup` makes the statement for the machine's daemon, which
+/// the service manager starts.
+const NAME: &str = "first-start";
+
+/// The path of the file that makes the statement.
+///
+/// # Errors
+/// A daemon has run at this place before.
+pub(crate) fn statement(place: &Place) -> Result<PathBuf, Unusable> {
+    check(place, false)?;
+    Ok(place.dir.join(NAME))
+}
+
+/// Whether `canal setup` has made the statement for this start. The file goes, because the
+/// statement counts for one start only.
+///
+/// # Errors
+/// The file cannot be removed.
+pub(crate) fn take_statement(place: &Place) -> io::Result<bool> {
+    if place.rule != Rule::Shared {
+        return Ok(false);
+    }
+    match std::fs::remove_file(place.dir.join(NAME)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
 /// Checks that a daemon at this place may start as one that has granted nothing.
 ///
@@ -43,7 +73,7 @@ fn earlier_life(dirs: &[&Path]) -> Option<PathBuf> {
     files.find(|file| file.symlink_metadata().map_or_else(|error| is_hidden(&error), |_| true))
 }
 
-fn is_hidden(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{NotADirectory, NotFound};
+fn is_hidden(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
     !matches!(error.kind(), NotFound | NotADirectory)
 }

@@ -195,6 +195,32 @@ fn setup_installs_a_script_that_starts_replaces_and_stops_the_daemon() {
 }
 
 #[test]
+fn setup_states_the_first_start_of_a_node() {
+    let world = World::new();
+    let script = r#"
+        # A node keeps its state on a disk.
+        mkdir -p /mnt/lasting/state /var/lib/canal
+        mount --bind /mnt/lasting/state /var/lib/canal
+        try canal setup --dry-run --first-start
+        try canal setup --yes --first-start
+        try canal run --on local -n -k x -- true
+        try find /run/canal -name first-start
+        try canal setup --yes --first-start
+        /etc/init.d/canal stop
+        rm -rf /run/canal /var/lib/canal/*
+        try canal setup --yes
+        try canal run --on local -n -k x -- true
+    "#;
+    let Some(ended) = without_systemd(&world, script) else { return };
+    let tried = tried(&ended);
+    assert_eq!(codes(&tried), ["0", "0", "0", "0", "125", "0", "125"], "{ended:?}");
+    assert!(tried[0].2.contains("  write  /run/canal/first-start\n"), "{ended:?}");
+    assert_eq!(tried[3].2, "", "the statement counts for one start: {ended:?}");
+    assert!(tried[4].2.contains("but a daemon has run here"), "{ended:?}");
+    assert!(tried[6].2.contains("grants nothing over nodes yet"), "{ended:?}");
+}
+
+#[test]
 fn setup_adds_the_script_to_what_starts_services_here() {
     let world = World::new();
     let script = r#"

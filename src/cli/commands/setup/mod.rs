@@ -17,6 +17,7 @@ use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stdout;
 use crate::client::{Client, Start};
+use crate::daemon::first_start_statement;
 use crate::protocol::StatusQuery;
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::MachineUid;
@@ -27,7 +28,7 @@ use plan::{Plan, Step};
 const SHARED_DIR: &str = "/run/canal";
 
 pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {
-    let plan = Plan::make()?;
+    let plan = Plan::make(args.first_start)?;
     stdout::print(&plan.describe())?;
     if args.dry_run {
         return Ok(SUCCESS);
@@ -87,7 +88,11 @@ fn execute(words: &[&str]) -> Result<(), Failed> {
         Ok(status) => Failed::new(format!("`{shown}` failed: {status}")),
         Err(failed) => failed,
     };
-    // While the directory exists, every canal command waits for a daemon in it.
+    // While the directory exists, every canal command waits for a daemon in it. What is in it may
+    // only be the statement of a first start.
+    if let Ok(path) = first_start_statement(&Place::shared(MachineUid::own())) {
+        let _ = std::fs::remove_file(path);
+    }
     let _ = std::fs::remove_dir(SHARED_DIR);
     Err(failed.hint("fix that, then run `canal setup` again; it keeps existing files"))
 }

@@ -11,8 +11,9 @@ use nix::unistd::{Group, User};
 use crate::cli::failed::Failed;
 use crate::cli::wording::machine_daemon::SCRIPT;
 use crate::client::{OWN, ServiceManager};
-use crate::daemon::PACKAGED_CONFIG;
-use crate::protocol::place::MACHINE_CONFIG;
+use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
+use crate::protocol::place::{MACHINE_CONFIG, Place};
+use crate::protocol::user_namespace::MachineUid;
 use crate::sys::process::exec::{Lookup, lookup};
 use crate::sys::process::user::lstat;
 
@@ -61,11 +62,19 @@ impl Plan {
     ///
     /// # Errors
     /// A package has already done this, or an existing file conflicts.
-    pub(super) fn make() -> Result<Self, Failed> {
-        match ServiceManager::of_machine() {
-            ServiceManager::Systemd => Self::with_systemd(),
-            manager => Self::with_script(manager),
+    pub(super) fn make(is_first_start: bool) -> Result<Self, Failed> {
+        let mut plan = match ServiceManager::of_machine() {
+            ServiceManager::Systemd => Self::with_systemd()?,
+            manager => Self::with_script(manager)?,
+        };
+        if is_first_start {
+            let path = first_start_statement(&Place::shared(MachineUid::own()))
+                .map_err(|unusable| Failed::new(unusable.what).hint(unusable.hint))?;
+            // The last step starts the daemon.
+            let last = plan.steps.len().saturating_sub(1);
+            plan.steps.insert(last, write(&path, "", 0o644)?);
         }
+        Ok(plan)
     }
 
     fn with_systemd() -> Result<Self, Failed> {
