@@ -1,5 +1,6 @@
 //! Converts between names and uids of users.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -22,6 +23,36 @@ fn ask(uid: u32) -> String {
     }
 }
 
+/// A message with the names of users in place of `uid 1001`. The daemon writes numbers, because it
+/// must not wait for a directory service. A text between backticks belongs to a user, and stays.
+pub(crate) fn in_message(text: &str) -> Cow<'_, str> {
+    if !text.contains(UID) {
+        return text.into();
+    }
+    let parts = text.split('`').enumerate();
+    let parts = parts.map(|(n, part)| if n % 2 == 0 { named(part) } else { part.to_owned() });
+    parts.collect::<Vec<_>>().join("`").into()
+}
+
+/// Precedes the number of a user in a message.
+const UID: &str = "uid ";
+
+fn named(text: &str) -> String {
+    let mut parts = text.split(UID);
+    let mut words = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (digits, rest) =
+            part.split_at(part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len()));
+        let name =
+            digits.parse().ok().filter(|_| !words.ends_with(char::is_alphanumeric)).map(name);
+        match name.filter(|name| name != digits) {
+            Some(name) => words += &(name + rest),
+            None => words += &[UID, part].concat(),
+        }
+    }
+    words
+}
+
 /// The uid of a user, from a name or a number.
 pub(crate) fn uid(text: &str) -> Result<u32, String> {
     match User::from_name(text) {
@@ -41,6 +72,9 @@ mod tests {
         assert_eq!(name(3_999_999_999), "3999999999");
         assert_eq!(uid("root"), Ok(0));
         assert_eq!(uid("3999999999"), Ok(3_999_999_999));
+        let text = "uid 0 may not hold `uid 0`: only root and uid 3999999999 may, euid 0, uid";
+        let named = "root may not hold `uid 0`: only root and uid 3999999999 may, euid 0, uid";
+        assert_eq!(in_message(text), named);
         for text in ["", "no such user", "-1", "4294967296"] {
             assert_eq!(uid(text), Err("there is no such user".to_owned()), "{text}");
         }

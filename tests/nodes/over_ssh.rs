@@ -367,7 +367,7 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
     let again = || run(&nodes, &ssh, "ssh:web1", &["-w", "100s", "-k", "x", "--", "true"]).end();
     // Its state is new: it grants after 10 s.
     let first = again().code(0);
-    let met = format!("ssh:web1 is the daemon of uid {STRANGER} at {}", theirs.display());
+    let met = format!("ssh:web1 is the daemon of user {STRANGER} at {}", theirs.display());
     assert!(first.stderr.contains(&met), "{}", first.stderr);
     let alone = "it shares no locks with daemons of other users there";
     assert!(first.stderr.contains(alone), "{}", first.stderr);
@@ -376,7 +376,7 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
 
     // The same address leads to the daemon of the user that runs the tests.
     ssh.authorize("web1", "");
-    let before = format!("before the daemon of uid {STRANGER}");
+    let before = format!("before the daemon of user {STRANGER}");
     failed(&nodes, again(), "ssh:web1 is a different daemon now: the daemon of ", &before);
     // The address leads to a daemon whose folder belongs to another user.
     ssh.authorize("web1", &as_them("CANAL_SOCKET"));

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use super::sanitize::sanitize;
 use crate::cli::failed::Failed;
+use crate::cli::user_name;
 
 /// How many messages to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,7 +80,7 @@ impl Verbosity {
 }
 
 fn write_line(lead: &str, text: &str) {
-    let line = format!("{lead}{}\n", sanitize(&without_numbers(text)));
+    let line = format!("{lead}{}\n", sanitize(&user_name::in_message(&without_numbers(text))));
     // An error here cannot be reported anywhere.
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }

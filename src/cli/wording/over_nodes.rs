@@ -244,8 +244,8 @@ mod tests {
             (node("web1", "ssh:web1"), node("web2", "ssh:web2"), node("a", "unix:/a/canal.sock"));
         let all = [(&web1, pin(SHARED)), (&web2, pin("/w")), (&here, pin("/a"))];
         let shared = "web1 is the daemon of all users of m";
-        let apart = "web2 is the daemon of uid 7 at /w on m";
-        let own = "a is the daemon of uid 7 at /a on m";
+        let apart = "web2 is the daemon of user 7 at /w on m";
+        let own = "a is the daemon of user 7 at /a on m";
         let alone = "it shares no locks with daemons of other users there";
         assert_eq!(met(&all), format!("{shared}, {apart}, {own}; {alone}"));
         assert_eq!(met(&all[2..]), own, "on this machine nobody else asks it");

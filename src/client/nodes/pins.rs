@@ -124,13 +124,14 @@ impl Pin {
         }
     }
 
-    /// `the daemon of deploy (uid 1001) at /tmp/canal-1001 on web1`.
+    /// `the daemon of deploy (user 1001) at /tmp/canal-1001 on web1`.
     #[must_use]
     pub fn shown(&self) -> String {
         let Self { machine, place, uid, user, .. } = self;
         let user = match user {
-            Some(user) => format!("{user} (uid {uid})"),
-            None => format!("uid {uid}"),
+            Some(user) => format!("{user} (user {uid})"),
+            // The name that this machine knows for the number may be another user's.
+            None => format!("user {uid}"),
         };
         format!("the daemon of {user} at {place} on {machine}")
     }
@@ -297,8 +298,8 @@ mod tests {
         let error = pins.meet("web1", &web1, &Pin { uid: 9, user: None, ..pin(8) }).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "web1 is a different daemon now: the daemon of uid 9 at /tmp/canal-1001 on web1, \
-             before the daemon of deploy (uid 1001) at /tmp/canal-1001 on web1"
+            "web1 is a different daemon now: the daemon of user 9 at /tmp/canal-1001 on web1, \
+             before the daemon of deploy (user 1001) at /tmp/canal-1001 on web1"
         );
         assert!(error.hint().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
         assert_eq!(pins.known(&web1).unwrap(), Some(pin(7)), "the first one stays");

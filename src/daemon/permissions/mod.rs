@@ -112,13 +112,20 @@ impl Who<'_> {
             groups.iter().map(|group| group.called.as_str()).collect::<Vec<_>>().join(", ")
         };
         match of {
-            [] if owner == 0 => "only root".to_owned(),
-            [] => format!("only root and uid {owner}, which runs the daemon,"),
+            [] => only_operators(owner),
             [one] => format!("only the group {}", one.called),
             [others @ .., last] => {
                 format!("only the groups {} and {}", called(others), last.called)
             }
         }
+    }
+}
+
+/// `only root`, `only root and uid 999, which runs the daemon,`.
+pub(crate) fn only_operators(owner: u32) -> String {
+    match owner {
+        0 => "only root".to_owned(),
+        _ => format!("only root and uid {owner}, which runs the daemon,"),
     }
 }
 

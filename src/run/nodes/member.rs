@@ -417,7 +417,11 @@ fn wrong(name: &str, parameters: &str) -> Wrong {
             Wrong::Broken(NodeFailure::passing(said.unwrap_or(name)))
         }
         Some(known) => match serde_json::from_slice::<Failure>(parameters.as_bytes()) {
-            Ok(failure) => Wrong::Failure(Box::new(Failure { name: known, ..failure })),
+            Ok(failure) => {
+                // The number is a user of that machine, whose name may differ here.
+                let message = failure.message.replace("uid ", "user ");
+                Wrong::Failure(Box::new(Failure { name: known, message, ..failure }))
+            }
             Err(error) => {
                 Wrong::Broken(NodeFailure::permanent(format!("cannot parse its answer: {error}")))
             }

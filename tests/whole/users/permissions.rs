@@ -227,7 +227,7 @@ fn a_waiter_that_lost_its_permission_is_refused_when_its_turn_comes() {
         ended.stdout,
         "== web canal daemon --reload\n\
          canal: uid 20002 may not change the configuration in force\n\
-         hint: only root and uid 0, which runs the daemon, may\n\
+         hint: only root may\n\
          code 125\n\
          == canal daemon --reload\n\
          canal: read /etc/canal/canal.toml: 1 setting changed\n\

@@ -81,8 +81,8 @@ fn a_preloaded_library_that_owns_every_file_makes_no_strange_directory_trusted()
     let world = World::new();
     let script = r#"
         mkdir -m 755 /tmp/canal-12345
-        fake canal run -n -k x -- true 2>&1 | grep -o 'belongs to uid 0, not to uid 12345'
+        fake canal run -n -k x -- true 2>&1 | grep -o 'belongs to root, not to uid 12345'
     "#;
     let Some(printed) = with_library(&world, script) else { return };
-    assert_eq!(printed, "belongs to uid 0, not to uid 12345\n");
+    assert_eq!(printed, "belongs to root, not to uid 12345\n");
 }

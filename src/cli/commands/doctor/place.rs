@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use crate::sys::process::user::{geteuid, lstat};
 
 use super::finding::Finding;
+use crate::cli::user_name;
 use crate::cli::wording::machine_daemon;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, IfMissing, open_private};
@@ -66,7 +67,7 @@ fn shared(place: &Place) -> (Finding, bool) {
     match lstat(&place.dir) {
         Ok(found) if found.st_mode & 0o002 == 0 => {
             let (mode, uid) = (found.st_mode & 0o7777, found.st_uid);
-            let fine = format!("{dir} (mode {mode:04o}, uid {uid})");
+            let fine = format!("{dir} (mode {mode:04o}, of {})", user_name::name(uid));
             (Finding::fine("directory", fine), true)
         }
         Ok(_) => {

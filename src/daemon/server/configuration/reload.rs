@@ -9,6 +9,7 @@ use crate::daemon::config::Config;
 use crate::daemon::config::reading::{self, Asker, Read};
 use crate::daemon::config::written::changes;
 use crate::daemon::logging;
+use crate::daemon::permissions::only_operators;
 use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::{binds_everybody, needs_restart};
 use crate::daemon::server::dispatch::step::Step;
@@ -24,8 +25,9 @@ impl Server {
         let owner = self.about.uid;
         if !self.is_operator(peer.uid) {
             let message = format!("uid {} may not change the configuration in force", peer.uid);
-            return Err(Failure::new(ErrorName::Denied, message)
-                .hint(format!("only root and uid {owner}, which runs the daemon, may")));
+            return Err(
+                Failure::new(ErrorName::Denied, message).hint(only_operators(owner) + " may")
+            );
         }
         tracing::info!(
             uid = peer.uid,

@@ -1,5 +1,6 @@
 //! Stops the daemon.
 
+use crate::daemon::permissions::only_operators;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::protocol::{ErrorName, Failure, Stopping};
@@ -10,8 +11,9 @@ impl Server {
         let owner = self.about.uid;
         if !self.is_operator(peer.uid) {
             let message = format!("uid {} may not stop this daemon", peer.uid);
-            return Err(Failure::new(ErrorName::Denied, message)
-                .hint(format!("only root and uid {owner}, which runs the daemon, may")));
+            return Err(
+                Failure::new(ErrorName::Denied, message).hint(only_operators(owner) + " may")
+            );
         }
         tracing::info!(uid = peer.uid, pid = peer.pid, "stopping for a client");
         self.stopping = true;
