@@ -20,16 +20,15 @@ const MAKE_BYTES_MAX: u64 = 16 << 20;
 /// word.
 const FLAGS: &[u8] = b"bBdeikLmnpqrRsStvw";
 
-/// Whether the programs of a build find a jobserver by the name of a FIFO: the make that the
-/// command is, otherwise the one in the PATH. Without any make, other programs do (cargo, ninja).
+/// Whether the programs of a build find a jobserver by the name of a FIFO: the make or ninja of the
+/// command line, otherwise the make in the PATH. Without any make, other programs do (cargo, ninja).
 #[must_use]
 pub fn finds_fifo(command: &Command) -> bool {
-    let name = base_name(command.argv.first().map_or(OsStr::new(""), OsString::as_os_str));
-    if is_make(name) {
-        return has_feature(&command.file);
-    }
-    match lookup(OsStr::new("make")) {
-        Lookup::Found(make) if name != b"ninja" => has_feature(&make),
+    let tool = words(&command.argv).find(|word| is_tool(word));
+    let tool = OsStr::from_bytes(tool.unwrap_or(b"make"));
+    match lookup(tool) {
+        _ if base_name(tool) == b"ninja" => true,
+        Lookup::Found(make) => has_feature(&make),
         _ => true,
     }
 }
@@ -48,21 +47,40 @@ pub fn closes_descriptors(command: &Command) -> Option<String> {
     closes.then(|| String::from_utf8_lossy(name).into_owned())
 }
 
+/// Whether the command is a sudo that removes the variable by which a build finds the jobserver.
+#[must_use]
+pub fn removes_variable(command: &Command) -> bool {
+    let keeps = |word: &OsString| {
+        let word = word.as_bytes();
+        word == b"-E" || word.starts_with(b"--preserve-env") || word.starts_with(b"MAKEFLAGS=")
+    };
+    let is_sudo = |word: &OsString| base_name(word) == b"sudo";
+    command.argv.first().is_some_and(is_sudo) && !command.argv.iter().any(keeps)
+}
+
 /// The make or ninja of a command line that gets a number of jobs, and that option. It then ignores
 /// the jobserver.
 #[must_use]
 pub fn number_of_jobs(argv: &[OsString]) -> Option<(String, String)> {
-    let is_script = |at: usize| at > 0 && argv[at - 1] == "-c";
-    let words = argv.iter().enumerate().flat_map(|(at, word)| {
-        let word = word.as_bytes();
-        word.split(move |byte| is_script(at) && b" \t\n;&|()'\"".contains(byte))
-    });
-    let is_tool = |name: &[u8]| is_make(name) || name == b"ninja";
-    let mut words = words.skip_while(|word| !is_tool(base_name(OsStr::from_bytes(word))));
+    let mut words = words(argv).skip_while(|word| !is_tool(word));
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let tool = text(base_name(OsStr::from_bytes(words.next()?)));
     let jobs = words.take_while(|word| *word != b"--").find(|word| is_number_of_jobs(word))?;
     Some((tool, text(jobs)))
+}
+
+/// The words of a command line, and those of a script after `-c`.
+fn words(argv: &[OsString]) -> impl Iterator<Item = &[u8]> {
+    let is_script = |at: usize| at > 0 && argv[at - 1] == "-c";
+    argv.iter().enumerate().flat_map(move |(at, word)| {
+        let word = word.as_bytes();
+        word.split(move |byte| is_script(at) && b" \t\n;&|()'\"".contains(byte))
+    })
+}
+
+fn is_tool(word: &[u8]) -> bool {
+    let name = base_name(OsStr::from_bytes(word));
+    is_make(name) || name == b"ninja"
 }
 
 fn base_name(word: &OsStr) -> &[u8] {

@@ -381,7 +381,13 @@ fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Ver
         ));
         verbosity.hint(&format!("leave out `{jobs}`: the slots of the key limit the jobs"));
     }
-    if let Some(closes) = build_tool::closes_descriptors(command)
+    if build_tool::removes_variable(command) {
+        verbosity.message(&format!(
+            "sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs take no slots \
+             of `{key}`"
+        ));
+        verbosity.hint("keep it with `sudo --preserve-env=MAKEFLAGS`");
+    } else if let Some(closes) = build_tool::closes_descriptors(command)
         && !request.jobserver_fifo
     {
         verbosity.message(&format!(
@@ -389,8 +395,8 @@ fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Ver
              such a make runs one job at a time"
         ));
         verbosity.hint(
-            "GNU make 4.4, first in the PATH, finds it by its name; in Python, pass \
-             close_fds=False to subprocess",
+            "GNU make 4.4, first in the PATH, finds it by its name; for ninja and cargo, use \
+             --jobserver=fifo; in Python, pass close_fds=False to subprocess",
         );
     }
 }

@@ -4,4 +4,5 @@ mod builds;
 mod cargo;
 mod fifo;
 mod make;
+mod ninja;
 mod refusals;

@@ -1,0 +1,89 @@
+//! Builds of ninja 1.13, and builds under sudo.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::builds::{JOBS, check_end, go, until_started, without_jobserver};
+use crate::world::World;
+use crate::world::process::{Cmd, installed_or_skip};
+
+/// The ninja that is a client of jobservers. `.ci/run` installs it.
+const NINJA: &str = "ninja-1.13";
+
+const RULE: &str = "rule job\n  command = echo '+ '$out >>events; \
+                    while ! [ -e go ]; do sleep 0.02; done; echo '- '$out >>events\n";
+
+/// A world with a ninja, and a build of [`JOBS`] jobs; `None` without such a ninja.
+fn world() -> Option<World> {
+    if !installed_or_skip(NINJA, "the jobs of ninja 1.13") {
+        return None;
+    }
+    let world = World::with_daemon();
+    let builds = (0..JOBS).fold(RULE.to_owned(), |mut text, n| {
+        writeln!(text, "build a-{n}: job").unwrap();
+        text
+    });
+    fs::write(world.path("work").join("build.ninja"), builds).unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(NINJA)).find(|it| it.is_file());
+    fs::create_dir(world.path("bin")).unwrap();
+    symlink(found.unwrap(), world.path("bin").join("ninja")).unwrap();
+    // An older make in the PATH does not matter to a command line with ninja.
+    symlink("/bin/false", world.path("bin").join("make")).unwrap();
+    Some(world)
+}
+
+/// Runs a command with the programs of the world first in its PATH.
+fn run<'w>(world: &'w World, args: &[&str]) -> Cmd<'w> {
+    let path = std::env::var_os("PATH").unwrap();
+    let dirs = [world.path("bin")].into_iter().chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(dirs).unwrap();
+    let lock = ["run", "--jobserver", "-k", "cpu=3", "--"];
+    without_jobserver(world.canal(lock.iter().chain(args))).env("PATH", path)
+}
+
+#[test]
+fn the_jobs_of_ninja_take_slots_under_any_program_that_runs_it() {
+    let script = "import subprocess; subprocess.run(['ninja', '--quiet'], check=True)";
+    let python = ["python3", "-c", script];
+    for args in [&["ninja", "--quiet"][..], &["nice", "ninja", "--quiet"], &python] {
+        let Some(world) = world() else { return };
+        if !installed_or_skip(args[0], "ninja under another program") {
+            continue;
+        }
+        let running = run(&world, args).spawn();
+        until_started(&world, 3);
+        go(&world);
+        let ended = running.end().code(0);
+        assert!(!ended.stderr.contains("jobserver"), "{}", ended.stderr);
+        check_end(&world, JOBS);
+    }
+}
+
+#[test]
+fn canal_says_that_sudo_hides_the_jobserver_and_how_it_does_not() {
+    let Some(world) = world() else { return };
+    go(&world);
+    // As sudo does by default.
+    let sudo = "#!/bin/sh\nkeep=-uMAKEFLAGS\n\
+                case $1 in --preserve-env=MAKEFLAGS) shift; keep=-uCARGO_MAKEFLAGS ;; esac\n\
+                exec env $keep \"$@\"\n";
+    let path = world.path("bin").join("sudo");
+    fs::write(&path, sudo).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let ended = run(&world, &["sudo", "ninja", "--quiet"]).end().code(0);
+    let warning = "canal: sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs \
+                   take no slots of `cpu`\nhint: keep it with `sudo --preserve-env=MAKEFLAGS`\n";
+    assert!(ended.stderr.contains(warning), "{}", ended.stderr);
+    for file in ["events", "go", ".ninja_log"] {
+        let _ = fs::remove_file(world.path("work").join(file));
+    }
+    let kept = ["sudo", "--preserve-env=MAKEFLAGS", "ninja", "--quiet"];
+    let running = run(&world, &kept).spawn();
+    until_started(&world, 3);
+    go(&world);
+    let ended = running.end().code(0);
+    assert!(!ended.stderr.contains("jobserver"), "{}", ended.stderr);
+    check_end(&world, JOBS);
+}
