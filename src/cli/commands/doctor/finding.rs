@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::cli::user_name;
+
 /// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,7 +42,9 @@ impl Finding {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Self { hint: Some(hint.into()), ..Self::note(about, message) }
+        let (message, hint) = (message.into(), hint.into());
+        let hint = Some(user_name::in_message(&hint).into_owned());
+        Self { hint, ..Self::note(about, user_name::in_message(&message)) }
     }
 
     pub(super) fn problem(

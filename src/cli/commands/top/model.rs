@@ -9,6 +9,7 @@ use super::keys::Key;
 use crate::cli::arguments::lock::{view_of, wire_view};
 use crate::cli::arguments::why_target::WhyTarget;
 use crate::cli::commands::history::History;
+use crate::cli::user_name;
 use crate::protocol::{KeyInfo, Resize, Status, Waits};
 
 /// The most characters of the text typed at the bottom.
@@ -163,7 +164,8 @@ impl Model {
                     *above = None;
                 }
                 let hint = failed.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-                self.bottom = Bottom::Said(failed.message + &hint);
+                let said = failed.message + &hint;
+                self.bottom = Bottom::Said(user_name::in_message(&said).into_owned());
             }
         }
     }
