@@ -21,7 +21,7 @@ const MAKE_BYTES_MAX: u64 = 16 << 20;
 const FLAGS: &[u8] = b"bBdeikLmnpqrRsStvw";
 
 /// Whether the programs of a build find a jobserver by the name of a FIFO: the make or ninja of the
-/// command line, otherwise the make in the PATH. Without any make, other programs do (cargo, ninja).
+/// command line, otherwise the make in the PATH. Without any make, cargo and ninja do.
 #[must_use]
 pub fn finds_fifo(command: &Command) -> bool {
     let tool = words(&command.argv).find(|word| is_tool(word));

@@ -1,8 +1,8 @@
 //! Background jobs: their directory, and the record and the log of each.
 //!
 //! A job is a `canal run` in a session of its own, with a supervisor that stays. Its number is that
-//! of its first session in the table. The supervisor locks the record as long as it lives, so a process
-//! that waits for the job waits for the lock.
+//! of its first session in the table. The supervisor locks the record as long as it lives, so a
+//! process that waits for the job waits for the lock.
 //!
 //! A record has four lines: the request, the start, the end, and the session if it changed. All but
 //! the first are blank until they are known, so that a full disk cannot prevent them from being

@@ -10,8 +10,8 @@ use crate::daemon::unusable::Unusable;
 use crate::log::{journal, leases, state};
 use crate::protocol::place::{Place, Rule};
 
-/// The name of the file with which `canal setup` makes the statement for the machine's daemon, which
-/// the service manager starts.
+/// The file with which `canal setup` makes the statement for the machine's daemon, since no option
+/// reaches that from the service manager.
 const NAME: &str = "first-start";
 
 /// The path of the file that makes the statement.
