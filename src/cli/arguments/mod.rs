@@ -16,4 +16,3 @@ pub(super) mod note;
 pub(super) mod number;
 pub(super) mod session;
 pub(super) mod wait;
-pub(super) mod why_target;

@@ -126,7 +126,7 @@ fn a_hook_is_told_of_its_keys_only() {
 fn a_program_finds_a_clean_environment_and_users_words_on_its_input_only() {
     let script = "tr '\\0' '\\n' </proc/$$/environ >\"$0.env\"\n\
                   tr '\\0' '\\n' </proc/$$/cmdline >\"$0.args\"\n\
-                  { pwd; umask; readlink /proc/$$/fd/1 /proc/$$/fd/2; ls /proc/$$/fd | wc -l; } \
+                  { pwd; umask; readlink /proc/$$/fd/1 /proc/$$/fd/2; ls /proc/$$/fd; } \
                   >\"$0.rest\"\ncat >>\"$0.told\"";
     let world = world_with(|world| hook(world, "tell", &["lost-lease"], "", script));
     lose_a_lease(&world, "a'$(touch x)`");
@@ -145,6 +145,6 @@ fn a_program_finds_a_clean_environment_and_users_words_on_its_input_only() {
     assert_eq!(lines[2], format!("{program}.rest"), "the script sends it there");
     assert_eq!(lines[3], "/dev/null");
     // Standard input, output and error, the script itself, and a copy that the shell makes.
-    assert!(lines[4].trim().parse::<u32>().unwrap() <= 6, "{rest}");
+    assert!(lines[4..].len() <= 6, "{rest}");
     assert_eq!(told(&world, "tell").len(), 1);
 }

@@ -91,9 +91,16 @@ fn a_submission_that_is_killed_before_it_knows_the_number_leaves_no_job() {
     let holder = world.holder(&["-k", "x"]);
     let daemon = world.daemon_pid();
     process::signal(daemon, Signal::SIGSTOP);
-    let submission = world.canal(["submit", "-k", "x", "--", "true"]).spawn();
-    // The job has its record before it asks.
-    wait_until("the job asks", || files(&world).len() == 2);
+    let marker = world.path("").display().to_string();
+    let submission = world.canal(["submit", "-k", "x", "--", "true", &marker]).spawn();
+    let is_marked = |process: &fs::DirEntry| {
+        let words = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
+        words.split('\0').any(|word| word == marker)
+    };
+    // Until the job is a process of its own, there is none that could record its end.
+    wait_until("the job has its supervisor and its process", || {
+        fs::read_dir("/proc").unwrap().flatten().filter(is_marked).count() >= 3
+    });
     submission.kill();
     process::signal(daemon, Signal::SIGCONT);
     wait_until("the job has ended", || {

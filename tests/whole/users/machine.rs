@@ -215,7 +215,8 @@ fn the_packaged_configuration_reserves_root_for_root_and_lets_its_group_resize_a
         try admin canal resize x --slots 2
         try admin canal release --force --token $token
     "#;
-    let script = format!("CONFIG='{config}'\n{INSTALLED}{script}");
+    let quoted = config.replace('\'', r"'\''");
+    let script = format!("CONFIG='{quoted}'\n{INSTALLED}{script}");
     let Some(ended) = privately(&world, &script) else { return };
     let tried = tried(&ended);
     let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();

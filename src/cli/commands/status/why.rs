@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::cli::arguments::definition::Global;
-use crate::cli::arguments::why_target::WhyTarget;
+use crate::cli::arguments::number::WhyTarget;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::sanitize;

@@ -5,7 +5,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::cli::arguments::why_target::WhyTarget;
+use crate::cli::arguments::number::WhyTarget;
 use crate::cli::commands::{history, kill, release, resize};
 use crate::cli::connect;
 use crate::cli::failed::Failed;

@@ -7,7 +7,7 @@ use super::ask::{Answer, Ask, Who};
 use super::choice::{Choice, Row};
 use super::keys::Key;
 use crate::cli::arguments::lock::{view_of, wire_view};
-use crate::cli::arguments::why_target::WhyTarget;
+use crate::cli::arguments::number::WhyTarget;
 use crate::cli::commands::history::History;
 use crate::cli::user_name;
 use crate::protocol::{KeyInfo, Resize, Status, Waits};
