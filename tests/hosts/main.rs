@@ -17,7 +17,7 @@ mod isolation;
 #[path = "../fixtures/postgres_server.rs"]
 mod postgres_server;
 #[expect(dead_code, reason = "the tests of screens use the rest")]
-#[path = "../screens/screen.rs"]
+#[path = "../whole/screens/screen.rs"]
 mod screen;
 #[path = "../fixtures/shared_table/mod.rs"]
 mod shared_table;

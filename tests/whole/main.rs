@@ -12,6 +12,8 @@ mod backend;
 mod etcd_server;
 #[path = "../fixtures/expected_text.rs"]
 mod expected_text;
+#[path = "../fixtures/fake_daemon.rs"]
+mod fake_daemon;
 #[path = "../fixtures/isolation.rs"]
 mod isolation;
 #[path = "../fixtures/lease.rs"]
@@ -32,18 +34,23 @@ mod terminal;
 mod world;
 
 mod acquire;
+mod cli;
 mod crash;
 mod daemon;
 mod deadlock;
 mod grants;
 mod history;
+mod hold_lost;
 mod hooks;
 mod jobs;
 mod jobserver;
 mod journal;
 mod leader;
+mod library;
 mod metrics;
 mod other_programs;
+mod recipes;
 mod run;
+mod screens;
 mod status;
 mod users;

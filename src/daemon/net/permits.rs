@@ -2,7 +2,7 @@
 //! for.
 //!
 //! The types with these permissions are in `server`, and only the module of each type can create a
-//! value of it. A test (`tests/surface_rooms.rs`) checks that each permission belongs to one type.
+//! value of it. A test (`tests/surface/rooms.rs`) checks that each permission belongs to one type.
 
 /// Permission to read connections. Only a [`Batch`](crate::daemon::server::batch::Batch) has it.
 pub(crate) trait MayRead {}

@@ -1,0 +1,195 @@
+//! Eras of real servers: restarted, promoted, restored.
+
+use super::events::EngineEvents as _;
+use super::{joined, opened};
+use crate::engine_contract::peer::{Appending, NewEra, Peer};
+use crate::postgres_server::{shared, start_postgres};
+
+/// The era that the engine reported last.
+fn last(peer: &Peer) -> &NewEra {
+    peer.eras.last().unwrap()
+}
+
+/// Waits until a host that was up is back. Returns the number of the reported era, and whether
+/// entries may be missing.
+fn reported_era(peer: &mut Peer) -> (u64, bool) {
+    let before = peer.eras.len();
+    peer.back();
+    peer.until_eras(before + 1);
+    (last(peer).era.number, last(peer).may_lack)
+}
+
+/// The eras in the log.
+fn noted(peer: &mut Peer) -> Vec<u64> {
+    peer.load();
+    peer.noted.iter().map(|placed| placed.sequence).collect()
+}
+
+#[test]
+fn a_restart_and_a_crash_begin_an_era_in_which_nothing_is_missing() {
+    let Some(mut server) = start_postgres() else { return };
+    let url = server.new_url();
+    let (mut one, mut two) = (joined(&url, "one"), joined(&url, "two"));
+    one.append(b"a");
+    for number in 2..=3 {
+        if number == 2 {
+            server.crash();
+        } else {
+            server.halt();
+        }
+        one.away();
+        server.start();
+        assert_eq!(reported_era(&mut one), (number, false), "{:?}", one.eras);
+        assert_eq!(last(&one).before.as_ref().unwrap().number, number - 1);
+        one.append(b"b");
+        // The other host reads the noted era, or has noted it itself.
+        two.back();
+        assert!(two.renew().is_some());
+    }
+    assert_eq!(noted(&mut one), [1, 2, 3]);
+    assert_eq!(noted(&mut two), [1, 2, 3]);
+    assert!(two.eras.iter().all(|told| !told.may_lack), "{:?}", two.eras);
+}
+
+#[test]
+fn a_broken_connection_begins_no_era() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    let mut one = joined(&url, "one");
+    for _ in 0..3 {
+        server.sql(&format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+             WHERE datname = '{database}'"
+        ));
+        one.away();
+        one.back();
+        one.append(b"a");
+    }
+    assert_eq!(one.eras.len(), 1);
+}
+
+/// A started copy looks like a restarted server. Only a host that saw how far the server had come
+/// can distinguish them.
+#[test]
+fn a_daemon_that_is_new_to_the_server_assumes_missing_entries() {
+    let Some(mut server) = start_postgres() else { return };
+    let url = server.new_url();
+    joined(&url, "one").append(b"a");
+    server.halt();
+    server.start();
+    let mut two = joined(&url, "two");
+    assert_eq!((last(&two).era.number, last(&two).may_lack), (2, true));
+    assert_eq!(noted(&mut two), [1, 2]);
+    let three = joined(&url, "three");
+    assert_eq!(three.eras, []);
+}
+
+#[test]
+fn after_a_restored_base_backup_something_may_be_missing() {
+    let Some(mut server) = start_postgres() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    let mut one = joined(&url, "one");
+    one.append(b"kept");
+    server.back_up();
+    let mut two = joined(&url, "two");
+    // Restore the same backup twice.
+    for lost in [&b"first"[..], b"second"] {
+        one.append(lost);
+        one.read(2);
+        server.restore();
+        one.away();
+        assert!(reported_era(&mut one).1, "{:?}", one.eras);
+        two.back();
+        two.load();
+        // The second host did not see the lost part. If it is back first, it notes a restart. The
+        // first host then notes that entries are missing.
+        assert!(matches!(noted(&mut one)[..], [1, 2] | [1, 2, 3]));
+        let sign = server.sql_in(database, "SELECT era_sign FROM canal.head");
+        assert!(sign.ends_with("/lacks"), "{sign}");
+        assert_eq!(one.log.len(), 1);
+        // The host makes the lost batch again.
+        one.sequence -= 1;
+    }
+    drop((one, two));
+    server.restore();
+    let mut new = joined(&url, "new");
+    assert_eq!((last(&new).era.number, last(&new).may_lack), (2, true));
+    assert_eq!(noted(&mut new), [1, 2]);
+}
+
+#[test]
+fn after_a_standby_was_promoted_something_may_be_missing() {
+    let Some(mut primary) = start_postgres() else { return };
+    let url = primary.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    let Some(standby) = primary.standby() else { return };
+    let both = format!(
+        "postgres://{database}@127.0.0.1:{},127.0.0.1:{}/{database}",
+        standby.port, primary.port
+    );
+    let mut one = joined(&both, "one");
+    one.append(b"a");
+    standby.has_replayed(&primary);
+    primary.halt();
+    one.away();
+    standby.sql("SELECT pg_promote()");
+    assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
+    one.append(b"b");
+    let two = joined(&both, "two");
+    assert_eq!(two.eras, []);
+    assert_eq!(noted(&mut one), [1, 2]);
+}
+
+#[test]
+fn a_loaded_dump_gets_no_append_before_its_era_is_noted() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    let mut one = joined(&url, "one");
+    one.append(b"kept");
+    let dump = server.dump(database, "canal");
+    one.append(b"lost");
+    // The connection stays, and so does the server.
+    server.sql_in(database, &format!("DROP SCHEMA canal CASCADE; {dump}"));
+    one.ask(2, b"again", None);
+    let why = one.away();
+    assert_eq!(why, "other tables replaced those of the log");
+    assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
+    one.ask(2, b"again", None);
+    assert!(matches!(one.appended(2), Appending::At(_)));
+    assert_eq!(noted(&mut one), [1, 2]);
+    assert_eq!(one.log.len(), 2);
+}
+
+#[test]
+fn recreated_tables_lack_entries_that_a_host_had_seen() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    let mut one = joined(&url, "one");
+    one.append(b"a");
+    server.sql_in(database, "DROP SCHEMA canal CASCADE");
+    one.ask(2, b"b", None);
+    one.away();
+    assert_eq!(reported_era(&mut one), (1, true), "{:?}", one.eras);
+    assert_eq!(last(&one).before, None);
+}
+
+#[test]
+fn a_user_that_may_not_identify_the_server_assumes_missing_entries() {
+    let Some(mut server) = start_postgres() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    server.sql_in(database, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public");
+    let mut one = joined(&url, "one");
+    one.append(b"a");
+    server.halt();
+    one.away();
+    server.start();
+    assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
+    let mut again = opened(&url, "two");
+    again.register();
+    assert_eq!(again.eras, []);
+}
