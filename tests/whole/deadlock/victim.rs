@@ -1,6 +1,7 @@
 //! Scripts whose locks form a deadlock: canal refuses one request at once and sends its client the
 //! steps of the deadlock. The others continue, and a retry succeeds.
 
+use std::fs;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -90,8 +91,8 @@ const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2,
 
 #[test]
 fn of_three_scripts_only_the_youngest_is_refused_in_every_order() {
+    let world = World::with_daemon();
     for order in ORDERS {
-        let world = World::with_daemon();
         let mut ring = [("one", "a", "b"), ("two", "b", "c"), ("three", "c", "a")].map(
             |(name, outer, inner)| {
                 let [outer, inner] = [outer, inner].map(|key| format!("--write {key}"));
@@ -115,6 +116,7 @@ fn of_three_scripts_only_the_youngest_is_refused_in_every_order() {
             assert!(text.contains(&format!("pid {pid} ")), "{order:?}: {victim:?}");
         }
         until_nothing(&world);
+        fs::remove_file(world.path("work/events")).unwrap();
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 
 use crate::backend::over_engines;
+use crate::script::{holder, is_free, until_nothing, waiter};
 use crate::world::World;
 use crate::world::process::{Proc, wait_until};
 use crate::world::record::{Events, recorded};
@@ -110,16 +111,31 @@ fn no_slot_has_two_holders_and_the_lowest_free_slot_is_taken() {
     }
 }
 
+/// What one session holds, what another waits for, what a third asks for, and whether it gets that
+/// at once.
+const ASKED: [(&str, Option<&str>, &str, bool); 4] = [
+    // Several slots are taken together or not at all.
+    ("-k x=3", None, "-k x=3:3", false),
+    ("-k x=3", None, "-k x=3:2", true),
+    // The waiter fits only its own, smaller size.
+    ("-k x=1x1", Some("-k x --per 1 --buckets 1"), "-k x=1x2", true),
+    // The free slot is barred by the waiter before it.
+    ("-k x=2", Some("-k x --slots 2 --count 2"), "-k x=2", false),
+];
+
 #[test]
-fn several_slots_at_once_are_all_or_nothing() {
+fn a_request_that_does_not_wait_passes_only_waiters_that_do_not_fit() {
     let world = World::with_daemon();
-    let one = world.holder(&["-k", "x=3"]);
-    let refused = world.canal(["run", "-n", "-k", "x=3:3", "--", "true"]).end();
-    assert_eq!(refused.code, Some(75), "{refused:?}");
-    let print = "echo $CANAL_SLOTS $CANAL_SLOT";
-    let two = world.canal(["run", "-n", "-k", "x=3:2", "--", "sh", "-c", print]).end().code(0);
-    assert_eq!(two.stdout, "1,2\n");
-    drop(one);
+    for (held, wanted, asked, granted) in ASKED {
+        let holder = holder(&world, held);
+        let waiter = wanted.map(|wanted| waiter(&world, wanted, &["true"]));
+        assert_eq!(is_free(&world, asked), granted, "{held} / {wanted:?} / {asked}");
+        holder.finish().code(0);
+        if let Some(waiter) = waiter {
+            waiter.end().code(0);
+        }
+        until_nothing(&world);
+    }
 }
 
 #[test]
@@ -144,28 +160,6 @@ fn a_higher_priority_goes_first() {
     high.end().code(0);
     low.end().code(0);
     assert_eq!(Events::of(&world).started(), ["high", "low"]);
-}
-
-#[test]
-fn a_request_with_a_larger_size_passes_a_waiter_that_does_not_fit() {
-    let world = World::with_daemon();
-    let holder = world.holder(&["-k", "x=1x1"]);
-    let small = world.waiter("x", &["--per", "1", "--buckets", "1"], &["true"]);
-    let large = world.canal(["run", "-n", "-k", "x=1x2", "--", "true"]).end();
-    assert_eq!(large.code, Some(0), "{large:?}");
-    holder.finish();
-    small.end().code(0);
-}
-
-#[test]
-fn no_wait_does_not_overtake_a_waiter() {
-    let world = World::with_daemon();
-    let holder = world.holder(&["-k", "x=2"]);
-    let wide = world.waiter("x", &["--slots", "2", "--count", "2"], &["true"]);
-    let newcomer = world.canal(["run", "-n", "-k", "x=2", "--", "true"]).end();
-    assert_eq!(newcomer.code, Some(75), "a free slot is barred by the waiter before it");
-    holder.finish();
-    wide.end().code(0);
 }
 
 #[test]

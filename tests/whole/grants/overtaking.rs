@@ -1,6 +1,7 @@
 //! Waiting for a free lock causes no deadlock: a session overtakes the waiters that it blocks
 //! itself.
 
+use std::fs;
 use std::process::Stdio;
 
 use crate::script::{Script, holder, until_nothing, waiter};
@@ -8,13 +9,27 @@ use crate::world::World;
 use crate::world::process::wait_until;
 use crate::world::record::Events;
 
-/// A script holds `outer`, which makes another session wait for `wanted`, and the script asks for
-/// `inner`. canal grants it at once and refuses no request.
-#[track_caller]
-fn passes(outer: &str, wanted: &str, inner: &str) {
-    for restarted in [false, true] {
-        for inner in [inner.to_owned(), format!("-n {inner}")] {
-            let world = World::with_daemon();
+const SLOT: &str = "-k pool --per 1 --buckets 2";
+const BOTH_SLOTS: &str = "-k pool --per 1 --buckets 2 --count 2";
+
+/// A script holds the first lock, which makes another session wait for the second, and the script
+/// asks for the third.
+const PASSED: [[&str; 3]; 7] = [
+    ["--write a", "--write a --write b", "--write b"],
+    ["-k a", "-k a -k b", "-k b"],
+    [SLOT, BOTH_SLOTS, SLOT],
+    ["--read a", "--write a", "--read a/1"],
+    ["-k d/x", "--write d", "-k d/y"],
+    ["-k d/x -j 4", "--write d", "-k d/y --per 1 --buckets 2"],
+    ["--read d/x", "--write d", "--write d/y"],
+];
+
+/// canal grants the third lock at once and refuses no request.
+#[test]
+fn a_holder_passes_its_own_waiter_also_after_a_restart_and_without_waiting() {
+    let world = World::with_daemon();
+    for [outer, wanted, inner] in PASSED {
+        for (restarted, inner) in [(false, inner.to_owned()), (true, format!("-n {inner}"))] {
             let mut script = Script::start(&world, "script", outer, &inner);
             // A client that waits for a long time would print progress.
             let wanted_quietly = format!("--progress none {wanted}");
@@ -28,32 +43,9 @@ fn passes(outer: &str, wanted: &str, inner: &str) {
             assert_eq!(other.end().code(0).stderr, "", "{outer} / {wanted} / {inner}");
             assert_eq!(Events::of(&world).started(), ["script", "other"]);
             until_nothing(&world);
+            fs::remove_file(world.path("work/events")).unwrap();
         }
     }
-}
-
-#[test]
-fn a_holder_passes_its_own_waiter() {
-    passes("--write a", "--write a --write b", "--write b");
-    passes("-k a", "-k a -k b", "-k b");
-}
-
-#[test]
-fn a_holder_of_a_slot_gets_the_second_before_a_waiter_for_both() {
-    let one = "-k pool --per 1 --buckets 2";
-    passes(one, &format!("{one} --count 2"), one);
-}
-
-#[test]
-fn a_reader_is_granted_reads_below_while_a_writer_waits_for_it() {
-    passes("--read a", "--write a", "--read a/1");
-}
-
-#[test]
-fn a_job_gets_its_next_key_while_a_migration_waits_for_it() {
-    passes("-k d/x", "--write d", "-k d/y");
-    passes("-k d/x -j 4", "--write d", "-k d/y --per 1 --buckets 2");
-    passes("--read d/x", "--write d", "--write d/y");
 }
 
 #[test]
