@@ -29,8 +29,8 @@ use crate::sys::signals;
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, completions, config, daemon, doctor, history, jobs, kill, leader, metrics, nodes,
-    release, renew, resize, run, setup, status, test, top,
+    acquire, completions, config, daemon, doctor, history, jobs, kill, leader, nodes, release,
+    renew, resize, run, setup, status, test, top,
 };
 use failed::Failed;
 use output::stderr::Verbosity;
@@ -92,7 +92,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::History(args)) => history::run(args, global, verbosity),
         Some(Verb::Stats(args)) => history::stats::run(args, global, verbosity),
         Some(Verb::Trace(args)) => history::trace::run(args, global, verbosity),
-        Some(Verb::Metrics(_)) => metrics::run(global),
+        Some(Verb::Metrics(_)) => daemon::metrics(global),
         Some(Verb::Leader(args)) => leader::run(args, global, verbosity),
         Some(Verb::Kill(args)) => kill::run(args, global, verbosity),
         Some(Verb::Test(args)) => test::run(args, global, verbosity),

@@ -1,4 +1,5 @@
-//! `canal daemon`: runs, stops, replaces or reloads the daemon.
+//! `canal daemon`: runs, stops, replaces or reloads the daemon. `canal metrics`: prints its
+//! metrics.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -11,10 +12,11 @@ use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
+use crate::cli::output::stdout;
 use crate::client::{self, Client, ClientError, OWN, ServiceManager, Start, own_program};
 use crate::daemon::{self, Options};
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::{Reload, Reloaded, StatusQuery, Stop};
+use crate::protocol::{MetricsQuery, Reload, Reloaded, StatusQuery, Stop};
 use crate::run::SUCCESS;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
@@ -237,6 +239,14 @@ fn idle_seconds(length: Length) -> u64 {
         }
         Length::Infinite => 0,
     }
+}
+
+/// Prints the metrics for a monitoring system. If the reader goes away, that is a failure, because a
+/// collector of files would take half of them for all.
+pub(crate) fn metrics(global: &Global) -> Result<u8, Failed> {
+    let found = connect::client(global)?.metrics(&MetricsQuery {}).map_err(connect::failed)?;
+    stdout::print_or_fail(&found.text)?;
+    Ok(SUCCESS)
 }
 
 #[cfg(test)]

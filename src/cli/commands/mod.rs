@@ -12,7 +12,6 @@ pub(super) mod history;
 pub(super) mod jobs;
 pub(super) mod kill;
 pub(super) mod leader;
-pub(super) mod metrics;
 pub(super) mod nodes;
 pub(super) mod release;
 pub(super) mod renew;

@@ -1,21 +1,27 @@
-//! `canal leader --on`: shows the leader at several nodes, if enough of them agree on it.
+//! `canal leader`: shows the leader that holds a lock, at a daemon, or at several nodes if enough
+//! of them agree on it.
 
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, LeaderArgs};
-use crate::cli::commands::leader::text;
-use crate::cli::connect::Target;
+use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::node_list::listed;
+use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout::{self, ReaderState};
+use crate::cli::wording::participant::{COMMAND_COLUMNS, holder};
 use crate::cli::wording::time::Now;
 use crate::client::nodes::pins::Pins;
+use crate::client::{Client, Watch};
 use crate::nodes::leadership::{Claim, Verdict};
-use crate::protocol::HolderInfo;
+use crate::protocol::{HolderInfo, Leader, LeaderQuery};
 use crate::run::nodes::{Around, LeaderAtNodes, LeaderView, MeetError, NodeState, NodeView};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
+
+/// The message if the daemon cannot reach its engine.
+const STALE: &str = "the daemon cannot reach its engine: this may be out of date";
 
 /// How long to wait for nodes that have not answered, if they could change the result.
 const PATIENCE_MS: u64 = 15_000;
@@ -26,6 +32,13 @@ struct Line<'a> {
     key: &'a str,
     leader: Option<&'a HolderInfo>,
     stale: bool,
+    #[serde(flatten)]
+    nodes: Option<NodeLines<'a>>,
+}
+
+/// What `--json` adds about nodes.
+#[derive(Debug, Serialize)]
+struct NodeLines<'a> {
     /// How many nodes must name the leader.
     need: usize,
     nodes: Vec<NodeLine<'a>>,
@@ -42,12 +55,17 @@ struct NodeLine<'a> {
     message: Option<&'a str>,
 }
 
-pub(in crate::cli) fn run(
-    args: &LeaderArgs,
-    global: &Global,
-    verbosity: Verbosity,
-) -> Result<u8, Failed> {
+pub(crate) fn run(args: &LeaderArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let target = Target::of(global)?;
+    let (key, json) = (args.name.as_str(), args.json);
+    if !args.nodes.is_given() {
+        let mut client = target.connect(verbosity)?;
+        let question = Question { key, json, need: 1, verbosity };
+        return match args.watch {
+            true => question.watch(&mut client),
+            false => question.ask(&mut client),
+        };
+    }
     let nodes = listed(&args.nodes.on, &target)?;
     let need = args.nodes.least(nodes.len());
     let around = Around {
@@ -56,67 +74,101 @@ pub(in crate::cli) fn run(
         here: target.place.clone(),
         options: target.options(),
     };
-    let key = args.name.as_str();
     let asked = LeaderAtNodes::new(key, need, &around);
-    let question = Question { key, need, verbosity };
+    let question = Question { key, json, need, verbosity };
     match args.watch {
-        true => question.watch(asked),
-        false => question.ask(asked, args.json),
+        true => question.watch_nodes(asked),
+        false => question.ask_nodes(asked),
     }
 }
 
-/// The question to the nodes.
+/// The question for a leader.
 struct Question<'a> {
     key: &'a str,
+    json: bool,
+    /// How many nodes must name the leader.
     need: usize,
     verbosity: Verbosity,
 }
 
 impl Question<'_> {
-    fn ask(&self, mut asked: LeaderAtNodes<'_>, json: bool) -> Result<u8, Failed> {
+    fn ask(&self, client: &mut Client) -> Result<u8, Failed> {
+        let found = client.leader(&self.query()).map_err(connect::failed)?;
+        self.print(&self.line(&found))?;
+        if found.stale {
+            self.verbosity.note(STALE);
+        }
+        self.end(found.leader.is_some(), "no one holds it")
+    }
+
+    fn ask_nodes(&self, mut asked: LeaderAtNodes<'_>) -> Result<u8, Failed> {
         let view = first(&mut asked)?;
         if view.verdict == Verdict::Unknown {
             return Err(self.unknown(&view));
         }
         self.exclusive(&view)?;
-        if json {
-            stdout::print(&self.line(&view)?)?;
-        } else if let Some(leader) = &view.leader {
-            stdout::print(&text(self.key, leader, &Now::here()))?;
-        }
-        if !json {
+        self.print(&self.line_of_nodes(&view))?;
+        if !self.json {
             view.nodes.iter().filter_map(away).for_each(|line| self.verbosity.note(&line));
         }
-        if view.leader.is_some() {
+        let (need, all) = (self.need, view.nodes.len());
+        let why = format!("no request holds it at {need} of the {all} nodes");
+        self.end(view.leader.is_some(), &why)
+    }
+
+    fn print(&self, line: &Line<'_>) -> Result<(), Failed> {
+        if self.json {
+            stdout::print(&stdout::json(line)?)?;
+        } else if let Some(leader) = line.leader {
+            stdout::print(&text(self.key, leader, &Now::here()))?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, is_led: bool, why: &str) -> Result<u8, Failed> {
+        if is_led {
             return Ok(SUCCESS);
         }
-        self.verbosity.note(&format!(
-            "`{}` has no leader: no request holds it at {} of the {} nodes",
-            self.key,
-            self.need,
-            view.nodes.len()
-        ));
+        self.verbosity.note(&format!("`{}` has no leader: {why}", self.key));
         Err(Failed::silent(OwnCode::NotAcquired.number()))
     }
 
-    /// Prints a line now and after each change, until the output has no reader left.
-    fn watch(&self, mut asked: LeaderAtNodes<'_>) -> Result<u8, Failed> {
+    /// Prints a line for the leader now and after each change, until the output has no reader left.
+    fn watch(&self, client: &mut Client) -> Result<u8, Failed> {
+        let mut watch = Watch::of_leader(self.query());
+        let mut last = None;
+        while let Some(found) = watch.next(client, None).map_err(connect::failed)? {
+            // The first state from the next daemon may repeat the last one.
+            let news = Some(news(&found));
+            if news == last {
+                continue;
+            }
+            last = news;
+            if stdout::print(&stdout::json(&self.line(&found))?)? == ReaderState::Gone {
+                break;
+            }
+        }
+        Ok(SUCCESS)
+    }
+
+    fn watch_nodes(&self, mut asked: LeaderAtNodes<'_>) -> Result<u8, Failed> {
         let mut view = first(&mut asked)?;
         if self.is_hopeless(&view) {
             return Err(self.unknown(&view));
         }
-        let (mut told, mut before) = (None, Vec::new());
+        let (mut last, mut before) = (None, Vec::new());
         loop {
             self.exclusive(&view)?;
             changes(&before, &view.nodes).iter().for_each(|line| self.verbosity.note(line));
             before.clone_from(&view.nodes);
-            let news = Some(News::of(&view));
-            if news != told {
-                told = news;
+            let news = Some(news_of_nodes(&view));
+            if news != last {
+                last = news;
                 if let Some(words) = undecided(&view) {
                     self.verbosity.note(&words);
                 }
-                if stdout::print(&self.line(&view)?)? == ReaderState::Gone {
+                let line = stdout::json(&self.line_of_nodes(&view))?;
+                if stdout::print(&line)? == ReaderState::Gone {
                     return Ok(SUCCESS);
                 }
             }
@@ -163,14 +215,19 @@ impl Question<'_> {
         }
     }
 
-    fn line(&self, view: &LeaderView) -> Result<String, Failed> {
-        stdout::json(&Line {
-            key: self.key,
-            leader: view.leader.as_ref(),
-            stale: view.verdict == Verdict::Unknown,
-            need: self.need,
-            nodes: view.nodes.iter().map(node_line).collect(),
-        })
+    fn query(&self) -> LeaderQuery {
+        LeaderQuery { key: self.key.to_owned() }
+    }
+
+    fn line<'a>(&'a self, found: &'a Leader) -> Line<'a> {
+        Line { key: self.key, leader: found.leader.as_ref(), stale: found.stale, nodes: None }
+    }
+
+    fn line_of_nodes<'a>(&'a self, view: &'a LeaderView) -> Line<'a> {
+        let stale = view.verdict == Verdict::Unknown;
+        let nodes = view.nodes.iter().map(node_line).collect();
+        let nodes = Some(NodeLines { need: self.need, nodes });
+        Line { key: self.key, leader: view.leader.as_ref(), stale, nodes }
     }
 }
 
@@ -194,22 +251,21 @@ fn failed(error: MeetError) -> Failed {
     }
 }
 
-/// The facts about a leader whose change is news.
-#[derive(Debug, PartialEq, Eq)]
-struct News {
-    leader: Option<(Claim, Option<String>)>,
-    is_unknown: bool,
+/// The facts about a leader whose change is news: its identity and note, and whether that may be
+/// out of date.
+type News<T> = (Option<(T, Option<String>)>, bool);
+
+fn news(found: &Leader) -> News<u64> {
+    let leader = found.leader.as_ref().map(|leader| (leader.token, leader.note.clone()));
+    (leader, found.stale)
 }
 
-impl News {
-    fn of(view: &LeaderView) -> Self {
-        let note = view.leader.as_ref().and_then(|leader| leader.note.clone());
-        let (leader, is_unknown) = match view.verdict {
-            Verdict::Led(claim) => (Some((claim, note)), false),
-            Verdict::Vacant => (None, false),
-            Verdict::Unknown => (None, true),
-        };
-        Self { leader, is_unknown }
+fn news_of_nodes(view: &LeaderView) -> News<Claim> {
+    let note = view.leader.as_ref().and_then(|leader| leader.note.clone());
+    match view.verdict {
+        Verdict::Led(claim) => (Some((claim, note)), false),
+        Verdict::Vacant => (None, false),
+        Verdict::Unknown => (None, true),
     }
 }
 
@@ -264,10 +320,58 @@ fn undecided(view: &LeaderView) -> Option<String> {
     Some(format!("the leader is unknown while {} {be} away", names.join(", ")))
 }
 
+/// `scheduler is led by pid 812 …`, with its start and its token.
+fn text(key: &str, leader: &HolderInfo, now: &Now) -> String {
+    let (key, who) = (sanitize(key), holder(leader, COMMAND_COLUMNS, now));
+    let since = now.clock(&leader.since);
+    format!("{key} is led by {who}\n  since {since}, token {}\n", leader.token)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::wording::participant::tests::somebody;
+    use crate::cli::wording::time::tests::at;
     use crate::client::nodes::ssh::NodeFailure;
+
+    fn question(key: &str) -> Question<'_> {
+        Question { key, json: true, need: 2, verbosity: Verbosity::Silent }
+    }
+
+    const SINCE: &str = "2026-11-20T14:02:11Z";
+
+    #[test]
+    fn a_leader_is_shown_with_its_note_and_its_token() {
+        let mut leader = somebody(812, Some("./scheduler"), SINCE);
+        leader.note = Some("http://web2:8080".to_owned());
+        assert_eq!(
+            text("scheduler", &leader, &at("2026-11-20T14:05:23Z")),
+            "scheduler is led by pid 812 `./scheduler` (root, for 3m12s), note: http://web2:8080\n  \
+             since 14:02:11, token 77\n"
+        );
+    }
+
+    #[test]
+    fn a_line_says_that_there_is_no_leader() {
+        let question = question("scheduler");
+        let line = stdout::json(&question.line(&Leader::new(None, false))).unwrap();
+        assert_eq!(line, "{\"key\":\"scheduler\",\"leader\":null,\"stale\":false}\n");
+    }
+
+    #[test]
+    fn another_token_or_note_is_news_and_another_age_is_not() {
+        let of = |token, note: Option<&str>, since: &str| {
+            let mut leader = somebody(812, None, since);
+            (leader.token, leader.note) = (token, note.map(str::to_owned));
+            news(&Leader::new(Some(leader), false))
+        };
+        let first = of(1, Some("a"), SINCE);
+        assert_eq!(first, of(1, Some("a"), "2026-11-20T15:00:00Z"));
+        assert_ne!(first, of(2, Some("a"), SINCE));
+        assert_ne!(first, of(1, Some("b"), SINCE));
+        assert_ne!(first, news(&Leader::new(None, false)));
+        assert_ne!(news(&Leader::new(None, true)), news(&Leader::new(None, false)));
+    }
 
     fn node(name: &str, state: NodeState) -> NodeView {
         NodeView { name: name.to_owned(), state }
@@ -294,9 +398,9 @@ mod tests {
     fn a_line_names_the_nodes_and_says_that_too_few_of_them_answer() {
         let nodes = vec![node("a", NodeState::None), node("b", cut()), node("c", cut())];
         let view = LeaderView { verdict: Verdict::Unknown, leader: None, nodes };
-        let question = Question { key: "x", need: 2, verbosity: Verbosity::Silent };
+        let question = question("x");
         assert_eq!(
-            question.line(&view).unwrap(),
+            stdout::json(&question.line_of_nodes(&view)).unwrap(),
             "{\"key\":\"x\",\"leader\":null,\"stale\":true,\"need\":2,\"nodes\":[\
              {\"name\":\"a\",\"state\":\"none\",\"message\":null},\
              {\"name\":\"b\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"},\
@@ -313,7 +417,7 @@ mod tests {
     #[test]
     fn a_watch_is_hopeless_only_where_people_must_change_something() {
         let never = NodeState::Away(NodeFailure::permanent("no such host"));
-        let question = Question { key: "x", need: 2, verbosity: Verbosity::Silent };
+        let question = question("x");
         let view = |states: [&NodeState; 3]| LeaderView {
             verdict: Verdict::Unknown,
             leader: None,
