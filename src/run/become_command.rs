@@ -45,6 +45,10 @@ pub enum NotBegun {
 }
 
 /// A lock that this process has taken.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a process has one, and the usual one is the large one"
+)]
 pub enum Taken {
     /// From a daemon, over this connection.
     FromDaemon {
