@@ -76,7 +76,6 @@ mod tests {
     use super::*;
     use crate::daemon::net::connections::Conns;
     use crate::daemon::net::events::Source;
-    use crate::daemon::net::permits::InATest;
     use crate::sys::clock;
 
     #[test]
@@ -86,7 +85,7 @@ mod tests {
         conns.await_source(Source::BoottimeTimer, &alarm).unwrap();
         let mut goes_off = |time| {
             conns.wait(time);
-            conns.read(&InATest);
+            conns.read();
             conns.reported.take(Source::BoottimeTimer)
         };
         let at = clock::boottime_ms() + 30;

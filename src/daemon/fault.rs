@@ -1,5 +1,5 @@
-//! Switches for tests: a daemon that kills itself between two records of its journal, one that
-//! forgets to reply, and one on a system where the lookup of group names hangs.
+//! Switches for tests: a daemon that kills itself between two records of its journal, and one on a
+//! system where the lookup of group names hangs.
 
 /// Ends this process, as `kill -9` would, right after a given number of records was written and
 /// before any client learns of them. Only in debug builds, with `CANAL_FAULT=journal:N`.
@@ -36,11 +36,6 @@ impl Fault {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
         std::process::abort()
     }
-}
-
-/// Whether calls of `Graph` get no reply, with `CANAL_FAULT=forget`. Only in debug builds.
-pub(crate) fn forgets_graphs() -> bool {
-    cfg!(debug_assertions) && std::env::var_os("CANAL_FAULT").is_some_and(|it| it == "forget")
 }
 
 /// Whether looking up the name of a group takes an hour, with `CANAL_FAULT=groups`. Only in debug

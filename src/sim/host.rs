@@ -274,6 +274,7 @@ fn turns(server: &mut Server) -> anyhow::Result<Turns> {
             return Ok(Turns::Idle);
         }
         server.turn()?;
+        assert_eq!(server.forgotten_call(), None);
         if server.stopping {
             return Ok(Turns::Stopped);
         }

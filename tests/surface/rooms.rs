@@ -516,21 +516,6 @@ fn each_file_of_the_tests_belongs_to_a_test_program() {
     assert!(found.len() > 200 && forgotten.is_empty(), "{forgotten:#?}");
 }
 
-#[test]
-fn each_permission_of_the_daemon_is_given_to_one_type() {
-    let daemon = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/daemon");
-    let mut files = Vec::new();
-    files_below(&daemon, &mut files);
-    files.retain(|file| !file.ends_with("net/permits.rs"));
-    for permission in ["MayRead", "MayDispatch"] {
-        let given = |file: &PathBuf| {
-            let text = fs::read_to_string(file).unwrap();
-            text.matches(&format!("{permission} for ")).count()
-        };
-        assert_eq!(files.iter().map(given).sum::<usize>(), 1, "{permission}");
-    }
-}
-
 /// It gets the time and the kernel's data about processes from `sys`. A descriptor has a type and a
 /// signal has a name.
 #[test]

@@ -18,9 +18,6 @@ pub(crate) struct Answer {
     /// The message; `None` if it has no JSON form.
     pub(crate) message: Option<Vec<u8>>,
     pub(crate) fds: Vec<OwnedFd>,
-    /// Whether the message announces more replies. This is true only for the first report to a
-    /// client that watches the status and has since closed its writing half.
-    pub(crate) continues: bool,
     /// Whether the daemon closes the connection as soon as it has written the message.
     pub(crate) closes: bool,
 }
@@ -32,12 +29,12 @@ impl Answer {
 
     /// A reply with descriptors.
     pub(crate) fn with_fds<T: Serialize>(parameters: &T, fds: Vec<OwnedFd>) -> Self {
-        Self { message: written(parameters, false), fds, continues: false, closes: false }
+        Self { message: written(parameters, false), fds, closes: false }
     }
 
-    /// A report. `continues` announces more reports.
-    pub(crate) fn report(message: Option<Vec<u8>>, continues: bool) -> Self {
-        Self { message, fds: Vec::new(), continues, closes: false }
+    /// A serialized report.
+    pub(crate) fn report(message: Option<Vec<u8>>) -> Self {
+        Self { message, fds: Vec::new(), closes: false }
     }
 
     /// An error that varlink defines.
@@ -52,7 +49,7 @@ impl Answer {
     }
 
     fn of<T: Serialize>(reply: &Reply<&T>) -> Self {
-        Self { message: bytes_of(reply), fds: Vec::new(), continues: false, closes: false }
+        Self::report(bytes_of(reply))
     }
 }
 

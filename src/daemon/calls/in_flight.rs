@@ -1,7 +1,8 @@
-//! Changes of this host that the log has not returned yet, and the calls that wait for them.
+//! Changes of this host that the log has not returned yet.
 //!
-//! Invariant: if the client has left or has received a failure, canal never grants it the request.
-//! Such a request is abandoned, and released as soon as it comes out of the log.
+//! Invariant: each change comes back once. The call that waits for it names its ticket. If no call
+//! does, because the client has left or has received a failure, canal grants it nothing: a request
+//! is released as soon as it comes out of the log.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,8 +10,7 @@ use std::time::Instant;
 
 use crate::core::{RequestId, Tag, Wait};
 use crate::daemon::calls::completion::Completion;
-use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::host::Ticket;
 use crate::sys::clock;
 
@@ -27,53 +27,14 @@ pub(crate) struct InFlight {
     leaving: BTreeSet<RequestId>,
     /// Requests that are being suspended. A suspension revokes a grant that precedes it in the log.
     suspending: BTreeMap<Ticket, RequestId>,
-    /// The connections whose call waits for the log.
-    pending: BTreeMap<ConnId, LogWait>,
-    /// Requests to propose as soon as this host is a member.
-    awaiting_membership: Vec<PendingAcquire>,
 }
 
 /// A change that is not in the log yet.
 #[derive(Debug)]
 pub(crate) struct Proposed {
     pub(crate) then: Completion,
-    /// Whether the client left, or received a failure.
-    pub(crate) abandoned: bool,
     /// When it was proposed.
     pub(crate) since: Instant,
-}
-
-/// A call that waits for the log.
-#[derive(Debug)]
-pub(crate) struct LogWait {
-    pub(crate) what: Awaiting,
-    /// Since when, in milliseconds of CLOCK_BOOTTIME.
-    pub(crate) since: u64,
-    /// The reports for the client of a request that may wait.
-    pub(crate) patience: Option<Patience>,
-}
-
-/// The event that a call waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awaiting {
-    /// The membership of this host, or a read of the log. The call is still the first in the queue
-    /// of its connection.
-    Membership,
-    /// The membership of this host, for a request that has already left the queue.
-    MembershipOf(Tag),
-    /// The call's request, until it comes out of the log.
-    Request(Ticket),
-    /// Another change, until it comes out of the log.
-    Change(Ticket),
-}
-
-impl Awaiting {
-    fn ticket(self) -> Option<Ticket> {
-        match self {
-            Self::Request(ticket) | Self::Change(ticket) => Some(ticket),
-            Self::Membership | Self::MembershipOf(_) => None,
-        }
-    }
 }
 
 impl InFlight {
@@ -84,7 +45,7 @@ impl InFlight {
                 *self.users.entry(newcomer.request.uid).or_default() += 1;
             }
         }
-        let proposed = Proposed { then, abandoned: false, since: clock::now() };
+        let proposed = Proposed { then, since: clock::now() };
         self.each.push_back((ticket, proposed));
     }
 
@@ -105,11 +66,6 @@ impl InFlight {
         {
             self.tags.remove(&newcomer.request.tag);
         }
-        if let Some(id) = proposed.then.conn()
-            && self.pending.get(&id).and_then(|pending| pending.what.ticket()) == Some(ticket)
-        {
-            self.pending.remove(&id);
-        }
         Some(proposed)
     }
 
@@ -117,13 +73,8 @@ impl InFlight {
         self.each.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()
     }
 
-    fn get(&self, ticket: Ticket) -> Option<&Proposed> {
+    pub(crate) fn get(&self, ticket: Ticket) -> Option<&Proposed> {
         self.each.get(self.at(ticket)?).map(|(_, proposed)| proposed)
-    }
-
-    fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Proposed> {
-        let at = self.at(ticket)?;
-        self.each.get_mut(at).map(|(_, proposed)| proposed)
     }
 
     /// How many requests of a user are in flight and may have to wait.
@@ -136,9 +87,8 @@ impl InFlight {
     }
 
     /// Whether this change only produces an answer and leaves the table as it is.
-    pub(crate) fn is_question(&self, what: Awaiting) -> bool {
-        let proposed = what.ticket().and_then(|ticket| self.get(ticket));
-        proposed.is_some_and(|it| matches!(it.then, Completion::Question(_)))
+    pub(crate) fn is_question(&self, ticket: Ticket) -> bool {
+        self.get(ticket).is_some_and(|it| matches!(it.then, Completion::Question(_)))
     }
 
     /// Notes that a request is being withdrawn.
@@ -171,87 +121,14 @@ impl InFlight {
         self.leaving.clear();
     }
 
-    /// Notes what the call of a connection waits for.
-    pub(crate) fn begin_wait(&mut self, id: ConnId, wait: LogWait) {
-        self.pending.insert(id, wait);
-    }
-
-    /// Notes that the call of a connection no longer waits. Returns what it waited for.
-    pub(crate) fn end_wait(&mut self, id: ConnId) -> Option<LogWait> {
-        self.pending.remove(&id)
-    }
-
-    /// The event that the call of a connection waits for, if it waits.
-    pub(crate) fn wait_of(&self, id: ConnId) -> Option<&LogWait> {
-        self.pending.get(&id)
-    }
-
-    /// As [`Self::wait_of`], but mutable, to record what the client has received.
-    pub(crate) fn wait_of_mut(&mut self, id: ConnId) -> Option<&mut LogWait> {
-        self.pending.get_mut(&id)
-    }
-
-    /// The calls that wait.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = (ConnId, &LogWait)> {
-        self.pending.iter().map(|(id, wait)| (*id, wait))
-    }
-
-    /// Makes a request wait until this host is a member.
-    pub(crate) fn await_membership(&mut self, newcomer: PendingAcquire) {
-        self.awaiting_membership.push(newcomer);
-    }
-
-    /// Takes the requests that waited for this host to become a member.
-    pub(crate) fn take_awaiting_membership(&mut self) -> Vec<PendingAcquire> {
-        let newcomers = std::mem::take(&mut self.awaiting_membership);
-        for newcomer in &newcomers {
-            self.pending.remove(&newcomer.conn);
-        }
-        newcomers
-    }
-
-    /// Takes the connections whose next call waited for this host to become a member.
-    pub(crate) fn take_put_off(&mut self) -> Vec<ConnId> {
-        let put_off = |pending: &LogWait| pending.what == Awaiting::Membership;
-        let ids = self.pending.iter().filter(|(_, it)| put_off(it)).map(|(id, _)| *id).collect();
-        self.pending.retain(|_, pending| !put_off(pending));
-        ids
-    }
-
-    /// Notes that no client waits for this any longer.
-    pub(crate) fn abandon(&mut self, what: Awaiting) {
-        match what {
-            Awaiting::Membership => {}
-            Awaiting::MembershipOf(tag) => {
-                self.awaiting_membership.retain(|newcomer| newcomer.request.tag != tag);
-            }
-            Awaiting::Request(ticket) | Awaiting::Change(ticket) => {
-                if let Some(proposed) = self.get_mut(ticket) {
-                    proposed.abandoned = true;
-                }
-            }
-        }
-    }
-
-    /// Notes that a client waits for this again.
-    pub(crate) fn take_back(&mut self, what: Awaiting) {
-        if let Awaiting::Request(ticket) = what
-            && let Some(proposed) = self.get_mut(ticket)
-        {
-            proposed.abandoned = false;
-        }
-    }
-
     /// The request with this tag, if it is not in the log yet.
-    pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(Awaiting, &mut PendingAcquire)> {
-        if let Some(ticket) = self.tags.get(&tag).copied() {
-            let Completion::Ask(newcomer) = &mut self.get_mut(ticket)?.then else { return None };
-            return Some((Awaiting::Request(ticket), newcomer));
+    pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(Ticket, &mut PendingAcquire)> {
+        let ticket = *self.tags.get(&tag)?;
+        let at = self.at(ticket)?;
+        match &mut self.each.get_mut(at)?.1.then {
+            Completion::Ask(newcomer) => Some((ticket, newcomer)),
+            _ => None,
         }
-        let mut awaiting_membership = self.awaiting_membership.iter_mut();
-        awaiting_membership
-            .find(|it| it.request.tag == tag)
-            .map(|newcomer| (Awaiting::MembershipOf(tag), newcomer))
     }
 }
 
@@ -298,9 +175,6 @@ mod tests {
             in_flight.add(Ticket(ticket as u64), newcomer(ticket as u128, uid, wait));
         }
         assert_eq!([7, 8, 9].map(|uid| in_flight.of_user(uid)), [2, 1, 0]);
-        // A request whose client has left still comes out of the log.
-        in_flight.abandon(Awaiting::Request(Ticket(0)));
-        assert_eq!(in_flight.of_user(7), 2);
         for ticket in 0..4 {
             in_flight.take(Ticket(ticket));
         }

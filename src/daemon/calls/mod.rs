@@ -7,7 +7,6 @@ pub(super) mod answer;
 pub(super) mod call;
 pub(super) mod completion;
 pub(super) mod conn_id;
-pub(super) mod deferred;
 pub(super) mod in_flight;
 pub(super) mod items;
 pub(super) mod pending_acquire;

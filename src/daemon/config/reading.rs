@@ -32,15 +32,6 @@ pub(crate) enum Asker {
     Show(ConnId),
 }
 
-impl Asker {
-    fn client(self) -> Option<ConnId> {
-        match self {
-            Self::Reload(client) => client,
-            Self::Show(client) => Some(client),
-        }
-    }
-}
-
 /// The reading that is under way, and the calls that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
@@ -145,11 +136,12 @@ impl Readings {
     }
 
     /// Whether a client waits for a reading.
+    #[cfg(test)]
     pub(crate) fn has_client(&self, id: ConnId) -> bool {
         let under_way = self.under_way.iter().flat_map(|it| &it.askers);
         let waiting = under_way.chain(&self.next).map(|it| it.asker);
         let mut all = waiting.chain(self.ready.iter().map(|(asker, _)| *asker));
-        all.any(|asker| asker.client() == Some(id))
+        all.any(|asker| asker == Asker::Show(id) || asker == Asker::Reload(Some(id)))
     }
 
     /// Notes that a client has left. A configuration that it wanted to put in force is still put in

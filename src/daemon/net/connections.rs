@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slotmap::SlotMap;
 
-use crate::core::{Request, RequestId};
+use crate::core::{Request, RequestId, Tag};
 use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::daemon::net::accept_backlog::AcceptBacklog;
-use crate::daemon::net::connection::{CallState, Connection, ReadStatus};
+use crate::daemon::net::call_state::{Awaiting, CallState, LogWait, Subject};
+use crate::daemon::net::connection::{Connection, ReadStatus};
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::events::{Of, Reported, Source};
-use crate::daemon::net::permits::MayRead;
 use crate::daemon::poller::{EVENTS_AT_ONCE, Poller};
 use crate::protocol::WaitsNear;
 use crate::sys::clock;
@@ -59,8 +60,10 @@ pub(crate) struct Conns {
     /// Connections that still write their last reply, with the latest time at which they are
     /// closed.
     closing: Vec<(Instant, ConnId)>,
-    /// Connections whose call was taken or ended in this turn.
-    pub(crate) to_answer: Vec<ConnId>,
+    /// The connections whose call waits for a subject, in the order in which they began to wait.
+    waits: BTreeMap<(Subject, u64), ConnId>,
+    /// The last place among them.
+    last_place: u64,
     pub(crate) accept_backlog: AcceptBacklog,
     /// The other sources that the kernel reported.
     pub(crate) reported: Reported,
@@ -85,7 +88,8 @@ impl Conns {
             touched: Vec::new(),
             disconnected: Vec::new(),
             closing: Vec::new(),
-            to_answer: Vec::new(),
+            waits: BTreeMap::new(),
+            last_place: 0,
             accept_backlog: AcceptBacklog::default(),
             reported: Reported::default(),
             taken: 0,
@@ -147,6 +151,11 @@ impl Conns {
         self.open.get(id).map(Box::as_ref)
     }
 
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &Connection)> {
+        self.open.iter().map(|(id, conn)| (id, conn.as_ref()))
+    }
+
     /// A connection to change. Its queued output is written at the end of the turn.
     pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
         let conn = self.open.get_mut(id)?;
@@ -155,6 +164,108 @@ impl Conns {
             self.touched.push(id);
         }
         Some(conn)
+    }
+
+    /// Sets the event that the current call of a connection waits for. Returns the previous one.
+    pub(crate) fn set_state(&mut self, id: ConnId, state: CallState) -> CallState {
+        let Some(conn) = self.open.get_mut(id) else { return CallState::Idle };
+        let subject = state.subject();
+        // A call that goes on waiting for the same subject keeps its place.
+        if conn.place.map(|(subject, _)| subject) != subject {
+            if let Some(place) = conn.place.take() {
+                self.waits.remove(&place);
+            }
+            if let Some(subject) = subject {
+                self.last_place += 1;
+                conn.place = Some((subject, self.last_place));
+                self.waits.insert((subject, self.last_place), id);
+            }
+        }
+        let before = std::mem::replace(&mut conn.state, state);
+        self.get(id);
+        before
+    }
+
+    /// Ends the wait of a call, and lets the next call be served. Returns the state of the wait.
+    pub(crate) fn end_wait(&mut self, id: ConnId) -> CallState {
+        let state = self.set_state(id, CallState::Idle);
+        if !matches!(state, CallState::Idle) {
+            self.activate(id);
+        }
+        state
+    }
+
+    /// Ends the waits for a subject from which `take` takes something, as [`Self::end_wait`] does.
+    pub(crate) fn end_waits<T>(
+        &mut self,
+        subject: Subject,
+        take: impl Fn(CallState) -> Result<T, CallState>,
+    ) -> Vec<(ConnId, T)> {
+        let mut taken = Vec::new();
+        for id in self.waiting_for(subject).collect::<Vec<_>>() {
+            let Some(conn) = self.open.get_mut(id) else { continue };
+            match take(std::mem::replace(&mut conn.state, CallState::Idle)) {
+                Err(state) => conn.state = state,
+                Ok(content) => {
+                    self.set_state(id, CallState::Idle);
+                    self.activate(id);
+                    taken.push((id, content));
+                }
+            }
+        }
+        taken
+    }
+
+    /// As [`Self::end_wait`]. The place of the wait passes to another connection, on which the
+    /// client asks for the same request.
+    pub(crate) fn hand_over(&mut self, from: ConnId, to: ConnId) -> CallState {
+        if self.open.contains_key(to)
+            && let Some(place) = self.open.get_mut(from).and_then(|conn| conn.place.take())
+        {
+            self.open[to].place = Some(place);
+            self.waits.insert(place, to);
+        }
+        self.end_wait(from)
+    }
+
+    fn waiting_for(&self, subject: Subject) -> impl Iterator<Item = ConnId> {
+        self.waits.range((subject, 0)..=(subject, u64::MAX)).map(|(_, id)| *id)
+    }
+
+    /// The calls that wait for the log, in the order in which they began to wait.
+    pub(crate) fn log_waits(&self) -> impl Iterator<Item = (ConnId, &LogWait)> {
+        self.waiting_for(Subject::Log).filter_map(|id| match &self.open.get(id)?.state {
+            CallState::Log(wait) => Some((id, wait)),
+            _ => None,
+        })
+    }
+
+    /// When the next call that waits for the log has to get a message, in milliseconds of
+    /// CLOCK_BOOTTIME.
+    pub(crate) fn next_log_due(&self) -> Option<u64> {
+        self.log_waits().map(|(_, wait)| wait.due()).min()
+    }
+
+    /// The latest time at which the next deferred request is decided again.
+    pub(crate) fn next_deferred(&self) -> Option<Instant> {
+        let until = |id| match &self.open.get(id)?.state {
+            CallState::Deferred(newcomer) => newcomer.deferred_until,
+            _ => None,
+        };
+        self.waiting_for(Subject::Death).filter_map(until).min()
+    }
+
+    /// The request with this tag, if it waits for the membership of this host.
+    pub(crate) fn awaiting_membership(&mut self, tag: Tag) -> Option<&mut PendingAcquire> {
+        let has_tag = |wait: &LogWait| match &wait.what {
+            Awaiting::MembershipOf(newcomer) => newcomer.request.tag == tag,
+            _ => false,
+        };
+        let (id, _) = self.log_waits().find(|(_, wait)| has_tag(wait))?;
+        match &mut self.open.get_mut(id)?.log_wait_mut()?.what {
+            Awaiting::MembershipOf(newcomer) => Some(newcomer),
+            _ => None,
+        }
     }
 
     /// Whether there is work that does not depend on the kernel.
@@ -174,9 +285,9 @@ impl Conns {
     }
 
     /// Reads the connections that the kernel reported to [`Self::wait`].
-    pub(crate) fn read(&mut self, reading: &impl MayRead) {
+    pub(crate) fn read(&mut self) {
         for id in std::mem::take(&mut self.unheard) {
-            self.read_one(reading, id, false);
+            self.read_one(id, false);
         }
         // These rounds suffice if each connection has one event. Clients that send without a pause
         // would cause ever more events.
@@ -187,7 +298,7 @@ impl Conns {
             for at in 0..taken {
                 let (number, flags) = (self.events[at].data(), self.events[at].events());
                 match Of::from_number(number) {
-                    Some(Of::Connection(id)) => self.take_event(reading, id, flags),
+                    Some(Of::Connection(id)) => self.take_event(id, flags),
                     Some(Of::Source(source)) => self.reported.note(source),
                     Some(Of::Wakes) => {}
                     None => tracing::error!(number, "event without a source"),
@@ -201,28 +312,28 @@ impl Conns {
     }
 
     /// Reads the data that newly accepted clients have already sent.
-    pub(crate) fn read_newcomers(&mut self, reading: &impl MayRead) {
+    pub(crate) fn read_newcomers(&mut self) {
         for id in std::mem::take(&mut self.newcomers) {
-            self.read_one(reading, id, false);
+            self.read_one(id, false);
         }
     }
 
-    fn take_event(&mut self, reading: &impl MayRead, id: ConnId, flags: EpollFlags) {
+    fn take_event(&mut self, id: ConnId, flags: EpollFlags) {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.get(id);
         }
         if flags.intersects(HEARS) {
-            self.read_one(reading, id, flags.intersects(HANGS_UP));
+            self.read_one(id, flags.intersects(HANGS_UP));
         }
     }
 
-    fn read_one(&mut self, reading: &impl MayRead, id: ConnId, hung_up: bool) {
+    fn read_one(&mut self, id: ConnId, hung_up: bool) {
         let Some(conn) = self.open.get_mut(id) else { return };
         if conn.heard_end {
             return;
         }
         conn.heard_at = clock::now();
-        let heard = conn.read(reading, &mut self.buffer, hung_up);
+        let heard = conn.read(&mut self.buffer, hung_up);
         match heard {
             ReadStatus::All | ReadStatus::Full => {}
             ReadStatus::NotAll => self.unheard.push(id),
@@ -300,8 +411,8 @@ impl Conns {
         let flushed = conn.is_flushed();
         let answered = conn.calls.is_empty()
             && !matches!(
-                conn.doing(),
-                CallState::InFlight | CallState::Stores(_) | CallState::History
+                conn.state,
+                CallState::Log(_) | CallState::Stores(_) | CallState::History
             );
         let closes = conn.closing || conn.heard_end && answered;
         if closes && flushed {
@@ -435,7 +546,6 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::daemon::net::permits::InATest;
 
     fn peer() -> Credentials {
         Credentials { pid: 1, uid: 0, gid: 0 }
@@ -497,7 +607,7 @@ mod tests {
         }
         let time = Duration::from_secs(60);
         let now = conns.peek(ids[0]).unwrap().heard_at + time;
-        conns.get(ids[1]).unwrap().set_doing(&InATest, CallState::Watches(Box::default()));
+        conns.set_state(ids[1], CallState::Watches(Box::default()));
         conns.get(ids[2]).unwrap().heard_at = now;
         assert!(conns.close_idle(now, time));
         assert!(conns.peek(ids[0]).is_none());

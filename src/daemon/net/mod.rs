@@ -4,11 +4,11 @@
 
 pub(super) mod accept_backlog;
 pub(super) mod adaptive_spin;
+pub(super) mod call_state;
 pub(super) mod connection;
 pub(super) mod connection_limits;
 pub(super) mod connections;
 pub(super) mod events;
 pub(super) mod listen;
 pub(super) mod output;
-pub(super) mod permits;
 pub(super) mod unread_reports;

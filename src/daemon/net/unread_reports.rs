@@ -43,7 +43,7 @@ impl Reports {
     /// read on.
     pub(crate) fn look(&mut self, conns: &Conns, now: Instant) {
         for queue in self.queues.values_mut() {
-            queue.retain(|id| conns.peek(*id).is_some_and(|conn| conn.awaits_report));
+            queue.retain(|id| conns.peek(*id).is_some_and(|conn| conn.awaits_report()));
         }
         self.queues.retain(|_, queue| !queue.is_empty());
         self.unread.retain_mut(|unread| {
@@ -117,6 +117,7 @@ mod tests {
     use slotmap::KeyData;
 
     use super::*;
+    use crate::daemon::net::call_state::CallState;
     use crate::daemon::net::connections::Conns;
     use crate::sys::peer::Credentials;
 
@@ -128,8 +129,8 @@ mod tests {
         for uid in users {
             let (ours, other) = UnixStream::pair().unwrap();
             let peer = Credentials { pid: 1, uid: *uid, gid: 0 };
-            let (id, conn) = conns.open(ours.into(), peer, 0, None);
-            conn.awaits_report = true;
+            let (id, _) = conns.open(ours.into(), peer, 0, None);
+            conns.set_state(id, CallState::Report);
             reports.add(id, *uid, 0);
             ids.push(id);
             theirs.push(other);

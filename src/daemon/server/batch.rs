@@ -1,25 +1,17 @@
 //! The input of one turn: calls, closed connections, and deaths.
 //!
 //! Invariant: the batch of a call, or an earlier one, contains each death that the kernel reported
-//! before the call was read. Three things ensure that: only [`Batch::take`] can read connections
-//! ([`ReadPermit`]), it takes the deaths after the last read, and calls are served only with a
-//! batch.
+//! before the call was read. So only [`Batch::take`] reads connections, and it takes the deaths
+//! after the last read.
 
 use std::time::Duration;
 
 use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::connections::Disconnected;
 use crate::daemon::net::events::Source;
-use crate::daemon::net::permits::MayRead;
 use crate::daemon::processes::owners::Ended;
 use crate::daemon::server::Server;
 use crate::sys::clock;
-
-/// Permission to read connections: only [`Batch::take`] has it.
-#[derive(Debug)]
-struct ReadPermit(());
-
-impl MayRead for ReadPermit {}
 
 /// The input of one turn.
 #[derive(Debug)]
@@ -31,21 +23,19 @@ pub(crate) struct Batch {
     /// Leases that had expired at this time, in milliseconds of CLOCK_BOOTTIME, end: the daemon has
     /// read every renewal that was sent until then. `None` if no lease may end.
     pub(crate) leases_over_at: Option<u64>,
-    _taken: ReadPermit,
 }
 
 impl Batch {
     /// Reads all messages of clients, then takes the deaths that the kernel has reported by then.
     pub(crate) fn take(server: &mut Server) -> Self {
-        let reading = ReadPermit(());
         let begun = clock::boottime_ms();
         let lease_is_over = server.leases.next_end().is_some_and(|end| end <= begun);
-        server.conns.read(&reading);
+        server.conns.read();
         if lease_is_over {
             // The daemon may have been stopped after it woke up, and renewals may have arrived
             // since.
             server.conns.wait(Some(Duration::ZERO));
-            server.conns.read(&reading);
+            server.conns.read();
         }
         let mut accepted = Accepted::default();
         if server.runtime_dir.listener.pauses_until().is_some_and(|until| until <= clock::now()) {
@@ -53,7 +43,7 @@ impl Batch {
         }
         if lease_is_over || server.conns.reported.has(Source::Listener) {
             accepted = server.accept();
-            server.conns.read_newcomers(&reading);
+            server.conns.read_newcomers();
         }
         let leases_over_at =
             lease_is_over.then(|| server.conns.accept_backlog.caught_up(begun, accepted)).flatten();
@@ -62,7 +52,6 @@ impl Batch {
             ended: server.owners.take_ended(),
             disconnected: server.conns.take_disconnected(),
             leases_over_at,
-            _taken: reading,
         }
     }
 }

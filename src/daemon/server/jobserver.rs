@@ -189,7 +189,7 @@ impl Server {
 
     fn release_token(&mut self, token: Token, then: Completion) {
         let release = Release::Hold { token, forced: false };
-        let _ = self.propose_for(Change::Release(release), then);
+        self.propose_and(Change::Release(release), then);
     }
 
     /// The job tokens of a build that no job has.
@@ -222,7 +222,7 @@ impl Server {
             return false;
         }
         let change = Change::Request(Arc::new(request));
-        let _ = self.propose_for(change, Completion::JobToken { build });
+        self.propose_and(change, Completion::JobToken { build });
         true
     }
 

@@ -57,8 +57,7 @@ pub(crate) struct Server {
     /// The permissions of the configuration in force.
     pub(crate) permissions: Permissions,
     pub(crate) ledger: Ledger,
-    /// The changes of this host that the log has not returned yet, and the calls that wait for
-    /// them.
+    /// The changes of this host that the log has not returned yet.
     pub(crate) in_flight: InFlight,
     /// This host's part in a table that many hosts share. `None` with the embedded journal.
     pub(crate) cluster: Option<Box<Cluster>>,

@@ -44,7 +44,7 @@ impl Server {
             self.history.note_due(),
             self.cluster.as_ref().and_then(|cluster| cluster.watcher_due()),
             self.in_force.readings.due(now),
-            self.waiters.next_deferred(),
+            self.conns.next_deferred(),
             self.runtime_dir.listener.pauses_until(),
         ];
         times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
@@ -59,7 +59,7 @@ impl Server {
         let ends = [self.waiters.next_end(), self.leases.next_end()];
         let is_member = self.ledger.is_member();
         let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.next_due(is_member));
-        let ends = ends.into_iter().chain([self.in_flight.next_due(), of_cluster]);
+        let ends = ends.into_iter().chain([self.conns.next_log_due(), of_cluster]);
         let next = ends.flatten().min();
         self.due.timer.set(next)
     }

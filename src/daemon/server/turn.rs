@@ -72,15 +72,14 @@ impl Server {
         self.reload_if_asked();
         self.end_readings();
         self.retry_deferred(deaths);
-        self.serve(&batch)?;
+        self.serve(batch.leases_over_at)?;
         while self.share_slots(now) {
             self.settle();
         }
         self.inform(now);
-        self.serve_reports(&batch);
+        self.serve_reports();
         self.end_searches();
         self.give_metrics();
-        self.answer_the_forgotten();
         self.settle();
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::RecordsComeFirst) {
@@ -99,10 +98,9 @@ impl Server {
         Ok(())
     }
 
-    /// Serves the calls of a batch, releases and renewals first. Leases end after the renewals that
-    /// arrived in time, even if the daemon could not read these until now.
-    fn serve(&mut self, batch: &Batch) -> io::Result<()> {
-        let mut leases_over_at = batch.leases_over_at;
+    /// Serves the calls that were read, releases and renewals first. Leases end after the renewals
+    /// that arrived in time, even if the daemon could not read these until now.
+    fn serve(&mut self, mut leases_over_at: Option<u64>) -> io::Result<()> {
         let mut left = CALLS_PER_TURN;
         loop {
             self.settle();
@@ -112,10 +110,10 @@ impl Server {
                 // However many calls there are, every renewal that was read is served before a
                 // lease ends.
                 let mut all = usize::MAX;
-                self.serve_each(batch, &active, &mut all, Self::next_goes_first)?;
+                self.serve_each(&active, &mut all, Self::next_goes_first)?;
                 self.end_leases(now);
             } else {
-                self.serve_each(batch, &active, &mut left, Self::next_goes_first)?;
+                self.serve_each(&active, &mut left, Self::next_goes_first)?;
             }
             self.settle();
             if active.is_empty() && !self.conns.has_active() {
@@ -123,7 +121,7 @@ impl Server {
             }
             let is_ready =
                 |server: &Self, id| server.conns.peek(id).is_some_and(Connection::is_ready);
-            self.serve_each(batch, &active, &mut left, is_ready)?;
+            self.serve_each(&active, &mut left, is_ready)?;
             if left == 0 {
                 // Settle now: another turn follows at once only if a connection has more calls.
                 self.settle();
@@ -138,7 +136,6 @@ impl Server {
     /// `left` for this turn. Records and answers some connections at a time.
     fn serve_each(
         &mut self,
-        batch: &Batch,
         active: &[ConnId],
         left: &mut usize,
         may: impl Fn(&Self, ConnId) -> bool,
@@ -156,7 +153,7 @@ impl Server {
             }
             while *left > 0 && may(self, *id) {
                 *left -= 1;
-                self.serve_one(batch, *id);
+                self.serve_one(*id);
                 self.follow();
             }
             served += 1;

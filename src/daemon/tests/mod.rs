@@ -8,6 +8,7 @@ pub(super) mod recovering;
 pub(super) mod reload;
 pub(super) mod rest;
 pub(super) mod turns;
+mod waits;
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -96,6 +97,7 @@ impl World {
                 return;
             }
             self.server.turn().unwrap();
+            assert_eq!(self.server.forgotten_call(), None);
         }
         panic!("there is always something to do");
     }

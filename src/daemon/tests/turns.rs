@@ -1,6 +1,7 @@
 //! Checks which turn makes which decision.
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,15 +11,18 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::core::{Owner, Tag, Token, Wait};
-use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::config::history_section::HistorySettings;
+use crate::daemon::history::recorder::History;
+use crate::daemon::history::writer::Files;
 use crate::daemon::limits::CALLS_PER_TURN;
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::net::connections::Disconnected;
 use crate::daemon::processes::owners::process_of;
 use crate::daemon::server::batch::Batch;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
-use crate::daemon::waiters::leases::LeaseNews;
+use crate::daemon::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::daemon::waiters::regrant::granted as granted_later;
 use crate::sys::rerun::wait_until;
 
@@ -391,7 +395,9 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     let hold = table.holds().next().unwrap();
     let (newcomer, granted) =
         (PendingAcquire::again(id, hold.asked.clone(), true, None), granted_later(table, hold));
-    assert!(matches!(world.server.keep_untold(&newcomer, &granted), Ok(Step::Wait(_))));
+    let step = world.server.keep_untold(&newcomer, &granted);
+    assert!(matches!(step, Ok(Step::Wait(_))));
+    world.server.carry_out(id, step);
     world.server.turn().unwrap();
     let progress = peer.reply().expect("a word of progress");
     assert_eq!(progress["continues"], true, "{progress}");
@@ -417,7 +423,7 @@ fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
     let until = Instant::now() + Duration::from_secs(3600);
     let mut newcomer = PendingAcquire::again(id, request, false, Some(owner.pidfd()));
     newcomer.deferred_until = Some(until);
-    let _ = world.server.wait_for_an_end(DeferredRequest { newcomer, until });
+    world.server.conns.set_state(id, CallState::Deferred(Box::new(newcomer)));
     world.turn();
     assert_eq!(peer.reply(), None);
     holder.end();
@@ -436,12 +442,37 @@ fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
     let (id, _peer) = world.connect_as(world.server.about.uid);
     let hold = world.server.ledger.table.holds().next().unwrap();
     let (request, news) = (hold.request, LeaseNews::Granted(None));
-    let _ = world.server.wait_for_disk(id, request, news);
+    let lease = UnsyncedLease { request, news };
+    world.server.conns.set_state(id, CallState::Stores(Box::new(lease)));
     world.server.disconnect(Disconnected { id, unread: false });
     world.server.follow();
     assert_eq!(world.server.ledger.table.hold_of(request), None);
     world.turn();
     assert_eq!(asker.reply(), None);
+}
+
+/// The client closes its writing half while the thread of the history searches.
+#[test]
+fn a_client_that_sends_nothing_further_still_gets_what_the_history_has() {
+    let mut world = World::new();
+    let limits = HistorySettings::default().limits().unwrap();
+    let dir = world.place.dir.join("history");
+    let files = Files { dir, limits, boot_id: "this boot".to_owned() };
+    world.server.history = History::new(Some(files), None);
+    let mut peer = world.connect();
+    peer.send(&call("History", &json!({})), &[]);
+    assert!(world.server.conns.wait(Some(Duration::ZERO)));
+    world.server.turn().unwrap();
+    peer.stream.shutdown(Shutdown::Write).unwrap();
+    let mut reply = None;
+    wait_until("it is answered", || {
+        world.server.conns.wait(Some(Duration::ZERO));
+        world.server.turn().unwrap();
+        reply = reply.take().or_else(|| peer.reply());
+        reply.is_some()
+    });
+    let reply = reply.unwrap();
+    assert_eq!(reply.get("error"), None, "{reply}");
 }
 
 fn with_more(call: Vec<u8>) -> Vec<u8> {

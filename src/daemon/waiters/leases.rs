@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest, Sha256};
 
 use crate::core::{FrameId, Granted, HoldState, HostId, LeaseId, RequestId, Table, Token};
-use crate::daemon::calls::conn_id::ConnId;
 use crate::protocol::Handle;
 use crate::sys::clock;
 
@@ -164,7 +163,6 @@ pub(crate) fn is_collecting(hold: &HoldState) -> bool {
 /// The grant or the confirmation of a lease that has not been sent yet.
 #[derive(Debug)]
 pub(crate) struct UnsyncedLease {
-    pub(crate) conn: ConnId,
     pub(crate) request: RequestId,
     pub(crate) news: LeaseNews,
 }
@@ -176,13 +174,6 @@ pub(crate) enum LeaseNews {
     Granted(Option<Granted>),
     /// The token that confirms its part of a request over nodes.
     Confirmed(Token),
-}
-
-impl UnsyncedLease {
-    /// Whether a connection waits for the grant of this request.
-    pub(crate) fn is_of(&self, conn: ConnId, request: RequestId) -> bool {
-        self.conn == conn && self.request == request
-    }
 }
 
 #[cfg(test)]

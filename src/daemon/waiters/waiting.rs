@@ -13,8 +13,6 @@ use crate::core::{
     WaiterState,
 };
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::calls::deferred::DeferredRequest;
-use crate::daemon::waiters::leases::UnsyncedLease;
 
 /// The requests that wait, and the daemon's knowledge of them beyond the table.
 #[derive(Debug, Default)]
@@ -24,8 +22,6 @@ pub(crate) struct Waiters {
     ends: BTreeSet<(u64, RequestId)>,
     /// How many requests of each user wait.
     users: BTreeMap<u32, usize>,
-    /// The connections of requests that were removed since the last [`Waiters::take_removed`].
-    removed: Vec<ConnId>,
     /// Grants to requests that waited, in sending order.
     to_tell: VecDeque<Granted>,
     /// The suspended waiters, each with its stopped process.
@@ -37,10 +33,6 @@ pub(crate) struct Waiters {
     unclaimed: BTreeSet<RequestId>,
     /// Requests that began to wait in this turn and whose client accepts progress messages.
     newcomers: Vec<RequestId>,
-    /// Requests that may not wait, deferred while a holder's process is exiting.
-    deferred: Vec<DeferredRequest>,
-    /// Grants of leases that are not durable yet.
-    unsynced: Vec<UnsyncedLease>,
 }
 
 /// A request that waits.
@@ -109,22 +101,21 @@ impl Waiters {
     }
 
     /// Adds a request that was granted and whose grant cannot be sent yet.
-    pub(crate) fn add_granted(&mut self, hold: &HoldState, session: FrameId, conn: ConnId) {
+    pub(crate) fn add_granted(&mut self, hold: &HoldState, session: FrameId) {
         let request = hold.asked.clone();
         self.insert(hold.request, Asked { request, session, since: hold.asked_at });
-        if let Some(waiter) = self.requests.get_mut(&hold.request) {
-            waiter.conn = Some(conn);
-        }
     }
 
     fn insert(&mut self, id: RequestId, asked: Asked) {
-        self.remove(id);
+        let conn = self.remove(id).and_then(|before| before.conn);
         self.ends.extend(asked.until().map(|until| (until, id)));
         *self.users.entry(asked.request.uid).or_default() += 1;
-        let waiter = Waiter { asked, conn: None, more: false, told: None };
+        let waiter = Waiter { asked, conn, more: false, told: None };
         self.requests.insert(id, Box::new(waiter));
     }
 
+    /// Removes a request. The caller ends the call that waits for it.
+    #[must_use = "a call may wait for it"]
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiter> {
         let waiter = self.requests.remove(&id)?;
         if let Some(until) = waiter.asked.until() {
@@ -136,13 +127,7 @@ impl Waiters {
                 self.users.remove(&waiter.asked.request.uid);
             }
         }
-        self.removed.extend(waiter.conn);
         Some(*waiter)
-    }
-
-    /// Takes the connections of the requests that were removed since the last call.
-    pub(crate) fn take_removed(&mut self) -> std::vec::Drain<'_, ConnId> {
-        self.removed.drain(..)
     }
 
     pub(crate) fn get(&self, id: RequestId) -> Option<&Waiter> {
@@ -220,7 +205,8 @@ impl Waiters {
         self.to_tell.retain(|granted| granted.token != token);
     }
 
-    /// Removes a request that has ended in the table.
+    /// As [`Self::remove`], for a request that has ended in the table.
+    #[must_use = "a call may wait for it"]
     pub(crate) fn ended(&mut self, request: RequestId) -> Option<Waiter> {
         self.suspended.remove(&request);
         self.remove(request)
@@ -288,57 +274,8 @@ impl Waiters {
     }
 
     /// Forgets all requests that wait and all grants that remain to be sent. Returns the requests.
-    /// Deferred requests stay, because they are not in the table.
-    pub(crate) fn forget_all(&mut self) -> Vec<(RequestId, Waiter)> {
-        let deferred = std::mem::take(&mut self.deferred);
-        let forgotten = std::mem::replace(self, Self { deferred, ..Self::default() });
-        forgotten.requests.into_iter().map(|(request, waiter)| (request, *waiter)).collect()
-    }
-
-    /// Defers a request that may not wait.
-    pub(crate) fn defer(&mut self, request: DeferredRequest) {
-        self.deferred.push(request);
-    }
-
-    /// Takes the deferred requests that are due: all of them after a death, and otherwise those
-    /// whose time has expired.
-    pub(crate) fn take_deferred(&mut self, now: Instant, deaths: bool) -> Vec<DeferredRequest> {
-        self.deferred.extract_if(.., |deferred| deaths || deferred.until <= now).collect()
-    }
-
-    /// The latest time at which the next deferred request is decided again.
-    pub(crate) fn next_deferred(&self) -> Option<Instant> {
-        self.deferred.iter().map(|deferred| deferred.until).min()
-    }
-
-    /// Whether a request of this connection is deferred.
-    pub(crate) fn is_deferred(&self, conn: ConnId) -> bool {
-        self.deferred.iter().any(|deferred| deferred.conn() == conn)
-    }
-
-    /// Forgets the deferred request of a connection.
-    pub(crate) fn drop_deferred(&mut self, conn: ConnId) {
-        self.deferred.retain(|deferred| deferred.conn() != conn);
-    }
-
-    /// Keeps the grant of a lease until the lease is durable.
-    pub(crate) fn await_sync(&mut self, lease: UnsyncedLease) {
-        self.unsynced.push(lease);
-    }
-
-    /// Takes the grants that were kept until their leases are durable.
-    pub(crate) fn take_unsynced(&mut self) -> Vec<UnsyncedLease> {
-        std::mem::take(&mut self.unsynced)
-    }
-
-    /// Whether a grant is kept until its lease is durable.
-    pub(crate) fn has_unsynced(&self) -> bool {
-        !self.unsynced.is_empty()
-    }
-
-    /// Whether a connection waits until the lease of this request is durable.
-    pub(crate) fn is_unsynced(&self, conn: ConnId, request: RequestId) -> bool {
-        self.unsynced.iter().any(|lease| lease.is_of(conn, request))
+    pub(crate) fn forget_all(&mut self) -> BTreeMap<RequestId, Box<Waiter>> {
+        std::mem::take(self).requests
     }
 
     /// How many requests of a user wait.

@@ -296,21 +296,6 @@ fn a_grant_is_sent_although_part_of_it_was_released_before() {
 }
 
 #[test]
-fn a_call_that_the_daemon_forgets_is_answered_with_a_fault() {
-    let mut daemon = Daemon::folder();
-    daemon.forgets = true;
-    daemon.run(|command| {
-        command.env("CANAL_FAULT", "forget");
-    });
-    let mut peer = daemon.connect();
-    peer.send("Graph", json!({}));
-    let (name, said) = peer.error();
-    assert_eq!(name, "Fault");
-    assert!(said["message"].as_str().unwrap().contains("lost track"), "{said}");
-    peer.call("Status", json!({}));
-}
-
-#[test]
 fn every_call_is_answered_in_every_order_of_calls() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |it| it.parse().unwrap()) | 1;

@@ -57,8 +57,6 @@ struct Recorder {
     timed_out: BTreeSet<RequestId>,
     /// Waiters whose clients have reported that their output has no reader.
     abandoned: BTreeSet<RequestId>,
-    /// Connections that wait for an answer.
-    asking: BTreeSet<ConnId>,
     /// The counts of grants and ends, for `canal metrics`.
     counters: Counters,
     queue: Arc<Queue>,
@@ -106,7 +104,6 @@ impl History {
             unseen: BTreeMap::new(),
             timed_out: BTreeSet::new(),
             abandoned: BTreeSet::new(),
-            asking: BTreeSet::new(),
             counters: Counters::since(clock::unix_ms()),
             queue: Arc::default(),
             files,
@@ -331,27 +328,14 @@ impl History {
             return false;
         }
         recorder.hand_over();
-        recorder.asking.insert(id);
         recorder.queue.search(id, question);
         true
     }
 
-    /// Whether this connection waits for a result.
-    pub(crate) fn is_asked_by(&self, id: ConnId) -> bool {
-        self.0.as_ref().is_some_and(|recorder| recorder.asking.contains(&id))
-    }
-
     /// Takes the results since the last call.
-    pub(crate) fn take_found(&mut self) -> Vec<(ConnId, Answer)> {
-        let Some(recorder) = &mut self.0 else { return Vec::new() };
-        if !recorder.queue.has_found() {
-            return Vec::new();
-        }
-        let found = recorder.queue.take_found();
-        for (id, _) in &found {
-            recorder.asking.remove(id);
-        }
-        found
+    pub(crate) fn take_found(&self) -> Vec<(ConnId, Answer)> {
+        let Some(recorder) = &self.0 else { return Vec::new() };
+        if recorder.queue.has_found() { recorder.queue.take_found() } else { Vec::new() }
     }
 
     /// Sets the waker that wakes the daemon when there is a result.

@@ -18,12 +18,11 @@ use nix::sys::epoll::EpollFlags;
 use crate::core::{ProcessId, Request, RequestId};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::Call;
+use crate::daemon::net::call_state::{CallState, LogWait, StatusWatch, Subject};
 use crate::daemon::net::connection::restriction::Restriction;
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::output::Output;
-use crate::daemon::net::permits::MayDispatch;
-use crate::daemon::view::leadership::LeaderWatch;
-use crate::daemon::view::selection::Selection;
+use crate::host::Ticket;
 use crate::protocol::frame::Decoder;
 use crate::protocol::message_size::MESSAGE_BYTES_MAX;
 use crate::protocol::{Failure, SizeNote, WaitsNear};
@@ -31,31 +30,6 @@ use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 pub(crate) use crate::daemon::net::connection::read::ReadStatus;
-
-/// The event that the next call in the queue of a connection waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CallState {
-    /// Nothing: the next call can be served.
-    Nothing,
-    /// A grant of this request.
-    Waits(RequestId),
-    /// The shared log: see [`crate::daemon::calls::in_flight`].
-    InFlight,
-    /// A request that may not wait, deferred until a holder whose process is exiting has ended.
-    Deferred,
-    /// The disk: the lease of this request is granted but not durable yet.
-    Stores(RequestId),
-    /// The configuration, which a thread reads: see [`crate::daemon::config::reading`].
-    Configuration,
-    /// Its turn to receive a report: see `server/queries/serve.rs`.
-    Report,
-    /// The result of its query to the history: see `server/queries/history.rs`.
-    History,
-    /// The connection watches this part of the status.
-    Watches(Box<Selection>),
-    /// The connection watches the leader of a key.
-    WatchesLeader(Box<LeaderWatch>),
-}
 
 /// A client's connection.
 #[derive(Debug)]
@@ -70,7 +44,11 @@ pub(crate) struct Connection {
     decoder: Decoder,
     fds: Vec<OwnedFd>,
     pub(crate) calls: VecDeque<Call>,
-    doing: CallState,
+    /// The event that the current call waits for. [`Conns`](crate::daemon::net::connections::Conns)
+    /// sets it.
+    pub(in crate::daemon::net) state: CallState,
+    /// The place of the call among those that wait for the same subject.
+    pub(in crate::daemon::net) place: Option<(Subject, u64)>,
     /// A grant that was sent with no call after it: the client may not have read it.
     pub(crate) untold: Option<RequestId>,
     /// Provisional grants that wait for a confirmation.
@@ -84,15 +62,11 @@ pub(crate) struct Connection {
     pub(crate) heard_end: bool,
     /// The client expects no reply to the current call.
     oneway: bool,
-    /// The current call has left the queue and has no final answer yet.
-    pub(crate) unanswered: bool,
     /// Set if there were too many connections. The daemon then answers the first call with this
     /// error.
     pub(crate) turned_away: Option<TurnedAway>,
     /// When the client last sent something.
     pub(crate) heard_at: Instant,
-    /// Whether the connection is queued for a report.
-    pub(crate) awaits_report: bool,
     /// Whether the connection is in the list of connections to flush.
     pub(crate) touched: bool,
     /// The events that the daemon polls for; none before the end of the connection's first turn.
@@ -130,7 +104,8 @@ impl Connection {
             decoder: Decoder::new(MESSAGE_BYTES_MAX),
             fds: Vec::new(),
             calls: VecDeque::new(),
-            doing: CallState::Nothing,
+            state: CallState::Idle,
+            place: None,
             untold: None,
             provisional: Vec::new(),
             output: Output::default(),
@@ -138,10 +113,8 @@ impl Connection {
             broke_off: false,
             heard_end: false,
             oneway: false,
-            unanswered: false,
             turned_away: None,
             heard_at: clock::now(),
-            awaits_report: false,
             touched: false,
             watched_for: EpollFlags::empty(),
             closes_on_grant: false,
@@ -156,20 +129,29 @@ impl Connection {
         }
     }
 
-    /// The event that the next call waits for.
-    pub(crate) fn doing(&self) -> &CallState {
-        &self.doing
+    /// The event that the current call waits for.
+    pub(crate) fn state(&self) -> &CallState {
+        &self.state
     }
 
-    /// Sets the event that the next call waits for. Returns the previous one.
-    pub(crate) fn set_doing(&mut self, _: &impl MayDispatch, doing: CallState) -> CallState {
-        std::mem::replace(&mut self.doing, doing)
+    /// Whether the current call waits until this change comes out of the log.
+    pub(crate) fn awaits(&self, ticket: Ticket) -> bool {
+        matches!(&self.state, CallState::Log(wait) if wait.is_for(ticket))
+    }
+
+    /// The wait of the current call for the log.
+    pub(crate) fn log_wait_mut(&mut self) -> Option<&mut LogWait> {
+        if let CallState::Log(wait) = &mut self.state { Some(wait) } else { None }
+    }
+
+    /// The watch of the status by the current call.
+    pub(crate) fn status_watch_mut(&mut self) -> Option<&mut StatusWatch> {
+        if let CallState::Watches(watch) = &mut self.state { Some(watch) } else { None }
     }
 
     /// Notes that a call was taken from the queue. With `oneway`, its client expects no reply.
-    pub(crate) fn begin_call(&mut self, _: &impl MayDispatch, oneway: bool) {
+    pub(crate) fn begin_call(&mut self, oneway: bool) {
         self.oneway = oneway;
-        self.unanswered = true;
         // A client that calls again has read the earlier reply, or does not need it.
         self.untold = None;
     }
@@ -180,14 +162,9 @@ impl Connection {
     }
 
     /// Sends an error, and closes the connection once that is written.
-    pub(crate) fn close_with(&mut self, _: &impl MayDispatch, failure: &Failure) {
-        self.give_up(failure);
-    }
-
-    /// Sends an error, and closes the connection once that is written.
     fn give_up(&mut self, failure: &Failure) {
         self.oneway = false;
-        self.put_answer(Answer::failure(failure));
+        self.answer(Answer::failure(failure));
         self.closing = true;
         self.calls.clear();
         self.fds.clear();
@@ -195,12 +172,12 @@ impl Connection {
 
     /// Whether there is a call that can be served now.
     pub(crate) fn is_ready(&self) -> bool {
-        self.doing == CallState::Nothing && !self.calls.is_empty() && !self.closing
+        matches!(self.state, CallState::Idle) && !self.calls.is_empty() && !self.closing
     }
 
     /// Whether it neither calls nor waits for anything, and has sent nothing for `time`.
     pub(crate) fn is_idle(&self, now: Instant, time: Duration) -> bool {
-        let idle = self.doing == CallState::Nothing && self.holds_nothing();
+        let idle = matches!(self.state, CallState::Idle) && self.holds_nothing();
         let silent = now.saturating_duration_since(self.heard_at) >= time;
         idle && silent && self.calls.is_empty() && self.is_flushed()
     }
@@ -215,29 +192,26 @@ impl Connection {
 
     /// Whether it watches the status.
     pub(crate) fn watches(&self) -> bool {
-        matches!(self.doing, CallState::Watches(_))
+        matches!(self.state, CallState::Watches(_))
     }
 
     /// Whether it watches the leader of a key.
     pub(crate) fn watches_leader(&self) -> bool {
-        matches!(self.doing, CallState::WatchesLeader(_))
+        matches!(self.state, CallState::WatchesLeader(_))
+    }
+
+    /// Whether it is queued for a report.
+    pub(crate) fn awaits_report(&self) -> bool {
+        match &self.state {
+            CallState::Report => true,
+            CallState::Watches(watch) => watch.is_queued,
+            _ => false,
+        }
     }
 
     /// Whether nothing in the table depends on it.
     pub(crate) fn holds_nothing(&self) -> bool {
-        let is_idle = match self.doing {
-            CallState::Nothing
-            | CallState::Configuration
-            | CallState::Report
-            | CallState::History
-            | CallState::Watches(_)
-            | CallState::WatchesLeader(_) => true,
-            CallState::Waits(_)
-            | CallState::InFlight
-            | CallState::Deferred
-            | CallState::Stores(_) => false,
-        };
-        is_idle && self.untold.is_none() && self.provisional.is_empty()
+        !self.state.holds_something() && self.untold.is_none() && self.provisional.is_empty()
     }
 }
 

@@ -7,9 +7,9 @@ use libc::MSG_DONTWAIT;
 
 use crate::daemon::calls::call::{self, Call};
 use crate::daemon::limits::{CALLS_AHEAD_MAX, READ_BYTES_PER_TURN};
-use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::net::call_state::CallState;
+use crate::daemon::net::connection::Connection;
 use crate::daemon::net::connection_limits::TurnedAway;
-use crate::daemon::net::permits::MayRead;
 use crate::protocol::frame::FrameError;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys;
@@ -32,12 +32,7 @@ pub(crate) enum ReadStatus {
 impl Connection {
     /// Reads the available data and queues the calls in it. `hung_up`: the kernel reported that the
     /// client closed its end, so a short read does not mean that nothing follows.
-    pub(crate) fn read(
-        &mut self,
-        _: &impl MayRead,
-        buffer: &mut [u8],
-        hung_up: bool,
-    ) -> ReadStatus {
+    pub(crate) fn read(&mut self, buffer: &mut [u8], hung_up: bool) -> ReadStatus {
         let mut budget = READ_BYTES_PER_TURN;
         loop {
             if !self.understand() {
@@ -74,14 +69,15 @@ impl Connection {
     }
 
     fn not_all(&self) -> ReadStatus {
-        if self.doing == CallState::Report { ReadStatus::Full } else { ReadStatus::NotAll }
+        let is_full = matches!(self.state, CallState::Report);
+        if is_full { ReadStatus::Full } else { ReadStatus::NotAll }
     }
 
     /// Queues the complete calls. Returns false if there are more than may be queued now.
     fn understand(&mut self) -> bool {
         while !self.is_deaf() {
             let full = self.calls.len() >= CALLS_AHEAD_MAX;
-            if full && matches!(self.doing, CallState::Nothing | CallState::Report) {
+            if full && matches!(self.state, CallState::Idle | CallState::Report) {
                 // The queued calls are about to be served.
                 return !self.decoder.has_message();
             }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::daemon::calls::answer::{Answer, written};
 use crate::daemon::limits::OUTPUT_BYTES_MAX;
-use crate::daemon::net::connection::{CallState, Connection};
-use crate::daemon::net::permits::MayDispatch;
+use crate::daemon::net::call_state::CallState;
+use crate::daemon::net::connection::Connection;
 
 impl Connection {
     /// Queues a message that precedes the final reply.
@@ -26,12 +26,7 @@ impl Connection {
     }
 
     /// Queues the final reply to the current call.
-    pub(crate) fn answer(&mut self, _: &impl MayDispatch, answer: Answer) {
-        self.put_answer(answer);
-    }
-
-    pub(super) fn put_answer(&mut self, answer: Answer) {
-        self.unanswered &= answer.continues;
+    pub(crate) fn answer(&mut self, answer: Answer) {
         if self.takes_words() {
             self.put_message(answer.message, answer.fds);
         }
@@ -79,7 +74,7 @@ impl Connection {
     /// The connection is no longer usable.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let written = self.output.write(self.socket.as_fd());
-        if matches!(self.doing, CallState::Waits(_)) {
+        if matches!(self.state, CallState::Waits(_)) {
             // The next reply may be hours away, and thousands of clients may wait.
             self.output.save_memory();
         }

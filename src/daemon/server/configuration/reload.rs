@@ -9,6 +9,7 @@ use crate::daemon::config::Config;
 use crate::daemon::config::reading::{self, Asker, Read};
 use crate::daemon::config::written::changes;
 use crate::daemon::logging;
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::permissions::only_operators;
 use crate::daemon::server::Server;
 use crate::daemon::server::configuration::in_force::{binds_everybody, needs_restart};
@@ -36,7 +37,7 @@ impl Server {
         );
         match self.read_configuration(Asker::Reload(Some(id))) {
             Some(read) => self.put_in_force(read).map(|reloaded| Step::reply(&reloaded)),
-            None => Ok(Step::Wait(self.wait_for_configuration(id))),
+            None => Ok(Step::Wait(CallState::Configuration)),
         }
     }
 
@@ -60,7 +61,7 @@ impl Server {
         }
         match self.read_configuration(Asker::Show(id)) {
             Some(read) => self.show_configuration(Some(&read)),
-            None => Step::Wait(self.wait_for_configuration(id)),
+            None => Step::Wait(CallState::Configuration),
         }
     }
 

@@ -3,9 +3,7 @@
 use crate::core::{Change, Withdrawal};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::server::dispatch::permit::DispatchPermit;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::wording::refusal::superseded;
 use crate::protocol::{ErrorName, Failure};
@@ -16,14 +14,18 @@ impl Server {
         match step {
             Ok(Step::Answer(answer)) => self.end_call(id, answer),
             Ok(Step::Propose(change, then)) => {
-                if let Err(failure) = self.propose_for(change, then) {
-                    self.carry_out(id, Err(failure));
-                }
+                let step = self.propose_for(id, change, then);
+                self.carry_out(id, step);
             }
-            Ok(Step::Wait(_)) => {}
+            Ok(Step::Wait(state)) => {
+                self.conns.set_state(id, state);
+            }
+            Ok(Step::Leave) => {
+                self.conns.end_wait(id);
+            }
             Ok(Step::GiveBack(request, failure)) => {
                 // The call must no longer wait, or its own withdrawal would end it as well.
-                self.leave(id);
+                self.conns.end_wait(id);
                 self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
                 self.end_call(id, Answer::failure(&failure));
             }
@@ -40,19 +42,9 @@ impl Server {
 
     /// Ends the current call of a connection, so that its next call can be served.
     fn end_call(&mut self, id: ConnId, answer: Answer) {
-        self.leave(id);
+        self.conns.end_wait(id);
         if let Some(conn) = self.conns.get(id) {
-            conn.answer(&DispatchPermit::new(), answer);
-        }
-    }
-
-    /// Notes that the current call of a connection no longer waits for anything.
-    pub(super) fn leave(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get(id) else { return };
-        let waited = conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
-        if waited != CallState::Nothing {
-            self.conns.to_answer.push(id);
-            self.conns.activate(id);
+            conn.answer(answer);
         }
     }
 

@@ -36,7 +36,7 @@ impl Server {
                 let revision = self.ledger.table.revision();
                 let applied = Applied { revision, outcomes: Vec::new() };
                 if let Some(proposed) = self.in_flight.take(ticket) {
-                    self.came_back(proposed, applied, &[]);
+                    self.came_back(ticket, proposed, applied, &[]);
                 }
             } else {
                 let (revision, entry) = self.ledger.next_entry(change);
@@ -58,8 +58,8 @@ impl Server {
         if let Change::Withdraw { request, .. } = &entry.change {
             self.in_flight.withdrawn(*request);
         }
-        if let Some(proposed) = proposed {
-            self.came_back(proposed, applied, &before);
+        if let (Some(ticket), Some(proposed)) = (ticket, proposed) {
+            self.came_back(ticket, proposed, applied, &before);
         }
         if let Change::Suspend { request } = entry.change
             && !self.waiters.is_suspended(request)
@@ -125,15 +125,20 @@ impl Server {
             Completion::Resize(resizing) => (resizing.id, self.resized(&resizing, &applied)),
             Completion::Prioritize(pending) => (pending.id, self.prioritized(&pending)),
             Completion::Confirm { id, request } => (id, self.confirmed(request)),
-            Completion::ConfirmAt { id, request } => (id, self.confirmed_at(id, request, &applied)),
+            Completion::ConfirmAt { id, request } => (id, self.confirmed_at(request, &applied)),
         };
         self.carry_out(id, step);
     }
 
     /// Handles a change of this host that was applied at its place in the log.
-    fn came_back(&mut self, proposed: Proposed, applied: Applied, before: &[Arc<HoldState>]) {
-        let Proposed { then, abandoned, .. } = proposed;
-        if !abandoned {
+    fn came_back(
+        &mut self,
+        ticket: Ticket,
+        Proposed { then, .. }: Proposed,
+        applied: Applied,
+        before: &[Arc<HoldState>],
+    ) {
+        if self.is_awaited(ticket, &then) {
             return self.complete(applied, then, before);
         }
         if let Completion::Ask(newcomer) = then {
@@ -141,10 +146,17 @@ impl Server {
         }
     }
 
+    /// Whether a change is to be completed: its call still waits for it, or no call ever did.
+    fn is_awaited(&self, ticket: Ticket, then: &Completion) -> bool {
+        let waits = |id| self.conns.peek(id).is_some_and(|conn| conn.awaits(ticket));
+        then.conn().is_none_or(waits)
+    }
+
     /// Releases a request whose client has left or was sent a failure.
     fn give_back_unwanted(&mut self, newcomer: &PendingAcquire, revision: Revision) {
         let request = RequestId(revision.0);
-        self.waiters.remove(request);
+        // No call waits for it.
+        let _ = self.waiters.remove(request);
         self.waiters.drop_grant(request);
         let table = &self.ledger.table;
         if table.tagged(newcomer.request.tag) == Some(request) {
@@ -154,26 +166,27 @@ impl Server {
 
     /// Handles a change of this host that is part of a table that was replaced as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
-        let Some(Proposed { then, abandoned, since }) = self.in_flight.take(ticket) else { return };
+        let Some(proposed) = self.in_flight.take(ticket) else { return };
+        let is_awaited = self.is_awaited(ticket, &proposed.then);
         let mut applied = Applied { revision, outcomes: Vec::new() };
-        let (id, step) = match then {
-            Completion::Renew(renewing) if !abandoned => {
+        let (id, step) = match proposed.then {
+            Completion::Renew(renewing) if is_awaited => {
                 applied.outcomes = renewing.unseen(&self.ledger.table);
                 (renewing.id, self.renewed(&renewing, &applied))
             }
-            Completion::Ask(newcomer) if !abandoned => {
+            Completion::Ask(newcomer) if is_awaited => {
                 (newcomer.conn, self.find_absorbed(newcomer.conn, RequestId(revision.0)))
             }
-            Completion::Confirm { id, request } if !abandoned => (id, self.confirmed(request)),
+            Completion::Confirm { id, request } if is_awaited => (id, self.confirmed(request)),
             // The table is the same whether the change had an effect or found nothing to do, so the
             // result is unknown.
             Completion::Release(_) | Completion::Resize(_) | Completion::Prioritize(_)
-                if !abandoned =>
+                if is_awaited =>
             {
-                let Some(id) = then.conn() else { return };
+                let Some(id) = proposed.then.conn() else { return };
                 (id, Err(done_unseen()))
             }
-            then => return self.came_back(Proposed { then, abandoned, since }, applied, &[]),
+            then => return self.came_back(ticket, Proposed { then, ..proposed }, applied, &[]),
         };
         self.carry_out(id, step);
     }
@@ -185,22 +198,22 @@ impl Server {
             self.waiters.add(waiter, table.session(waiter.frame));
             takes_progress = true;
         } else if let Some(hold) = table.hold_of(request) {
-            self.waiters.add_granted(hold, table.session(hold.frame), id);
+            self.waiters.add_granted(hold, table.session(hold.frame));
             self.waiters.queue_grant(granted(table, hold));
         } else {
             return Err(ended_unseen());
         }
-        Ok(Step::Wait(self.wait_for_grant(id, request, takes_progress)))
+        Ok(self.wait_for_grant(id, request, takes_progress))
     }
 
     /// Handles a change that never reached the log.
     fn dropped(&mut self, ticket: Ticket) {
-        if let Some(Proposed { then, abandoned, .. }) = self.in_flight.take(ticket)
-            && !abandoned
+        if let Some(Proposed { then, .. }) = self.in_flight.take(ticket)
+            && self.is_awaited(ticket, &then)
             && let Some(id) = then.conn()
-            && let Err(failure) = self.without_membership(then)
         {
-            self.carry_out(id, Err(failure));
+            let step = self.without_membership(then);
+            self.carry_out(id, step);
         }
     }
 

@@ -1,8 +1,10 @@
 //! Ends calls that wait: with a grant, with a refusal, or because their time is over.
 
 use crate::core::{Change, Withdrawal};
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::history::queue::Answer;
-use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::net::call_state::{CallState, Subject};
+use crate::daemon::net::connection::Connection;
 use crate::daemon::net::unread_reports::Unread;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
@@ -29,14 +31,18 @@ impl Server {
                     self.follow();
                 }
             }
-            if !self.waiters.has_unsynced() {
+            let unsynced = self.conns.end_waits(Subject::Disk, |state| match state {
+                CallState::Stores(lease) => Ok(lease),
+                _ => Err(state),
+            });
+            if unsynced.is_empty() {
                 return;
             }
             // All leases that wait for this become durable together.
             let stored = self.ledger.keep_leases();
-            for lease in self.waiters.take_unsynced() {
-                let step = self.step_of_lease(&lease, &stored);
-                self.carry_out(lease.conn, step);
+            for (id, lease) in unsynced {
+                let step = self.step_of_lease(id, *lease, &stored);
+                self.carry_out(id, step);
             }
         }
     }
@@ -48,12 +54,12 @@ impl Server {
         }
         let now = clock::boottime_ms();
         while let Some(request) = self.waiters.over(now) {
-            let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
-            let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
-            let told = told.map(|(id, viewer)| (id, self.timeout_failure(request, viewer)));
-            self.waiters.remove(request);
+            let id = self.waiters.remove(request).and_then(|waiter| waiter.conn);
             self.history.times_out(request);
-            if let Some((id, failure)) = told {
+            if let Some(id) = id
+                && let Some(viewer) = self.conns.peek(id).map(|conn| conn.peer.uid)
+            {
+                let failure = self.timeout_failure(request, viewer);
                 self.carry_out(id, Err(failure));
             }
             // The request may be granted before its withdrawal is in the log.
@@ -66,7 +72,7 @@ impl Server {
     /// Answers the clients whose searches of the history have finished.
     pub(crate) fn end_searches(&mut self) {
         for (id, found) in self.history.take_found() {
-            let waits = |conn: &&Connection| *conn.doing() == CallState::History;
+            let waits = |conn: &&Connection| matches!(conn.state(), CallState::History);
             let Some(conn) = self.conns.peek(id).filter(waits) else { continue };
             let uid = conn.peer.uid;
             let step = self.history_answer(uid, &found);
@@ -89,12 +95,14 @@ impl Server {
     /// Asks for deferred requests again: all of them after a death, otherwise those whose time is
     /// over.
     pub(crate) fn retry_deferred(&mut self, deaths: bool) {
-        if self.waiters.next_deferred().is_none() {
-            return;
-        }
         let now = clock::now();
-        for deferred in self.waiters.take_deferred(now, deaths) {
-            self.ask_again(deferred.newcomer);
+        let is_due = |it: &PendingAcquire| deaths || it.deferred_until.is_none_or(|at| at <= now);
+        let deferred = self.conns.end_waits(Subject::Death, |state| match state {
+            CallState::Deferred(newcomer) if is_due(&newcomer) => Ok(newcomer),
+            _ => Err(state),
+        });
+        for (_, newcomer) in deferred {
+            self.ask_again(*newcomer);
         }
     }
 

@@ -6,9 +6,8 @@
 use std::time::Duration;
 
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::net::connection::CallState;
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::server::dispatch::permit::DispatchPermit;
 use crate::daemon::view::leadership::LeaderWatch;
 use crate::sys::clock;
 
@@ -32,7 +31,7 @@ impl Server {
 
     fn tell_leader(&mut self, id: ConnId) {
         let Some(conn) = self.conns.peek(id) else { return };
-        let CallState::WatchesLeader(watch) = conn.doing() else { return };
+        let CallState::WatchesLeader(watch) = conn.state() else { return };
         let (key, viewer, has_read) = (watch.key.clone(), conn.peer.uid, conn.is_flushed());
         let (told, reply) = match self.find_leader(&key) {
             Ok(found) if found.is_known(&watch.told) => return,
@@ -46,7 +45,7 @@ impl Server {
         let watch = CallState::WatchesLeader(Box::new(LeaderWatch { key, told }));
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&reply);
-            conn.set_doing(&DispatchPermit::new(), watch);
         }
+        self.conns.set_state(id, watch);
     }
 }

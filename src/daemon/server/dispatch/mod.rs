@@ -2,40 +2,34 @@
 //! the call. No other code can end a call.
 //!
 //! Each message has a handler in its own file in `requests` or `queries`; the handler returns a
-//! step. `propose` and `wait` keep what a call waits for, and `carry_out` ends it. Handlers use
-//! these three. `follow`, `late`, `leaders` and `patience` continue calls that wait, with steps
-//! from other files as well.
+//! step. `wait` and `propose` make the [`CallState`] of a call that waits, and `carry_out` keeps it
+//! in the connection. `follow`, `late`, `leaders` and `patience` take it out and continue the call.
 //!
-//! Invariant: a call that was taken from its connection is answered, or waits for something that
-//! ends it. A connection demands the [`DispatchPermit`], and a step demands a
-//! [`Waiting`](permit::Waiting): only this folder makes them.
+//! Invariant: a call that was taken from its connection is answered, or its connection keeps the
+//! state of its wait.
 
 mod carry_out;
 mod follow;
 mod late;
 mod leaders;
 mod patience;
-pub(in crate::daemon::server) mod permit;
 mod propose;
 pub(in crate::daemon) mod step;
-pub(super) mod unanswered;
 mod wait;
 
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::{Asked, Call};
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::fault::forgets_graphs;
-use crate::daemon::net::connection::CallState;
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::server::batch::Batch;
-use crate::daemon::server::dispatch::permit::{DispatchPermit, Waiting};
 use crate::daemon::server::dispatch::step::Step;
 use crate::protocol::Failure;
 use crate::protocol::service::{Description, Info, ServiceError, description};
+use crate::sys::peer::Credentials;
 
 impl Server {
-    /// Serves the next call of a connection, which was read for this batch or for an earlier one.
-    pub(crate) fn serve_one(&mut self, batch: &Batch, id: ConnId) {
+    /// Serves the next call of a connection.
+    pub(crate) fn serve_one(&mut self, id: ConnId) {
         let front = self.conns.peek(id).and_then(|conn| conn.calls.front());
         let Some(asked) = front.map(|call| &call.asked) else { return };
         let (needs_log, is_report) = (asked.needs_log(), asked.is_report());
@@ -45,30 +39,31 @@ impl Server {
         if is_report {
             return self.put_off_report(id);
         }
-        self.serve_next(batch, id);
+        self.serve_next(id);
     }
 
     /// Serves the next call of a connection, even if it asks for a report or needs the log.
-    fn serve_next(&mut self, _: &Batch, id: ConnId) {
+    fn serve_next(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         let Some(call) = conn.calls.pop_front() else { return };
-        conn.begin_call(&DispatchPermit::new(), call.oneway);
-        self.conns.to_answer.push(id);
-        let step = self.begin(id, call);
+        conn.begin_call(call.oneway);
+        let (peer, heard_end) = (conn.peer, conn.heard_end);
+        let step = self.begin(id, peer, heard_end, call);
         self.carry_out(id, step);
     }
 
     /// Begins a call.
-    fn begin(&mut self, id: ConnId, call: Call) -> Result<Step, Failure> {
-        let Some(conn) = self.conns.get(id) else { return Ok(Step::Wait(Waiting::new())) };
-        let (peer, heard_end) = (conn.peer, conn.heard_end);
+    fn begin(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        heard_end: bool,
+        call: Call,
+    ) -> Result<Step, Failure> {
         let Call { asked, more, fds, .. } = call;
         self.may_call(id, &asked)?;
         match asked {
-            // The client is gone, or the next daemon will answer.
-            Asked::Acquire(_) | Asked::Collect(_) if self.stopping || heard_end => {
-                Ok(Step::Wait(Waiting::new()))
-            }
+            Asked::Acquire(_) | Asked::Collect(_) if self.stopping || heard_end => Ok(Step::Leave),
             Asked::Abandon(abandon) => self.abandon(peer, &abandon),
             Asked::Acquire(acquire) => self.acquire(id, acquire, more, fds),
             Asked::Collect(collect) => self.collect(id, *collect, more),
@@ -97,7 +92,6 @@ impl Server {
             Asked::WouldAcquire(asked) => self.would_acquire(id, &asked),
             Asked::WouldKill(asked) => self.would_kill(peer, &asked),
             Asked::WouldRelease(release) => self.would_release(id, peer, &release, fds),
-            Asked::Graph(_) if forgets_graphs() => Ok(Step::Wait(Waiting::new())),
             Asked::Graph(_) => Ok(self.graph(peer)),
             Asked::Info => Ok(Step::reply(&Info::ours())),
             Asked::Description(query) => match description(&query.interface) {
@@ -110,28 +104,28 @@ impl Server {
             },
             Asked::Wrong(error) => Ok(Step::Answer(Answer::service_error(&error))),
             Asked::Junk(failure) => {
-                if let Some(conn) = self.conns.get(id) {
-                    conn.close_with(&DispatchPermit::new(), &failure);
-                }
-                Ok(Step::Wait(Waiting::new()))
+                Ok(Step::Answer(Answer { closes: true, ..Answer::failure(&failure) }))
             }
         }
     }
 
     /// Makes a connection wait for its turn, because its next call asks for a report.
     fn put_off_report(&mut self, id: ConnId) {
-        if let Some(conn) = self.conns.get(id) {
-            conn.set_doing(&DispatchPermit::new(), CallState::Report);
+        self.conns.set_state(id, CallState::Report);
+        self.queue_for_report(id);
+    }
+
+    /// Queues a connection for a report.
+    pub(crate) fn queue_for_report(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.peek(id) {
+            self.reports.add(id, conn.peer.uid, conn.unsent());
         }
-        self.await_report(id);
     }
 
     /// Serves the next call of a connection that has waited for its turn to get a report.
-    pub(crate) fn serve_report(&mut self, batch: &Batch, id: ConnId) {
-        if let Some(conn) = self.conns.get(id) {
-            conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
-        }
-        self.serve_next(batch, id);
+    pub(crate) fn serve_report(&mut self, id: ConnId) {
+        self.conns.set_state(id, CallState::Idle);
+        self.serve_next(id);
         self.conns.activate(id);
     }
 }

@@ -11,10 +11,12 @@ use std::sync::Arc;
 
 use crate::core::{Change, FrameId, RequestId};
 use crate::daemon::calls::completion::Completion;
-use crate::daemon::calls::in_flight::Awaiting;
+use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::net::call_state::Awaiting;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
+use crate::host::Ticket;
 use crate::protocol::Failure;
 
 impl Server {
@@ -24,28 +26,47 @@ impl Server {
             Change::End { frame } => Completion::End { frame },
             _ => Completion::Nothing,
         };
-        // Without a membership, the change has lost its subject.
-        let _ = self.propose_for(change, then);
+        self.propose_and(change, then);
     }
 
-    /// Proposes a change. Once it is applied, `then` determines the next step.
+    /// Proposes a change that no call waits for. Once it is applied, `then` determines the next
+    /// step.
+    pub(crate) fn propose_and(&mut self, change: Change, then: Completion) {
+        // Without a membership, the change has lost its subject.
+        if self.ledger.is_member() {
+            self.enqueue(change, then);
+        }
+    }
+
+    /// Proposes a change for a call. Returns the next step of the call.
     ///
     /// # Errors
-    /// The change cannot be proposed, so its call fails.
-    pub(crate) fn propose_for(&mut self, change: Change, then: Completion) -> Result<(), Failure> {
-        let asks = matches!(then, Completion::Ask(_));
+    /// The change cannot be proposed.
+    pub(super) fn propose_for(
+        &mut self,
+        id: ConnId,
+        change: Change,
+        then: Completion,
+    ) -> Result<Step, Failure> {
+        let patience = match &then {
+            Completion::Ask(newcomer) => Some(newcomer.patience()),
+            _ => None,
+        };
         let must_not_ask = || {
             let cluster = self.cluster.as_ref();
             cluster.is_some_and(|cluster| cluster.must_not_ask(&self.ledger.table))
         };
-        if !self.ledger.is_member() || asks && must_not_ask() {
+        if !self.ledger.is_member() || patience.is_some() && must_not_ask() {
             return self.without_membership(then);
         }
-        let patience = match &then {
-            Completion::Ask(newcomer) => newcomer.patience(),
-            _ => None,
-        };
-        let id = then.conn();
+        let ticket = self.enqueue(change, then);
+        Ok(match patience {
+            Some(patience) => self.wait_for_log(id, Awaiting::Request(ticket), patience),
+            None => self.wait_for_log(id, Awaiting::Change(ticket), None),
+        })
+    }
+
+    fn enqueue(&mut self, change: Change, then: Completion) -> Ticket {
         let subject = Subject::of(&change);
         let ticket = match &mut self.cluster {
             Some(cluster) => cluster.propose(change),
@@ -57,11 +78,7 @@ impl Server {
             Some(Subject::Suspended(request)) => self.in_flight.suspend(ticket, request),
             None => {}
         }
-        if let Some(id) = id {
-            let what = if asks { Awaiting::Request(ticket) } else { Awaiting::Change(ticket) };
-            let _ = self.wait_for_log(id, what, patience);
-        }
-        Ok(())
+        ticket
     }
 
     /// Proposes a request, for the first time or again.
@@ -88,13 +105,12 @@ impl Server {
         self.in_flight.is_being_suspended(request)
     }
 
-    /// Handles a change that cannot be proposed because its subject is lost. A request is proposed
-    /// again once this host is a member; any other call fails.
-    pub(super) fn without_membership(&mut self, then: Completion) -> Result<(), Failure> {
+    /// The next step of a call whose change cannot be proposed. A request is proposed again once
+    /// this host is a member; any other call fails.
+    pub(super) fn without_membership(&mut self, then: Completion) -> Result<Step, Failure> {
         match then {
-            Completion::Ask(newcomer) => self.wait_for_membership(newcomer).map(|_| ()),
-            then if then.conn().is_some() => Err(self.not_a_member()),
-            _ => Ok(()),
+            Completion::Ask(newcomer) => self.wait_for_membership(newcomer),
+            _ => Err(self.not_a_member()),
         }
     }
 }

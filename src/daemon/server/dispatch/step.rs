@@ -4,8 +4,8 @@ use crate::core::{Change, RequestId};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
-use crate::daemon::server::dispatch::permit::Waiting;
-use crate::protocol::Failure;
+use crate::daemon::net::call_state::CallState;
+use crate::protocol::{ErrorName, Failure};
 
 /// The next step of a call. Each handler returns one, or a [`Failure`], and the dispatcher carries
 /// it out. So every call is either answered or waits.
@@ -16,8 +16,10 @@ pub(crate) enum Step {
     Answer(Answer),
     /// Propose a change to the log. The completion determines the step after that.
     Propose(Change, Completion),
-    /// Let the call wait.
-    Wait(Waiting),
+    /// Let the call wait for this.
+    Wait(CallState),
+    /// End the call without an answer: its client is gone, or the next daemon will answer.
+    Leave,
     /// Fail the call, and release its request or end its wait.
     GiveBack(RequestId, Failure),
 }
@@ -32,4 +34,10 @@ impl Step {
     pub(crate) fn ask(newcomer: PendingAcquire) -> Self {
         Self::Propose(Change::Request(newcomer.request.clone()), Completion::Ask(newcomer))
     }
+}
+
+/// The failure for a client whose call this daemon lost track of.
+pub(crate) fn lost_track() -> Failure {
+    let message = "the daemon lost track of this call because of a defect";
+    Failure::new(ErrorName::Fault, message).hint("report it with the daemon's log")
 }

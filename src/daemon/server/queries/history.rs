@@ -6,6 +6,7 @@ use crate::core::{FrameId, SlotRange, Slots, UnixMillis};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::history::queue::Question;
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::wording::text::time;
@@ -47,7 +48,7 @@ impl Server {
             let message = "the daemon could not start the thread of its history";
             return Err(Failure::new(ErrorName::Fault, message));
         }
-        Ok(Step::Wait(self.wait_for_history(id)))
+        Ok(Step::Wait(CallState::History))
     }
 
     pub(crate) fn history_page(&self, viewer: u32, found: &Found) -> Step {

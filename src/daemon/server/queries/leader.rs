@@ -4,6 +4,7 @@ use crate::core::Key;
 use crate::daemon::calls::answer::{Answer, written};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::view::leadership::{LeaderFound, LeaderWatch};
@@ -25,7 +26,8 @@ impl Server {
             None => Ok(Step::Answer(Answer::reply(&reply))),
             Some(conn) => {
                 conn.progress_written(written(&reply, true));
-                Ok(Step::Wait(self.watch_leader(id, LeaderWatch { key, told })))
+                self.due.leaders.are_watched = true;
+                Ok(Step::Wait(CallState::WatchesLeader(Box::new(LeaderWatch { key, told }))))
             }
         }
     }

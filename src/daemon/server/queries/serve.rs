@@ -8,15 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
-use crate::daemon::net::connection::CallState;
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::net::unread_reports::Unread;
 use crate::daemon::server::Server;
-use crate::daemon::server::batch::Batch;
 use crate::sys::clock;
 
 impl Server {
     /// Builds reports while this turn has room and time for them.
-    pub(crate) fn serve_reports(&mut self, batch: &Batch) {
+    pub(crate) fn serve_reports(&mut self) {
         if self.reports.queues.is_empty() {
             self.due.reports = None;
             return;
@@ -38,7 +37,7 @@ impl Server {
         while time < REPORT_TIME_PER_TURN
             && let Some(id) = self.reports.next(&self.conns, &may_all)
         {
-            self.report_to(batch, id);
+            self.report_to(id);
             time = clock::now().saturating_duration_since(begun);
         }
         let tired = time >= REPORT_TIME_PER_TURN;
@@ -65,23 +64,19 @@ impl Server {
         move |uid| uid == own || uid == 0
     }
 
-    fn report_to(&mut self, batch: &Batch, id: ConnId) {
+    fn report_to(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
-        conn.awaits_report = false;
         let uid = conn.peer.uid;
-        match conn.doing() {
-            CallState::Report => {
-                let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
-                self.serve_report(batch, id);
-                if was_full {
-                    self.conns.hear_again(id);
-                }
+        if let Some(watch) = conn.status_watch_mut() {
+            watch.is_queued = false;
+            let selection = watch.selection.clone();
+            self.show_status(id, uid, &selection);
+        } else if matches!(conn.state(), CallState::Report) {
+            let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
+            self.serve_report(id);
+            if was_full {
+                self.conns.hear_again(id);
             }
-            CallState::Watches(selection) => {
-                let selection = selection.clone();
-                self.show_status(id, uid, &selection);
-            }
-            _ => {}
         }
         let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
         if left > 0 {

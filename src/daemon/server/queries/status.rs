@@ -5,6 +5,7 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::limits::NAMES_MAX;
 use crate::daemon::logging;
+use crate::daemon::net::call_state::{CallState, StatusWatch};
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::view::selection::Selection;
@@ -64,10 +65,12 @@ impl Server {
         };
         let report = self.status_report(id, peer.uid, &selection, more);
         match self.conns.get(id).filter(|conn| more && !conn.heard_end) {
-            None => Ok(Step::Answer(Answer::report(report, more))),
+            None => Ok(Step::Answer(Answer::report(report))),
             Some(conn) => {
                 conn.progress_written(report);
-                Ok(Step::Wait(self.watch_status(id, selection)))
+                self.due.watched = true;
+                let watch = StatusWatch { selection, is_queued: false };
+                Ok(Step::Wait(CallState::Watches(Box::new(watch))))
             }
         }
     }

@@ -11,8 +11,7 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::server::Server;
-use crate::daemon::server::dispatch::step::Step;
-use crate::daemon::server::dispatch::unanswered::lost_track;
+use crate::daemon::server::dispatch::step::{Step, lost_track};
 use crate::daemon::view::grant::granted_keys;
 use crate::protocol::{Failure, WouldAcquire, WouldGrant};
 

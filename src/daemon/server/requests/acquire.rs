@@ -12,8 +12,7 @@ use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::AHEAD_LOOKED_AT_MAX;
 use crate::daemon::server::Server;
-use crate::daemon::server::dispatch::step::Step;
-use crate::daemon::server::dispatch::unanswered::lost_track;
+use crate::daemon::server::dispatch::step::{Step, lost_track};
 use crate::daemon::store::disk_full::disk_full;
 use crate::protocol::{Acquire, Failure, Wrapper};
 use crate::sys::clock;
@@ -74,8 +73,8 @@ impl Server {
         if let Some(request) = known.filter(goes_on) {
             return self.attach_again(id, request, owner, more);
         }
-        if let Some(waiting) = self.attach_in_flight(id, acquire.tag, &owner, more)? {
-            return Ok(Step::Wait(waiting));
+        if let Some(step) = self.attach_in_flight(id, acquire.tag, &owner, more)? {
+            return Ok(step);
         }
         self.may_hold(id, &items, acquire.priority)?;
         self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
@@ -198,19 +197,20 @@ impl Server {
                 self.grant_at_once(newcomer, &granted)
             }
             Some(Outcome::Queued { frame, .. }) => {
-                let waiting = self.wait_for_grant(newcomer.conn, request, newcomer.more);
+                let step = self.wait_for_grant(newcomer.conn, request, newcomer.more);
                 if newcomer.request.provisional
                     && let Err(failure) = self.watch_owner(newcomer.conn, frame, newcomer.pidfd)
                 {
-                    self.waiters.remove(request);
+                    // This call waited for it.
+                    let _ = self.waiters.remove(request);
                     return Ok(Step::GiveBack(request, failure));
                 }
                 self.look_ahead_of(request, AHEAD_LOOKED_AT_MAX);
-                Ok(Step::Wait(waiting))
+                Ok(step)
             }
             // The daemon proposes the request again once the recovery is over.
             Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
-                self.wait_for_membership(newcomer).map(Step::Wait)
+                self.wait_for_membership(newcomer)
             }
             // The daemon proposes the request again once that incarnation is gone.
             Some(Outcome::Refused { why: Refusal::Duplicate, .. })
@@ -219,7 +219,7 @@ impl Server {
                     self.is_of_lost_incarnation(known, *uid, owner)
                 }) =>
             {
-                self.wait_for_membership(newcomer).map(Step::Wait)
+                self.wait_for_membership(newcomer)
             }
             Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
             _ => {
@@ -244,8 +244,8 @@ impl Server {
             self.waiters.drop_grant(request);
             return Ok(Step::GiveBack(request, failure));
         };
-        self.waiters.add_granted(hold, table.session(hold.frame), id);
-        Ok(Step::Wait(self.wait_for_grant(id, request, more)))
+        self.waiters.add_granted(hold, table.session(hold.frame));
+        Ok(self.wait_for_grant(id, request, more))
     }
 
     fn grant_at_once(

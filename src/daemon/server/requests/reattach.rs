@@ -5,10 +5,9 @@
 
 use crate::core::{Change, RequestId, Tag, Wait};
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::calls::in_flight::LogWait;
+use crate::daemon::net::call_state::{Awaiting, CallState};
 use crate::daemon::processes::owner_identity::{OwnerFound, cannot_watch};
 use crate::daemon::server::Server;
-use crate::daemon::server::dispatch::permit::Waiting;
 use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::waiters::regrant::granted;
 use crate::protocol::{ErrorName, Failure};
@@ -22,8 +21,16 @@ impl Server {
         tag: Tag,
         owner: &OwnerFound,
         more: bool,
-    ) -> Result<Option<Waiting>, Failure> {
-        let Some((what, newcomer)) = self.in_flight.tagged(tag) else { return Ok(None) };
+    ) -> Result<Option<Step>, Failure> {
+        let in_flight = self.in_flight.tagged(tag);
+        let ticket = in_flight.as_ref().map(|(ticket, _)| *ticket);
+        let newcomer = match in_flight {
+            Some((_, newcomer)) => newcomer,
+            None => match self.conns.awaiting_membership(tag) {
+                Some(newcomer) => newcomer,
+                None => return Ok(None),
+            },
+        };
         if !newcomer.is_of(owner) {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
@@ -31,13 +38,15 @@ impl Server {
         let before = std::mem::replace(&mut newcomer.conn, id);
         newcomer.more = more;
         let patience = newcomer.patience();
-        self.in_flight.take_back(what);
-        let is_there = |it: &LogWait| it.what == what;
-        if before != id && self.in_flight.wait_of(before).is_some_and(is_there) {
-            self.in_flight.end_wait(before);
+        let mut what = ticket.map(Awaiting::Request);
+        let still_waits = |ticket| self.conns.peek(before).is_some_and(|it| it.awaits(ticket));
+        if ticket.is_none_or(still_waits)
+            && let CallState::Log(wait) = self.conns.hand_over(before, id)
+        {
+            what = Some(wait.what);
             self.supersede(before, ErrorName::BadRequest);
         }
-        Ok(Some(self.wait_for_log(id, what, patience)))
+        Ok(what.map(|what| self.wait_for_log(id, what, patience)))
     }
 
     /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
@@ -46,8 +55,8 @@ impl Server {
         let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
         let Some(hold) = hold else { return Err(self.not_a_member()) };
         self.waiters.queue_grant(granted(table, hold));
-        self.waiters.add_granted(hold, table.session(hold.frame), id);
-        Ok(Step::Wait(self.wait_for_grant(id, request, more)))
+        self.waiters.add_granted(hold, table.session(hold.frame));
+        Ok(self.wait_for_grant(id, request, more))
     }
 
     /// Resumes a known request: its client lost its connection, or asked an earlier daemon first.
@@ -95,9 +104,9 @@ impl Server {
         if provisional && let Some(pidfd) = owner.pidfd {
             self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
         }
-        let waiting = self.wait_for_grant(id, request, more);
+        let step = self.wait_for_grant(id, request, more);
         self.waiters.resume(request);
         self.propose(Change::Resume { request });
-        Ok(Step::Wait(waiting))
+        Ok(step)
     }
 }

@@ -4,9 +4,9 @@
 
 use crate::core::{FrameId, Key, OwnSlots, Refusal, Request, RequestId, UnixMillis};
 use crate::daemon::calls::completion::Completion;
-use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::processes::owner_identity::NOBODY;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
@@ -41,7 +41,8 @@ impl Server {
         {
             tracing::debug!("a request waits for a holder that is about to end");
             newcomer.deferred_until = Some(until);
-            return Ok(Step::Wait(self.wait_for_an_end(DeferredRequest { newcomer, until })));
+            self.history.take_back(newcomer.request.tag);
+            return Ok(Step::Wait(CallState::Deferred(Box::new(newcomer))));
         }
         let mut failure = self.refusal(&newcomer, why);
         if let Refusal::TooLarge { item, .. } = why

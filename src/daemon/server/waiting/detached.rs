@@ -134,7 +134,7 @@ impl Server {
         // Only an active waiter can be suspended, so resume it first. If it is granted in between,
         // the suspension takes the grant back before a client receives it.
         self.propose(Change::Resume { request });
-        let _ = self.propose_for(Change::Suspend { request }, then);
+        self.propose_and(Change::Suspend { request }, then);
     }
 
     fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {

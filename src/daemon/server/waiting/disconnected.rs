@@ -5,7 +5,8 @@
 
 use crate::core::{Change, RequestId, Withdrawal};
 use crate::daemon::calls::call::Asked;
-use crate::daemon::net::connection::CallState;
+use crate::daemon::calls::conn_id::ConnId;
+use crate::daemon::net::call_state::{Awaiting, CallState};
 use crate::daemon::net::connections::Disconnected;
 use crate::daemon::server::Server;
 
@@ -13,37 +14,34 @@ impl Server {
     /// Handles a client that is gone: withdraws its waiting request, and takes back a grant that it
     /// has not received.
     pub(crate) fn disconnect(&mut self, disconnected: Disconnected) {
-        self.disconnect_pending(disconnected.id);
-        let Some(conn) = self.conns.get(disconnected.id) else { return };
-        let untold = conn.untold.take().filter(|_| disconnected.unread || !conn.is_flushed());
+        let Disconnected { id, unread } = disconnected;
+        let Some(conn) = self.conns.get(id) else { return };
+        let untold = conn.untold.take().filter(|_| unread || !conn.is_flushed());
         if untold.is_some() {
             conn.discard_output();
         }
         let provisional = std::mem::take(&mut conn.provisional);
         // `Abandon` is queued behind the call that waited, so it was not served.
         let is_abandoned = conn.calls.iter().any(|call| matches!(call.asked, Asked::Abandon(_)));
-        let doing = self.abandon_call(disconnected.id);
         let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
-        match doing {
+        match self.abandon_call(id) {
             #[cfg(test)]
             CallState::Waits(_)
                 if crate::sim::is_broken(crate::sim::Rule::DeadWaitersAreWithdrawn) => {}
-            CallState::Waits(request) | CallState::Stores(request) => {
+            CallState::Waits(request) => {
                 if is_abandoned {
                     self.history.abandons(request);
                 }
                 gone.push(request);
             }
-            CallState::Deferred => {
-                self.waiters.drop_deferred(disconnected.id);
+            CallState::Stores(lease) => gone.push(lease.request),
+            CallState::Log(wait) => {
+                if let (Awaiting::Membership, Some(conn)) = (wait.what, self.conns.get(id)) {
+                    conn.calls.clear();
+                }
             }
-            CallState::Configuration => self.in_force.readings.forget(disconnected.id),
-            CallState::Nothing
-            | CallState::InFlight
-            | CallState::Report
-            | CallState::History
-            | CallState::Watches(_)
-            | CallState::WatchesLeader(_) => {}
+            CallState::Configuration => self.in_force.readings.forget(id),
+            _ => {}
         }
         for request in gone {
             // The request no longer has a client.
@@ -53,6 +51,19 @@ impl Server {
             let why = Withdrawal::Cancelled;
             self.propose(Change::Withdraw { request, why });
         }
-        self.conns.activate(disconnected.id);
+        self.conns.activate(id);
+    }
+
+    /// Takes what the current call of a connection waits for, because it has no client left. A
+    /// client that only sends nothing further still gets the answers that nothing depends on.
+    fn abandon_call(&mut self, id: ConnId) -> CallState {
+        let Some(conn) = self.conns.peek(id) else { return CallState::Idle };
+        let goes_on = match conn.state() {
+            // The change completes even if its client no longer waits for the answer.
+            CallState::Log(wait) => !conn.closing && matches!(wait.what, Awaiting::Change(_)),
+            CallState::Report | CallState::History => true,
+            _ => false,
+        };
+        if goes_on { CallState::Idle } else { self.conns.set_state(id, CallState::Idle) }
     }
 }

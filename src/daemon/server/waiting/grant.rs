@@ -10,6 +10,7 @@ use crate::core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, Reques
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::jobserver::pipes::Form;
+use crate::daemon::net::call_state::CallState;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
 use crate::daemon::processes::owners;
 use crate::daemon::server::Server;
@@ -56,24 +57,19 @@ impl Server {
             return None;
         }
         let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
-        let step = match self.look_at(conn, granted) {
-            Found::Running => {
-                self.waiters.remove(request);
-                self.tell_grant(conn?, granted)
-            }
-            Found::Stopped(pid) => {
-                self.suspend(request, pid);
-                return None;
-            }
+        let found = self.look_at(conn, granted);
+        if let Found::Stopped(pid) = found {
+            self.suspend(request, pid);
+            return None;
+        }
+        let conn = self.waiters.remove(request).and_then(|waiter| waiter.conn);
+        let step = match found {
+            Found::Running | Found::Stopped(_) => self.tell_grant(conn?, granted),
             Found::Gone => {
-                self.waiters.remove(request);
                 self.end(granted.frame);
                 Err(owner_gone())
             }
-            Found::Unwatched(failure) => {
-                self.waiters.remove(request);
-                Ok(Step::GiveBack(request, failure))
-            }
+            Found::Unwatched(failure) => Ok(Step::GiveBack(request, failure)),
         };
         Some((conn?, step))
     }
@@ -221,8 +217,7 @@ impl Server {
         let (children, uid) = (hold.asked.children, hold.asked.uid);
         let key = hold.items.first().map(|item| item.key.clone());
         if self.ledger.is_untold_lease(token) {
-            let news = LeaseNews::Granted(granted.cloned());
-            return Ok(Step::Wait(self.wait_for_disk(id, request, news)));
+            return Ok(wait_for_disk(request, LeaseNews::Granted(granted.cloned())));
         }
         let mut fds = Vec::new();
         if children {
@@ -294,9 +289,9 @@ impl Server {
     }
 
     /// Confirms a client's part of a request over nodes, once the lease is durable.
-    pub(crate) fn tell_confirmed(&mut self, id: ConnId, request: RequestId, token: Token) -> Step {
+    pub(crate) fn tell_confirmed(&self, request: RequestId, token: Token) -> Step {
         if self.ledger.is_untold_lease(token) {
-            return Step::Wait(self.wait_for_disk(id, request, LeaseNews::Confirmed(token)));
+            return wait_for_disk(request, LeaseNews::Confirmed(token));
         }
         Step::reply(&ConfirmedAt { token: token.0 })
     }
@@ -305,28 +300,34 @@ impl Server {
     /// durable is taken back.
     pub(crate) fn step_of_lease(
         &mut self,
-        lease: &UnsyncedLease,
+        id: ConnId,
+        lease: UnsyncedLease,
         stored: &io::Result<()>,
     ) -> Result<Step, Failure> {
-        let UnsyncedLease { conn, request, news } = lease;
-        if self.ledger.table.hold_of(*request).is_none() {
+        let UnsyncedLease { request, news } = lease;
+        if self.ledger.table.hold_of(request).is_none() {
             let message = "the daemon took the lease back before its client got it";
             return Err(Failure::new(ErrorName::LeaseLost, message));
         }
         match stored {
             Ok(()) => Ok(match news {
                 LeaseNews::Granted(granted) => {
-                    self.send_grant_or_take_back(*conn, *request, granted.as_ref())
+                    self.send_grant_or_take_back(id, request, granted.as_ref())
                 }
                 LeaseNews::Confirmed(token) => Step::reply(&ConfirmedAt { token: token.0 }),
             }),
             Err(error) => {
                 let message = format!("cannot store the lease for a reboot: {error}");
                 let failure = Failure::new(ErrorName::DiskFull, message);
-                Ok(Step::GiveBack(*request, failure))
+                Ok(Step::GiveBack(request, failure))
             }
         }
     }
+}
+
+/// Makes a call wait until its lease is durable. The client then gets `news`.
+fn wait_for_disk(request: RequestId, news: LeaseNews) -> Step {
+    Step::Wait(CallState::Stores(Box::new(UnsyncedLease { request, news })))
 }
 
 /// The pidfd of a process for which another process asked for a lock.

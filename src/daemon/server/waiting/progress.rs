@@ -11,7 +11,8 @@ use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::due::is_due;
 use crate::daemon::history::estimates::{self, EstimateBudget};
 use crate::daemon::limits::{PROGRESS_EVERY, WATCH_EVERY};
-use crate::daemon::net::connection::CallState;
+use crate::daemon::net::call_state::CallState;
+use crate::daemon::net::connection::Connection;
 use crate::daemon::server::Server;
 use crate::daemon::view::Held;
 use crate::daemon::waiters::waiting::LastProgress;
@@ -95,11 +96,9 @@ impl Server {
     ) {
         let Some(waiter) = self.waiters.get(request) else { return };
         let Some(id) = waiter.conn else { return };
-        let Some(conn) =
-            self.conns.peek(id).filter(|conn| *conn.doing() == CallState::Waits(request))
-        else {
-            return;
-        };
+        let waits =
+            |it: &&Connection| matches!(it.state(), CallState::Waits(other) if *other == request);
+        let Some(conn) = self.conns.peek(id).filter(waits) else { return };
         let viewer = conn.peer.uid;
         // A client that has not read the last message gets no further one.
         if !conn.is_flushed() {
@@ -181,9 +180,12 @@ impl Server {
         let watchers = self.conns.watchers();
         self.due.watched = !watchers.is_empty();
         for id in watchers {
-            let Some(conn) = self.conns.peek(id) else { continue };
+            let Some(conn) = self.conns.get(id) else { continue };
             if conn.is_flushed() {
-                self.await_report(id);
+                let watch = conn.status_watch_mut();
+                if watch.is_some_and(|it| !std::mem::replace(&mut it.is_queued, true)) {
+                    self.queue_for_report(id);
+                }
             } else {
                 // The client is still reading the last report. It gets the next one after that.
                 self.due.watch = Some(clock::now() + WATCH_EVERY);

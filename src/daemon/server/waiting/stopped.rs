@@ -51,7 +51,7 @@ impl Server {
             return self.suspend_detached(request, then);
         }
         self.waiters.suspend(request, pid);
-        let _ = self.propose_for(Change::Suspend { request }, then);
+        self.propose_and(Change::Suspend { request }, then);
     }
 
     /// The process of a waiter of this host, if it is stopped.

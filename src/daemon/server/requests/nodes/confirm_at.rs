@@ -49,14 +49,13 @@ impl Server {
     /// Answers a confirmation that was applied to the table.
     pub(crate) fn confirmed_at(
         &mut self,
-        id: ConnId,
         request: RequestId,
         applied: &Applied,
     ) -> Result<Step, Failure> {
         match applied.outcomes.first() {
             Some(Outcome::ConfirmedAt { token, .. }) => {
                 self.conns.disown(request);
-                Ok(self.tell_confirmed(id, request, *token))
+                Ok(self.tell_confirmed(request, *token))
             }
             Some(Outcome::NotConfirmed { least: Some(least) }) => {
                 let message = format!(
