@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::daemon::calls::pending_acquire::Patience;
+use crate::daemon::calls::table::table_of_calls;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
@@ -46,45 +47,67 @@ struct Incoming<'a> {
     oneway: bool,
 }
 
-/// A method and its parameters.
-#[derive(Debug)]
-pub(crate) enum Asked {
-    Abandon(Abandon),
-    Acquire(Box<Acquire>),
-    Collect(Box<Collect>),
-    Configuration,
-    Confirm(Confirm),
-    ConfirmAt(Box<ConfirmAt>),
-    Description(DescriptionQuery),
-    EndedLeases(EndedLeasesQuery),
-    Graph(GraphQuery),
-    History(HistoryQuery),
-    HistoryStats(HistoryStatsQuery),
-    Identify,
-    Info,
-    Kill(Kill),
-    Leader(LeaderQuery),
-    Metrics,
-    Page(DeadlinePageQuery),
-    Prioritize(Prioritize),
-    Release(Release),
-    Reload,
-    Renew(Renew),
-    Report(Report),
-    Resize(Resize),
-    Restrict(Restrict),
-    Status(StatusQuery),
-    Stop(Stop),
-    WaitsNear(WaitsNear),
-    Why(WhyQuery),
-    WouldAcquire(WouldAcquire),
-    WouldKill(WouldKill),
-    WouldRelease(Release),
-    /// A call that the daemon does not know or cannot read. The error gives the reason.
-    Wrong(Box<ServiceError>),
-    /// The message is not a call. The daemon closes the connection after this error.
-    Junk(Box<Failure>),
+/// How the daemon treats a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trait {
+    /// The daemon needs the log to serve it, and cannot serve it while it reads the log again.
+    NeedsLog,
+    /// The reply may be long because it covers the whole table or the history.
+    IsReport,
+    /// The daemon serves it before others, because it releases something or keeps a lease alive.
+    GoesFirst,
+    /// It asks for a lock, so its client has to stay.
+    AsksForLock,
+    /// The reply does not depend on the table.
+    NeedsNoTable,
+    /// A restricted connection may make it, whatever its parameters are.
+    IsUnrestricted,
 }
+
+macro_rules! define_asked {
+    (
+        |$server:ident, $caller:ident, $it:ident|
+        $(($interface:ident $name:literal) $call:ident($parameters:ty) [$($trait:ident),*] =>
+            $answer:expr;)*
+    ) => {
+        /// A method and its parameters.
+        #[derive(Debug)]
+        pub(crate) enum Asked {
+            $($call($parameters),)*
+            /// A call that the daemon does not know or cannot read. The error gives the reason.
+            Wrong(Box<ServiceError>),
+            /// The message is not a call. The daemon closes the connection after this error.
+            Junk(Box<Failure>),
+        }
+
+        impl Asked {
+            fn read(
+                interface: &str,
+                name: &str,
+                parameters: Option<&RawValue>,
+            ) -> Option<Result<Self, ServiceError>> {
+                match (interface, name) {
+                    $(($interface, $name) => Some(typed(parameters).map(Self::$call)),)*
+                    _ => None,
+                }
+            }
+
+            /// Whether the call has this trait.
+            pub(crate) fn is(&self, asked: Trait) -> bool {
+                let traits: &[Trait] = match self {
+                    $(Self::$call(_) => &[$(Trait::$trait),*],)*
+                    Self::Wrong(_) | Self::Junk(_) => &[Trait::IsUnrestricted, Trait::NeedsNoTable],
+                };
+                traits.contains(&asked)
+            }
+        }
+
+        #[cfg(test)]
+        const METHODS: &[(&str, &str)] = &[$(($interface, $name)),*];
+    };
+}
+
+table_of_calls!(define_asked);
 
 impl Call {
     /// Represents a message that is not a call.
@@ -108,74 +131,13 @@ impl Call {
 }
 
 impl Asked {
-    /// Whether the daemon needs the log to serve the call, and cannot serve it while it reads the
-    /// log again.
-    pub(crate) fn needs_log(&self) -> bool {
-        match self {
-            Self::Acquire(_)
-            | Self::Confirm(_)
-            | Self::Kill(_)
-            | Self::Leader(_)
-            | Self::Release(_)
-            | Self::Renew(_)
-            | Self::Prioritize(_)
-            | Self::Resize(_)
-            | Self::WouldAcquire(_)
-            | Self::WouldKill(_)
-            | Self::WouldRelease(_) => true,
-            // A daemon with an engine refuses them.
-            Self::Collect(_) | Self::ConfirmAt(_) | Self::Report(_) => false,
-            Self::Abandon(_)
-            | Self::Configuration
-            | Self::Description(_)
-            | Self::EndedLeases(_)
-            | Self::Graph(_)
-            | Self::History(_)
-            | Self::HistoryStats(_)
-            | Self::Identify
-            | Self::Info
-            | Self::Metrics
-            | Self::Page(_)
-            | Self::Reload
-            | Self::Restrict(_)
-            | Self::Status(_)
-            | Self::Stop(_)
-            | Self::WaitsNear(_)
-            | Self::Why(_)
-            | Self::Wrong(_)
-            | Self::Junk(_) => false,
-        }
-    }
-
     /// Whether a host that rests must read the log before it serves the call.
     pub(crate) fn needs_news(&self) -> bool {
         match self {
             // Over an engine, the daemon refuses it whatever the table says.
             Self::Acquire(acquire) => acquire.wrapper != Some(Wrapper::Exec),
-            Self::Description(_) | Self::Info | Self::Stop(_) | Self::Wrong(_) | Self::Junk(_) => {
-                false
-            }
-            _ => true,
+            _ => !self.is(Trait::NeedsNoTable),
         }
-    }
-
-    /// Whether the reply may be long because it covers the whole table or the history.
-    pub(crate) fn is_report(&self) -> bool {
-        matches!(
-            self,
-            Self::Status(_)
-                | Self::Why(_)
-                | Self::Graph(_)
-                | Self::History(_)
-                | Self::HistoryStats(_)
-                | Self::Metrics
-        )
-    }
-
-    /// Whether the daemon serves the call before others, because it releases something or keeps a
-    /// lease alive.
-    pub(crate) fn goes_first(&self) -> bool {
-        matches!(self, Self::Release(_) | Self::Renew(_) | Self::Confirm(_))
     }
 }
 
@@ -255,42 +217,7 @@ fn read_any(message: &[u8]) -> Result<Call, FrameError> {
 fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, ServiceError> {
     let unknown = || ServiceError::unknown(method);
     let (interface, name) = method.rsplit_once('.').ok_or_else(unknown)?;
-    match (interface, name) {
-        (INTERFACE, "Abandon") => typed(parameters).map(Asked::Abandon),
-        (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
-        (INTERFACE, "Configuration") => Ok(Asked::Configuration),
-        (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
-        (INTERFACE, "EndedLeases") => typed(parameters).map(Asked::EndedLeases),
-        (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
-        (INTERFACE, "History") => typed(parameters).map(Asked::History),
-        (INTERFACE, "HistoryStats") => typed(parameters).map(Asked::HistoryStats),
-        (INTERFACE, "DeadlinePage") => typed(parameters).map(Asked::Page),
-        (INTERFACE, "Kill") => typed(parameters).map(Asked::Kill),
-        (INTERFACE, "Leader") => typed(parameters).map(Asked::Leader),
-        (INTERFACE, "Metrics") => Ok(Asked::Metrics),
-        (INTERFACE, "Prioritize") => typed(parameters).map(Asked::Prioritize),
-        (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
-        (INTERFACE, "Reload") => Ok(Asked::Reload),
-        (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),
-        (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),
-        (INTERFACE, "Status") => typed(parameters).map(Asked::Status),
-        (INTERFACE, "Stop") => typed(parameters).map(Asked::Stop),
-        (INTERFACE, "Why") => typed(parameters).map(Asked::Why),
-        (INTERFACE, "WouldAcquire") => typed(parameters).map(Asked::WouldAcquire),
-        (INTERFACE, "WouldKill") => typed(parameters).map(Asked::WouldKill),
-        (INTERFACE, "WouldRelease") => typed(parameters).map(Asked::WouldRelease),
-        (NODES_INTERFACE, "Collect") => typed(parameters).map(|it| Asked::Collect(Box::new(it))),
-        (NODES_INTERFACE, "ConfirmAt") => {
-            typed(parameters).map(|it| Asked::ConfirmAt(Box::new(it)))
-        }
-        (NODES_INTERFACE, "Identify") => Ok(Asked::Identify),
-        (NODES_INTERFACE, "Report") => typed(parameters).map(Asked::Report),
-        (NODES_INTERFACE, "Restrict") => typed(parameters).map(Asked::Restrict),
-        (NODES_INTERFACE, "WaitsNear") => typed(parameters).map(Asked::WaitsNear),
-        (SERVICE, "GetInfo") => Ok(Asked::Info),
-        (SERVICE, "GetInterfaceDescription") => typed(parameters).map(Asked::Description),
-        _ => Err(unknown()),
-    }
+    Asked::read(interface, name, parameters).unwrap_or_else(|| Err(unknown()))
 }
 
 fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, ServiceError> {
@@ -324,6 +251,21 @@ pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::service::description;
+
+    #[test]
+    fn the_table_of_calls_has_the_methods_of_the_interfaces() {
+        let interfaces = [INTERFACE, NODES_INTERFACE, SERVICE];
+        let described = interfaces.iter().flat_map(|interface| {
+            let lines = description(interface).unwrap().lines();
+            let methods = lines.filter_map(|line| line.strip_prefix("method "));
+            methods.map(|method| (*interface, method.split('(').next().unwrap()))
+        });
+        let (mut described, mut listed) = (described.collect::<Vec<_>>(), METHODS.to_vec());
+        described.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, described);
+    }
 
     fn asked(message: &str) -> Asked {
         read(message.as_bytes(), &mut Vec::new()).unwrap().asked
@@ -334,7 +276,7 @@ mod tests {
         assert!(
             matches!(asked(r#"{"method":"io.canal.Lock.Status"}"#), Asked::Status(q) if q.key.is_none())
         );
-        assert!(matches!(asked(r#"{"method":"org.varlink.service.GetInfo"}"#), Asked::Info));
+        assert!(matches!(asked(r#"{"method":"org.varlink.service.GetInfo"}"#), Asked::Info(_)));
     }
 
     #[test]

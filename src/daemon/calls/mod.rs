@@ -10,3 +10,4 @@ pub(super) mod conn_id;
 pub(super) mod in_flight;
 pub(super) mod items;
 pub(super) mod pending_acquire;
+pub(super) mod table;

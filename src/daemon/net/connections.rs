@@ -410,10 +410,7 @@ impl Conns {
         let Some(conn) = self.open.get_mut(id) else { return };
         let flushed = conn.is_flushed();
         let answered = conn.calls.is_empty()
-            && !matches!(
-                conn.state,
-                CallState::Log(_) | CallState::Stores(_) | CallState::History
-            );
+            && !matches!(conn.state, CallState::Log(_) | CallState::Stores(_) | CallState::History);
         let closes = conn.closing || conn.heard_end && answered;
         if closes && flushed {
             return self.part(id);

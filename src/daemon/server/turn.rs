@@ -11,6 +11,7 @@
 
 use std::io;
 
+use crate::daemon::calls::call::Trait;
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::limits::CALLS_PER_TURN;
 use crate::daemon::net::connection::Connection;
@@ -163,6 +164,6 @@ impl Server {
 
     fn next_goes_first(&self, id: ConnId) -> bool {
         let conn = self.conns.peek(id).filter(|conn| conn.is_ready());
-        conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.goes_first())
+        conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.is(Trait::GoesFirst))
     }
 }

@@ -26,7 +26,9 @@ impl Server {
                 Awaiting::Membership => self.cluster.is_some() && !conn.calls.is_empty(),
                 Awaiting::MembershipOf(newcomer) => self.cluster.is_some() && newcomer.conn == id,
             },
-            CallState::Deferred(newcomer) => newcomer.conn == id && newcomer.deferred_until.is_some(),
+            CallState::Deferred(newcomer) => {
+                newcomer.conn == id && newcomer.deferred_until.is_some()
+            }
             CallState::Stores(_) => false,
             CallState::Configuration => self.in_force.readings.has_client(id),
             CallState::Report => {

@@ -1,7 +1,7 @@
 //! Restricts a connection, and enforces its restrictions.
 
 use crate::core::Key;
-use crate::daemon::calls::call::Asked;
+use crate::daemon::calls::call::{Asked, Trait};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::server::Server;
@@ -28,17 +28,7 @@ impl Server {
         let allows = match asked {
             Asked::Collect(collect) => restriction.allows(&collect.items),
             Asked::Release(release) => is_by_handle(release),
-            Asked::ConfirmAt(_)
-            | Asked::Description(_)
-            | Asked::Identify
-            | Asked::Info
-            | Asked::Junk(_)
-            | Asked::Renew(_)
-            | Asked::Report(_)
-            | Asked::Restrict(_)
-            | Asked::WaitsNear(_)
-            | Asked::Wrong(_) => true,
-            _ => false,
+            _ => asked.is(Trait::IsUnrestricted),
         };
         if allows { Ok(()) } else { Err(Failure::new(ErrorName::Denied, restriction.words())) }
     }
