@@ -29,7 +29,7 @@ impl Answer {
 
     /// A reply with descriptors.
     pub(crate) fn with_fds<T: Serialize>(parameters: &T, fds: Vec<OwnedFd>) -> Self {
-        Self { message: written(parameters, false), fds, closes: false }
+        Self { message: written(parameters, Follows::Nothing), fds, closes: false }
     }
 
     /// A serialized report.
@@ -53,9 +53,17 @@ impl Answer {
     }
 }
 
-/// Serializes a reply. `continues` announces more replies. `None` if the reply has no JSON form.
-pub(crate) fn written<T: Serialize>(parameters: &T, continues: bool) -> Option<Vec<u8>> {
-    bytes_of(&Reply { parameters, continues, error: None })
+/// What follows a reply to a call, which the reply announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follows {
+    Nothing,
+    /// Another reply to the same call.
+    More,
+}
+
+/// Serializes a reply. `None` if it has no JSON form.
+pub(crate) fn written<T: Serialize>(parameters: &T, follows: Follows) -> Option<Vec<u8>> {
+    bytes_of(&Reply { parameters, continues: follows == Follows::More, error: None })
 }
 
 fn bytes_of<T: Serialize>(reply: &Reply<T>) -> Option<Vec<u8>> {

@@ -25,12 +25,28 @@ use crate::sys::clock;
 pub(crate) struct Call {
     /// The call's method and parameters.
     pub(crate) asked: Asked,
-    /// Whether the client takes several replies.
-    pub(crate) more: bool,
-    /// Whether the client expects no reply.
-    pub(crate) oneway: bool,
+    pub(crate) replies: Replies,
     /// The descriptors that came with the call.
     pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// The replies that the client of a call expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replies {
+    None,
+    One,
+    /// Any number before the final one.
+    Many,
+}
+
+impl Replies {
+    fn of(more: bool, oneway: bool) -> Self {
+        match (more, oneway) {
+            (_, true) => Self::None,
+            (true, false) => Self::Many,
+            (false, false) => Self::One,
+        }
+    }
 }
 
 /// A [`protocol::Call`](crate::protocol::Call) that borrows from its message. The daemon parses the
@@ -112,7 +128,7 @@ table_of_calls!(define_asked);
 impl Call {
     /// Represents a message that is not a call.
     pub(crate) fn last_words(failure: Failure) -> Self {
-        Self { asked: Asked::Junk(Box::new(failure)), more: false, oneway: false, fds: Vec::new() }
+        Self { asked: Asked::Junk(Box::new(failure)), replies: Replies::One, fds: Vec::new() }
     }
 }
 
@@ -126,7 +142,7 @@ impl Call {
             wait_ms => wait_ms.map(clock::boottime_ms_after),
         };
         let key = acquire.items.first().map(|item| item.key.clone()).unwrap_or_default();
-        Some(Patience { until, untold: self.more, key })
+        Some(Patience { until, untold: self.replies == Replies::Many, key })
     }
 }
 
@@ -203,15 +219,15 @@ impl<'a> Visitor<'a> for OnePassVisitor {
             }
         }
         let asked = asked.ok_or_else(|| left("no parameters"))?;
-        let (more, oneway) = (more.unwrap_or_default(), oneway.unwrap_or_default());
-        Ok(Call { asked, more, oneway, fds: Vec::new() })
+        let replies = Replies::of(more.unwrap_or_default(), oneway.unwrap_or_default());
+        Ok(Call { asked, replies, fds: Vec::new() })
     }
 }
 
 fn read_any(message: &[u8]) -> Result<Call, FrameError> {
     let Incoming { method, parameters, more, oneway } = frame::parse(message)?;
     let asked = understand(&method, parameters).unwrap_or_else(|error| Asked::Wrong(error.into()));
-    Ok(Call { asked, more, oneway, fds: Vec::new() })
+    Ok(Call { asked, replies: Replies::of(more, oneway), fds: Vec::new() })
 }
 
 fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, ServiceError> {

@@ -46,12 +46,6 @@ pub(crate) enum Form {
     Name,
 }
 
-impl Form {
-    pub(crate) fn new(finds_fifo: bool) -> Self {
-        if finds_fifo { Self::Name } else { Self::Descriptors }
-    }
-}
-
 /// The FIFOs of a build.
 #[derive(Debug)]
 pub(crate) struct Pipes {

@@ -14,7 +14,7 @@ use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::daemon::net::accept_backlog::AcceptBacklog;
 use crate::daemon::net::call_state::{Awaiting, CallState, LogWait, Subject};
-use crate::daemon::net::connection::{Connection, ReadStatus};
+use crate::daemon::net::connection::{Closing, Connection, Input, ReadStatus};
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::events::{Of, Reported, Source};
 use crate::daemon::poller::{EVENTS_AT_ONCE, Poller};
@@ -287,7 +287,7 @@ impl Conns {
     /// Reads the connections that the kernel reported to [`Self::wait`].
     pub(crate) fn read(&mut self) {
         for id in std::mem::take(&mut self.unheard) {
-            self.read_one(id, false);
+            self.read_one(id, EpollFlags::empty());
         }
         // These rounds suffice if each connection has one event. Clients that send without a pause
         // would cause ever more events.
@@ -314,7 +314,7 @@ impl Conns {
     /// Reads the data that newly accepted clients have already sent.
     pub(crate) fn read_newcomers(&mut self) {
         for id in std::mem::take(&mut self.newcomers) {
-            self.read_one(id, false);
+            self.read_one(id, EpollFlags::empty());
         }
     }
 
@@ -323,24 +323,25 @@ impl Conns {
             self.get(id);
         }
         if flags.intersects(HEARS) {
-            self.read_one(id, flags.intersects(HANGS_UP));
+            self.read_one(id, flags);
         }
     }
 
-    fn read_one(&mut self, id: ConnId, hung_up: bool) {
+    fn read_one(&mut self, id: ConnId, flags: EpollFlags) {
         let Some(conn) = self.open.get_mut(id) else { return };
-        if conn.heard_end {
+        if conn.heard_end() {
             return;
         }
         conn.heard_at = clock::now();
-        let heard = conn.read(&mut self.buffer, hung_up);
+        let heard = conn.read(&mut self.buffer, flags.intersects(HANGS_UP));
         match heard {
             ReadStatus::All | ReadStatus::Full => {}
             ReadStatus::NotAll => self.unheard.push(id),
-            ReadStatus::Closed | ReadStatus::ClosedUnread => conn.heard_end = true,
+            ReadStatus::Closed | ReadStatus::ClosedUnread => conn.input = Input::Ended,
         }
-        if conn.heard_end || conn.closing {
-            self.disconnect(id, heard == ReadStatus::ClosedUnread);
+        if conn.heard_end() || conn.is_closing() {
+            let unread = heard == ReadStatus::ClosedUnread;
+            self.disconnected.push(Disconnected { id, unread });
         }
         self.activate(id);
         self.get(id);
@@ -349,11 +350,6 @@ impl Conns {
     /// Notes that there may be more to read from a connection.
     pub(crate) fn hear_again(&mut self, id: ConnId) {
         self.unheard.push(id);
-    }
-
-    /// Notes that the daemon expects nothing further from a connection.
-    pub(crate) fn disconnect(&mut self, id: ConnId, unread: bool) {
-        self.disconnected.push(Disconnected { id, unread });
     }
 
     /// Notes that the next call of a connection may be served, if there is one.
@@ -411,12 +407,12 @@ impl Conns {
         let flushed = conn.is_flushed();
         let answered = conn.calls.is_empty()
             && !matches!(conn.state, CallState::Log(_) | CallState::Stores(_) | CallState::History);
-        let closes = conn.closing || conn.heard_end && answered;
+        let closes = conn.is_closing() || conn.heard_end() && answered;
         if closes && flushed {
             return self.part(id);
         }
-        if closes && !conn.counts_down {
-            conn.counts_down = true;
+        if closes && conn.closing != Closing::Soon {
+            conn.closing = Closing::Soon;
             self.closing.push((clock::now() + CLOSING_TIME, id));
         }
         let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
@@ -446,9 +442,10 @@ impl Conns {
     /// that, in the next turn.
     fn part(&mut self, id: ConnId) {
         let Some(conn) = self.open.get_mut(id) else { return };
-        conn.closing = true;
+        conn.close();
         if !conn.holds_nothing() {
-            return self.disconnect(id, false);
+            self.disconnected.push(Disconnected { id, unread: false });
+            return;
         }
         if !conn.watched_for.is_empty() {
             self.poller.remove(&*conn);
@@ -468,9 +465,7 @@ impl Conns {
                 return Some(due);
             }
             self.closing.remove(0);
-            if self.open.get(id).is_some_and(|conn| conn.counts_down) {
-                self.part(id);
-            }
+            self.part(id);
         }
         None
     }
@@ -558,13 +553,12 @@ mod tests {
     fn events_of_a_closed_connection_never_reach_the_next_one() {
         let mut conns = Conns::new().unwrap();
         let (before, _theirs) = open(&mut conns);
-        conns.get(before).unwrap().closing = true;
-        conns.disconnect(before, false);
+        conns.get(before).unwrap().close();
+        conns.disconnected.push(Disconnected { id: before, unread: false });
         conns.closing.push((Instant::now(), before));
         conns.flush();
         assert!(conns.peek(before).is_none(), "it held nothing, and is closed");
         let (after, _theirs) = open(&mut conns);
-        conns.get(after).unwrap().counts_down = true;
         assert!(conns.peek(before).is_none());
         assert_ne!(Of::Connection(before).number(), Of::Connection(after).number());
         conns.close_slow(Instant::now());

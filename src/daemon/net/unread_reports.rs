@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_closed_connection_leaves_the_reply_queue() {
         let (mut conns, mut reports, ids, _peers) = waiting(&[7, 8]);
-        conns.get(ids[0]).unwrap().closing = true;
+        conns.get(ids[0]).unwrap().close();
         conns.get(ids[0]).unwrap().progress(&"dropped");
         conns.flush();
         reports.look(&conns, Instant::now());

@@ -17,7 +17,8 @@ use nix::sys::epoll::EpollFlags;
 
 use crate::core::{ProcessId, Request, RequestId};
 use crate::daemon::calls::answer::Answer;
-use crate::daemon::calls::call::Call;
+use crate::daemon::calls::call::{Call, Replies};
+use crate::daemon::jobserver::pipes::Form;
 use crate::daemon::net::call_state::{CallState, LogWait, StatusWatch, Subject};
 use crate::daemon::net::connection::restriction::Restriction;
 use crate::daemon::net::connection_limits::TurnedAway;
@@ -30,6 +31,38 @@ use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 pub(crate) use crate::daemon::net::connection::read::ReadStatus;
+
+/// The state of the data that a client sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::daemon::net) enum Input {
+    Open,
+    /// It sent something that is not a call. The daemon discards everything after it.
+    BrokenOff,
+    /// It sends nothing further. The daemon still serves what it sent before.
+    Ended,
+}
+
+/// Whether the daemon closes a connection. It then serves nothing further on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::daemon::net) enum Closing {
+    No,
+    /// As soon as the output is written.
+    OnceWritten,
+    /// The same, or soon even if the client does not read.
+    Soon,
+}
+
+/// The facts about the request of a client that the table does not know.
+#[derive(Debug, Default)]
+pub(crate) struct AskedFor {
+    /// The process of the client becomes the command when its request is granted. It then makes no
+    /// further calls, and the daemon learns of its end without a connection.
+    pub(crate) closes_on_grant: bool,
+    /// How the programs of its build find their jobserver, whose FIFOs accompany the grant.
+    pub(crate) jobserver: Option<Form>,
+    /// How canal parsed the keys of the request, for its reply.
+    pub(crate) key_notes: Vec<SizeNote>,
+}
 
 /// A client's connection.
 #[derive(Debug)]
@@ -54,14 +87,12 @@ pub(crate) struct Connection {
     /// Provisional grants that wait for a confirmation.
     pub(crate) provisional: Vec<RequestId>,
     output: Output,
-    /// The daemon serves nothing further on it, and closes it as soon as the output is written.
-    pub(crate) closing: bool,
-    /// The client sent something that is not a call. The daemon discards everything after it.
-    broke_off: bool,
-    /// The client sends nothing further. The daemon still serves what it sent before.
-    pub(crate) heard_end: bool,
-    /// The client expects no reply to the current call.
-    oneway: bool,
+    pub(in crate::daemon::net) input: Input,
+    pub(in crate::daemon::net) closing: Closing,
+    /// The replies that the client expects to the current call.
+    replies: Replies,
+    /// The facts about the client's request that the table does not know.
+    pub(crate) asked: AskedFor,
     /// Set if there were too many connections. The daemon then answers the first call with this
     /// error.
     pub(crate) turned_away: Option<TurnedAway>,
@@ -71,17 +102,6 @@ pub(crate) struct Connection {
     pub(crate) touched: bool,
     /// The events that the daemon polls for; none before the end of the connection's first turn.
     pub(crate) watched_for: EpollFlags,
-    /// The process of the client becomes the command when its request is granted. It then makes no
-    /// further calls, and the daemon learns of its end without a connection.
-    pub(crate) closes_on_grant: bool,
-    /// The request wants a jobserver, whose FIFOs accompany the grant.
-    pub(crate) wants_jobserver: bool,
-    /// The programs of its build find the jobserver by the name of a single FIFO.
-    pub(crate) finds_fifo: bool,
-    /// How canal parsed the keys of the request, for its reply.
-    pub(crate) key_notes: Vec<SizeNote>,
-    /// The daemon closes the connection soon, whether or not the client reads.
-    pub(crate) counts_down: bool,
     /// The actions still allowed, if the connection was restricted.
     pub(crate) restriction: Option<Box<Restriction>>,
     /// The last request over several nodes. It stays here while the connection is open, even if it
@@ -109,19 +129,14 @@ impl Connection {
             untold: None,
             provisional: Vec::new(),
             output: Output::default(),
-            closing: false,
-            broke_off: false,
-            heard_end: false,
-            oneway: false,
+            input: Input::Open,
+            closing: Closing::No,
+            replies: Replies::One,
+            asked: AskedFor::default(),
             turned_away: None,
             heard_at: clock::now(),
             touched: false,
             watched_for: EpollFlags::empty(),
-            closes_on_grant: false,
-            wants_jobserver: false,
-            finds_fifo: false,
-            key_notes: Vec::new(),
-            counts_down: false,
             restriction: None,
             over_nodes: None,
             looks_near: None,
@@ -149,30 +164,30 @@ impl Connection {
         if let CallState::Watches(watch) = &mut self.state { Some(watch) } else { None }
     }
 
-    /// Notes that a call was taken from the queue. With `oneway`, its client expects no reply.
-    pub(crate) fn begin_call(&mut self, oneway: bool) {
-        self.oneway = oneway;
+    /// Notes that a call was taken from the queue.
+    pub(crate) fn begin_call(&mut self, replies: Replies) {
+        self.replies = replies;
         // A client that calls again has read the earlier reply, or does not need it.
         self.untold = None;
     }
 
-    /// Whether the client expects no reply to the current call.
-    pub(crate) fn is_oneway(&self) -> bool {
-        self.oneway
+    /// Whether the client sends nothing further. The daemon still serves what it sent before.
+    pub(crate) fn heard_end(&self) -> bool {
+        self.input == Input::Ended
     }
 
     /// Sends an error, and closes the connection once that is written.
     fn give_up(&mut self, failure: &Failure) {
-        self.oneway = false;
+        self.replies = Replies::One;
         self.answer(Answer::failure(failure));
-        self.closing = true;
+        self.close();
         self.calls.clear();
         self.fds.clear();
     }
 
     /// Whether there is a call that can be served now.
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.state, CallState::Idle) && !self.calls.is_empty() && !self.closing
+        matches!(self.state, CallState::Idle) && !self.calls.is_empty() && !self.is_closing()
     }
 
     /// Whether it neither calls nor waits for anything, and has sent nothing for `time`.

@@ -8,7 +8,7 @@ use libc::MSG_DONTWAIT;
 use crate::daemon::calls::call::{self, Call};
 use crate::daemon::limits::{CALLS_AHEAD_MAX, READ_BYTES_PER_TURN};
 use crate::daemon::net::call_state::CallState;
-use crate::daemon::net::connection::Connection;
+use crate::daemon::net::connection::{Connection, Input};
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::protocol::frame::FrameError;
 use crate::protocol::{ErrorName, Failure};
@@ -112,12 +112,12 @@ impl Connection {
             FrameError::Malformed(_) => ErrorName::Malformed,
         };
         self.calls.push_back(Call::last_words(Failure::new(name, error.to_string())));
-        self.broke_off = true;
+        self.input = Input::BrokenOff;
     }
 
     /// Whether incoming data is discarded. The daemon reads it only to notice the end of the
     /// connection.
     fn is_deaf(&self) -> bool {
-        self.closing || self.broke_off
+        self.is_closing() || self.input != Input::Open
     }
 }

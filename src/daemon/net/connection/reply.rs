@@ -5,16 +5,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use serde::Serialize;
 
-use crate::daemon::calls::answer::{Answer, written};
+use crate::daemon::calls::answer::{Answer, Follows, written};
+use crate::daemon::calls::call::Replies;
 use crate::daemon::limits::OUTPUT_BYTES_MAX;
 use crate::daemon::net::call_state::CallState;
-use crate::daemon::net::connection::Connection;
+use crate::daemon::net::connection::{Closing, Connection};
 
 impl Connection {
     /// Queues a message that precedes the final reply.
     pub(crate) fn progress<T: Serialize>(&mut self, parameters: &T) {
         if self.takes_words() {
-            self.put_message(written(parameters, true), Vec::new());
+            self.put_message(written(parameters, Follows::More), Vec::new());
         }
     }
 
@@ -30,13 +31,15 @@ impl Connection {
         if self.takes_words() {
             self.put_message(answer.message, answer.fds);
         }
-        self.closing |= answer.closes;
+        if answer.closes {
+            self.close();
+        }
     }
 
     fn put_message(&mut self, message: Option<Vec<u8>>, fds: Vec<OwnedFd>) {
         match message {
             Some(message) => self.output.put(message, fds),
-            None => self.closing = true,
+            None => self.close(),
         }
     }
 
@@ -48,14 +51,31 @@ impl Connection {
             self.discard_output();
             return false;
         }
-        !(self.output.stuck || self.closing || self.oneway)
+        !(self.output.stuck || self.is_closing() || self.is_oneway())
+    }
+
+    /// Whether the client expects no reply to the current call.
+    pub(crate) fn is_oneway(&self) -> bool {
+        self.replies == Replies::None
+    }
+
+    /// Whether the daemon serves nothing further on it.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing != Closing::No
+    }
+
+    /// Closes it as soon as the output is written.
+    pub(crate) fn close(&mut self) {
+        if self.closing == Closing::No {
+            self.closing = Closing::OnceWritten;
+        }
     }
 
     /// Drops the output that was not written, so that the client never receives it, and closes the
     /// connection.
     pub(crate) fn discard_output(&mut self) {
         self.output.drop_all();
-        self.closing = true;
+        self.close();
     }
 
     /// How many bytes the client has not taken yet.

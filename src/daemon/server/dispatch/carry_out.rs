@@ -33,7 +33,7 @@ impl Server {
                 if failure.name == ErrorName::Refused
                     && let Some(conn) = self.conns.get(id)
                 {
-                    failure.add_notes(std::mem::take(&mut conn.key_notes));
+                    failure.add_notes(std::mem::take(&mut conn.asked.key_notes));
                 }
                 self.end_call(id, Answer::failure(&failure));
             }

@@ -20,7 +20,7 @@ mod wait;
 use std::os::fd::OwnedFd;
 
 use crate::daemon::calls::answer::Answer;
-use crate::daemon::calls::call::{Asked, Call, Trait};
+use crate::daemon::calls::call::{Asked, Call, Replies, Trait};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::table::table_of_calls;
 use crate::daemon::net::call_state::CallState;
@@ -80,16 +80,16 @@ impl Server {
     fn serve_next(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         let Some(call) = conn.calls.pop_front() else { return };
-        let Call { asked, more, oneway, fds } = call;
-        conn.begin_call(oneway);
-        let (peer, heard_end) = (conn.peer, conn.heard_end);
+        let Call { asked, replies, fds } = call;
+        conn.begin_call(replies);
+        let (peer, heard_end) = (conn.peer, conn.heard_end());
         let step = match self.may_call(id, &asked) {
             Err(failure) => Err(failure),
             // The client is gone, or asks the next daemon.
             Ok(()) if (self.stopping || heard_end) && asked.is(Trait::AsksForLock) => {
                 Ok(Step::Leave)
             }
-            Ok(()) => self.begin(asked, Caller { id, peer, more, fds }),
+            Ok(()) => self.begin(asked, Caller { id, peer, more: replies == Replies::Many, fds }),
         };
         self.carry_out(id, step);
     }

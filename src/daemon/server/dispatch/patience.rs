@@ -74,7 +74,7 @@ impl Server {
                 if let Some(conn) = self.conns.get(id)
                     && let Some(call) = conn.calls.pop_front()
                 {
-                    conn.begin_call(call.oneway);
+                    conn.begin_call(call.replies);
                 }
                 failure
             }

@@ -44,7 +44,7 @@ impl Server {
         newcomer: PendingAcquire,
     ) -> Result<Step, Failure> {
         let id = newcomer.conn;
-        if self.conns.peek(id).is_none_or(|conn| conn.heard_end || conn.closing) {
+        if self.conns.peek(id).is_none_or(|conn| conn.heard_end() || conn.is_closing()) {
             return Ok(Step::Leave);
         }
         if self.cluster.is_none() {

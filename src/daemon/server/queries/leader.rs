@@ -1,7 +1,7 @@
 //! Finds the leader of a key.
 
 use crate::core::Key;
-use crate::daemon::calls::answer::{Answer, written};
+use crate::daemon::calls::answer::{Answer, Follows, written};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::net::call_state::CallState;
@@ -22,10 +22,10 @@ impl Server {
         let key = items::key(&query.key)?;
         let found = self.find_leader(&key)?;
         let (told, reply) = (found.told(), self.shown(peer.uid).leader_reply(found, &key));
-        match self.conns.get(id).filter(|conn| more && !conn.heard_end) {
+        match self.conns.get(id).filter(|conn| more && !conn.heard_end()) {
             None => Ok(Step::Answer(Answer::reply(&reply))),
             Some(conn) => {
-                conn.progress_written(written(&reply, true));
+                conn.progress_written(written(&reply, Follows::More));
                 self.due.leaders.are_watched = true;
                 Ok(Step::Wait(CallState::WatchesLeader(Box::new(LeaderWatch { key, told }))))
             }

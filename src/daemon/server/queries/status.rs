@@ -1,6 +1,6 @@
 //! Builds the status: the state of one lock and those below it, or of all locks.
 
-use crate::daemon::calls::answer::{Answer, written};
+use crate::daemon::calls::answer::{Answer, Follows, written};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::limits::NAMES_MAX;
@@ -63,8 +63,9 @@ impl Server {
             waiting: query.waiting,
             full: query.full,
         };
-        let report = self.status_report(id, peer.uid, &selection, more);
-        match self.conns.get(id).filter(|conn| more && !conn.heard_end) {
+        let follows = if more { Follows::More } else { Follows::Nothing };
+        let report = self.status_report(id, peer.uid, &selection, follows);
+        match self.conns.get(id).filter(|conn| more && !conn.heard_end()) {
             None => Ok(Step::Answer(Answer::report(report))),
             Some(conn) => {
                 conn.progress_written(report);
@@ -80,7 +81,7 @@ impl Server {
         if self.ledger.table.waiting() > 0 {
             self.history.learn();
         }
-        let report = self.status_report(id, viewer, selection, true);
+        let report = self.status_report(id, viewer, selection, Follows::More);
         if let Some(conn) = self.conns.get(id) {
             conn.progress_written(report);
         }
@@ -92,12 +93,12 @@ impl Server {
         id: ConnId,
         viewer: u32,
         selection: &Selection,
-        continues: bool,
+        follows: Follows,
     ) -> Option<Vec<u8>> {
         if self.conns.peek(id).is_none_or(|conn| conn.is_oneway()) {
             return Some(Vec::new());
         }
         let (shown, left_out) = self.shown(viewer).keys(selection);
-        written(&self.status_of(viewer, shown, left_out), continues)
+        written(&self.status_of(viewer, shown, left_out), follows)
     }
 }

@@ -10,7 +10,9 @@ use crate::daemon::calls::completion::Applied;
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::jobserver::pipes::Form;
 use crate::daemon::limits::AHEAD_LOOKED_AT_MAX;
+use crate::daemon::net::connection::AskedFor;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::{Step, lost_track};
 use crate::daemon::store::disk_full::disk_full;
@@ -56,10 +58,12 @@ impl Server {
         }
         let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
         if let Some(conn) = self.conns.get(id) {
-            conn.closes_on_grant = acquire.wrapper == Some(Wrapper::Exec) && !provisional;
-            conn.wants_jobserver = acquire.jobserver;
-            conn.finds_fifo = acquire.jobserver_fifo;
-            conn.key_notes = self.told_sizes.of_texts(conn.peer.uid, &acquire.items);
+            let form = if acquire.jobserver_fifo { Form::Name } else { Form::Descriptors };
+            conn.asked = AskedFor {
+                closes_on_grant: acquire.wrapper == Some(Wrapper::Exec) && !provisional,
+                jobserver: acquire.jobserver.then_some(form),
+                key_notes: self.told_sizes.of_texts(conn.peer.uid, &acquire.items),
+            };
         }
         let owner = match acquire.lease {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,

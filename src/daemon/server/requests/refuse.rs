@@ -48,7 +48,7 @@ impl Server {
         if let Refusal::TooLarge { item, .. } = why
             && let Some(conn) = self.conns.peek(newcomer.conn)
             && let Some(item) = newcomer.request.items.get(*item)
-            && let Some(text) = count_in_text_of(&conn.key_notes, &item.key)
+            && let Some(text) = count_in_text_of(&conn.asked.key_notes, &item.key)
         {
             failure = failure.hint(refusal::count_in_text(text));
         }

@@ -268,7 +268,7 @@ impl Server {
                     request = request.0,
                     "the client of a part is silent; ending the part"
                 );
-                conn.closing = true;
+                conn.close();
             }
         }
         true

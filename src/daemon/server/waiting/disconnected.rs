@@ -60,7 +60,7 @@ impl Server {
         let Some(conn) = self.conns.peek(id) else { return CallState::Idle };
         let goes_on = match conn.state() {
             // The change completes even if its client no longer waits for the answer.
-            CallState::Log(wait) => !conn.closing && matches!(wait.what, Awaiting::Change(_)),
+            CallState::Log(wait) => !conn.is_closing() && matches!(wait.what, Awaiting::Change(_)),
             CallState::Report | CallState::History => true,
             _ => false,
         };

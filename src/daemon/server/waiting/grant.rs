@@ -9,7 +9,6 @@ use std::os::fd::AsFd;
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::conn_id::ConnId;
-use crate::daemon::jobserver::pipes::Form;
 use crate::daemon::net::call_state::CallState;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
 use crate::daemon::processes::owners;
@@ -229,8 +228,7 @@ impl Server {
                 }
             }
         }
-        let asking = self.conns.peek(id).filter(|conn| conn.wants_jobserver);
-        let form = asking.map(|conn| Form::new(conn.finds_fifo));
+        let form = self.conns.peek(id).and_then(|conn| conn.asked.jobserver);
         let mut jobserver_path = None;
         if let Some((key, form)) = key.zip(form) {
             match self.jobservers.serve((token, tag, &key), form, uid) {
@@ -270,14 +268,14 @@ impl Server {
             let table = &self.ledger.table;
             grant.notes = self.told_sizes.notes(table, &hold.asked, Some(token));
         }
-        grant.notes.append(&mut conn.key_notes);
+        grant.notes.append(&mut conn.asked.key_notes);
         grant.children_fd = children.then_some(0);
         grant.offers_fd = form.map(|_| 1);
         grant.returns_fd = form.map(|_| 2);
         grant.jobserver_path = jobserver_path.as_deref().map(Text::Itself);
         grant.deadline_fd = page.map(|page| page.deadline_fd);
         grant.liveness_fd = page.map(|page| page.liveness_fd);
-        let closes_on_grant = conn.closes_on_grant && conn.calls.is_empty();
+        let closes_on_grant = conn.asked.closes_on_grant && conn.calls.is_empty();
         if provisional {
             self.waiters.claimed(request);
             conn.provisional.push(request);
