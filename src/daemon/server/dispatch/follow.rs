@@ -14,7 +14,6 @@ use crate::core::{
     Change, Entry, FrameId, HoldState, RequestId, Revision, Snapshot, Table, Token, Withdrawal,
 };
 use crate::daemon::calls::completion::{Applied, Completion, VOID};
-use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::calls::in_flight::Proposed;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::history::cause::Cause;
@@ -175,7 +174,7 @@ impl Server {
                 (renewing.id, self.renewed(&renewing, &applied))
             }
             Completion::Ask(newcomer) if is_awaited => {
-                (newcomer.conn, self.find_absorbed(newcomer.conn, RequestId(revision.0)))
+                (newcomer.conn, self.find_absorbed(&newcomer, RequestId(revision.0)))
             }
             Completion::Confirm { id, request } if is_awaited => (id, self.confirmed(request)),
             // The table is the same whether the change had an effect or found nothing to do, so the
@@ -191,19 +190,21 @@ impl Server {
         self.carry_out(id, step);
     }
 
-    fn find_absorbed(&mut self, id: ConnId, request: RequestId) -> Result<Step, Failure> {
+    fn find_absorbed(
+        &mut self,
+        newcomer: &PendingAcquire,
+        request: RequestId,
+    ) -> Result<Step, Failure> {
         let table = &self.ledger.table;
-        let mut takes_progress = false;
         if let Some(waiter) = table.waiter(request) {
             self.waiters.add(waiter, table.session(waiter.frame));
-            takes_progress = true;
         } else if let Some(hold) = table.hold_of(request) {
             self.waiters.add_granted(hold, table.session(hold.frame));
             self.waiters.queue_grant(granted(table, hold));
         } else {
             return Err(ended_unseen());
         }
-        Ok(self.wait_for_grant(id, request, takes_progress))
+        Ok(self.wait_for_grant(newcomer.conn, request, newcomer.more))
     }
 
     /// Handles a change that never reached the log.
