@@ -6,9 +6,9 @@
 //! - The *parent* stays by it as over an engine: it reads the deadline page and never touches the
 //!   network.
 //! - The *coordinator* (`process`) speaks to the nodes, each by its socket or by an ssh, and writes
-//!   the page. It belongs to no terminal and no job. If it dies, the parent starts another one, which
-//!   continues with the same leases (`handover`). If the parent dies, the coordinator alone ends
-//!   the command in time.
+//!   the page. It belongs to no terminal and no job. If it dies, the parent starts another one,
+//!   which continues with the same leases (`handover`). If the parent dies, the coordinator alone
+//!   ends the command in time.
 //!
 //! For `canal acquire --on`, such a coordinator takes a lease, and the process that asked prints
 //! its handle (`lease::handle`). With the handle, `lease` renews and releases it without further
