@@ -97,6 +97,8 @@ fn a_part_that_is_asked_for_again_depends_on_the_newest_connection() {
     assert_eq!(old.error().0, "Gone");
     // A call on the old connection arrives after its client has opened a newer one.
     assert_eq!(failed(&mut old, COLLECT, part(&daemon, 1, "a")).0, "Gone");
+    let handle = json!({ "handle": hex(1) });
+    assert_eq!(failed(&mut old, "Release", handle.clone()).0, "Gone");
     drop(old);
     assert_eq!(daemon.use_of("a"), (1, 1));
     drop(holder);
@@ -113,6 +115,7 @@ fn a_part_that_is_asked_for_again_depends_on_the_newest_connection() {
     newest.send_more(COLLECT, part(&daemon, 1, "a"));
     assert_eq!(token(&mut newest), granted);
     assert_eq!(failed(&mut new, COLLECT, part(&daemon, 1, "a")).0, "Gone");
+    assert_eq!(failed(&mut new, "Release", handle).0, "Gone");
     drop(new);
     daemon.connect().call("io.canal.Nodes.Identify", json!({}));
     assert_eq!(daemon.use_of("a"), (1, 0));

@@ -199,6 +199,13 @@ impl Network {
         }
     }
 
+    /// Whether a request depends on a newer connection than this one.
+    pub(super) fn is_of_newer(&self, id: u64, name: LeaseName) -> bool {
+        let node = self.wires.get(&id).map(|wire| wire.node);
+        let mut newer = self.wires.range(id + 1..);
+        newer.any(|(_, wire)| Some(wire.node) == node && wire.asked.contains(&name))
+    }
+
     /// Makes a request depend on this connection, unless it depends on a newer one. Returns whether
     /// it does.
     pub(super) fn takes_over(&mut self, id: u64, name: LeaseName) -> bool {

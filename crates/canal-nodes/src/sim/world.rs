@@ -375,6 +375,12 @@ impl World {
                 let reply = renewed.map_or(Reply::Gone, |ttl_ms| Reply::Renewed { sent, ttl_ms });
                 (Some(reply), Vec::new())
             }
+            // So with a release, which would take a place that it is not about.
+            Call::Release { name }
+                if !node.locks.holds_firmly(name) && self.network.is_of_newer(id, name) =>
+            {
+                (Some(Reply::Gone), Vec::new())
+            }
             Call::Release { name } => (Some(Reply::Gone), node.release(name)),
             Call::End => return self.end_serving(id),
         };

@@ -13,7 +13,7 @@ use crate::daemon::server::dispatch::step::Step;
 use crate::daemon::server::requests::release::give_back;
 use crate::daemon::store::disk_full::disk_full;
 use crate::daemon::waiters::leases::{is_collecting, name_of};
-use crate::daemon::wording::refusal::owner_gone;
+use crate::daemon::wording::refusal::{owner_gone, superseded};
 use crate::daemon::wording::text::time;
 use crate::duration::stated_ms;
 use crate::protocol::{
@@ -120,6 +120,10 @@ impl Server {
         handle: Handle,
     ) -> Result<Step, Failure> {
         let lease = name_of(handle);
+        // The client may have sent it long ago, before it opened the newer connection.
+        if self.unconfirmed_part(lease).is_some_and(|part| self.belongs_to_newer(part, id)) {
+            return Err(superseded(ErrorName::Gone));
+        }
         if let Some(request) = self.waiting_part(lease) {
             self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
             return Ok(Step::reply(&Released::<String>::default()));
@@ -140,6 +144,22 @@ impl Server {
         let table = &self.ledger.table;
         let mut waiters = table.waiters_in(table.lease(lease)?);
         waiters.find(|it| it.request.over_nodes.is_some()).map(|waiter| waiter.id)
+    }
+
+    /// The part of a request over nodes under this lease that depends on a connection.
+    fn unconfirmed_part(&self, lease: LeaseId) -> Option<RequestId> {
+        let table = &self.ledger.table;
+        let mut holds = table.holds_in(table.lease(lease)?);
+        let unconfirmed = holds.find(|hold| hold.provisional && hold.asked.over_nodes.is_some());
+        unconfirmed.map(|hold| hold.request).or_else(|| self.waiting_part(lease))
+    }
+
+    /// Whether an unconfirmed part depends on a newer connection than this one.
+    pub(crate) fn belongs_to_newer(&self, request: RequestId, id: ConnId) -> bool {
+        let waits_on = self.waiters.get(request).and_then(|waiter| waiter.conn);
+        let owner = waits_on.or_else(|| self.conns.with_provisional(request));
+        let accepted = |id| self.conns.peek(id).map(|conn| conn.accepted_ticks);
+        owner.is_some_and(|owner| accepted(owner) > accepted(id))
     }
 
     /// Whether a lease may have been granted although the table does not have it, or has it without

@@ -5,7 +5,7 @@
 //! depends on the newest: the client sent all messages on an older one before it lost that
 //! connection.
 
-use crate::core::{Above, NODES_MAX, OverNodes, RequestId};
+use crate::core::{Above, NODES_MAX, OverNodes};
 use crate::daemon::calls::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::server::dispatch::step::Step;
@@ -59,14 +59,6 @@ impl Server {
         let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
         let part = Part { over_nodes: Box::new(over_nodes), under_frame };
         self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
-    }
-
-    /// Whether an unconfirmed part depends on a newer connection than this one.
-    fn belongs_to_newer(&self, request: RequestId, id: ConnId) -> bool {
-        let waits_on = self.waiters.get(request).and_then(|waiter| waiter.conn);
-        let owner = waits_on.or_else(|| self.conns.with_provisional(request));
-        let accepted = |id| self.conns.peek(id).map(|conn| conn.accepted_ticks);
-        owner.is_some_and(|owner| accepted(owner) > accepted(id))
     }
 
     /// Checks whether a request to this node can have this list of nodes.
