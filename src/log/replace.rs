@@ -4,9 +4,9 @@
 //! Invariant: a temporary file is locked by its writer while it is written. One without a lock was
 //! left by a writer that was killed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::journal::disk;
@@ -19,11 +19,18 @@ use super::journal::disk;
 /// could not be synced.
 pub(super) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
     let replaced = match try_replace(dir, name, content) {
-        // Another process removed it before it was locked.
-        Err(error) if error.kind() == ErrorKind::NotFound => try_replace(dir, name, content),
+        // Another process removed it before it was locked, or removed the directory.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            create_dir(dir).and_then(|()| try_replace(dir, name, content))
+        }
         other => other,
     };
     replaced.map_err(|error| named(&dir.join(name), &error))
+}
+
+/// Creates a directory that only its user can enter, and its parents, unless it exists.
+pub(super) fn create_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn try_replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
@@ -97,6 +104,17 @@ mod tests {
         let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_directory_that_another_process_removed_is_created_again() {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("state/canal");
+        for content in ["one", "two"] {
+            replace(&dir, NAME, content.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(dir.join(NAME)).unwrap(), content);
+            fs::remove_dir_all(outer.path().join("state")).unwrap();
+        }
     }
 
     #[test]

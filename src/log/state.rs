@@ -5,14 +5,13 @@
 //! The file is replaced as a whole: at every moment, even over a power cut, it is either the old
 //! one or the new one.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::replace::{named, replace, sweep};
+use super::replace::{create_dir, named, replace, sweep};
 use crate::core::{Key, RequestId, StoredView, StoredWithout, Token};
 
 /// The name of the file.
@@ -103,8 +102,7 @@ impl StateFile {
     /// # Errors
     /// Names the file and the error (not canal's, not JSON, a later version).
     pub fn open(dir: &Path) -> io::Result<Opened> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.map_err(|error| named(dir, &error))?;
+        create_dir(dir).map_err(|error| named(dir, &error))?;
         let state = Self { dir: dir.to_owned() };
         let path = state.path();
         let durable = match fs::read(&path) {
