@@ -241,8 +241,8 @@ fn idle_seconds(length: Length) -> u64 {
     }
 }
 
-/// Prints the metrics for a monitoring system. If the reader goes away, that is a failure, because a
-/// collector of files would take half of them for all.
+/// Prints the metrics for a monitoring system. If the reader goes away, that is a failure: a
+/// collector that reads files would take half of them for all.
 pub(crate) fn metrics(global: &Global) -> Result<u8, Failed> {
     let found = connect::client(global)?.metrics(&MetricsQuery {}).map_err(connect::failed)?;
     stdout::print_or_fail(&found.text)?;
