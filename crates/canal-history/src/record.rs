@@ -133,7 +133,7 @@ pub struct Fields<'a, I> {
     pub ending: &'a Ending,
 }
 
-/// The fields of an [`Item`].
+/// The fields of one item.
 #[derive(Clone, Copy, Debug)]
 pub struct ItemFields<'a> {
     pub key: &'a str,
