@@ -345,7 +345,9 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
     // Inside the folder of this world, so that processes from there end with it.
     let (program, theirs) = (nodes.here.path("canal"), nodes.here.path("theirs"));
     fs::set_permissions(nodes.here.path(""), fs::Permissions::from_mode(0o711)).unwrap();
-    fs::copy(canal(), &program).unwrap();
+    // A descriptor of this process for writing could be inherited by another test's child.
+    let copied = std::process::Command::new("cp").arg(canal()).arg(&program).status().unwrap();
+    assert!(copied.success());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(&theirs).unwrap();
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
