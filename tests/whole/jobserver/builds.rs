@@ -52,6 +52,10 @@ pub(super) fn until_started(world: &World, jobs: usize) {
     wait_until("the jobs have started", || Events::of(world).started().len() >= jobs);
 }
 
+pub(super) fn until_at_once(world: &World, jobs: usize) {
+    wait_until("the jobs are running", || Events::of(world).most_at_once() >= jobs);
+}
+
 /// Checks that all jobs have run, with three at once but never more, and that nothing is left.
 #[track_caller]
 pub(super) fn check_end(world: &World, jobs: usize) {
