@@ -26,16 +26,21 @@ fn ask_to_register(peer: &mut Peer) {
     peer.call(Call::Register { identity, nonce, ttl_ms: 60_000, asked_at: 1 });
 }
 
+/// An etcd that is soon full.
+fn small_server() -> Etcd {
+    start_etcd_with(&[
+        "--quota-backend-bytes=4000000",
+        "--election-timeout=500",
+        "--heartbeat-interval=50",
+    ])
+}
+
 #[test]
 fn a_full_etcd_still_renews_and_takes_the_batch_once_there_is_room() {
     if !installed() {
         return;
     }
-    let server = start_etcd_with(&[
-        "--quota-backend-bytes=4000000",
-        "--election-timeout=500",
-        "--heartbeat-interval=50",
-    ]);
+    let server = small_server();
     let mut one = joined(&format!("etcd://{}", server.endpoint()), "one");
     one.append(b"a");
     one.read(1);
@@ -62,11 +67,7 @@ fn a_host_refused_by_a_full_etcd_registers_once_there_is_room() {
     if !installed() {
         return;
     }
-    let server = start_etcd_with(&[
-        "--quota-backend-bytes=4000000",
-        "--election-timeout=500",
-        "--heartbeat-interval=50",
-    ]);
+    let server = small_server();
     fill(&server);
     let mut one = peer(&format!("etcd://{}", server.endpoint()), "one");
     ask_to_register(&mut one);
@@ -91,11 +92,7 @@ fn a_host_on_a_full_etcd_is_told_how_to_make_room() {
     if !installed() {
         return;
     }
-    let server = start_etcd_with(&[
-        "--quota-backend-bytes=4000000",
-        "--election-timeout=500",
-        "--heartbeat-interval=50",
-    ]);
+    let server = small_server();
     fill(&server);
     let mut one = peer(&format!("etcd://{}", server.endpoint()), "one");
     ask_to_register(&mut one);
