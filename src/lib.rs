@@ -55,6 +55,8 @@ use canal_history as history;
 #[doc(hidden)]
 pub use canal_nodes as nodes;
 #[doc(hidden)]
+pub use canal_protocol as protocol;
+#[doc(hidden)]
 pub use canal_sys as sys;
 use canal_text::{duration, safe_text, shell_word};
 
@@ -74,8 +76,6 @@ pub mod daemon;
 pub mod host;
 #[doc(hidden)]
 pub mod log;
-#[doc(hidden)]
-pub mod protocol;
 #[doc(hidden)]
 pub mod run;
 #[cfg(test)]

@@ -1,0 +1,105 @@
+//! The messages about leases.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Handle;
+
+/// Makes an [`Acquire`](crate::Acquire) one for a lease: no process owns it, and a client
+/// that knows the handle controls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAsked {
+    /// The secret for renewing and releasing it; random, made by the client.
+    pub handle: Handle,
+    /// How many milliseconds it lives without a renewal.
+    pub ttl_ms: u64,
+}
+
+/// A lease, as reports show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseInfo {
+    /// How many milliseconds it lives without a renewal.
+    pub ttl_ms: u64,
+    /// How many of them remain; null if it still waits, or has ended.
+    pub left_ms: Option<u64>,
+    /// When it ends unless it is renewed, RFC 3339 UTC by the machine's clock. `left_ms` decides.
+    pub expires: Option<String>,
+    /// The number of its renewals.
+    pub renewals: u64,
+}
+
+/// `Renew`: renews a lease, which lives for its whole TTL from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renew {
+    /// The lease's secret.
+    pub handle: Handle,
+    /// The new note of the lease; empty removes it, absent keeps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// How many milliseconds the lease lives without a renewal, from this renewal on; absent keeps
+    /// it. The limits are those of a new lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+}
+
+/// The result of a [`Renew`]; `canal renew --json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewed {
+    /// The keys that it holds.
+    pub keys: Vec<String>,
+    /// Its fencing token, which never changes.
+    pub token: u64,
+    /// Its session.
+    pub session: String,
+    /// The lease.
+    pub lease: LeaseInfo,
+}
+
+/// A lease that was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostLease {
+    /// When, RFC 3339 UTC.
+    pub at: String,
+    /// The token of its hold.
+    pub token: u64,
+    /// The first of the keys that it held.
+    pub key: String,
+    /// The number of further keys.
+    pub more_keys: u64,
+    /// How many milliseconds it would have lived without a renewal.
+    pub ttl_ms: u64,
+}
+
+/// `EndedLeases`: asks for the recently ended leases that the daemon remembers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedLeasesQuery {
+    /// Only those whose first key is this one or a key below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Only those of the caller.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mine: bool,
+    /// Only those of this user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+}
+
+/// The reply to an [`EndedLeasesQuery`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedLeases {
+    /// The latest first.
+    pub ended: Vec<EndedLease>,
+}
+
+/// A lease that has ended, as reports show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedLease {
+    /// The time, the token and the keys.
+    #[serde(flatten)]
+    pub lost: LostLease,
+    /// How it ended: `expired`, `released`, `forced` or `withdrawn`.
+    pub reason: String,
+    /// The user that requested it.
+    pub uid: u32,
+    /// The command that requested it; null if the caller may not see it.
+    pub command: Option<String>,
+}

@@ -1,0 +1,347 @@
+//! Holds, waiters, hosts and the daemon, as reports show them.
+
+use serde::{Deserialize, Serialize};
+
+use super::wait_graph::is_none_left;
+use crate::{Kind, LeaseInfo, Mode};
+use canal_core::{NodeId, Require, RunId};
+
+/// `Status`: asks for holders and waiters. With `more`, a new [`Status`] follows each change (at
+/// most a few a second) until the caller closes the connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusQuery {
+    /// Only this key and those below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Only the caller's holds and waiting requests, and their keys.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mine: bool,
+    /// The same for this user. With `mine`, the caller counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Only the holds and waiting requests of this session, and their keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Only keys for which a request waits; with `mine` or `uid`, one of that user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
+    /// Whether to include details that need a lookup for each holder: its working folder, and the
+    /// processes that keep a hold of `with_children`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
+    /// Only keys in use or with a stored view that begin with this text, names only, at most this
+    /// many; for completion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names_max: Option<u64>,
+}
+
+/// The output of `canal status --json`. `K`: [`KeyInfo`]s, in any form that is encoded as an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status<K = Vec<KeyInfo>> {
+    /// The daemon that answers.
+    pub daemon: DaemonInfo,
+    /// The keys in use or with a stored view, in the order of their names.
+    pub keys: K,
+    /// The number of keys omitted, if there are very many.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub left_out: u64,
+    /// The engine that keeps the table, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineInfo>,
+    /// The hosts that share the table; none without an engine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostInfo>,
+}
+
+/// An engine, as one host sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineInfo {
+    /// Its address, without user, password and parameters.
+    pub name: String,
+    /// `member`, `joining` (not yet a member, or no longer one), `away` (unreachable), `unable`
+    /// (unusable in its present state).
+    pub state: String,
+    /// The name of this host.
+    pub host: String,
+    /// The number of this host's incarnation; null while it is no member.
+    pub id: Option<u64>,
+    /// How many milliseconds a host lives without a renewal.
+    pub ttl_ms: u64,
+    /// The time of this host's last renewal.
+    pub renewed: Option<String>,
+    /// When the commands of this host are signalled to end unless it renews before.
+    pub stops: Option<String>,
+    /// Since when it is unreachable.
+    pub away_since: Option<String>,
+    /// Why it is unreachable, unusable or full, or the event for which the host waits before it
+    /// joins.
+    pub why: Option<String>,
+    /// The action to take.
+    pub hint: Option<String>,
+    /// The recovery of the table, while it lasts: nothing is granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryInfo>,
+}
+
+/// A recovery of the table after its engine may have lost entries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryInfo {
+    /// When it began.
+    pub since: String,
+    /// The hosts that it waits for: each must report, or be gone.
+    pub hosts: Vec<String>,
+    /// How many more milliseconds it waits, because entries may be missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
+}
+
+/// A host that shares the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostInfo {
+    /// Its name.
+    pub host: String,
+    /// The number of its incarnation.
+    pub id: u64,
+    /// When it became a member.
+    pub since: String,
+    /// When it was last seen to renew or to live; null if it was not yet.
+    pub renewed: Option<String>,
+    /// Whether it is the host of the daemon that answers.
+    pub here: bool,
+}
+
+/// A daemon, as reports show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonInfo {
+    /// Its process.
+    pub pid: u32,
+    /// Its program's version.
+    pub version: String,
+    /// The path of its socket.
+    pub socket: String,
+    /// When it started, RFC 3339 UTC.
+    pub since: String,
+    /// Its user.
+    pub uid: u32,
+    /// Facts that the operator should know (fallbacks in use, limits that could not be reset).
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A key, as reports show it. `W`: [`WaiterInfo`]s, in any form that is encoded as an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyInfo<W = Vec<WaiterInfo>> {
+    /// The key.
+    pub key: String,
+    /// Null if it is not in use and has no stored view.
+    pub kind: Option<Kind>,
+    /// Slots held.
+    pub held: u64,
+    /// Its size: the stored one, or that of a request without a size. Holders that passed larger
+    /// sizes may hold more slots.
+    pub capacity: Option<u64>,
+    /// The view of `capacity`, as `3x2` or `4`.
+    pub view: Option<String>,
+    /// Whether a view is stored.
+    pub stored: bool,
+    /// Whether it is paused: it grants no slots until it is resumed.
+    #[serde(default)]
+    pub paused: bool,
+    /// The buckets that are out of service, which `capacity` does not count; for the slots kind,
+    /// the slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<u64>,
+    /// The number of waiters.
+    pub waiting: u64,
+    /// The holders, the longest first.
+    pub holders: Vec<HolderInfo>,
+    /// The waiters, in the order in which they are granted.
+    pub waiters: W,
+    /// The number of holders and waiters omitted, if the status would be very long.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub left_out: u64,
+}
+
+/// A holder, as reports show it. `T`: as in [`Grant`](crate::Grant).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+pub struct HolderInfo<T = String> {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its command; null if the caller may not see it.
+    pub command: Option<T>,
+    /// When it was granted, RFC 3339 UTC.
+    pub since: T,
+    /// Its fencing token.
+    pub token: u64,
+    /// Its slots of the key; empty if the report is not about one key.
+    pub slots: Vec<u64>,
+    /// The bucket of its slots of the key; absent if they are in several, if the lock has no
+    /// buckets, or if the report is not about one key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<u64>,
+    /// The working folder of its process, if requested, known and visible to the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<T>,
+    /// For a hold that descendants of the owner keep, if requested: the means to find them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<ChildrenInfo>,
+    /// Its mode at the key; absent if the report is not about one key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// The key that it holds, if that is above or below the key of the query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<T>,
+    /// Its session.
+    pub session: T,
+    /// The number of its background job, if it is one of the caller's. The daemon does not know;
+    /// `canal status` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u64>,
+    /// Its host; null on one machine.
+    pub host: Option<T>,
+    /// `running`, `stopped`, `frozen`, `children` (only descendants are left), `unverified` (after
+    /// a restart the daemon could not verify that it is the same process).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<T>,
+    /// For a lease, whose `pid` is 0: how long it lives. `command` is the one that requested it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseInfo>,
+    /// How long its `canal run` lets it run after `since`, in milliseconds; absent without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<u64>,
+    /// Its note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<T>,
+    /// For a part of a request over nodes: the whole request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_nodes: Option<Box<OverNodesInfo>>,
+}
+
+impl<T> HolderInfo<T> {
+    /// The same with texts in another form.
+    pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
+        let Self { pid, uid, command, since, token, slots, bucket, folder, children, job, .. } =
+            self;
+        let Self { mode, key, session, host, state, lease, max_run_ms, note, over_nodes, .. } =
+            self;
+        let (command, key, note) = (command.map(&form), key.map(&form), note.map(&form));
+        let folder = folder.map(&form);
+        let (host, state) = (host.map(&form), state.map(&form));
+        let (since, session) = (form(since), form(session));
+        HolderInfo {
+            pid,
+            uid,
+            command,
+            since,
+            token,
+            slots,
+            bucket,
+            folder,
+            children,
+            mode,
+            key,
+            session,
+            job,
+            host,
+            state,
+            lease,
+            max_run_ms,
+            note,
+            over_nodes,
+        }
+    }
+}
+
+/// The processes that keep a hold: those that have its FIFO open for writing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildrenInfo {
+    /// The device of the FIFO.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// The processes that the reporting process can see. The daemon does not look for them; `canal
+    /// status` does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pids: Vec<u32>,
+}
+
+/// A waiter, as reports show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaiterInfo {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its future command; null if the caller may not see it.
+    pub command: Option<String>,
+    /// When its wait began, RFC 3339 UTC.
+    pub since: String,
+    /// 1 is granted next.
+    pub position: u64,
+    /// Its priority.
+    pub priority: i32,
+    /// How many slots of the key it asks for; 0 for a read or write item.
+    pub count: u64,
+    /// Its mode at the key.
+    pub mode: Mode,
+    /// The view that it passes, as `3x2` or `4`; null without one.
+    pub view: Option<String>,
+    /// Its session.
+    pub session: String,
+    /// The number of its background job, if it is one of the caller's. The daemon does not know;
+    /// `canal status` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u64>,
+    /// Its host; null on one machine.
+    pub host: Option<String>,
+    /// Why it waits, in one clause.
+    pub reason: String,
+    /// For a waiter for a lease, whose `pid` is 0: how long the lease will live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseInfo>,
+    /// Its note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// For a part of a request over nodes: the whole request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_nodes: Option<Box<OverNodesInfo>>,
+    /// How much longer it will probably wait, if enough is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateInfo>,
+}
+
+/// A request over nodes as one of its nodes shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverNodesInfo {
+    /// The request over all its nodes.
+    pub run: RunId,
+    /// The ids of its nodes.
+    pub nodes: Vec<NodeId>,
+    /// How many of them must grant it, as requested.
+    pub require: Require,
+    /// The same as a number.
+    pub need: u64,
+    /// How many have granted it by now, as its client last reported; null without a report.
+    pub held: Option<u64>,
+    /// The nodes that it waits for, as its client last reported.
+    pub waits_for: Vec<String>,
+    /// Whether this part is not confirmed yet: it waits, or it ends with its connection.
+    pub collecting: bool,
+    /// Whether enough other nodes had granted the request when this part was requested.
+    pub spare: bool,
+}
+
+/// How much longer a request will probably wait, estimated from recent holds by the commands ahead
+/// of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EstimateInfo {
+    /// One such wait in ten is shorter, in milliseconds.
+    pub low_ms: u64,
+    /// Half of them are shorter.
+    pub median_ms: u64,
+    /// Nine in ten are at most this long.
+    pub high_ms: u64,
+}

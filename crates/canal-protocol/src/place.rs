@@ -1,0 +1,354 @@
+//! The locations of a daemon's files. They never depend on HOME, XDG_* or TMPDIR: a cron job, a
+//! login shell and a CI runner of one user use the same daemon.
+//!
+//! Finding a place touches no file: the code that opens the directory checks that it exists and is
+//! private.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use canal_sys::process::user::{geteuid, stat};
+use nix::unistd::{Uid, User};
+
+use super::user_namespace::{MachineUid, uid_of_machine};
+
+/// The longest path of a socket, in bytes: `sun_path` has 108, including the final NUL.
+pub const SOCKET_PATH_MAX: usize = 107;
+
+/// The directory of a daemon shared by users.
+const SHARED_DIR: &str = "/run/canal";
+/// The directory of a user's own daemon, without the uid at its end.
+const USER_DIR: &str = "/tmp/canal-";
+/// The name of the socket in both.
+pub const USUAL_SOCKET: &str = "canal.sock";
+/// The durable state of a daemon shared by users.
+const SHARED_STATE_DIR: &str = "/var/lib/canal";
+/// The configuration of the machine.
+pub const MACHINE_CONFIG: &str = "/etc/canal/canal.toml";
+
+/// The files of one daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The socket. `lock`, `journal.0`, `journal.1`, `daemon.log` and `children/` are in the same
+    /// directory.
+    pub socket: PathBuf,
+    /// The directory of the socket.
+    pub dir: PathBuf,
+    /// The rule that selected the place.
+    pub rule: Rule,
+    /// The user that looked for the place.
+    pub uid: MachineUid,
+    /// The result of [`Self::stores`], once it was called.
+    pub stores: OnceLock<Stores>,
+}
+
+/// The files of one daemon that may be elsewhere than its socket. A client does not need them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stores {
+    /// The directory of the state that must survive a reboot (`state.json`).
+    pub state_dir: PathBuf,
+    /// The possible configuration files; the first that exists counts.
+    pub config: Vec<PathBuf>,
+}
+
+/// The rule that selected a [`Place`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// `--socket` or `CANAL_SOCKET`: all files are next to the socket.
+    Given,
+    /// The directory `/run/canal` exists: a daemon shared by users, which only root may start.
+    Shared,
+    /// `/tmp/canal-UID`.
+    PerUser,
+}
+
+impl Place {
+    /// Finds the place: `given` (the option, else `CANAL_SOCKET`), else the shared one if
+    /// `/run/canal` exists, else that of the user.
+    ///
+    /// | rule | directory | state | configuration, the first that exists |
+    /// |---|---|---|---|
+    /// | given | that of the socket | the same | `canal.toml` there |
+    /// | shared | `/run/canal` | `/var/lib/canal` | `/etc/canal/canal.toml` |
+    /// | user | `/tmp/canal-UID` | `.local/state/canal` | shared, then `.config/canal/canal.toml` |
+    ///
+    /// The relative paths are in the home from passwd; a user without a home keeps the state next
+    /// to the socket. The shared place keeps its state and configuration even if its socket is
+    /// given, and so does the place of the user's own daemon. An empty path counts as not given.
+    ///
+    /// # Errors
+    /// A path that is too long for a socket ([`SOCKET_PATH_MAX`]), that names no file, or that is
+    /// not absolute even with the current directory in front of it.
+    pub fn find(given: Option<&Path>, uid: impl Into<MachineUid>) -> Result<Self, String> {
+        let uid = uid.into();
+        match given.filter(|path| !path.as_os_str().is_empty()) {
+            Some(socket) => {
+                let (given, shared) = (Self::given(socket, uid.clone())?, Self::shared(uid));
+                Ok(if given.is_at(&shared) { shared } else { given })
+            }
+            None if Path::new(SHARED_DIR).is_dir() => Ok(Self::shared(uid)),
+            None => Ok(Self::of_user(uid.get())),
+        }
+    }
+
+    /// The place of a user's own daemon.
+    #[must_use]
+    pub fn of_user(uid: u32) -> Self {
+        let mut dir = USER_DIR.to_owned();
+        dir.push_str(&uid.to_string());
+        let dir = PathBuf::from(dir);
+        let socket = dir.join(USUAL_SOCKET);
+        Self { socket, dir, rule: Rule::PerUser, uid: uid.into(), stores: OnceLock::new() }
+    }
+
+    /// The place of the user's own daemon, named by its socket, so that `/run/canal` does not take
+    /// precedence.
+    #[must_use]
+    pub fn of_user_by_socket(uid: u32) -> Self {
+        Self { rule: Rule::Given, ..Self::of_user(uid) }
+    }
+
+    /// The locations of the state and the configuration, if this process is the daemon.
+    pub fn stores(&self) -> &Stores {
+        self.stores.get_or_init(|| match self.rule {
+            Rule::Given if !self.is_users_own() => {
+                Stores { state_dir: self.dir.clone(), config: vec![self.dir.join("canal.toml")] }
+            }
+            Rule::Shared => {
+                Stores { state_dir: SHARED_STATE_DIR.into(), config: vec![MACHINE_CONFIG.into()] }
+            }
+            Rule::Given | Rule::PerUser => self.stores_of_user(own_home().as_deref()),
+        })
+    }
+
+    /// The directory of this user's background jobs. The daemon of other users has a directory of
+    /// its own in the home, because each table numbers its jobs.
+    #[must_use]
+    pub fn jobs_dir(&self) -> PathBuf {
+        let is_own = |dir: &Path| stat(dir).is_ok_and(|found| found.st_uid == geteuid().as_raw());
+        if self.is_users_own() || self.rule == Rule::Given && is_own(&self.dir) {
+            return self.stores().state_dir.join("jobs");
+        }
+        let name = format!("jobs{}", self.dir.display()).replace('/', "-");
+        self.stores_of_user(own_home().as_deref()).state_dir.join(name)
+    }
+
+    /// Whether this is the place of the user's own daemon, whichever rule selected it.
+    #[must_use]
+    pub fn is_users_own(&self) -> bool {
+        self.rule == Rule::PerUser
+            || self.rule == Rule::Given
+                && self.dir.as_os_str().as_bytes().starts_with(USER_DIR.as_bytes())
+                && self.is_at(&Self::of_user(self.uid.get()))
+    }
+
+    /// Whether both have the same socket. The paths are absolute and have no superfluous `/` or
+    /// `.`.
+    fn is_at(&self, other: &Self) -> bool {
+        self.socket.as_os_str() == other.socket.as_os_str()
+    }
+
+    fn stores_of_user(&self, home: Option<&Path>) -> Stores {
+        let state_dir =
+            home.map_or_else(|| self.dir.clone(), |home| home.join(".local/state/canal"));
+        let own = home.map(|home| home.join(".config/canal/canal.toml"));
+        let config = [Some(MACHINE_CONFIG.into()), own].into_iter().flatten().collect();
+        Stores { state_dir, config }
+    }
+
+    fn given(socket: &Path, uid: MachineUid) -> Result<Self, String> {
+        let (socket, dir) = match plain_parent(socket) {
+            Some(dir) => (socket.to_owned(), Some(dir)),
+            None => any_parent(socket)?,
+        };
+        let length = socket.as_os_str().len();
+        if length > SOCKET_PATH_MAX {
+            return Err(format!(
+                "the path of the socket has {length} bytes, the limit is {SOCKET_PATH_MAX}: {}",
+                socket.display()
+            ));
+        }
+        let Some(dir) = dir else {
+            return Err(format!(
+                "the path of the socket does not name a file: {}",
+                socket.display()
+            ));
+        };
+        Ok(Self { socket, dir, rule: Rule::Given, uid, stores: OnceLock::new() })
+    }
+
+    /// The place of the machine's daemon, whether or not its directory exists.
+    #[must_use]
+    pub fn shared(uid: MachineUid) -> Self {
+        let dir = PathBuf::from(SHARED_DIR);
+        Self {
+            socket: dir.join(USUAL_SOCKET),
+            dir,
+            rule: Rule::Shared,
+            uid,
+            stores: OnceLock::new(),
+        }
+    }
+}
+
+/// The folder of a file whose path is absolute and already in its shortest form; `None` if
+/// [`any_parent`] has to find it.
+fn plain_parent(file: &Path) -> Option<PathBuf> {
+    let bytes = file.as_os_str().as_bytes();
+    let mut names = bytes.strip_prefix(b"/")?.split(|&byte| byte == b'/');
+    if names.any(|name| matches!(name, b"" | b"." | b"..")) {
+        return None;
+    }
+    let end = bytes.iter().rposition(|&byte| byte == b'/')?.max(1);
+    Some(OsStr::from_bytes(&bytes[..end]).into())
+}
+
+/// The absolute path, and the folder of the file that it names, if it names one.
+fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
+    let absolute = std::path::absolute(file)
+        .map_err(|error| format!("the socket {}: {error}", file.display()))?;
+    let names_a_file =
+        absolute.file_name().is_some() && !absolute.as_os_str().as_bytes().ends_with(b"/");
+    let dir = absolute.parent().filter(|_| names_a_file).map(Path::to_owned);
+    Ok((absolute, dir))
+}
+
+/// The home of this process's user. In a user namespace, it is the home whose owner this process
+/// is: a user who is root only inside may not use the home of the machine's root.
+fn own_home() -> Option<PathBuf> {
+    let uid = geteuid();
+    let outside = Uid::from_raw(uid_of_machine(uid.as_raw()));
+    if outside == uid {
+        return passwd_home(uid);
+    }
+    let is_ours = |home: &PathBuf| stat(home).is_ok_and(|found| found.st_uid == uid.as_raw());
+    [uid, outside].into_iter().filter_map(passwd_home).find(is_ours)
+}
+
+/// The user's home from passwd, if that directory exists: `nobody` and the users of containers
+/// often have none.
+fn passwd_home(uid: Uid) -> Option<PathBuf> {
+    let user = User::from_uid(uid).ok().flatten()?;
+    Some(user.dir).filter(|home| home.is_absolute() && home.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_of_a_given_socket_lies_beside_it() {
+        let place = Place::find(Some(Path::new("/some/where/x.sock")), 1000).unwrap();
+        assert_eq!(place.socket, Path::new("/some/where/x.sock"));
+        assert_eq!(place.dir, Path::new("/some/where"));
+        assert_eq!(place.stores().state_dir, place.dir);
+        assert_eq!(place.stores().config, [Path::new("/some/where/canal.toml")]);
+        assert_eq!(place.rule, Rule::Given);
+    }
+
+    #[test]
+    fn a_relative_socket_is_taken_from_the_current_directory() {
+        let place = Place::find(Some(Path::new("./x.sock")), 1000).unwrap();
+        assert_eq!(place.socket, std::env::current_dir().unwrap().join("x.sock"));
+    }
+
+    #[test]
+    fn a_socket_may_have_107_bytes_and_not_108() {
+        let path = |length: usize| PathBuf::from(format!("/{}", "x".repeat(length - 1)));
+        assert!(Place::find(Some(&path(107)), 0).is_ok());
+        let error = Place::find(Some(&path(108)), 0).unwrap_err();
+        assert!(error.contains("108 bytes") && error.contains("107"), "{error}");
+    }
+
+    #[test]
+    fn a_path_that_names_no_file_is_refused() {
+        for path in ["/", "/tmp/", "/tmp/.."] {
+            let error = Place::find(Some(Path::new(path)), 0).unwrap_err();
+            assert!(error.contains("does not name a file"), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_plain_path_has_the_folder_that_any_has() {
+        for path in ["/x", "/a/x.sock", "/a/.b/..c/x", "/.../x"] {
+            let any = any_parent(Path::new(path)).unwrap();
+            assert_eq!(plain_parent(Path::new(path)), any.1, "{path}");
+            assert_eq!(any.0, Path::new(path));
+        }
+        for path in ["", "x", "./x", "/", "//x", "/a//x", "/a/", "/a/.", "/a/./x", "/a/..", "/../x"]
+        {
+            assert_eq!(plain_parent(Path::new(path)), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_empty_path_is_not_given() {
+        assert_ne!(Place::find(Some(Path::new("")), 1000).unwrap().rule, Rule::Given);
+    }
+
+    #[test]
+    fn the_users_place_depends_on_passwd_only() {
+        let place = Place::of_user(1000);
+        assert_eq!(place.socket, Path::new("/tmp/canal-1000/canal.sock"));
+        assert_eq!(place.rule, Rule::PerUser);
+        let stores = place.stores_of_user(Some(Path::new("/home/ann")));
+        assert_eq!(stores.state_dir, Path::new("/home/ann/.local/state/canal"));
+        assert_eq!(
+            stores.config,
+            [MACHINE_CONFIG, "/home/ann/.config/canal/canal.toml"].map(PathBuf::from)
+        );
+    }
+
+    #[test]
+    fn the_socket_of_ones_own_daemon_brings_its_state_when_it_is_given() {
+        let given = |path: &str| Place::find(Some(Path::new(path)), 4_000_000).unwrap();
+        let own = given("/tmp/canal-4000000/canal.sock");
+        assert_eq!(own, Place::of_user_by_socket(4_000_000));
+        assert_eq!(own.rule, Rule::Given, "it is passed on to commands");
+        assert_eq!(own.stores(), Place::of_user(4_000_000).stores());
+        for other in ["/tmp/canal-4000001/canal.sock", "/tmp/canal-4000000/other.sock"] {
+            let other = given(other);
+            assert!(!other.is_users_own(), "{other:?}");
+            assert_eq!(other.stores().config, [other.dir.join("canal.toml")]);
+        }
+    }
+
+    #[test]
+    fn a_user_without_a_home_keeps_the_state_beside_the_socket() {
+        let stores = Place::of_user(4_000_000).stores_of_user(None);
+        assert_eq!(stores.state_dir, Path::new("/tmp/canal-4000000"));
+        assert_eq!(stores.config, [Path::new(MACHINE_CONFIG)]);
+        assert_eq!(passwd_home(4_000_000.into()), None);
+    }
+
+    #[test]
+    fn the_shared_place_is_shared_also_when_its_socket_is_given() {
+        let given = Place::find(Some(Path::new("/run/canal/canal.sock")), 1000).unwrap();
+        assert_eq!(given, Place::shared(1000.into()));
+        let other = Place::find(Some(Path::new("/run/canal/other.sock")), 1000).unwrap();
+        assert_eq!(other.rule, Rule::Given);
+    }
+
+    #[test]
+    fn only_a_place_that_may_be_the_users_own_asks_who_the_user_is() {
+        for given in ["/some/where/x.sock", "/run/canal/canal.sock"] {
+            let place = Place::find(Some(Path::new(given)), MachineUid::own()).unwrap();
+            assert!(!place.is_users_own());
+            assert_eq!(place.uid, MachineUid::own(), "not looked up: {given}");
+        }
+        let place = Place::find(Some(Path::new("/tmp/canal-x/y.sock")), MachineUid::own()).unwrap();
+        assert!(!place.is_users_own());
+        assert_eq!(place.uid, uid_of_machine(geteuid().as_raw()).into());
+    }
+
+    #[test]
+    fn the_shared_place_is_the_machines() {
+        let place = Place::shared(1000.into());
+        assert_eq!(place.socket, Path::new("/run/canal/canal.sock"));
+        assert_eq!(place.stores().state_dir, Path::new("/var/lib/canal"));
+        assert_eq!(place.stores().config, [Path::new(MACHINE_CONFIG)]);
+        assert_eq!(place.rule, Rule::Shared);
+    }
+}
