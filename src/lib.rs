@@ -36,15 +36,7 @@
 //!
 //! Modules that this documentation does not show belong to the program and may change at any time.
 
-// The engine contract names this crate both from outside and from within.
-#[cfg(test)]
-extern crate self as canal;
-
 mod api;
-/// The contract of every engine, including the simulated one.
-#[cfg(test)]
-#[path = "../tests/engine_contract/mod.rs"]
-mod engine_contract;
 #[cfg(test)]
 #[path = "../tests/fixtures/isolation.rs"]
 mod isolation;
@@ -52,6 +44,8 @@ mod isolation;
 #[doc(hidden)]
 pub use canal_core as core;
 use canal_history as history;
+#[doc(hidden)]
+pub use canal_log as log;
 #[doc(hidden)]
 pub use canal_nodes as nodes;
 #[doc(hidden)]
@@ -74,8 +68,6 @@ pub mod client;
 pub mod daemon;
 #[doc(hidden)]
 pub mod host;
-#[doc(hidden)]
-pub mod log;
 #[doc(hidden)]
 pub mod run;
 #[cfg(test)]

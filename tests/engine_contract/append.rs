@@ -1,6 +1,6 @@
 //! Appends: the log contains a batch wholly or not at all, once, and in one order for all hosts.
 
-use canal::core::HostId;
+use canal_core::HostId;
 
 use super::Log;
 use super::peer::{Appending, Peer};

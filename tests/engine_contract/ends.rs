@@ -1,7 +1,7 @@
 //! The end of an incarnation.
 
-use canal::core::HostId;
-use canal::log::engine::Evidence;
+use canal_core::HostId;
+use canal_log::engine::Evidence;
 
 use super::Log;
 use super::peer::{Appending, Peer};

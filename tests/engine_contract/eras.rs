@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use canal::core::HostId;
-use canal::log::engine::{Answer, Call, Era};
+use canal_core::HostId;
+use canal_log::engine::{Answer, Call, Era};
 
 use super::Log;
 use super::peer::{Follow, Peer, TTL_MS};

@@ -1,6 +1,6 @@
 //! Following the log, including a log whose history was rewritten.
 
-use canal::log::engine::{Hash, Position, Read};
+use canal_log::engine::{Hash, Position, Read};
 
 use super::Log;
 use super::peer::{Follow, Peer, read_of};

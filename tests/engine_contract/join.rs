@@ -1,6 +1,6 @@
 //! Incarnations: registration, and which hosts live.
 
-use canal::log::engine::{Answer, Call, Position};
+use canal_log::engine::{Answer, Call, Position};
 
 use super::Log;
 use super::peer::{Peer, TTL_MS};

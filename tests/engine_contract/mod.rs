@@ -21,7 +21,7 @@ pub(crate) mod join;
 pub(crate) mod peer;
 pub(crate) mod snapshot;
 
-use canal::log::engine::Engine;
+use canal_log::engine::Engine;
 
 /// A log that no other test uses, empty at first.
 pub(crate) trait Log {

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use canal::core::HostId;
-use canal::log::engine::{
+use canal_core::HostId;
+use canal_log::engine::{
     Alive, Answer, Append, Call, Claimant, Ends, Engine, Era, Evidence, Hash, Identity, Placed,
     Position, Read, Stored,
 };

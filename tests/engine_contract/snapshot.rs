@@ -1,6 +1,6 @@
 //! Snapshots, and what they replace.
 
-use canal::log::engine::Position;
+use canal_log::engine::Position;
 
 use super::Log;
 use super::peer::{Follow, Peer, read_of};

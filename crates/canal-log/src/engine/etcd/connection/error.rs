@@ -1,0 +1,187 @@
+//! The errors of etcd, and their meaning for the caller.
+
+use std::error::Error;
+
+use tonic::{Code, Status};
+
+use crate::engine::Outage;
+
+/// Why a call was not carried out, or may not have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EtcdError {
+    /// Connect again, perhaps to another member.
+    Away(String),
+    /// A person has to act.
+    Refused { why: String, hint: Option<String> },
+    /// The requested revision has been compacted, or does not exist yet.
+    OtherRevision,
+    /// The token has expired, or the users were changed: log in again.
+    Token,
+    /// The lease has ended.
+    NoLease,
+    /// etcd is at its quota and accepts no writes until space is freed.
+    Full,
+}
+
+impl EtcdError {
+    pub fn refused(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Refused { why: why.into(), hint: Some(hint.into()) }
+    }
+
+    pub fn forbidden() -> Self {
+        Self::refused(
+            "the user may not read and write below the prefix in etcd",
+            "etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
+        )
+    }
+}
+
+impl From<EtcdError> for Outage {
+    fn from(error: EtcdError) -> Self {
+        match error {
+            EtcdError::Away(why) => Self::unreachable(why),
+            EtcdError::Refused { why, hint } => Self::refused(why, hint),
+            EtcdError::OtherRevision => Self::unreachable("etcd compacts too early"),
+            EtcdError::Token => Self::unreachable("etcd refuses the token that it issued"),
+            EtcdError::NoLease => Self::unreachable("a lease in etcd ended early"),
+            // The call can wait: an operator makes room, or etcd itself does.
+            EtcdError::Full => {
+                Self { why: FULL.to_owned(), hint: Some(ROOM.to_owned()), refused: false }
+            }
+        }
+    }
+}
+
+/// The message for an etcd at its quota.
+pub(crate) const FULL: &str = "etcd is out of space and refuses writes";
+
+/// How to make room.
+pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then `etcdctl alarm disarm`; \
+     see --auto-compaction-retention and --quota-backend-bytes of etcd";
+
+/// etcd's message when its quota is used up.
+const NO_SPACE: &str = "database space exceeded";
+
+/// The texts come from `api/v3rpc/rpctypes/error.go` of etcd.
+impl From<Status> for EtcdError {
+    fn from(status: Status) -> Self {
+        let said = status.message().trim_start_matches("etcdserver: ").to_owned();
+        let has = |words: &str| said.contains(words);
+        match status.code() {
+            Code::OutOfRange if has("required revision") => Self::OtherRevision,
+            Code::Unauthenticated => Self::Token,
+            Code::InvalidArgument if has("revision of auth store is old") => Self::Token,
+            Code::ResourceExhausted if has(NO_SPACE) => Self::Full,
+            Code::InvalidArgument if has("user name is empty") => Self::refused(
+                "etcd requires a user and a password",
+                "put them into the address: etcd://user:password@host",
+            ),
+            Code::InvalidArgument if has("authentication failed") => Self::refused(
+                "etcd refuses the user or the password",
+                "write special characters in the address as %xx",
+            ),
+            Code::PermissionDenied => Self::forbidden(),
+            Code::NotFound if has("lease not found") => Self::NoLease,
+            Code::Unimplemented => Self::refused(
+                format!("this is not etcd, or older than 3.4: {said}"),
+                "canal needs etcd 3.4 or later",
+            ),
+            Code::InvalidArgument if has("request is too large") => Self::refused(
+                "etcd refuses a request because of its size",
+                "set --max-request-bytes of etcd to 1572864, its default, or more",
+            ),
+            _ => match status.source() {
+                Some(_) => lost(&status),
+                None => Self::Away(in_plain_words(&said)),
+            },
+        }
+    }
+}
+
+/// The report of etcd, or of its gRPC library, in plain words.
+fn in_plain_words(said: &str) -> String {
+    let has = |words: &str| said.contains(words);
+    let plain = match said {
+        _ if has("no leader") => "etcd has no leader",
+        _ if has("leader changed") => "etcd is electing a leader",
+        _ if has("timed out") || has("Timeout expired") || has("deadline") => SILENT,
+        _ if has("too many requests") => "etcd is overloaded",
+        _ if has("server stopped") || has("stopping") => "etcd is shutting down",
+        "" => LOST,
+        // From the library, not from etcd.
+        _ if has("h2 ") || has("http2") || has("grpc") || has("HTTP") || has("transport") => LOST,
+        _ => return format!("etcd reports: {said}"),
+    };
+    tracing::debug!("{plain}: {said}");
+    plain.to_owned()
+}
+
+/// The message for an etcd that takes too long.
+pub(crate) const SILENT: &str = "etcd does not answer";
+
+/// The beginning of the message for a broken connection.
+pub(crate) const LOST: &str = "the connection to etcd is lost";
+
+fn lost(status: &Status) -> EtcdError {
+    let why = cause(status);
+    // With TLS 1.3, a client learns only after the handshake that its certificate is refused.
+    certificate(&why).unwrap_or_else(|| {
+        tracing::debug!("{LOST}: {why}");
+        let silent = why.contains("keep-alive") || why.contains("timed out");
+        EtcdError::Away(if silent { SILENT } else { LOST }.to_owned())
+    })
+}
+
+/// The error for an invalid certificate, which a person must replace.
+pub(crate) fn certificate(why: &str) -> Option<EtcdError> {
+    let concerns = why.contains("ertificate") || why.contains("UnknownCA");
+    concerns.then(|| {
+        EtcdError::refused(
+            format!("etcd and canal do not trust each other: {why}"),
+            "name the files in the address: etcds://host/prefix?cacert=FILE with etcd's authority, \
+             and &cert=FILE&key=FILE if etcd requires a certificate",
+        )
+    })
+}
+
+/// The innermost cause: the errors around it ("transport error") say nothing useful.
+pub(crate) fn cause(error: &dyn Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    let text = inner.to_string();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_lowercase(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_messages_of_etcd_are_distinguished() {
+        let error = |code, said: &str| EtcdError::from(Status::new(code, said));
+        let compacted = "etcdserver: mvcc: required revision has been compacted";
+        assert_eq!(error(Code::OutOfRange, compacted), EtcdError::OtherRevision);
+        let full = "etcdserver: mvcc: database space exceeded";
+        assert_eq!(error(Code::ResourceExhausted, full), EtcdError::Full);
+        let busy = "etcdserver: too many requests";
+        assert!(matches!(error(Code::ResourceExhausted, busy), EtcdError::Away(_)));
+        let token = "etcdserver: invalid auth token";
+        assert_eq!(error(Code::Unauthenticated, token), EtcdError::Token);
+        let leader = error(Code::Unavailable, "etcdserver: no leader");
+        assert_eq!(leader, EtcdError::Away("etcd has no leader".into()));
+        for (code, said, plain) in [
+            (Code::Unknown, "h2 protocol error: http2 error", LOST),
+            (Code::Unavailable, "", LOST),
+            (Code::Internal, "grpc-status header missing, mapped from HTTP status code 502", LOST),
+            (Code::Unavailable, "etcdserver: request timed out", SILENT),
+            (Code::Cancelled, "Timeout expired", SILENT),
+        ] {
+            assert_eq!(error(code, said), EtcdError::Away(plain.into()), "{said}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Inspects an etcd that no daemon uses yet.
+//!
+//! Invariant: it changes nothing. The only transaction with a write has a comparison that never
+//! holds: etcd checks the user's rights, and writes nothing.
+
+use super::connection::address::Address;
+use super::connection::client::{CallTimeout, Client};
+use super::connection::error::EtcdError;
+use super::connection::messages::{Range, Ranged, Status, Txn};
+use super::connection::transaction::{all, one, put, reads, version_is};
+use super::connection::witness::Witness;
+use super::layout::{Keys, Name, decode};
+use super::membership::register::meta_of;
+use super::worker::{explained, version_in_use};
+use crate::engine::{Identity, Inspection, Outage, Remark, TableSize, Transport};
+
+/// Inspects the members that an address names, and through the first usable one the table in that
+/// etcd.
+pub(super) async fn inspect(address: &Address) -> Inspection {
+    let mut seen = Inspection {
+        transport: if address.tls.is_some() { Transport::Encrypted } else { Transport::Plain },
+        user: address.user.as_ref().map(|user| user.name.clone()),
+        ..Inspection::default()
+    };
+    let mut usable = None;
+    for endpoint in &address.endpoints {
+        let version = match reach(address, endpoint).await {
+            Ok((client, status)) => {
+                let version = format!("etcd {}", status.version);
+                usable.get_or_insert((client, status));
+                Ok(version)
+            }
+            Err(error) => Err(error.into()),
+        };
+        seen.servers.push((endpoint.clone(), version));
+    }
+    if let Some((client, status)) = usable
+        && let Err(error) = look(&client, &status, &Keys::new(&address.prefix), &mut seen).await
+    {
+        seen.obstacles.push(error.into());
+    }
+    seen
+}
+
+/// Connects to a member, logs in, and checks that a daemon could use it.
+async fn reach(address: &Address, endpoint: &str) -> Result<(Client, Status), EtcdError> {
+    let client = Client::connect(address, endpoint, CallTimeout::new(), Witness::default()).await?;
+    let asked = async {
+        client.log_in().await?;
+        let status = client.status().await?;
+        version_in_use(&status).map(|_| status)
+    };
+    match asked.await {
+        Ok(status) => Ok((client, status)),
+        Err(error) => Err(explained(error, endpoint, address)),
+    }
+}
+
+async fn look(
+    client: &Client,
+    status: &Status,
+    keys: &Keys,
+    seen: &mut Inspection,
+) -> Result<(), EtcdError> {
+    for alarm in &status.errors {
+        if alarm.contains("NOSPACE") {
+            seen.obstacles.push(Outage::from(EtcdError::Full));
+        } else {
+            seen.remarks.push(Remark {
+                what: format!("etcd reports an alarm: {alarm}"),
+                hint: "see `etcdctl alarm list`".to_owned(),
+            });
+        }
+    }
+    let everything = Range { limit: 1, keys_only: true, ..all(keys.everything()) };
+    let done = client.txn(reads([everything, one(keys.meta()), all(keys.names())])).await?;
+    if seen.obstacles.is_empty() {
+        check_writing(client, keys).await?;
+    }
+    let [_, meta, names] = done.found();
+    if meta_of(&meta)?.is_none() {
+        return Ok(());
+    }
+    let log = Range { count_only: true, ..all(keys.log()) };
+    let log: Ranged = client.ask("/etcdserverpb.KV/Range", log).await?;
+    seen.table = Some(TableSize {
+        batches: u64::try_from(log.count).unwrap_or_default(),
+        bytes: u64::try_from(status.db_size).unwrap_or_default(),
+        of_server: true,
+    });
+    let name = |kv| decode::<Name>(kv).map(|name| name.identity);
+    seen.hosts = names.kvs.iter().map(name).collect::<Result<Vec<Identity>, _>>()?;
+    Ok(())
+}
+
+/// Checks that the user may write below the prefix. The version of a key is never less than 0, so
+/// nothing is written.
+async fn check_writing(client: &Client, keys: &Keys) -> Result<(), EtcdError> {
+    let never = version_is(keys.meta(), -1);
+    let success = vec![put(keys.never_written(), Vec::new())];
+    let txn = Txn { compare: vec![never], success, failure: Vec::new() };
+    client.txn(txn).await.map(drop)
+}

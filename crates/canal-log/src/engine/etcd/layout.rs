@@ -1,0 +1,196 @@
+//! The keys in etcd, below the prefix:
+//!
+//! | key | holds | is deleted |
+//! |---|---|---|
+//! | `meta` | [`Meta`]: format and epoch | never |
+//! | `era` | the last [`Era`](crate::engine::Era) that the log names | never |
+//! | `next` | the number of the last incarnation | never |
+//! | `head` | nothing: its revision is the position of the last batch | never |
+//! | `names/<incarnation>` | [`Name`]: its identity | with its end |
+//! | `state/<incarnation>` | [`State`]: its last batch | with its end |
+//! | `hosts/<incarnation>` | nothing: attached to its lease | with its end, or without renewal |
+//! | `log/<incarnation>/<sequence>` | a batch; incarnation 0: an era | when a snapshot covers it |
+//! | `snapshot/pointer` | [`Pointer`] to the snapshot | never |
+//! | `snapshot/<name>/<number>` | a piece of a snapshot | when there is a newer one |
+//!
+//! Invariant: an incarnation that has not ended has `names` and `state`; one that has ended has
+//! neither. A batch's position is the revision of the transaction that put it.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::connection::error::EtcdError;
+use super::connection::messages::KeyValue;
+use crate::engine::{Hash, Identity, Position};
+use canal_core::HostId;
+
+/// The keys below a prefix that ends with `/`.
+#[derive(Clone, Debug)]
+pub(super) struct Keys(String);
+
+impl Keys {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self(prefix.to_owned())
+    }
+
+    fn key(&self, rest: &str) -> Vec<u8> {
+        format!("{}{rest}", self.0).into_bytes()
+    }
+
+    /// The prefix itself.
+    pub(super) fn everything(&self) -> Vec<u8> {
+        self.key("")
+    }
+
+    /// A key that is never written, for testing the right to write.
+    pub(super) fn never_written(&self) -> Vec<u8> {
+        self.key("never-written")
+    }
+
+    pub(super) fn meta(&self) -> Vec<u8> {
+        self.key("meta")
+    }
+
+    pub(super) fn era(&self) -> Vec<u8> {
+        self.key("era")
+    }
+
+    pub(super) fn next(&self) -> Vec<u8> {
+        self.key("next")
+    }
+
+    pub(super) fn head(&self) -> Vec<u8> {
+        self.key("head")
+    }
+
+    pub(super) fn names(&self) -> Vec<u8> {
+        self.key("names/")
+    }
+
+    pub(super) fn name(&self, host: HostId) -> Vec<u8> {
+        self.key(&format!("names/{}", host.0))
+    }
+
+    pub(super) fn states(&self) -> Vec<u8> {
+        self.key("state/")
+    }
+
+    pub(super) fn state(&self, host: HostId) -> Vec<u8> {
+        self.key(&format!("state/{}", host.0))
+    }
+
+    pub(super) fn hosts(&self) -> Vec<u8> {
+        self.key("hosts/")
+    }
+
+    pub(super) fn host(&self, host: HostId) -> Vec<u8> {
+        self.key(&format!("hosts/{}", host.0))
+    }
+
+    pub(super) fn log(&self) -> Vec<u8> {
+        self.key("log/")
+    }
+
+    pub(super) fn batch(&self, host: HostId, sequence: u64) -> Vec<u8> {
+        self.key(&format!("log/{}/{sequence}", host.0))
+    }
+
+    pub(super) fn pointer(&self) -> Vec<u8> {
+        self.key("snapshot/pointer")
+    }
+
+    pub(super) fn snapshots(&self) -> Vec<u8> {
+        self.key("snapshot/")
+    }
+
+    pub(super) fn pieces(&self, name: &str) -> Vec<u8> {
+        self.key(&format!("snapshot/{name}/"))
+    }
+
+    pub(super) fn piece(&self, name: &str, number: u64) -> Vec<u8> {
+        self.key(&format!("snapshot/{name}/{number}"))
+    }
+
+    /// The host in this key: the number after `prefix`.
+    pub(super) fn host_in(prefix: &[u8], key: &[u8]) -> Option<HostId> {
+        let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
+        rest.parse().ok().map(HostId)
+    }
+
+    /// The batch to which this key belongs.
+    pub(super) fn batch_in(&self, key: &[u8]) -> Option<(HostId, u64)> {
+        let rest = std::str::from_utf8(key.strip_prefix(self.log().as_slice())?).ok()?;
+        let (host, sequence) = rest.split_once('/')?;
+        Some((HostId(host.parse().ok()?), sequence.parse().ok()?))
+    }
+}
+
+/// The format and the epoch of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Meta {
+    pub(super) format: u32,
+    /// Hexadecimal.
+    pub(super) epoch: String,
+}
+
+/// The identity of an incarnation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Name {
+    pub(super) identity: Identity,
+    /// Hexadecimal.
+    pub(super) nonce: String,
+}
+
+/// The last batch of an incarnation; its position is the key's revision. The key's version is the
+/// batch's number plus 1, because each append puts the key once; an append compares it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct State {
+    pub(super) sequence: u64,
+    /// The SHA-256 of its body, hexadecimal; empty before the first.
+    pub(super) body: String,
+    pub(super) ttl_ms: u64,
+}
+
+/// The location of the snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pointer {
+    /// The last batch that it includes.
+    pub(super) position: Position,
+    /// Its pieces are `snapshot/<name>/0` to `pieces` − 1.
+    pub(super) name: String,
+    pub(super) pieces: u64,
+    /// The SHA-256 of the whole, hexadecimal.
+    pub(super) body: String,
+}
+
+pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EtcdError> {
+    serde_json::to_vec(value)
+        .map_err(|error| EtcdError::Refused { why: format!("cannot encode: {error}"), hint: None })
+}
+
+/// Decodes a value that canal wrote; the prefix is canal's alone.
+pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, EtcdError> {
+    serde_json::from_slice(&kv.value).map_err(|error| {
+        let key = String::from_utf8_lossy(&kv.key);
+        EtcdError::refused(
+            format!("the key `{key}` in etcd does not belong to canal: {error}"),
+            "give canal its own prefix: etcd://host/prefix",
+        )
+    })
+}
+
+/// The SHA-256 of a body.
+pub(super) fn hash(body: &[u8]) -> Hash {
+    Hash(Sha256::digest(body).into())
+}
+
+/// A revision as a position.
+pub(super) fn position(revision: i64) -> Position {
+    Position(u64::try_from(revision).unwrap_or_default())
+}
+
+/// A position as a revision.
+pub(super) fn revision(position: Position) -> i64 {
+    i64::try_from(position.0).unwrap_or(i64::MAX)
+}

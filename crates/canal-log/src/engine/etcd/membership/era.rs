@@ -1,0 +1,271 @@
+//! The eras of an etcd: recognizes a new one, and notes it in the log before any other call.
+//!
+//! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
+//! revision below one that this daemon has seen before
+//! ([`Witness`](super::super::connection::witness::Witness)). The last one reveals that etcd's
+//! folder was replaced by an old copy, whatever the lead.
+
+use tokio::sync::mpsc;
+
+use super::register::{meta_of, random};
+use crate::engine::etcd::connection::client::Client;
+use crate::engine::etcd::connection::error::EtcdError;
+use crate::engine::etcd::connection::messages::{Status, Txn};
+use crate::engine::etcd::connection::transaction::{one, put, reads, revision_is};
+use crate::engine::etcd::connection::witness::Known;
+use crate::engine::etcd::layout::{Keys, decode, encode, position};
+use crate::engine::etcd::shared::Shared;
+use crate::engine::{Answer, Call, Era};
+use canal_core::HostId;
+
+/// The end of an era's sign if data from before it may be missing.
+const LACKS: &str = "/lacks";
+
+/// How often a member may be behind what it has just reported.
+const TRIES: usize = 10;
+
+/// The report of an etcd: its cluster's id, and its *lead*, by which the index of raft's log
+/// exceeds the revision of the store. An entry of raft makes each revision, so within one history
+/// the lead never shrinks. A restored snapshot keeps its revision and begins a new raft log, so the
+/// lead drops by about as many entries as the old log had, although the id often stays the same. A
+/// restart or another leader changes neither, and loses nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Observation {
+    cluster: u64,
+    /// The bounds of the lead.
+    lead_least: i64,
+    lead_most: i64,
+    /// The revision of the store.
+    revision: i64,
+    /// The era that the log names, and the revision of its key.
+    noted: Option<(Era, i64)>,
+}
+
+/// An era that the log does not name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct EraChange {
+    before: Option<Era>,
+    era: Era,
+    may_lack: bool,
+}
+
+impl Observation {
+    /// The era that has begun, if the log does not name it. Its sign is the id, a lower bound of
+    /// its leads, a random number `unique` (the same snapshot can be restored twice), and [`LACKS`]
+    /// if data may be missing.
+    fn begun(&self, known: &Known, unique: u128) -> Option<EraChange> {
+        let before = self.noted.as_ref().map(|(era, _)| era.clone());
+        let has_lost = self.revision < known.revision;
+        let is_told = before.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
+        let may_lack = match &before {
+            None => has_lost,
+            Some(era) if !self.is_in(&era.sign) => true,
+            // All hosts know about the loss if a later era reports it.
+            Some(_) if has_lost && (before == known.era || !is_told) => true,
+            Some(_) => return None,
+        };
+        let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
+        let lacks = if may_lack { LACKS } else { "" };
+        let sign = format!("{:x}/{}/{unique:x}{lacks}", self.cluster, self.lead_least);
+        Some(EraChange { before, era: Era { number, sign }, may_lack })
+    }
+
+    /// Whether an etcd of that era may report this.
+    fn is_in(&self, sign: &str) -> bool {
+        let mut parts = sign.split('/');
+        let (Some(cluster), Some(lead)) = (parts.next(), parts.next()) else { return false };
+        u64::from_str_radix(cluster, 16) == Ok(self.cluster)
+            && lead.parse().is_ok_and(|lead: i64| self.lead_most >= lead)
+    }
+}
+
+/// Gets a report of the connected etcd.
+async fn look(client: &Client, keys: &Keys) -> Result<Observation, EtcdError> {
+    look_after(&client.status().await?, client, keys).await
+}
+
+/// Gets a report of the connected etcd, whose member has just returned this status.
+///
+/// The member reads its revision before its indexes, and its answer to a transaction comes after
+/// both. So the first revision gives the greatest possible lead, and the second one the least.
+pub(crate) async fn look_after(
+    status: &Status,
+    client: &Client,
+    keys: &Keys,
+) -> Result<Observation, EtcdError> {
+    let mut status = status.clone();
+    for _ in 0..TRIES {
+        let Some(header) = &status.header else { break };
+        let (cluster, first) = (header.cluster_id, header.revision);
+        let done = client.txn(reads([one(keys.meta()), one(keys.era())])).await?;
+        let revision = done.revision();
+        let [meta, era] = done.found();
+        meta_of(&meta)?;
+        let noted = match era.first() {
+            Some(kv) => Some((decode::<Era>(kv)?, kv.mod_revision)),
+            None => None,
+        };
+        // Until it has the era, the member is in an earlier one.
+        if noted.as_ref().is_none_or(|(_, at)| *at <= first) {
+            let index = |index: u64| i64::try_from(index).unwrap_or(i64::MAX);
+            let applied = index(status.raft_applied_index);
+            let lead_most = index(status.raft_index).max(applied).saturating_sub(first);
+            let lead_least = applied.saturating_sub(revision);
+            return Ok(Observation { cluster, lead_least, lead_most, revision, noted });
+        }
+        status = client.status().await?;
+    }
+    Err(EtcdError::Away("this member of etcd is behind the others".into()))
+}
+
+/// Notes the era if the log does not name it. Returns the calls made meanwhile, or `None` if the
+/// caller has gone.
+pub(crate) async fn settle(
+    shared: &Shared,
+    mut seen: Observation,
+    calls: &mut mpsc::UnboundedReceiver<Call>,
+) -> Result<Option<Vec<Call>>, EtcdError> {
+    let (client, keys) = (&shared.client, shared.keys());
+    let (known, unique) = (client.witness.known(), random()?);
+    let mut held = Vec::new();
+    while seen.begun(&known, unique).is_some() {
+        // Look once more: a member that had been behind no longer is, and reports its lead more
+        // exactly.
+        seen = look(client, keys).await?;
+        let Some(begun) = seen.begun(&known, unique) else { break };
+        let Some(body) = ask(shared, &begun, calls, &mut held).await else { return Ok(None) };
+        if let Some(at) = note(shared, &seen, &begun, body).await? {
+            client.witness.settle(at, Some(begun.era));
+            return Ok(Some(held));
+        }
+        seen = look(client, keys).await?;
+    }
+    client.witness.settle(seen.revision, seen.noted.map(|(era, _)| era));
+    Ok(Some(held))
+}
+
+/// Requests from the host the batch that notes an era, and holds the other calls. `None` if the
+/// caller has gone.
+async fn ask(
+    shared: &Shared,
+    begun: &EraChange,
+    calls: &mut mpsc::UnboundedReceiver<Call>,
+    held: &mut Vec<Call>,
+) -> Option<Vec<u8>> {
+    loop {
+        let EraChange { before, era, may_lack } = begun.clone();
+        shared.say(Answer::NewEra { before, era, may_lack });
+        loop {
+            match calls.recv().await? {
+                Call::NoteEra { before, era, body } => {
+                    if before == begun.before && era == begun.era {
+                        return Some(body);
+                    }
+                    // It answers an earlier request.
+                    break;
+                }
+                other => held.push(other),
+            }
+        }
+    }
+}
+
+/// Notes an era with a batch in the log, unless another host has. Returns the revision of the
+/// batch.
+async fn note(
+    shared: &Shared,
+    seen: &Observation,
+    begun: &EraChange,
+    body: Vec<u8>,
+) -> Result<Option<i64>, EtcdError> {
+    let keys = shared.keys();
+    let at = seen.noted.as_ref().map_or(0, |(_, at)| *at);
+    let txn = Txn {
+        compare: vec![revision_is(keys.era(), at)],
+        success: vec![
+            put(keys.era(), encode(&begun.era)?),
+            put(keys.batch(HostId(0), begun.era.number), body),
+            put(keys.head(), Vec::new()),
+        ],
+        failure: Vec::new(),
+    };
+    let done = shared.client.txn(txn).await?;
+    let revision = done.revision();
+    if done.succeeded {
+        shared.reaches(position(revision).0);
+    }
+    Ok(done.succeeded.then_some(revision))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn era(number: u64, sign: &str) -> Era {
+        Era { number, sign: sign.to_owned() }
+    }
+
+    fn seen(cluster: u64, lead: (i64, i64), noted: Option<Era>) -> Observation {
+        let (lead_least, lead_most) = lead;
+        Observation {
+            cluster,
+            lead_least,
+            lead_most,
+            revision: 100,
+            noted: noted.map(|era| (era, 50)),
+        }
+    }
+
+    fn known(revision: i64, era: Option<Era>) -> Known {
+        Known { revision, era }
+    }
+
+    #[test]
+    fn the_first_era_lacks_nothing_unless_this_daemon_knows_more() {
+        let first = seen(0xab, (7, 9), None);
+        let begun = first.begun(&Known::default(), 0xc).unwrap();
+        assert_eq!((begun.before, begun.era, begun.may_lack), (None, era(1, "ab/7/c"), false));
+        assert!(!first.begun(&known(100, None), 0xc).unwrap().may_lack);
+        let wiped = first.begun(&known(101, None), 0xc).unwrap();
+        assert_eq!((wiped.era, wiped.may_lack), (era(1, "ab/7/c/lacks"), true));
+    }
+
+    #[test]
+    fn an_era_goes_on_while_the_lead_does_not_shrink() {
+        let noted = era(3, "ab/7/c");
+        for most in [7, 8, 1000] {
+            assert_eq!(
+                seen(0xab, (0, most), Some(noted.clone())).begun(&Known::default(), 0xc),
+                None
+            );
+        }
+        let shrunk = seen(0xab, (4, 6), Some(noted.clone())).begun(&Known::default(), 0xc).unwrap();
+        assert_eq!((shrunk.before, shrunk.may_lack), (Some(noted.clone()), true));
+        assert_eq!(shrunk.era, era(4, "ab/4/c/lacks"));
+        assert!(seen(0xac, (7, 9), Some(noted)).begun(&Known::default(), 0xc).unwrap().may_lack);
+        // Below 0, as after a snapshot was restored.
+        let restored = seen(0xab, (-90, -88), Some(era(4, "ab/-90/c/lacks")));
+        assert_eq!(restored.begun(&Known::default(), 0xc), None);
+    }
+
+    #[test]
+    fn a_revision_that_went_back_is_noted_once() {
+        let before = era(3, "ab/7/c");
+        let back = seen(0xab, (7, 9), Some(before.clone()));
+        let knows = known(120, Some(before));
+        let begun = back.begun(&knows, 0xc).unwrap();
+        assert_eq!(begun.era, era(4, "ab/7/c/lacks"));
+        let told = Observation { noted: Some((begun.era, 101)), ..back.clone() };
+        assert_eq!(told.begun(&knows, 0xc), None);
+        let untold = Observation { noted: Some((era(4, "ab/7/c"), 101)), ..back };
+        assert!(untold.begun(&knows, 0xc).is_some());
+    }
+
+    #[test]
+    fn an_unknown_sign_is_another_era() {
+        for sign in ["", "ab", "xy/7", "ab/", "ab/seven"] {
+            assert!(!seen(0xab, (7, 9), None).is_in(sign), "{sign}");
+        }
+        assert!(seen(0xab, (7, 9), None).is_in("ab/9/c/lacks"));
+    }
+}

@@ -1,0 +1,92 @@
+//! The engine keeps the one log of many hosts, and knows which hosts live. It does nothing else.
+//!
+//! A host talks to it by [`Call`]s and [`Answer`]s. Between the two, anything may be delayed, lost
+//! or repeated, so every call may be repeated, and every answer names its call.
+//! `docs/many-hosts.md` states the rules.
+//!
+//! Invariant: two hosts that get batches get the same ones in the same order, without a gap from
+//! where they began.
+
+#![cfg_attr(
+    not(any(feature = "etcd", feature = "postgres")),
+    allow(dead_code, reason = "what the engines share is unused where both are left out")
+)]
+
+mod answer;
+mod batch;
+mod call;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+mod identity;
+mod inspection;
+mod open;
+mod outage;
+mod position;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod retry;
+#[cfg(any(test, feature = "sim"))]
+pub mod simulated;
+
+use std::fmt;
+use std::task::{Context, Poll};
+
+pub use answer::{Alive, Answer, Sign};
+pub use batch::{Batch, Placed, Read, Stored};
+pub use call::{Append, Call, Ends, Evidence};
+pub use identity::{Claimant, Era, Identity};
+pub use inspection::{Inspection, Remark, ServerClock, ServerVersion, TableSize, Transport};
+pub use open::{inspect, open};
+pub use outage::Outage;
+pub use position::{Hash, Link, Position};
+
+/// The version of the stored data: its layout, its encoding and the rules of the table. The engine
+/// refuses hosts of another version.
+pub const FORMAT: u32 = 1;
+
+/// Returns the address of the engine. Called before each attempt to connect: passwords and
+/// certificates change while a daemon runs.
+pub type Source = Box<dyn FnMut() -> Result<String, Outage> + Send>;
+
+/// An address that never changes.
+#[must_use]
+pub fn fixed(url: &str) -> Source {
+    let url = url.to_owned();
+    Box::new(move || Ok(url.clone()))
+}
+
+/// Why no engine could be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The address is invalid.
+    #[error("{0}")]
+    Address(String),
+    /// No thread, or no runtime on it.
+    #[error("cannot start a thread for the engine: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The address is that of an engine that this build lacks; the name of its feature.
+    #[error("this canal was built without the engine {0}")]
+    LeftOut(&'static str),
+    /// No engine has such an address.
+    #[error("`{0}` does not name a known engine")]
+    Unknown(String),
+}
+
+/// An engine, as one host sees it.
+pub trait Engine: fmt::Debug {
+    /// Sends a call. Never waits.
+    fn call(&mut self, call: Call);
+
+    /// Sets the times at which commands of this host are signalled to end and are killed unless it
+    /// renews before, in milliseconds of CLOCK_BOOTTIME; 0 if no command depends on it. An engine
+    /// that is away is tried often enough to be back by then.
+    fn renew_by(&mut self, _times: [u64; 2]) {}
+
+    /// Whether a host spares the engine work while no batches are announced to it.
+    fn lets_rest(&self) -> bool {
+        false
+    }
+
+    /// The next answer.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer>;
+}

@@ -1,0 +1,38 @@
+//! Why an engine is currently unusable.
+
+/// Why the engine is unusable for now. None of it is final: an operator can repair it, and canal
+/// keeps trying.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// The error, as canal shows it.
+    pub why: String,
+    /// The action to take.
+    pub hint: Option<String>,
+    /// Whether a person has to act before the engine can be used: a password is wrong, a
+    /// certificate has expired. An engine that is merely silent may come back unaided.
+    pub refused: bool,
+}
+
+impl Outage {
+    /// The engine cannot be reached.
+    pub fn unreachable(why: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: None, refused: false }
+    }
+
+    /// The engine is unusable at present.
+    pub fn refused(why: impl Into<String>, hint: Option<String>) -> Self {
+        Self { why: why.into(), hint, refused: true }
+    }
+
+    /// The address names another table than before. A daemon stays with its first table.
+    pub(in crate::engine) fn moved() -> Self {
+        let hint = "`canal daemon --replace` changes to the other one".to_owned();
+        Self::refused("the configuration names another table now", Some(hint))
+    }
+
+    /// Whether it differs from the one reported `before`. A server that was silent at first may be
+    /// read-only next: people get the reason that now applies.
+    pub(in crate::engine) fn is_news(&self, before: Option<&Self>) -> bool {
+        before != Some(self)
+    }
+}

@@ -1,0 +1,236 @@
+//! The server's errors as text, and whether each may pass by itself.
+//!
+//! Invariant: no text contains a password or `Debug` output.
+
+use std::error::Error as _;
+use std::io;
+
+use tokio_postgres::Error;
+use tokio_postgres::error::{DbError, SqlState};
+
+use super::settings::passfile::PassfileError;
+use crate::engine::Outage;
+
+/// Why there is no session, or no answer.
+#[derive(Debug)]
+pub(super) enum PostgresError {
+    /// It may pass. The request may or may not have been carried out.
+    Away(String),
+    /// A person has to fix the cause.
+    Refused(Refusal),
+    /// The server rolled the transaction back in favour of another one; ask again immediately.
+    Undone(String),
+}
+
+/// An error that a person has to fix, and how.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) why: String,
+    pub(super) hint: Option<String>,
+}
+
+impl Refusal {
+    pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: Some(hint.into()) }
+    }
+
+    fn bare(why: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: None }
+    }
+}
+
+/// The advice for a connection that passes through a pooler.
+pub(super) const DIRECT: &str = "name the PostgreSQL server itself in the URL, not PgBouncer or \
+                                 another pooler: canal needs its own connection";
+
+impl PostgresError {
+    /// The error for any call that takes too long.
+    pub(super) fn silent() -> Self {
+        Self::Away("the server does not answer in time".to_owned())
+    }
+
+    /// The error for tables that differ from those at the start of the session: a dump was loaded.
+    pub(super) fn replaced() -> Self {
+        Self::Away("other tables replaced those of the log".to_owned())
+    }
+
+    /// The error of a login. `passfile` explains why the usual password file was not used.
+    pub(super) fn at_login(error: Error, passfile: Option<&PassfileError>) -> Self {
+        match passfile {
+            Some(passfile) if is_password_missing(&error) => {
+                let why = format!("the server asks for a password: {passfile}");
+                Self::Refused(Refusal::bare(why))
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// Whether the server itself denied permission.
+    pub(super) fn is_denied(error: &Error) -> bool {
+        error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+    }
+}
+
+impl From<PostgresError> for Outage {
+    fn from(error: PostgresError) -> Self {
+        match error {
+            PostgresError::Away(why) | PostgresError::Undone(why) => Self::unreachable(why),
+            PostgresError::Refused(Refusal { why, hint }) => Self::refused(why, hint),
+        }
+    }
+}
+
+impl From<Error> for PostgresError {
+    fn from(error: Error) -> Self {
+        if let Some(said) = error.as_db_error() {
+            return of_server(said);
+        }
+        let (kind, why) = (error.to_string(), innermost(&error));
+        match kind.as_str() {
+            "error performing TLS handshake" => of_tls(&error, &why),
+            "invalid configuration" if is_password_missing(&error) => Self::Refused(Refusal::new(
+                "the server asks for a password, and none is set",
+                "put it into a password file (~/.pgpass, or passfile=FILE in the URL)",
+            )),
+            "invalid configuration" | "authentication error" => {
+                Self::Refused(Refusal::bare(format!("cannot log in: {why}")))
+            }
+            "error connecting to server" if why == "database does not allow writes" => {
+                Self::Away("the server is a standby, or read-only".to_owned())
+            }
+            "error connecting to server" => Self::Away(format!("cannot connect: {why}")),
+            _ => {
+                tracing::debug!("the connection is lost: {why}");
+                Self::Away("the connection to the server is lost".to_owned())
+            }
+        }
+    }
+}
+
+fn is_password_missing(error: &Error) -> bool {
+    innermost(error) == "password missing"
+}
+
+/// The text of the innermost cause, the only useful one.
+fn innermost(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        words = inner.to_string();
+        cause = inner.source();
+    }
+    match words.find(" (os error") {
+        Some(at) => words[..at].to_lowercase(),
+        None => words,
+    }
+}
+
+fn of_server(said: &DbError) -> PostgresError {
+    let why = said.message().to_owned();
+    let code = said.code();
+    if *code == SqlState::T_R_SERIALIZATION_FAILURE
+        || *code == SqlState::T_R_DEADLOCK_DETECTED
+        || *code == SqlState::UNIQUE_VIOLATION
+    {
+        return PostgresError::Undone(why);
+    }
+    if *code == SqlState::QUERY_CANCELED {
+        return PostgresError::silent();
+    }
+    if *code == SqlState::INVALID_PASSWORD {
+        return PostgresError::Refused(Refusal::new(
+            why,
+            "check the user and password in the URL, or in a password file (~/.pgpass)",
+        ));
+    }
+    // The text is in the server's language, but the function's name is not.
+    if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+        && said.routine() == Some("InitializeSessionUserId")
+    {
+        return PostgresError::Refused(Refusal::new(
+            why,
+            "create the role on the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another \
+             user in the URL",
+        ));
+    }
+    if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
+        return PostgresError::Refused(Refusal::new(
+            why,
+            "check pg_hba.conf on the server: it lists the users, the addresses, and whether TLS \
+             is required (sslmode=require)",
+        ));
+    }
+    if *code == SqlState::INVALID_CATALOG_NAME {
+        return PostgresError::Refused(Refusal::new(
+            why,
+            "create it with `createdb`, or name another one in the URL",
+        ));
+    }
+    // PgBouncer refuses parameters that it cannot forward.
+    if *code == SqlState::PROTOCOL_VIOLATION && why.contains("startup parameter") {
+        return PostgresError::Refused(Refusal::new(format!("this is a pooler ({why})"), DIRECT));
+    }
+    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        return PostgresError::Refused(Refusal::bare(why));
+    }
+    tracing::debug!("the server reports: {why}");
+    PostgresError::Away(match in_plain_words(code) {
+        Some(plain) => plain.to_owned(),
+        None => format!("the server reports: {why}"),
+    })
+}
+
+/// A plain explanation of a server error. The server's own text is in the server's language, and
+/// describes statements that the user did not write.
+fn in_plain_words(code: &SqlState) -> Option<&'static str> {
+    let plain = [
+        (
+            SqlState::ADMIN_SHUTDOWN,
+            "the server is shutting down, or an administrator ended the session",
+        ),
+        (SqlState::CRASH_SHUTDOWN, "the server is restarting after a crash"),
+        (SqlState::CANNOT_CONNECT_NOW, "the server is starting up or shutting down"),
+        (
+            SqlState::TOO_MANY_CONNECTIONS,
+            "the server has reached its connection limit (max_connections)",
+        ),
+        (SqlState::READ_ONLY_SQL_TRANSACTION, "the database is read-only"),
+        (SqlState::DISK_FULL, "the server's disk is full"),
+        (SqlState::OUT_OF_MEMORY, "the server is out of memory"),
+        (SqlState::UNDEFINED_TABLE, "the tables of the log are gone"),
+    ];
+    plain.into_iter().find(|(known, _)| known == code).map(|(_, words)| words)
+}
+
+fn of_tls(error: &Error, why: &str) -> PostgresError {
+    if why == "server does not support TLS" {
+        return PostgresError::Refused(Refusal::new(
+            "the server does not offer TLS, which sslmode requires",
+            "set `ssl = on` on the server, or use sslmode=prefer where unencrypted connections are \
+             safe",
+        ));
+    }
+    let hint = match certificate(error) {
+        Some(rustls::CertificateError::UnknownIssuer) => {
+            "name the server's authority with sslrootcert=FILE, or use those of this machine with \
+             sslrootcert=system"
+        }
+        Some(
+            rustls::CertificateError::NotValidForName
+            | rustls::CertificateError::NotValidForNameContext { .. },
+        ) => "name the server in the URL as its certificate does (subjectAltName)",
+        Some(_) => "check the certificate of the server (ssl_cert_file)",
+        // A connection that breaks in the middle; the server did not report this itself.
+        None => return PostgresError::Away(format!("cannot set up TLS with the server: {why}")),
+    };
+    PostgresError::Refused(Refusal::new(format!("cannot set up TLS with the server: {why}"), hint))
+}
+
+/// The error of the server's certificate, if that is the cause.
+fn certificate(error: &Error) -> Option<&rustls::CertificateError> {
+    let io = error.source()?.downcast_ref::<io::Error>()?;
+    match io.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(what) => Some(what),
+        _ => None,
+    }
+}

@@ -1,0 +1,302 @@
+//! One connection to the server, checked and set up, until it breaks.
+//!
+//! Invariant: an open session writes to a primary, through no pooler, in tables of this program's
+//! format, knows the server's era, and is notified of every append while it listens.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::future::poll_fn;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage};
+
+use super::cursor::Cursor;
+use super::era::{Observation, Witness};
+use crate::engine::postgres::error::{DIRECT, PostgresError, Refusal};
+use crate::engine::postgres::event::WorkerEvent;
+use crate::engine::postgres::notification::{Notification, Seal};
+use crate::engine::postgres::settings::url::Settings;
+use crate::engine::retry::RenewBy;
+
+/// The time limit for any request to the server. The server itself gives up slightly earlier,
+/// except in a case that its own time-out does not cover: a commit that waits for a synchronous
+/// standby. canal never cancels that wait, because the server would then show everyone data that
+/// the standby does not have.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The oldest supported server, as `server_version_num`.
+const OLDEST: u32 = 130_000;
+
+/// The settings of a session, which override the defaults of the server, the database and the user.
+/// Settings that a server does not know are skipped.
+const WANTED: &[(&str, &str)] = &[
+    // Acknowledged commits must survive a crash.
+    ("synchronous_commit", "on"),
+    // Statements that wait for the row of the head must then see what others committed.
+    ("default_transaction_isolation", "read committed"),
+    ("search_path", "pg_catalog"),
+    ("standard_conforming_strings", "on"),
+    ("bytea_output", "hex"),
+    // In milliseconds.
+    ("statement_timeout", "15000"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "10000"),
+    ("transaction_timeout", "0"),
+    // A host may be silent for a long time.
+    ("idle_session_timeout", "0"),
+    // The plans are small: compiling them takes longer than running them.
+    ("jit", "off"),
+];
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Its number among this engine's sessions.
+    pub id: u64,
+    pub client: Client,
+    pub schema: String,
+    /// Whether the server announces appends.
+    pub listens: bool,
+    /// How far the log was read, if it is being read.
+    pub cursor: Option<Cursor>,
+    /// The nonces of the incarnations that were registered here. After a fail-over that lost them,
+    /// the server could assign the same numbers to others.
+    pub nonces: BTreeMap<u64, u128>,
+    /// A secret that only this session knows.
+    pub proof: String,
+    /// Seals the batches in notifications.
+    pub seal: Seal,
+    /// Whether the server reveals its system identifier.
+    pub tells_system: bool,
+    /// The signs of its era that the server showed.
+    pub seen: Observation,
+    /// The history that this host knows the server had, from this session and earlier ones.
+    pub witness: Option<Witness>,
+    driver: JoinHandle<Option<Error>>,
+}
+
+impl Session {
+    /// Connects, checks the server and sets up the session.
+    pub(crate) async fn open(
+        id: u64,
+        settings: &Settings,
+        renew_by: &RenewBy,
+        wake: &mpsc::UnboundedSender<WorkerEvent>,
+    ) -> Result<Self, PostgresError> {
+        // An unreachable server may precede a reachable one in the list.
+        let addresses = settings.config.get_hosts().len().max(1);
+        let patience = renew_by.attempt(PATIENCE) * u32::try_from(addresses).unwrap_or(u32::MAX);
+        timeout(patience, Self::connect(id, settings, wake))
+            .await
+            .unwrap_or_else(|_| Err(PostgresError::silent()))
+    }
+
+    /// Connects and checks, in a session in which the server refuses all changes.
+    pub(crate) async fn open_to_read(settings: &Settings) -> Result<Self, PostgresError> {
+        // No receiver needs the server's announcements.
+        let (wake, _) = mpsc::unbounded_channel();
+        let mut session = Self::log_in(0, settings, &wake).await?;
+        session.check().await?;
+        session.set_up().await?;
+        session.client.batch_execute("SET default_transaction_read_only = on").await?;
+        Ok(session)
+    }
+
+    async fn log_in(
+        id: u64,
+        settings: &Settings,
+        wake: &mpsc::UnboundedSender<WorkerEvent>,
+    ) -> Result<Self, PostgresError> {
+        let proof = random_hex()?;
+        let mut config = settings.config.clone();
+        // A setting in the message that opens a session applies to this session only. A pooler
+        // refuses it, or answers from another session.
+        let options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
+        config.options(format!("{options}-c canal.session={proof}"));
+        let connected = config.connect(settings.tls.connect.clone()).await;
+        let (client, connection) = connected
+            .map_err(|error| PostgresError::at_login(error, settings.passfile.as_ref()))?;
+        let driver = tokio::spawn(drive(connection, id, wake.clone()));
+        let schema = settings.schema.clone();
+        Ok(Self {
+            id,
+            client,
+            schema,
+            listens: false,
+            cursor: None,
+            nonces: BTreeMap::new(),
+            proof,
+            seal: Seal::default(),
+            tells_system: false,
+            seen: Observation::default(),
+            witness: None,
+            driver,
+        })
+    }
+
+    async fn connect(
+        id: u64,
+        settings: &Settings,
+        wake: &mpsc::UnboundedSender<WorkerEvent>,
+    ) -> Result<Self, PostgresError> {
+        let mut session = Self::log_in(id, settings, wake).await?;
+        session.check().await?;
+        session.set_up().await?;
+        session.make_schema().await?;
+        // Listen before reading, so that every later append is announced.
+        session.listen(true).await?;
+        Ok(session)
+    }
+
+    /// Makes the server announce appends, or stops that.
+    pub(crate) async fn listen(&mut self, listens: bool) -> Result<(), PostgresError> {
+        if listens != self.listens {
+            let verb = if listens { "LISTEN" } else { "UNLISTEN" };
+            self.client.batch_execute(&format!("{verb} \"{}\"", self.schema)).await?;
+            self.listens = listens;
+        }
+        Ok(())
+    }
+
+    /// Checks that this server can be used.
+    async fn check(&mut self) -> Result<(), PostgresError> {
+        let row = self
+            .first_row(
+                "SELECT current_setting('canal.session', true), \
+                 current_setting('server_version_num'), pg_is_in_recovery(), \
+                 current_setting('fsync'), \
+                 has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')",
+            )
+            .await?;
+        let text = |column| row.get(column).and_then(Option::as_deref).unwrap_or_default();
+        fits(text(1))?;
+        self.is_ours(text(0))?;
+        if text(2) == "t" {
+            return Err(PostgresError::Away("the server is a standby".to_owned()));
+        }
+        if text(3) == "off" {
+            tracing::warn!("the server runs with fsync = off: if it crashes, locks can be lost");
+        }
+        self.tells_system = text(4) == "t";
+        Ok(())
+    }
+
+    /// Checks that the session that answered is the one that was opened.
+    pub(crate) fn is_ours(&self, proof: &str) -> Result<(), PostgresError> {
+        if proof == self.proof {
+            return Ok(());
+        }
+        let why =
+            "a pooler is in front of the server: the session is not the one that canal opened";
+        Err(PostgresError::Refused(Refusal::new(why, DIRECT)))
+    }
+
+    async fn set_up(&self) -> Result<(), PostgresError> {
+        let mut wanted = String::new();
+        for (name, value) in WANTED {
+            let comma = if wanted.is_empty() { "" } else { ", " };
+            let _ = write!(wanted, "{comma}('{name}', '{value}')");
+        }
+        let set = format!(
+            "SELECT set_config(w.name, w.value, false) FROM (VALUES {wanted}) AS w(name, value) \
+             JOIN pg_catalog.pg_settings s ON s.name = w.name"
+        );
+        self.client.batch_execute(&set).await?;
+        // Available since 14, and not on every system: lets the server notice that this client is
+        // gone while it waits for a lock.
+        let _ = self.client.batch_execute("SET client_connection_check_interval = 2000").await;
+        Ok(())
+    }
+
+    /// The columns of the first row, as text.
+    pub(super) async fn first_row(
+        &self,
+        query: &str,
+    ) -> Result<Vec<Option<String>>, PostgresError> {
+        Ok(first_row(&self.client.simple_query(query).await?))
+    }
+
+    /// Why the connection ended.
+    pub(crate) async fn ended(self) -> PostgresError {
+        drop(self.client);
+        match timeout(Duration::from_secs(1), self.driver).await {
+            Ok(Ok(Some(error))) => error.into(),
+            _ => PostgresError::Away("the server closed the connection".to_owned()),
+        }
+    }
+}
+
+/// The columns of the last row of the answer, as text.
+pub(crate) fn first_row(messages: &[SimpleQueryMessage]) -> Vec<Option<String>> {
+    let row = messages.iter().rev().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let Some(row) = row else { return Vec::new() };
+    (0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect()
+}
+
+/// Checks that a server of this version can be used.
+fn fits(version: &str) -> Result<(), PostgresError> {
+    let number = version.parse().unwrap_or(0);
+    if number >= OLDEST {
+        return Ok(());
+    }
+    let why = format!("the server is PostgreSQL {}, and canal needs 13 or later", number / 10_000);
+    Err(PostgresError::Refused(Refusal::new(why, "upgrade the server, or use another one")))
+}
+
+fn random_hex() -> Result<String, PostgresError> {
+    let mut bytes = [0; 16];
+    let filled = getrandom::fill(&mut bytes);
+    filled.map_err(|why| PostgresError::Away(format!("no random bytes: {why}")))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+/// Runs the connection until it ends.
+async fn drive<S, T>(
+    mut connection: Connection<S, T>,
+    id: u64,
+    wake: mpsc::UnboundedSender<WorkerEvent>,
+) -> Option<Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let why = loop {
+        match poll_fn(|context| connection.poll_message(context)).await {
+            Some(Ok(AsyncMessage::Notification(said))) => {
+                // Other users of the channel do no harm: this host then reads, and finds nothing
+                // new.
+                let notification = Notification::read(said.payload());
+                let _ = wake.send(WorkerEvent::Notified(notification));
+            }
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                tracing::debug!("the server reports: {}", notice.message());
+            }
+            Some(Ok(_)) => {}
+            Some(Err(why)) => break Some(why),
+            None => break None,
+        }
+    };
+    let _ = wake.send(WorkerEvent::Ended(id));
+    why
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_before_13_are_refused() {
+        assert!(fits("130000").is_ok());
+        assert!(fits("180001").is_ok());
+        for old in ["120022", "90624", ""] {
+            assert!(matches!(fits(old), Err(PostgresError::Refused(_))), "{old}");
+        }
+    }
+}

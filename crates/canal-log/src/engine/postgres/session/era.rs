@@ -1,0 +1,231 @@
+//! Eras of the server, and how a new one is recognised.
+//!
+//! A server is known by its *place* (the identifier of its system, its timeline and the oid of the
+//! `head` table) and by the time of its start. Another place or start means another era. The sign
+//! of an era is the place, the start, and [`LACKS`] if something may be missing.
+
+use tokio_postgres::Row;
+
+use crate::engine::Era;
+use crate::engine::postgres::error::PostgresError;
+use crate::engine::postgres::session::number::unsigned;
+use canal_sys::clock::boottime_ms;
+
+/// The identifier of the system, where canal may ask for it.
+pub(crate) const SYSTEM: &str = "(SELECT system_identifier::text FROM pg_control_system())";
+
+/// The columns that [`Observation::of`] reads.
+pub(crate) const SHOWN: &str = "era, era_sign, position, tableoid, {system}, \
+    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), \
+    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
+    (pg_current_wal_flush_lsn() - '0/0')::bigint";
+
+/// The suffix of the sign of an era before which something may be missing.
+const LACKS: &str = "/lacks";
+
+/// The state that the server showed when a session began. A promoted standby has another timeline,
+/// and a loaded dump or another copy of the table has another oid.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observation {
+    /// The era that the log names.
+    pub(super) noted: Option<Era>,
+    place: String,
+    started: i64,
+    /// The oid of `head`.
+    pub table: u32,
+    pub(super) progress: Progress,
+}
+
+/// How far the log and the server have advanced. Neither goes back unless history is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) position: u64,
+    /// The position up to which the server's own log is on its disk.
+    lsn: u64,
+}
+
+impl Progress {
+    fn is_behind(self, other: Self) -> bool {
+        self.position < other.position || self.lsn < other.lsn
+    }
+}
+
+/// The history of the server that a host knows from its own sessions.
+///
+/// A started base backup or copy of the disk shows only another start, like a server that merely
+/// restarted. So only a host that has just seen the server accepts it as a restart: its witness
+/// records how far the log and the server had advanced, and a copy has not advanced that far.
+#[derive(Clone, Debug)]
+pub(crate) struct Witness {
+    place: String,
+    /// The era that the log named.
+    era: Option<Era>,
+    progress: Progress,
+    /// When the server last answered, in milliseconds of CLOCK_BOOTTIME.
+    at: u64,
+    /// The TTL of the host; 0 before it has one.
+    ttl_ms: u64,
+}
+
+impl Witness {
+    /// The witness of a server whose era is known.
+    pub(crate) fn of(seen: &Observation, before: Option<&Self>) -> Self {
+        Self {
+            place: seen.place.clone(),
+            era: seen.noted.clone(),
+            progress: seen.progress,
+            at: boottime_ms(),
+            ttl_ms: before.map_or(0, |before| before.ttl_ms),
+        }
+    }
+
+    /// Records the TTL of the host.
+    pub(crate) fn lives(&mut self, ttl_ms: u64) {
+        self.ttl_ms = ttl_ms;
+    }
+
+    /// Records that the log reaches up to this position.
+    pub(crate) fn reaches(&mut self, position: u64) {
+        self.progress.position = self.progress.position.max(position);
+    }
+
+    /// Records that the server has flushed its log up to here.
+    pub(crate) fn flushed(&mut self, lsn: u64) {
+        self.progress.lsn = self.progress.lsn.max(lsn);
+        self.at = boottime_ms();
+    }
+
+    /// Whether the server still has everything that it was known to have.
+    fn confirms(&self, seen: &Observation) -> bool {
+        self.place == seen.place && !seen.progress.is_behind(self.progress)
+    }
+
+    /// Whether the server has since lost something that no era reports.
+    fn denies(&self, seen: &Observation) -> bool {
+        let is_told = seen.noted != self.era
+            && seen.noted.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
+        self.place == seen.place && seen.progress.is_behind(self.progress) && !is_told
+    }
+}
+
+/// An era that the log does not name yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EraChange {
+    pub before: Option<Era>,
+    pub era: Era,
+    pub may_lack: bool,
+}
+
+impl Observation {
+    /// Reads the columns of [`SHOWN`], which begin at `column`.
+    pub(crate) fn of(row: &Row, column: usize) -> Result<Self, PostgresError> {
+        let noted = noted(unsigned(row.try_get(column)?), row.try_get(column + 1)?);
+        let position = unsigned(row.try_get(column + 2)?);
+        let table: u32 = row.try_get(column + 3)?;
+        let (system, timeline): (&str, &str) = (row.try_get(column + 4)?, row.try_get(column + 5)?);
+        let (started, lsn) = (row.try_get(column + 6)?, unsigned(row.try_get(column + 7)?));
+        let place = format!("{system}/{timeline}/{table}");
+        Ok(Self { noted, place, started, table, progress: Progress { position, lsn } })
+    }
+
+    /// The new era, if the log does not name it yet. `now` is in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn begun(&self, witness: Option<&Witness>, now: u64) -> Option<EraChange> {
+        let sign = format!("{}/{}", self.place, self.started);
+        let before = self.noted.clone();
+        let may_lack = match &before {
+            None => witness.is_some_and(|witness| !witness.confirms(self)),
+            Some(noted) => {
+                let noted = noted.sign.strip_suffix(LACKS).unwrap_or(&noted.sign);
+                if noted == sign && witness.is_none_or(|witness| !witness.denies(self)) {
+                    return None;
+                }
+                // Without an identifier, it may be any server.
+                let same_place = !self.place.starts_with('/')
+                    && noted.rsplit_once('/').is_some_and(|(place, _)| place == self.place);
+                // A copy may have been made since then, which becomes more likely with time.
+                let fresh = |witness: &&Witness| now.saturating_sub(witness.at) <= witness.ttl_ms;
+                !(same_place && witness.filter(fresh).is_some_and(|it| it.confirms(self)))
+            }
+        };
+        let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
+        let sign = if may_lack { sign + LACKS } else { sign };
+        Some(EraChange { before, era: Era { number, sign }, may_lack })
+    }
+}
+
+pub(super) fn noted(number: u64, sign: &str) -> Option<Era> {
+    (number > 0).then(|| Era { number, sign: sign.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(noted: Option<(u64, &str)>, started: i64, progress: (u64, u64)) -> Observation {
+        let noted = noted.map(|(number, sign)| Era { number, sign: sign.to_owned() });
+        let (position, lsn) = progress;
+        let progress = Progress { position, lsn };
+        Observation { noted, place: "1/2/3".to_owned(), started, table: 3, progress }
+    }
+
+    fn witness(seen: &Observation) -> Witness {
+        Witness { at: 1000, ttl_ms: 500, ..Witness::of(seen, None) }
+    }
+
+    #[test]
+    fn the_era_that_is_noted_goes_on_unless_something_was_lost() {
+        let same = seen(Some((4, "1/2/3/7")), 7, (10, 100));
+        assert_eq!(same.begun(None, 0), None);
+        assert_eq!(same.begun(Some(&witness(&same)), 9000), None);
+        for lost in [(9, 100), (10, 99)] {
+            let lost = Observation {
+                progress: Progress { position: lost.0, lsn: lost.1 },
+                ..same.clone()
+            };
+            let begun = lost.begun(Some(&witness(&same)), 1000).unwrap();
+            assert_eq!((begun.era.number, begun.may_lack), (5, true));
+            assert_eq!(begun.era.sign, "1/2/3/7/lacks");
+            // Once one host has noted it, the others need not.
+            let told = Observation { noted: Some(begun.era), ..lost.clone() };
+            assert_eq!(told.begun(Some(&witness(&same)), 1000), None);
+            assert_eq!(told.begun(None, 1000), None);
+            // Unless the host that noted the era did not know of the loss.
+            let other = Era { number: 5, sign: "1/2/3/7".to_owned() };
+            let untold = Observation { noted: Some(other), ..lost };
+            assert!(untold.begun(Some(&witness(&same)), 1000).unwrap().may_lack);
+        }
+    }
+
+    #[test]
+    fn the_first_era_lacks_nothing_unless_a_host_knows_more() {
+        let first = seen(None, 7, (0, 100));
+        let begun = first.begun(None, 0).unwrap();
+        assert_eq!((begun.before, begun.may_lack), (None, false));
+        assert_eq!(begun.era, Era { number: 1, sign: "1/2/3/7".to_owned() });
+        assert!(!first.begun(Some(&witness(&first)), 9000).unwrap().may_lack);
+        let other = Observation { place: "1/2/4".to_owned(), ..first.clone() };
+        assert!(first.begun(Some(&witness(&other)), 1000).unwrap().may_lack);
+    }
+
+    #[test]
+    fn a_restart_is_one_for_a_host_that_just_saw_the_server() {
+        let before = witness(&seen(None, 7, (10, 100)));
+        let again = seen(Some((1, "1/2/3/7")), 8, (10, 120));
+        let lacks = |seen: &Observation, witness: Option<&Witness>, now| {
+            seen.begun(witness, now).unwrap().may_lack
+        };
+        assert!(!lacks(&again, Some(&before), 1500));
+        assert!(lacks(&again, Some(&before), 1501), "too long ago");
+        assert!(lacks(&again, None, 1000), "a daemon that is started saw nothing");
+        let copy = Observation { progress: Progress { position: 9, lsn: 120 }, ..again.clone() };
+        assert!(lacks(&copy, Some(&before), 1000));
+        // Another host may not know that something is missing.
+        let promoted = Observation { place: "1/5/3".to_owned(), ..again.clone() };
+        let endpoint = Witness { place: "1/5/3".to_owned(), ..before.clone() };
+        assert!(lacks(&promoted, Some(&before), 1000));
+        assert!(lacks(&promoted, Some(&endpoint), 1000));
+        let unnamed =
+            Observation { place: "/2/3".to_owned(), ..seen(Some((1, "/2/3/7")), 8, (10, 120)) };
+        assert!(lacks(&unnamed, Some(&Witness::of(&unnamed, None)), 0));
+    }
+}

@@ -1,0 +1,180 @@
+//! Inspects a server that no daemon uses yet.
+//!
+//! Invariant: nothing is changed. The session is read-only, so the server itself refuses changes.
+
+use tokio::time::timeout;
+use tokio_postgres::config::Host;
+
+use super::connection::{PATIENCE, Session};
+use super::schema::{ExistingTables, foreign};
+use crate::engine::postgres::error::{PostgresError, Refusal};
+use crate::engine::postgres::settings::url::Settings;
+use crate::engine::{Identity, Inspection, Outage, Remark, ServerClock, TableSize, Transport};
+use canal_sys::clock;
+
+/// The query for the server's own properties, and those of this session.
+const SERVER: &str = "SELECT current_setting('server_version'), current_user, \
+    (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), current_setting('fsync'), \
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+/// The rights to the tables that a daemon needs.
+const PRIVILEGES: &str = "('head', 'SELECT'), ('head', 'UPDATE'), ('hosts', 'SELECT'), \
+    ('hosts', 'INSERT'), ('hosts', 'UPDATE'), ('hosts', 'DELETE'), ('log', 'SELECT'), \
+    ('log', 'INSERT'), ('log', 'DELETE'), ('snapshot', 'SELECT'), ('snapshot', 'INSERT'), \
+    ('snapshot', 'DELETE')";
+
+impl Session {
+    /// Inspects a server, and the table that is kept there.
+    pub(crate) async fn inspect(settings: &Settings) -> Inspection {
+        let hosts = settings.config.get_hosts();
+        let names = hosts.iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(dir) => dir.display().to_string(),
+        });
+        let name = names.collect::<Vec<_>>().join(",");
+        let is_local = hosts.iter().all(|host| matches!(host, Host::Unix(_)))
+            && settings.config.get_hostaddrs().is_empty();
+        // An unreachable server may precede a reachable one in the list.
+        let patience = PATIENCE * u32::try_from(hosts.len().max(1)).unwrap_or(u32::MAX);
+        let looked = async {
+            let session = Self::open_to_read(settings).await?;
+            session.look(&name, is_local).await
+        };
+        let silent = || Err(PostgresError::silent());
+        timeout(patience, looked).await.unwrap_or_else(|_| silent()).unwrap_or_else(|error| {
+            Inspection { servers: vec![(name.clone(), Err(error.into()))], ..Inspection::default() }
+        })
+    }
+
+    async fn look(&self, name: &str, is_local: bool) -> Result<Inspection, PostgresError> {
+        let before = clock::unix_ms();
+        let row = self.first_row(SERVER).await?;
+        let after = clock::unix_ms();
+        let text = |column: usize| row.get(column).and_then(Option::as_deref).unwrap_or_default();
+        // Some systems append the version of their package.
+        let version = text(0).split(' ').next().unwrap_or_default();
+        let transport = match text(2) {
+            "t" => Transport::Encrypted,
+            _ if is_local => Transport::Local,
+            _ => Transport::Plain,
+        };
+        let mut seen = Inspection {
+            servers: vec![(name.to_owned(), Ok(format!("PostgreSQL {version}")))],
+            transport,
+            user: Some(text(1).to_owned()),
+            clock: text(4).parse().ok().map(|theirs| ServerClock::read(before, theirs, after)),
+            ..Inspection::default()
+        };
+        if text(3) == "off" {
+            seen.remarks.push(Remark {
+                what: "the server runs with fsync = off: if it crashes, locks can be lost"
+                    .to_owned(),
+                hint: "set `fsync = on` on the server".to_owned(),
+            });
+        }
+        let found = self.find().await?;
+        seen.obstacles.extend(self.obstacle(&found).await?);
+        if !found.head || !seen.obstacles.is_empty() {
+            return Ok(seen);
+        }
+        match self.check_format().await {
+            Ok(_) => {
+                seen.table = Some(self.size().await?);
+                seen.hosts = self.hosts().await?;
+            }
+            Err(refused @ PostgresError::Refused(_)) => seen.obstacles.push(refused.into()),
+            Err(other) => return Err(other),
+        }
+        Ok(seen)
+    }
+
+    /// The reason why a daemon that logs in as this user cannot use or create the tables.
+    async fn obstacle(&self, found: &ExistingTables) -> Result<Option<Outage>, PostgresError> {
+        let (schema, ExistingTables { database, user, .. }) = (&self.schema, found);
+        let refused = |why: String, hint: String| {
+            Some(PostgresError::Refused(Refusal::new(why, hint)).into())
+        };
+        if found.head {
+            let missing = self.missing_privileges().await?;
+            return Ok(if missing.is_empty() {
+                None
+            } else {
+                let why = format!(
+                    "{user} may not use the tables in schema {schema}: {missing} is missing"
+                );
+                refused(why, "let all hosts log in as the user that created them".to_owned())
+            });
+        }
+        if found.tables {
+            return Ok(Some(foreign(schema).into()));
+        }
+        let (question, why, hint) = if found.schema {
+            (
+                format!(
+                    "SELECT has_schema_privilege('{schema}', 'USAGE') \
+                     AND has_schema_privilege('{schema}', 'CREATE')"
+                ),
+                format!("{user} may not create tables in schema {schema}"),
+                format!("GRANT USAGE, CREATE ON SCHEMA \"{schema}\" TO {user}"),
+            )
+        } else {
+            (
+                "SELECT has_database_privilege(current_database(), 'CREATE')".to_owned(),
+                format!("{user} may not create the schema {schema} in database {database}"),
+                format!("GRANT CREATE ON DATABASE {database} TO {user}"),
+            )
+        };
+        let row = self.first_row(&question).await?;
+        let may = row.first().and_then(Option::as_deref) == Some("t");
+        Ok(if may { None } else { refused(why, hint) })
+    }
+
+    /// The rights to the schema and tables that this user lacks, as text: `USAGE, UPDATE on head`.
+    async fn missing_privileges(&self) -> Result<String, PostgresError> {
+        let schema = &self.schema;
+        let query = format!(
+            "SELECT string_agg(t.what, ', ') FROM ( \
+             SELECT 'USAGE' AS what WHERE NOT has_schema_privilege('{schema}', 'USAGE') \
+             UNION ALL SELECT w.privilege || ' on ' || w.name \
+             FROM (VALUES {PRIVILEGES}) AS w(name, privilege) \
+             JOIN pg_class c ON c.relname = w.name \
+             JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = '{schema}' AND NOT has_table_privilege(c.oid, w.privilege)) AS t"
+        );
+        let row = self.first_row(&query).await?;
+        Ok(row.into_iter().next().flatten().unwrap_or_default())
+    }
+
+    async fn size(&self) -> Result<TableSize, PostgresError> {
+        let schema = &self.schema;
+        let query = format!(
+            "SELECT (SELECT count(*) FROM \"{schema}\".log), \
+             (SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c \
+             JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = '{schema}' AND c.relkind = 'r')"
+        );
+        let row = self.first_row(&query).await?;
+        let number = |column: usize| {
+            row.get(column).and_then(Option::as_deref).and_then(|it| it.parse().ok()).unwrap_or(0)
+        };
+        Ok(TableSize { batches: number(0), bytes: number(1), of_server: false })
+    }
+
+    /// The daemons that have not ended.
+    async fn hosts(&self) -> Result<Vec<Identity>, PostgresError> {
+        let query = format!(
+            "SELECT identity FROM \"{}\".hosts WHERE ended IS NULL ORDER BY host",
+            self.schema
+        );
+        let rows = self.client.query_typed(&query, &[]).await?;
+        let mut hosts = Vec::with_capacity(rows.len());
+        for row in rows {
+            let told: &str = row.try_get(0)?;
+            let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
+                PostgresError::Away(format!("cannot read the identity of a host: {why}"))
+            })?;
+            hosts.push(identity);
+        }
+        Ok(hosts)
+    }
+}

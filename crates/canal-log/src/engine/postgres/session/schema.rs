@@ -1,0 +1,184 @@
+//! The tables, and how they are created.
+//!
+//! Invariant: one host creates the tables, all together or not at all. canal never touches tables
+//! of another format or of other programs.
+
+use super::connection::Session;
+use super::era::{Observation, SHOWN, SYSTEM};
+use crate::engine::FORMAT;
+use crate::engine::postgres::error::{PostgresError, Refusal};
+use crate::engine::postgres::notification::Seal;
+
+/// The tables. `head` has one row: the format and the epoch of the log, the last position, the last
+/// incarnation, the position of the snapshot (0: none), and the number and sign of the last era (0:
+/// none). `position` is that of the last batch. `hosts` has a row for each incarnation, `log` one
+/// for each batch, and `snapshot` one for each part of the snapshot.
+///
+/// `fillfactor` leaves room for new versions of rows that change all the time, so that they need no
+/// new entries in an index.
+const TABLES: &str = r#"
+CREATE TABLE "{}".head (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    format integer NOT NULL,
+    epoch bytea NOT NULL,
+    position bigint NOT NULL DEFAULT 0,
+    incarnation bigint NOT NULL DEFAULT 0,
+    snapshot bigint NOT NULL DEFAULT 0,
+    era bigint NOT NULL DEFAULT 0,
+    era_sign text NOT NULL DEFAULT ''
+) WITH (fillfactor = 10);
+CREATE TABLE "{}".hosts (
+    host bigint PRIMARY KEY,
+    nonce bytea NOT NULL UNIQUE,
+    label text NOT NULL,
+    identity text NOT NULL,
+    ttl_ms bigint NOT NULL,
+    renewals bigint NOT NULL DEFAULT 0,
+    sequence bigint NOT NULL DEFAULT 0,
+    hash bytea,
+    placed bigint,
+    ended bigint
+) WITH (fillfactor = 40);
+CREATE TABLE "{}".log (
+    position bigint PRIMARY KEY,
+    host bigint NOT NULL,
+    sequence bigint NOT NULL,
+    body bytea NOT NULL,
+    UNIQUE (host, sequence)
+);
+CREATE TABLE "{}".snapshot (
+    position bigint NOT NULL,
+    part integer NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (position, part)
+);
+"#;
+
+/// The objects that exist under the name of the schema.
+pub(super) struct ExistingTables {
+    pub(super) schema: bool,
+    pub(super) head: bool,
+    pub(super) tables: bool,
+    /// Quoted, for hints.
+    pub(super) database: String,
+    pub(super) user: String,
+}
+
+impl Session {
+    /// Creates the tables if there are none; fails if the existing ones are not canal's. Also reads
+    /// the server's era.
+    pub(crate) async fn make_schema(&mut self) -> Result<(), PostgresError> {
+        if !self.find().await?.head {
+            let made = self.make().await;
+            if made.is_err() {
+                // If the connection is gone, the rollback fails and is not needed.
+                let _ = self.client.batch_execute("ROLLBACK").await;
+            }
+            made?;
+        }
+        self.seen = self.check_format().await?;
+        let epoch = format!("SELECT epoch FROM \"{}\".head", self.schema);
+        let row = self.client.query_typed_one(&epoch, &[]).await?;
+        self.seal = Seal::new(row.try_get(0)?, self.seen.table);
+        Ok(())
+    }
+
+    pub(super) async fn find(&self) -> Result<ExistingTables, PostgresError> {
+        // Every user can read the catalogue; functions such as to_regclass() need permissions.
+        let query = format!(
+            "WITH t AS (SELECT c.relname FROM pg_class c JOIN pg_namespace n \
+             ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' \
+             AND c.relkind IN ('r', 'p', 'v', 'm', 'f')) \
+             SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '{schema}'), \
+             EXISTS (SELECT FROM t WHERE relname = 'head'), EXISTS (SELECT FROM t), \
+             quote_ident(current_database()), quote_ident(current_user)",
+            schema = self.schema
+        );
+        let row = self.client.query_typed_one(&query, &[]).await?;
+        Ok(ExistingTables {
+            schema: row.try_get(0)?,
+            head: row.try_get(1)?,
+            tables: row.try_get(2)?,
+            database: row.try_get(3)?,
+            user: row.try_get(4)?,
+        })
+    }
+
+    async fn make(&self) -> Result<(), PostgresError> {
+        let schema = &self.schema;
+        // If several hosts find no tables, one creates them, and the others then find them.
+        self.client
+            .batch_execute(&format!(
+                "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('canal {schema}', 0))"
+            ))
+            .await?;
+        let found = self.find().await?;
+        if found.head {
+            self.client.batch_execute("COMMIT").await?;
+            return Ok(());
+        }
+        if found.tables {
+            return Err(foreign(schema));
+        }
+        let denied = |error, hint: String| match PostgresError::is_denied(&error) {
+            true => match PostgresError::from(error) {
+                PostgresError::Refused(plight) => {
+                    PostgresError::Refused(Refusal::new(plight.why, hint))
+                }
+                other => other,
+            },
+            false => PostgresError::from(error),
+        };
+        if !found.schema {
+            let create = format!("CREATE SCHEMA \"{schema}\"");
+            let hint = format!("GRANT CREATE ON DATABASE {} TO {}", found.database, found.user);
+            self.client.batch_execute(&create).await.map_err(|error| denied(error, hint))?;
+        }
+        let hint = format!("GRANT USAGE, CREATE ON SCHEMA \"{schema}\" TO {}", found.user);
+        let tables = TABLES.replace("{}", schema);
+        self.client.batch_execute(&tables).await.map_err(|error| denied(error, hint))?;
+        let epoch = &self.proof;
+        let head = format!(
+            "INSERT INTO \"{schema}\".head (format, epoch) VALUES ({FORMAT}, '\\x{epoch}'); COMMIT"
+        );
+        self.client.batch_execute(&head).await?;
+        tracing::info!("created the tables of a new log in schema {schema}");
+        Ok(())
+    }
+
+    /// Checks that the tables are canal's, and reads the era that they and the server show.
+    pub(super) async fn check_format(&self) -> Result<Observation, PostgresError> {
+        let schema = &self.schema;
+        let shown = SHOWN.replace("{system}", if self.tells_system { SYSTEM } else { "''" });
+        let query = format!("SELECT format, {shown} FROM \"{schema}\".head");
+        let rows = match self.client.query_typed(&query, &[]).await {
+            Ok(rows) => rows,
+            Err(error) if PostgresError::is_denied(&error) => {
+                return Err(PostgresError::Refused(Refusal::new(
+                    format!("the tables in schema {schema} belong to another user of the database"),
+                    "let all hosts log in as the user that created them",
+                )));
+            }
+            Err(error) if error.as_db_error().is_some_and(|said| said.code().code() == "42703") => {
+                return Err(foreign(schema));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let [row] = rows.as_slice() else { return Err(foreign(schema)) };
+        let format: i32 = row.try_get(0).map_err(|_| foreign(schema))?;
+        if i64::from(format) == i64::from(FORMAT) {
+            return Observation::of(row, 1);
+        }
+        Err(PostgresError::Refused(Refusal::new(
+            format!("the log there has format {format}, and this canal needs format {FORMAT}"),
+            "run the same version of canal on all hosts",
+        )))
+    }
+}
+
+pub(super) fn foreign(schema: &str) -> PostgresError {
+    PostgresError::Refused(Refusal::new(
+        format!("schema {schema} has tables that do not belong to canal"),
+        "name another schema in the URL: canal_schema=NAME",
+    ))
+}

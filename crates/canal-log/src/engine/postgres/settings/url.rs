@@ -1,0 +1,227 @@
+//! The address of a server: libpq's URLs, as far as canal supports them.
+//!
+//! Invariant: an unknown option is an error, never ignored, and no error repeats the password.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+
+use super::passfile::{self, PassfileError};
+use super::tls::{self, Tls, TlsError};
+
+/// The schema of the tables, unless `canal_schema` names another one.
+const SCHEMA: &str = "canal";
+
+/// The server truncates longer names.
+const SCHEMA_BYTES_MAX: usize = 63;
+
+/// How long to try to reach one address of the server.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// The idle time before the kernel probes the server, the interval of the probes, and the time
+/// limit for unacknowledged data. A server that vanished is noticed in about 10 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+const KEEPALIVE_RETRIES: u32 = 3;
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+
+/// Why an address cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UrlError {
+    /// It does not have the form of an address, or has an unknown option.
+    #[error("not an address of PostgreSQL: {0}")]
+    Form(String),
+    /// No server is named.
+    #[error("the address names no server: postgres://USER@HOST/DATABASE")]
+    NoHost,
+    /// The value of `canal_schema` is invalid.
+    #[error(
+        "canal_schema=`{0}`: a schema name has only lower-case letters, digits and `_`, begins \
+         with a letter but not with `pg_`, and has at most 63 characters"
+    )]
+    Schema(String),
+    /// The value of `sslmode` is invalid.
+    #[error("sslmode=`{0}`: use disable, prefer, require, verify-ca or verify-full")]
+    SslMode(String),
+    /// The TLS options are invalid.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The password file cannot be used.
+    #[error(transparent)]
+    Passfile(#[from] PassfileError),
+}
+
+/// How to reach a server, and which schema to use there.
+pub(crate) struct Settings {
+    pub config: Config,
+    pub tls: Tls,
+    /// The name of the schema, a plain identifier.
+    pub schema: String,
+    /// Why the usual password file is not used although it exists.
+    pub passfile: Option<PassfileError>,
+}
+
+/// The options that canal interprets itself.
+#[derive(Default)]
+struct Options {
+    schema: Option<String>,
+    ssl: tls::Options,
+    passfile: Option<PathBuf>,
+}
+
+impl Settings {
+    pub(crate) fn parse(url: &str, label: &str) -> Result<Self, UrlError> {
+        let (options, rest) = split(url)?;
+        let mut config: Config = rest.parse().map_err(|error| form(&error))?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(UrlError::NoHost);
+        }
+        let local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)))
+            && config.get_hostaddrs().is_empty();
+        let tls = Tls::new(&options.ssl)?;
+        // As in libpq, a socket of this machine has no TLS, whatever `sslmode` demands.
+        config.ssl_mode(if local { SslMode::Disable } else { tls.mode });
+        if config.get_application_name().is_none() {
+            config.application_name(format!("canal {label}"));
+        }
+        // Of several servers, use the one that is not a standby.
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        config.keepalives(true).keepalives_idle(KEEPALIVE_IDLE);
+        config.keepalives_interval(KEEPALIVE_INTERVAL).keepalives_retries(KEEPALIVE_RETRIES);
+        config.tcp_user_timeout(UNACKNOWLEDGED);
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT);
+        }
+        let passfile = passfile::fill(&mut config, options.passfile)?;
+        let schema = schema(options.schema)?;
+        Ok(Self { config, tls, schema, passfile })
+    }
+}
+
+/// Removes canal's own options from `url`.
+fn split(url: &str) -> Result<(Options, String), UrlError> {
+    let mut options = Options::default();
+    let Some((base, query)) = url.split_once('?') else {
+        return Ok((options, url.to_owned()));
+    };
+    let mut rest = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(UrlError::Form(format!("option `{pair}` has no value")));
+        };
+        let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
+        match name {
+            "canal_schema" => options.schema = Some(value),
+            "sslmode" => options.ssl.mode = Some(mode(&value)?),
+            "sslrootcert" => options.ssl.roots = Some(value.into()),
+            "sslcert" => options.ssl.certificate = Some(value.into()),
+            "sslkey" => options.ssl.key = Some(value.into()),
+            "passfile" => options.passfile = Some(value.into()),
+            // canal only ever uses a server that accepts writes.
+            "target_session_attrs" => {}
+            _ => rest.push(pair),
+        }
+    }
+    let rest = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
+    Ok((options, rest))
+}
+
+fn mode(value: &str) -> Result<tls::Mode, UrlError> {
+    match value {
+        "disable" => Ok(tls::Mode::Disable),
+        "prefer" => Ok(tls::Mode::Prefer),
+        "require" => Ok(tls::Mode::Require),
+        "verify-ca" => Ok(tls::Mode::VerifyCa),
+        "verify-full" => Ok(tls::Mode::VerifyFull),
+        other => Err(UrlError::SslMode(other.to_owned())),
+    }
+}
+
+/// The name is checked strictly enough to be used in a statement without quoting.
+fn schema(name: Option<String>) -> Result<String, UrlError> {
+    let name = name.unwrap_or_else(|| SCHEMA.to_owned());
+    let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    let begins = name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.starts_with("pg_");
+    if plain && begins && name.len() <= SCHEMA_BYTES_MAX {
+        Ok(name)
+    } else {
+        Err(UrlError::Schema(name))
+    }
+}
+
+fn form(error: &tokio_postgres::Error) -> UrlError {
+    let source = std::error::Error::source(error);
+    UrlError::Form(source.map_or_else(|| error.to_string(), ToString::to_string))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Settings, UrlError> {
+        Settings::parse(url, "web")
+    }
+
+    fn wrong(url: &str) -> String {
+        parse(url).err().unwrap().to_string()
+    }
+
+    #[test]
+    fn the_settings_are_those_that_libpq_would_read() {
+        let settings =
+            parse("postgresql://me:a%40b@db.example:6000/locks?connect_timeout=3&canal_schema=x_1")
+                .unwrap();
+        let config = &settings.config;
+        assert_eq!(config.get_user(), Some("me"));
+        assert_eq!(config.get_password(), Some("a@b".as_bytes()));
+        assert_eq!(config.get_hosts(), [Host::Tcp("db.example".to_owned())]);
+        assert_eq!(config.get_ports(), [6000]);
+        assert_eq!(config.get_dbname(), Some("locks"));
+        assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(3)));
+        assert_eq!(config.get_application_name(), Some("canal web"));
+        assert_eq!(config.get_ssl_mode(), SslMode::Prefer);
+        assert_eq!(settings.schema, "x_1");
+    }
+
+    #[test]
+    fn several_servers_can_be_named() {
+        let settings = parse("postgres://a,b:6000/db").unwrap();
+        assert_eq!(settings.config.get_hosts().len(), 2);
+        assert_eq!(settings.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+    }
+
+    #[test]
+    fn a_socket_of_this_machine_has_no_tls() {
+        let settings = parse("postgres:///db?host=/run/postgresql&sslmode=require").unwrap();
+        assert_eq!(settings.config.get_ssl_mode(), SslMode::Disable);
+    }
+
+    #[test]
+    fn a_schema_that_could_be_more_than_a_name_is_refused() {
+        for name in ["", "a%22b", "a;b", "Canal", "1a", "pg_x", "a.b", "ä", &"a".repeat(64)] {
+            assert!(
+                wrong(&format!("postgres://h/db?canal_schema={name}")).contains("canal_schema")
+            );
+        }
+        assert!(parse(&format!("postgres://h/db?canal_schema={}", "a".repeat(63))).is_ok());
+    }
+
+    #[test]
+    fn an_unknown_setting_is_an_error() {
+        assert!(wrong("postgres://h/db?sslcrl=x").contains("sslcrl"));
+        assert!(wrong("postgres://h/db?sslmode=allow").contains("sslmode"));
+        assert!(wrong("postgres://h/db?x").contains("`x`"));
+        assert!(wrong("postgres://").contains("no server"));
+    }
+
+    #[test]
+    fn no_error_repeats_the_password() {
+        for url in ["postgres://u:geheim@h:x/db", "postgres://u:geheim@h/db?nonsense=1"] {
+            let said = wrong(url);
+            assert!(!said.contains("geheim"), "{said}");
+        }
+    }
+}

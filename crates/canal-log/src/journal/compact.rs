@@ -1,0 +1,163 @@
+//! Continues in the other file, and recreates both files.
+//!
+//! Until its mark is written, the other file is unused, whatever it contains; from then on its
+//! higher generation counts. So the journal is complete at every moment.
+
+use std::io;
+use std::path::Path;
+
+use super::file::{self, JournalFile};
+use super::header::{Header, LIVE, RETIRED};
+use super::{Journal, Live, MARGIN, disk, record};
+use canal_core::{ENTRY_VERSION, Snapshot};
+use canal_sys::process::Origin;
+
+/// A file that begins with a snapshot, and its description.
+struct Image {
+    bytes: Vec<u8>,
+    snapshot_bytes: u64,
+    header: Header,
+}
+
+impl Journal {
+    /// Continues in the other file, which begins with `snapshot`, and keeps room for `reserve`
+    /// bytes. If that fails, the current file stays in use and nothing is lost.
+    ///
+    /// # Errors
+    /// Usually a full disk. [`Journal::wants_compaction`] then waits for the same number of bytes
+    /// before it requests another attempt.
+    pub fn compact(
+        &mut self,
+        snapshot: &Snapshot,
+        origin: &Origin,
+        rules: u32,
+        reserve: u64,
+    ) -> io::Result<()> {
+        let image = self.image(snapshot, origin, rules)?;
+        let done = self.switch(image, snapshot, reserve);
+        self.compact_after = match done {
+            Ok(()) => self.compaction_step(),
+            Err(_) => self.appended().saturating_add(self.compaction_step()),
+        };
+        done
+    }
+
+    /// Recreates the files in `dir` from memory.
+    ///
+    /// # Errors
+    /// The journal is then unchanged, and the caller can try again.
+    pub fn recreate(
+        &mut self,
+        dir: &Path,
+        snapshot: &Snapshot,
+        origin: &Origin,
+        rules: u32,
+        reserve: u64,
+    ) -> io::Result<()> {
+        let mut image = self.image(snapshot, origin, rules)?;
+        image.bytes[..LIVE.len()].copy_from_slice(&LIVE);
+        let index = self.live.as_ref().map_or(0, |live| live.index);
+        let size = self.size.max(need(&image, reserve).next_multiple_of(file::PAGE));
+        let file = JournalFile::create(dir, index, size, &image.bytes)?;
+        // Without the other file, there is no compaction until it can be created, but nothing is
+        // lost.
+        let other = JournalFile::create(dir, 1 - index, self.size, &RETIRED);
+        if other.is_err() {
+            let _ = disk::remove(&file::path(dir, 1 - index));
+        }
+        self.dir = dir.to_owned();
+        self.spares[index] = None;
+        self.spares[1 - index] = other.ok();
+        self.live = Some(live(index, file, image, snapshot));
+        self.compact_after = self.compaction_step();
+        Ok(())
+    }
+
+    /// Whether the current file was removed from its directory (by a cleaning job, for example).
+    /// The daemon then creates the directory again and calls [`Journal::recreate`].
+    #[must_use]
+    pub fn vanished(&self) -> bool {
+        match &self.live {
+            Some(live) => live.file.vanished(),
+            None => self.spares.iter().flatten().any(JournalFile::vanished),
+        }
+    }
+
+    fn image(&self, snapshot: &Snapshot, origin: &Origin, rules: u32) -> io::Result<Image> {
+        let generation = self.live.as_ref().map_or(0, |live| live.generation) + 1;
+        let header =
+            Header { generation, entries: ENTRY_VERSION, rules, origin: origin.to_owned() };
+        let mut bytes = header.encode()?;
+        let start = bytes.len();
+        record::encode(&mut bytes, snapshot)?;
+        let snapshot_bytes = (bytes.len() - start) as u64;
+        Ok(Image { bytes, snapshot_bytes, header })
+    }
+
+    fn switch(&mut self, image: Image, snapshot: &Snapshot, reserve: u64) -> io::Result<()> {
+        let index = self.live.as_ref().map_or(0, |live| 1 - live.index);
+        let mut file = match self.spares[index].take() {
+            Some(file) if !file.vanished() => file,
+            _ => JournalFile::create(&self.dir, index, self.size, &RETIRED)?,
+        };
+        if let Err(error) = fill(&mut file, &image, self.size, reserve) {
+            self.spares[index] = Some(file);
+            return Err(error);
+        }
+        if let Err(error) = file.commit() {
+            // The mark may or may not have been written. It must not stay: this file would count,
+            // and records appended to the other file would be lost.
+            match file.retire() {
+                Ok(()) => self.spares[index] = Some(file),
+                Err(_) => disk::remove(file.path())?,
+            }
+            return Err(error);
+        }
+        let len = file.len();
+        let origin = image.header.origin.clone();
+        if let Some(mut old) = self.live.replace(live(index, file, image, snapshot)) {
+            let retired = old.file.retire();
+            // No header of another boot stays, or it could describe a damaged file of this boot
+            // (OpenError::Damaged::origin).
+            if retired.is_ok() && old.origin != origin {
+                let _ = old.file.cut(RETIRED.len() as u64);
+            }
+            // If these fail, the next compaction repeats them: the higher generation counts.
+            let _ = old.file.shrink(len.max(self.size));
+            self.spares[old.index] = Some(old.file);
+        }
+        Ok(())
+    }
+}
+
+/// Writes the whole image except the mark into an unused file.
+fn fill(file: &mut JournalFile, image: &Image, size: u64, reserve: u64) -> io::Result<()> {
+    file.retire()?;
+    let need = need(image, reserve);
+    // Returns the space of a formerly large table to the disk.
+    let enough = need.next_multiple_of(file::CHUNK).max(size);
+    if file.len() / 2 > enough {
+        file.shrink(enough)?;
+    }
+    file.grow(need)?;
+    file.cut(image.bytes.len() as u64)?;
+    file.write(RETIRED.len() as u64, &image.bytes[RETIRED.len()..])
+}
+
+fn need(image: &Image, reserve: u64) -> u64 {
+    (image.bytes.len() as u64).saturating_add(reserve).saturating_add(MARGIN)
+}
+
+fn live(index: usize, file: JournalFile, image: Image, snapshot: &Snapshot) -> Live {
+    let end = image.bytes.len() as u64;
+    Live {
+        index,
+        file,
+        generation: image.header.generation,
+        revision: snapshot.revision,
+        origin: image.header.origin,
+        snapshot_bytes: image.snapshot_bytes,
+        begin: end,
+        end,
+    }
+}

@@ -1,0 +1,241 @@
+//! Every change of the log and of the daemon's records on the disk, in a few calls.
+//!
+//! Tests stop them before, after and within each call (see `fault`).
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+/// Writes all of `bytes` at `at`.
+pub fn write(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some((torn, error)) = fault::torn(file, bytes.len(), at) {
+        file.write_all_at(&bytes[..torn], at)?;
+        return Err(error);
+    }
+    file.write_all_at(bytes, at)
+}
+
+/// Writes all of `bytes` at the end of a file that was opened for appending.
+pub fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some((torn, error)) = fault::torn(file, bytes.len(), file.metadata()?.len()) {
+        file.write_all(&bytes[..torn])?;
+        return Err(error);
+    }
+    file.write_all(bytes)
+}
+
+/// Writes zeros within one page. No kill tears that: the kernel checks for signals only between two
+/// pages (`generic_perform_write` in mm/filemap.c).
+pub(super) fn wipe(file: &File, zeros: &[u8], at: u64) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::step()?;
+    file.write_all_at(zeros, at)
+}
+
+/// Writes the first bytes of a file, which no kill tears (see [`super::header`]).
+pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::step()?;
+    file.write_all_at(mark, 0)?;
+    #[cfg(any(test, feature = "sim"))]
+    fault::after_mark(mark)?;
+    Ok(())
+}
+
+/// Renames a file, replacing any file of the new name.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::step()?;
+    fs::rename(from, to)
+}
+
+/// Removes a name of a file.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::step()?;
+    fs::remove_file(path)
+}
+
+/// Makes a file shorter.
+pub(crate) fn set_len(file: &File, len: u64) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::step()?;
+    file.set_len(len)
+}
+
+/// Syncs a file's content and length to the disk.
+pub fn sync(file: &File) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::step()?;
+    file.sync_data()
+}
+
+/// Syncs the names in a directory to the disk.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::step()?;
+    File::open(dir)?.sync_all()
+}
+
+/// Allocates the first `len` bytes of a file, without changing its content.
+///
+/// # Errors
+/// The disk is full, the user's quota or limit of file size is reached, or another system error.
+pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::allocation(file, len)?;
+    if fs2::FileExt::allocate(file, len).is_ok() {
+        return Ok(());
+    }
+    // posix_fallocate returns its error and leaves errno alone, where fs2 reads it: call it again
+    // to get the error. On tmpfs it fails with EINTR at a signal.
+    let size = libc::off_t::try_from(len).map_err(io::Error::other)?;
+    loop {
+        match nix::fcntl::posix_fallocate(file, 0, size) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            // A file system without support; glibc then writes, musl does not.
+            Err(Errno::EOPNOTSUPP) => return fill(file, len),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Allocates by writing zeros after the content.
+fn fill(file: &File, len: u64) -> io::Result<()> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut at = file.metadata()?.len();
+    while at < len {
+        let zeros = ZEROS.get(..(len - at) as usize).unwrap_or(&ZEROS);
+        file.write_all_at(zeros, at)?;
+        at += zeros.len() as u64;
+    }
+    Ok(())
+}
+
+/// Faults for tests: the thread's logs stop as if killed, or find the disk full or failing.
+#[cfg(any(test, feature = "sim"))]
+pub mod fault {
+    use std::cell::Cell;
+    use std::fs::File;
+    use std::io;
+
+    use crate::journal::header::LIVE;
+
+    thread_local! {
+        /// The number of bytes and steps until the fault.
+        static BUDGET: Cell<Option<u64>> = const { Cell::new(None) };
+        /// The longest file that can be allocated.
+        static LENGTH_MAX: Cell<Option<u64>> = const { Cell::new(None) };
+        static MISREPORTED: Cell<bool> = const { Cell::new(false) };
+        static DISK: Cell<Disk> = const { Cell::new(Disk { is_full: false, fails_after: None }) };
+    }
+
+    /// A faulty disk.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct Disk {
+        /// No file can grow.
+        pub is_full: bool,
+        /// After this number of bytes and steps, every call fails; a write then is partial.
+        pub fails_after: Option<u64>,
+    }
+
+    /// Runs `work` on a faulty disk.
+    pub fn on<T>(disk: &mut Disk, work: impl FnOnce() -> T) -> T {
+        DISK.set(*disk);
+        let done = work();
+        *disk = DISK.take();
+        done
+    }
+
+    /// Runs `work`; the first mark that puts a file into use is written, but reported as not
+    /// written.
+    #[cfg(test)]
+    pub(in super::super) fn misreported_commit<T>(work: impl FnOnce() -> T) -> T {
+        MISREPORTED.set(true);
+        let done = work();
+        assert!(!MISREPORTED.take(), "no mark was written");
+        done
+    }
+
+    pub(super) fn after_mark(mark: &[u8]) -> io::Result<()> {
+        let misreported = *mark == LIVE && MISREPORTED.take();
+        if misreported { Err(failed()) } else { Ok(()) }
+    }
+
+    /// Runs `work` and stops it after `budget` bytes and steps; returns whether it was stopped.
+    pub fn after<T>(budget: u64, work: impl FnOnce() -> T) -> (T, bool) {
+        BUDGET.set(Some(budget));
+        let done = work();
+        (done, BUDGET.replace(None) == Some(0))
+    }
+
+    /// From now on, no file can be allocated beyond `len`.
+    #[cfg(test)]
+    pub(in super::super) fn disk(len: Option<u64>) {
+        LENGTH_MAX.set(len);
+    }
+
+    fn stopped() -> io::Error {
+        io::Error::other("stopped by the test")
+    }
+
+    fn failed() -> io::Error {
+        io::Error::from_raw_os_error(libc::EIO)
+    }
+
+    fn full() -> io::Error {
+        io::ErrorKind::StorageFull.into()
+    }
+
+    /// How many of `size` bytes are written before the fault, and its error; `None` without a
+    /// fault.
+    pub(super) fn torn(file: &File, size: usize, at: u64) -> Option<(usize, io::Error)> {
+        if let Some(budget) = BUDGET.get() {
+            let left = budget.saturating_sub(size as u64);
+            BUDGET.set(Some(left));
+            if left == 0 {
+                return Some((size.min(budget as usize), stopped()));
+            }
+        }
+        let disk = DISK.get();
+        let len = file.metadata().map_or(0, |it| it.len());
+        if disk.is_full && at + size as u64 > len {
+            let room = usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX);
+            return Some((room.min(size), full()));
+        }
+        let left = disk.fails_after?;
+        let torn = (left <= size as u64).then(|| size.min(left as usize));
+        let fails_after = Some(left.saturating_sub(size as u64));
+        DISK.set(Disk { fails_after, ..disk });
+        torn.map(|torn| (torn, failed()))
+    }
+
+    pub(super) fn step() -> io::Result<()> {
+        if let Some(budget) = BUDGET.get() {
+            BUDGET.set(Some(budget.saturating_sub(1)));
+            if budget <= 1 {
+                return Err(stopped());
+            }
+        }
+        let disk = DISK.get();
+        let Some(left) = disk.fails_after else { return Ok(()) };
+        DISK.set(Disk { fails_after: Some(left.saturating_sub(1)), ..disk });
+        if left > 1 { Ok(()) } else { Err(failed()) }
+    }
+
+    pub(super) fn allocation(file: &File, len: u64) -> io::Result<()> {
+        step()?;
+        let is_longer = || file.metadata().is_ok_and(|it| it.len() < len);
+        match LENGTH_MAX.get() {
+            Some(most) if len > most => Err(full()),
+            _ if DISK.get().is_full && is_longer() => Err(full()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Recovery: reads the two files without changing them.
+//!
+//! It finds exactly the records that were appended, less a torn tail that was not reported to any
+//! client, or it returns an error. It never takes an inexplicable file for an old or an empty one.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::file::{JournalFile, PAGE, path, path_new};
+use super::header::{Header, HeaderError, LIVE, Mark, RETIRED};
+use super::record::{self, Content, Framed};
+use super::{Journal, Live, OpenError, Opened, disk};
+use crate::Record;
+use canal_core::{ENTRY_VERSION, Revision, Snapshot};
+use canal_sys::process::Origin;
+
+/// The state of a file, from its beginning.
+enum FileState {
+    /// It does not exist.
+    Missing,
+    /// It was allocated and never used.
+    Unused(JournalFile),
+    /// It is empty, which a file of canal never is.
+    Empty(JournalFile),
+    /// It is out of use.
+    Retired(JournalFile),
+    /// It is in use.
+    Live(JournalFile, Header),
+}
+
+/// The content of the file in use.
+struct Body {
+    snapshot: Snapshot,
+    records: Vec<Record>,
+    /// Where the snapshot begins and ends, where the records end, and the position of the last
+    /// byte.
+    start: usize,
+    begin: usize,
+    end: usize,
+    torn: usize,
+}
+
+/// Opens or creates the journal in `dir` with files of `size` bytes.
+pub(super) fn open(dir: &Path, size: u64) -> Result<Opened, OpenError> {
+    open_found(dir, size).map_err(|error| match error {
+        OpenError::Damaged { path, offset, what, origin: None } => {
+            OpenError::Damaged { path, offset, what, origin: last_origin(dir) }
+        }
+        other => other,
+    })
+}
+
+fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
+    match [look(dir, 0)?, look(dir, 1)?] {
+        [FileState::Live(a, newer), FileState::Live(b, older)]
+            if newer.generation > older.generation =>
+        {
+            recover(dir, size, (0, a, newer), Some(b))
+        }
+        [FileState::Live(a, older), FileState::Live(b, newer)]
+            if newer.generation > older.generation =>
+        {
+            recover(dir, size, (1, b, newer), Some(a))
+        }
+        [FileState::Live(file, header), FileState::Live(..)] => {
+            Err(damaged(file.path(), 0, "both files have the same generation", Some(&header)))
+        }
+        [FileState::Live(file, header), other] => {
+            recover(dir, size, (0, file, header), other.into_file())
+        }
+        [other, FileState::Live(file, header)] => {
+            recover(dir, size, (1, file, header), other.into_file())
+        }
+        [FileState::Missing, FileState::Missing] => create(dir, size),
+        // A daemon was killed before it had put the first file into use for the first time: the
+        // second file is marked before the first one is ever taken out of use.
+        [FileState::Unused(a), FileState::Missing] => {
+            let b = JournalFile::create(dir, 1, size, &[]);
+            Ok(new(dir, size, [a, b.map_err(|error| io(&path(dir, 1), error))?]))
+        }
+        [FileState::Unused(a) | FileState::Retired(a), FileState::Unused(b)] => {
+            Ok(new(dir, size, [a, b]))
+        }
+        found => Err(not_in_use(dir, &found)),
+    }
+}
+
+/// The last writer, if a header can still be read.
+pub fn last_origin(dir: &Path) -> Option<Origin> {
+    let header = |index| {
+        let file = JournalFile::open(dir, index).ok()??;
+        let (header, _) = Header::decode(&file.head().ok()?).ok()?;
+        Some(header)
+    };
+    let last = [0, 1].into_iter().filter_map(header).max_by_key(|header| header.generation);
+    last.map(|header| header.origin)
+}
+
+impl FileState {
+    fn into_file(self) -> Option<JournalFile> {
+        match self {
+            Self::Missing => None,
+            Self::Unused(file) | Self::Empty(file) | Self::Retired(file) => Some(file),
+            Self::Live(file, _) => Some(file),
+        }
+    }
+}
+
+fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
+    let name = path(dir, index);
+    let Some(mut file) = JournalFile::open(dir, index).map_err(|error| io(&name, error))? else {
+        return Ok(FileState::Missing);
+    };
+    let head = file.head().map_err(|error| io(&name, error))?;
+    let mark = head.first_chunk::<{ size_of::<Mark>() }>().copied();
+    match mark {
+        _ if head.is_empty() => Ok(FileState::Empty(file)),
+        Some(LIVE) => match Header::decode(&head) {
+            Ok((header, _)) => Ok(FileState::Live(file, header)),
+            Err(error) => Err(header_error(&name, error)),
+        },
+        Some(RETIRED) => {
+            file.found(file.len());
+            Ok(FileState::Retired(file))
+        }
+        _ => {
+            let all = file.read().map_err(|error| io(&name, error))?;
+            if !all.is_empty() {
+                return Err(damaged(&name, 0, "it does not begin like a journal", None));
+            }
+            file.found(0);
+            Ok(FileState::Unused(file))
+        }
+    }
+}
+
+/// Creates both files, so that a disk without room for them is an error now.
+fn create(dir: &Path, size: u64) -> Result<Opened, OpenError> {
+    let first = JournalFile::create(dir, 0, size, &[]).map_err(|error| io(&path(dir, 0), error))?;
+    match JournalFile::create(dir, 1, size, &[]) {
+        Ok(second) => Ok(new(dir, size, [first, second])),
+        Err(error) => {
+            let _ = disk::remove(first.path());
+            Err(io(&path(dir, 1), error))
+        }
+    }
+}
+
+fn new(dir: &Path, size: u64, files: [JournalFile; 2]) -> Opened {
+    let journal = Journal::new(dir, size, None, files.map(Some));
+    Opened { journal, origin: None, rules: 0, snapshot: None, records: Vec::new(), torn_bytes: 0 }
+}
+
+/// Reads the file in use; the other one is out of use, or about to be.
+fn recover(
+    dir: &Path,
+    size: u64,
+    (index, mut file, header): (usize, JournalFile, Header),
+    mut other: Option<JournalFile>,
+) -> Result<Opened, OpenError> {
+    let name = file.path().to_owned();
+    // Files are created complete and never become shorter: a cut at the end of a record would look
+    // sound.
+    if file.len() < size || !file.len().is_multiple_of(PAGE) {
+        return Err(damaged(&name, file.len() as usize, "the file was cut short", Some(&header)));
+    }
+    let bytes = file.read().map_err(|error| io(&name, error))?;
+    let content = Content { bytes: &bytes, len: file.len() as usize };
+    let body = read(&name, content, &header)?;
+    drop(bytes);
+    // The remains of a file whose creation a kill interrupted.
+    for index in 0..2 {
+        let _ = disk::remove(&path_new(dir, index));
+    }
+    file.found((body.end + body.torn) as u64);
+    file.cut(body.end as u64).map_err(|error| io(&name, error))?;
+    // A compaction was killed after it had put one file into use and before it took the other out.
+    // If that fails now, the next compaction repeats it.
+    if let Some(other) = &mut other {
+        let _ = other.retire();
+    }
+    let live = Live {
+        index,
+        file,
+        generation: header.generation,
+        revision: body.records.last().map_or(body.snapshot.revision, |last| last.revision),
+        origin: header.origin.clone(),
+        snapshot_bytes: (body.begin - body.start) as u64,
+        begin: body.begin as u64,
+        end: body.end as u64,
+    };
+    let mut spares = [None, None];
+    spares[1 - index] = other;
+    Ok(Opened {
+        journal: Journal::new(dir, size, Some(live), spares),
+        origin: Some(header.origin),
+        rules: header.rules,
+        snapshot: Some(body.snapshot),
+        records: body.records,
+        torn_bytes: body.torn as u64,
+    })
+}
+
+fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenError> {
+    let (_, start) = Header::decode(file.bytes).map_err(|error| header_error(name, error))?;
+    let broken = |offset, what: &str| damaged(name, offset, what, Some(header));
+    let (snapshot, begin): (Snapshot, _) = match record::read(file, start) {
+        Framed::Whole { payload, next } => match serde_json::from_slice(payload) {
+            Ok(snapshot) => (snapshot, next),
+            Err(error) => return Err(broken(start, &format!("the snapshot: {error}"))),
+        },
+        Framed::Bad { offset, what } => return Err(broken(offset, &what)),
+        Framed::Torn { .. } | Framed::End => {
+            return Err(broken(start, "the snapshot is cut short"));
+        }
+    };
+    let mut body = Body { snapshot, records: Vec::new(), start, begin, end: begin, torn: 0 };
+    let mut next_revision = body.snapshot.revision.0 + 1;
+    loop {
+        match record::read(file, body.end) {
+            Framed::Whole { payload, next } => {
+                let record = parse(name, body.end, payload, header)?;
+                if record.revision != Revision(next_revision) {
+                    let found = record.revision;
+                    let what = format!("revision {found} is where {next_revision} belongs");
+                    return Err(broken(body.end, &what));
+                }
+                body.records.push(record);
+                body.end = next;
+                next_revision += 1;
+            }
+            Framed::Torn { bytes } => {
+                body.torn = bytes;
+                return Ok(body);
+            }
+            Framed::End => return Ok(body),
+            Framed::Bad { offset, what } => return Err(broken(offset, &what)),
+        }
+    }
+}
+
+fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Record, OpenError> {
+    match serde_json::from_slice::<Record>(payload) {
+        Ok(record) if record.entry.version <= ENTRY_VERSION => Ok(record),
+        Ok(record) => Err(newer(name, record.entry.version.into(), ENTRY_VERSION.into())),
+        // It may not look like a record because a later version wrote it.
+        Err(error) => match serde_json::from_slice::<VersionOnly>(payload) {
+            Ok(VersionOnly { e: Version { v } }) if v > ENTRY_VERSION => {
+                Err(newer(name, v.into(), ENTRY_VERSION.into()))
+            }
+            _ => Err(damaged(name, at, &format!("a record: {error}"), Some(header))),
+        },
+    }
+}
+
+/// The field of every record, past and future.
+#[derive(Deserialize)]
+struct VersionOnly {
+    e: Version,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    v: u16,
+}
+
+/// There are files, but none of them is in use.
+fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
+    match found {
+        [FileState::Empty(file), _] | [_, FileState::Empty(file)] => {
+            damaged(file.path(), 0, "it is empty", None)
+        }
+        [FileState::Missing, _] => damaged(&path(dir, 0), 0, "it is missing", None),
+        [_, FileState::Missing] => damaged(&path(dir, 1), 0, "it is missing", None),
+        _ => damaged(&path(dir, 0), 0, "neither this file nor the other one is in use", None),
+    }
+}
+
+fn damaged(path: &Path, offset: usize, what: &str, header: Option<&Header>) -> OpenError {
+    let origin: Option<Origin> = header.map(|header| header.origin.clone());
+    OpenError::Damaged { path: path.to_owned(), offset: offset as u64, what: what.into(), origin }
+}
+
+fn newer(path: &Path, found: u32, known: u32) -> OpenError {
+    OpenError::Newer { path: path.to_owned(), found, known }
+}
+
+fn header_error(path: &Path, error: HeaderError) -> OpenError {
+    match error {
+        HeaderError::Damaged(offset, what) => damaged(path, offset, &what, None),
+        HeaderError::Newer(found, known) => newer(path, found, known),
+    }
+}
+
+fn io(path: &Path, error: std::io::Error) -> OpenError {
+    let path: PathBuf = path.to_owned();
+    OpenError::Io { path, error }
+}

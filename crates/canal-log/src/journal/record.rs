@@ -1,0 +1,282 @@
+//! The framing of one record: length, checksum, JSON, trailer.
+//!
+//! A write that a kill cuts short leaves a prefix of its bytes, then zeros. Only that reads as
+//! [`Framed::Torn`]; a change of any single byte before the last record reads as [`Framed::Bad`].
+
+use std::io;
+
+use serde::Serialize;
+
+/// Bytes before the payload: its length and the checksum.
+const PREFIX: usize = 8;
+/// Bytes around a payload.
+pub(super) const OVERHEAD: u64 = PREFIX as u64 + 1;
+/// The last byte of a record. Compact JSON never contains it (a newline in a string is escaped), so
+/// a length that damage made too large finds JSON in its place.
+const TRAILER: u8 = b'\n';
+/// The most bytes of a payload: 1 GiB.
+const PAYLOAD_MAX: usize = 1 << 30;
+
+/// The content at a position of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Framed<'a> {
+    /// A whole record.
+    Whole {
+        /// Its JSON.
+        payload: &'a [u8],
+        /// The offset after it.
+        next: usize,
+    },
+    /// The beginning of a record that was not written to its end.
+    Torn {
+        /// The number of its bytes.
+        bytes: usize,
+    },
+    /// Only zeros to the end of the file.
+    End,
+    /// Content that was never written in this form.
+    Bad {
+        /// The offset of the error.
+        offset: usize,
+        /// The error.
+        what: String,
+    },
+}
+
+/// Appends a record with `payload` as JSON to `buffer`.
+///
+/// # Errors
+/// The payload exceeds the maximum; the buffer is then unchanged.
+pub(crate) fn encode(buffer: &mut Vec<u8>, payload: &impl Serialize) -> io::Result<()> {
+    let start = buffer.len();
+    encode_at(buffer, start, payload).inspect_err(|_| buffer.truncate(start))
+}
+
+fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io::Result<()> {
+    buffer.extend_from_slice(&[0; PREFIX]);
+    serde_json::to_writer(&mut *buffer, payload)?;
+    let length = buffer.len() - start - PREFIX;
+    let Some(field) = u32::try_from(length).ok().filter(|_| length <= PAYLOAD_MAX) else {
+        let what = format!("a record of {length} bytes exceeds the journal's limit");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    };
+    let length = field.to_le_bytes();
+    buffer[start..start + 4].copy_from_slice(&length);
+    // The checksum covers the length and the payload, which are therefore adjacent.
+    let rest = &mut buffer[start + 4..];
+    rest[..4].copy_from_slice(&length);
+    let sum = crc32fast::hash(rest).to_le_bytes();
+    rest[..4].copy_from_slice(&sum);
+    buffer.push(TRAILER);
+    Ok(())
+}
+
+/// The content of a file: `bytes`, then zeros to its end at `len`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content<'a> {
+    /// The bytes; some or all of the zeros may be omitted.
+    pub(crate) bytes: &'a [u8],
+    /// The length of the file.
+    pub(crate) len: usize,
+}
+
+impl<'a> Content<'a> {
+    fn from(&self, at: usize) -> &'a [u8] {
+        self.bytes.get(at..).unwrap_or_default()
+    }
+
+    fn prefix(&self, at: usize) -> [u8; PREFIX] {
+        let mut prefix = [0; PREFIX];
+        prefix.iter_mut().zip(self.from(at)).for_each(|(to, byte)| *to = *byte);
+        prefix
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        let zero = (at < self.len).then_some(0);
+        self.bytes.get(at).copied().or(zero)
+    }
+}
+
+/// Reads the content at `at`.
+pub(crate) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
+    let [a, b, c, d, sum @ ..] = file.prefix(at);
+    let length = [a, b, c, d];
+    let size = u32::from_le_bytes(length) as usize;
+    if size == 0 {
+        return end(file, at);
+    }
+    let after = at.saturating_add(PREFIX).saturating_add(size);
+    let Some(trailer) = file.byte(after).filter(|_| size <= PAYLOAD_MAX) else {
+        return bad(at, format!("a record has the impossible length {size}"));
+    };
+    match (trailer, file.bytes.get(at + PREFIX..after)) {
+        (TRAILER, Some(payload)) if checksum(length, payload) == u32::from_le_bytes(sum) => {
+            Framed::Whole { payload, next: after + 1 }
+        }
+        (TRAILER, _) => bad(at, "a record has a wrong checksum".to_owned()),
+        (0, _) => torn(file, at, after),
+        _ => bad(after, "a record does not end at its length".to_owned()),
+    }
+}
+
+/// Whether all of `bytes` are zero.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks();
+    words.iter().all(|word| u128::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
+}
+
+/// A record without a trailer: torn if it is the beginning of a record, followed by zeros.
+fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
+    if !is_zero(file.from(after)) {
+        return bad(after, "a record has no trailer, and bytes follow it".to_owned());
+    }
+    let rest = file.from(at);
+    let rest = &rest[..rest.len().min(after - at)];
+    let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let payload = rest[..written].get(PREFIX..).unwrap_or_default();
+    match payload.iter().position(|byte| matches!(*byte, 0 | TRAILER)) {
+        Some(inside) => bad(at + PREFIX + inside, "a record cannot contain this".to_owned()),
+        None => Framed::Torn { bytes: written },
+    }
+}
+
+fn end(file: Content<'_>, at: usize) -> Framed<'_> {
+    let rest = file.from(at);
+    if is_zero(rest) {
+        return Framed::End;
+    }
+    let first = rest.iter().position(|byte| *byte != 0).unwrap_or_default();
+    bad(at + first, "bytes follow the last record".to_owned())
+}
+
+fn bad<'a>(offset: usize, what: String) -> Framed<'a> {
+    Framed::Bad { offset, what }
+}
+
+fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&length);
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8], at: usize) -> Framed<'_> {
+        super::read(Content { bytes, len: bytes.len() }, at)
+    }
+
+    /// Two records and room after them.
+    fn two() -> (Vec<u8>, usize, usize) {
+        let mut file = Vec::new();
+        encode(&mut file, &"the first").unwrap();
+        let first = file.len();
+        encode(&mut file, &["the", "second\n", "\u{1}"]).unwrap();
+        let second = file.len();
+        file.resize(second + 300, 0);
+        (file, first, second)
+    }
+
+    #[test]
+    fn an_encoded_record_is_read() {
+        let (file, first, second) = two();
+        let Framed::Whole { payload, next } = read(&file, 0) else { panic!("not whole") };
+        assert_eq!((payload, next), (&b"\"the first\""[..], first));
+        let Framed::Whole { payload, next } = read(&file, next) else { panic!("not whole") };
+        let words: Vec<String> = serde_json::from_slice(payload).unwrap();
+        assert_eq!((words, next), (vec!["the".into(), "second\n".into(), "\u{1}".into()], second));
+        assert_eq!(read(&file, next), Framed::End);
+        assert_eq!(read(&file, file.len()), Framed::End);
+    }
+
+    #[test]
+    fn a_record_cut_at_any_byte_is_torn() {
+        let (mut file, first, second) = two();
+        for cut in (first..second).rev() {
+            file[cut..].fill(0);
+            match read(&file, first) {
+                Framed::Torn { bytes } => {
+                    assert!(bytes <= cut - first && is_zero(&file[first + bytes..]));
+                    assert_ne!(file[first + bytes - 1], 0);
+                }
+                // Only zero bytes of it were written.
+                Framed::End => assert!(is_zero(&file[first..])),
+                other => panic!("cut at {cut}: {other:?}"),
+            }
+            assert!(matches!(read(&file, 0), Framed::Whole { .. }));
+        }
+    }
+
+    #[test]
+    fn zeros_that_are_left_out_change_nothing() {
+        let (mut file, first, second) = two();
+        let len = file.len();
+        for cut in (first..second).rev() {
+            file[cut..].fill(0);
+            let used = file.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+            for shown in used..=len {
+                let content = Content { bytes: &file[..shown], len };
+                assert_eq!(super::read(content, 0), read(&file, 0));
+                assert_eq!(super::read(content, first), read(&file, first));
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_fills_the_file_is_whole_and_cut_it_is_torn() {
+        let (mut file, first, second) = two();
+        file.truncate(second);
+        assert!(matches!(read(&file, first), Framed::Whole { next, .. } if next == second));
+        file[second - 1] = 0;
+        assert!(
+            matches!(read(&file, first), Framed::Torn { bytes } if bytes == second - first - 1)
+        );
+    }
+
+    #[test]
+    fn any_other_byte_in_a_record_that_others_follow_is_bad() {
+        let (whole, first, _) = two();
+        for at in 0..first {
+            for flip in 1..=u8::MAX {
+                let mut file = whole.clone();
+                file[at] ^= flip;
+                assert!(matches!(read(&file, 0), Framed::Bad { .. }), "{at} ^ {flip}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_other_byte_in_the_last_record_but_a_missing_trailer_is_bad() {
+        let (whole, first, second) = two();
+        for at in first..second {
+            for flip in 1..=u8::MAX {
+                let mut file = whole.clone();
+                file[at] ^= flip;
+                let bad = matches!(read(&file, first), Framed::Bad { .. });
+                let cut = at == second - 1 && file[at] == 0;
+                assert_eq!(bad, !cut, "{at} ^ {flip}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_file_is_bad() {
+        let mut file = vec![0; 64];
+        file[..4].copy_from_slice(&56_u32.to_le_bytes());
+        assert!(matches!(read(&file, 0), Framed::Bad { offset: 0, .. }));
+        file[..4].copy_from_slice(&55_u32.to_le_bytes());
+        assert!(matches!(read(&file, 0), Framed::Torn { bytes: 1 }));
+        file[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(matches!(read(&file, 0), Framed::Bad { offset: 0, .. }));
+    }
+
+    #[test]
+    fn a_payload_that_cannot_be_encoded_leaves_the_buffer() {
+        let mut buffer = vec![7];
+        let no_json = std::collections::BTreeMap::from([([1_u8], 1_u8)]);
+        assert!(encode(&mut buffer, &no_json).is_err());
+        assert_eq!(buffer, [7]);
+    }
+}

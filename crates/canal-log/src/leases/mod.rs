@@ -1,0 +1,214 @@
+//! The leases that hold something, in a file that survives a reboot.
+//!
+//! One append is one frame (like the journal's), synced before any client gets an answer. The file
+//! is rewritten when most of it describes ended leases. `docs/journal.md` describes it.
+//!
+//! Invariant: once [`LeaseLog::store`] has returned, a power cut loses none of its changes.
+
+mod read;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::journal::{OpenError, disk, record};
+use super::replace::{named, replace, sweep};
+use canal_core::{FrameState, HoldState, Token};
+
+/// The name of the file.
+pub const NAME: &str = "leases.log";
+/// The version that this program writes.
+const VERSION: u32 = 1;
+/// The fewest bytes to append before the file is rewritten.
+const APPENDED_MIN: u64 = 256 * 1024;
+
+/// A lease that holds something, with every part of a table that is needed to restore it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldLease {
+    /// Its frame.
+    pub frame: FrameState,
+    /// What it holds.
+    pub hold: HoldState,
+}
+
+/// The changes since the last append.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The tokens of leases in the file that no longer hold anything.
+    pub ended: Vec<Token>,
+    /// Leases that are not in the file, or are there with another note.
+    pub held: Vec<HeldLease>,
+}
+
+/// The file. This process owns only what it has written itself.
+#[derive(Debug)]
+pub struct LeaseLog {
+    dir: PathBuf,
+    /// The file that this process created; `None` before its first store, or if the content is
+    /// unknown.
+    file: Option<File>,
+    /// Where the last frame ends.
+    end: u64,
+    /// Up to this length it is not rewritten: there was no room for that.
+    not_before: u64,
+    /// The leases in the file, and about how many bytes each takes.
+    live: BTreeMap<Token, u64>,
+    /// The sum of these bytes.
+    live_bytes: u64,
+}
+
+/// The result of opening the file.
+#[derive(Debug)]
+pub struct Opened {
+    /// To store in.
+    pub log: LeaseLog,
+    /// The leases by token; `None` if there is no file.
+    pub leases: Option<BTreeMap<Token, HeldLease>>,
+    /// The bytes of an unfinished last append, which do not count; 0 without one.
+    pub torn_bytes: u64,
+}
+
+/// The first frame of a file.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    /// The number of frames that were written together with this one. None of them is ever torn.
+    frames: usize,
+}
+
+/// Each later frame.
+#[derive(Serialize, Deserialize)]
+struct Append {
+    /// These come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ended: Vec<Token>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    held: Vec<HeldLease>,
+}
+
+impl LeaseLog {
+    /// Reads the file in `dir`. Leaves it unchanged until the first [`Self::store`], which rewrites
+    /// it: so two daemons that share a directory never write to one file.
+    ///
+    /// # Errors
+    /// The file does not have this program's format, and no unfinished append explains that.
+    pub fn open(dir: &Path) -> Result<Opened, OpenError> {
+        sweep(dir, NAME);
+        let (leases, torn_bytes) = match read::file(&dir.join(NAME))? {
+            Some((leases, torn_bytes)) => (Some(leases), torn_bytes),
+            None => (None, 0),
+        };
+        let log = Self {
+            dir: dir.to_owned(),
+            file: None,
+            end: 0,
+            not_before: 0,
+            live: BTreeMap::new(),
+            live_bytes: 0,
+        };
+        Ok(Opened { log, leases, torn_bytes })
+    }
+
+    /// Makes `changes` durable. If the file has to be rewritten, calls `all` for all leases after
+    /// the changes.
+    ///
+    /// # Errors
+    /// Names the file. Some of the changes may be durable.
+    pub fn store(
+        &mut self,
+        changes: Changes,
+        all: impl FnOnce() -> Vec<HeldLease>,
+    ) -> io::Result<()> {
+        if !self.is_whole() {
+            return self.write_anew(all());
+        }
+        if self.wants_compaction() {
+            match self.write_anew(all()) {
+                Ok(()) => return Ok(()),
+                // Without room for the whole file, there may still be room for a frame.
+                Err(_) => self.not_before = self.end + APPENDED_MIN + self.live_bytes,
+            }
+        }
+        self.append(changes).map_err(|error| named(&self.path(), &error))
+    }
+
+    /// Writes a file with exactly these leases, replacing the present one.
+    ///
+    /// # Errors
+    /// Names the file, which is then either the old one or the new one.
+    pub fn write_anew(&mut self, leases: Vec<HeldLease>) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        record::encode(&mut bytes, &Header { version: VERSION, frames: leases.len() })?;
+        let mut live = BTreeMap::new();
+        for lease in leases {
+            let (token, start) = (lease.hold.token, bytes.len());
+            record::encode(&mut bytes, &Append { ended: Vec::new(), held: vec![lease] })?;
+            live.insert(token, (bytes.len() - start) as u64);
+        }
+        self.file = Some(replace(&self.dir, NAME, &bytes)?);
+        self.end = bytes.len() as u64;
+        self.live_bytes = live.values().sum();
+        self.live = live;
+        self.not_before = 0;
+        Ok(())
+    }
+
+    fn append(&mut self, changes: Changes) -> io::Result<()> {
+        let Some(file) = &self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        let Changes { ended, held } = changes;
+        let append = Append { ended, held };
+        let mut bytes = Vec::new();
+        record::encode(&mut bytes, &append)?;
+        if let Err(error) = disk::write(file, &bytes, self.end) {
+            if disk::set_len(file, self.end).is_err() {
+                self.file = None;
+            }
+            return Err(error);
+        }
+        if let Err(error) = disk::sync(file) {
+            // The state of the disk is unknown: a second sync can succeed although the first one
+            // lost the data.
+            self.file = None;
+            return Err(error);
+        }
+        self.end += bytes.len() as u64;
+        self.note(&append, bytes.len() as u64);
+        Ok(())
+    }
+
+    fn note(&mut self, append: &Append, bytes: u64) {
+        for token in &append.ended {
+            self.live_bytes -= self.live.remove(token).unwrap_or(0);
+        }
+        let each = bytes / append.held.len().max(1) as u64;
+        for lease in &append.held {
+            self.live_bytes += each;
+            self.live_bytes -= self.live.insert(lease.hold.token, each).unwrap_or(0);
+        }
+    }
+
+    /// All rewrites together cost at most as much as all appends.
+    fn wants_compaction(&self) -> bool {
+        self.end > self.not_before.max(2 * self.live_bytes + APPENDED_MIN)
+    }
+
+    /// Whether the file of this name is still the one that this process wrote.
+    fn is_whole(&self) -> bool {
+        let Some(own) = self.file.as_ref().and_then(|file| file.metadata().ok()) else {
+            return false;
+        };
+        let there = fs::symlink_metadata(self.path());
+        there.is_ok_and(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join(NAME)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! The state that must survive a reboot: the floors of the tokens and of the requests' numbers, the
+//! stored sizes, the pauses, and what is out of service.
+//! (The leases are in a [separate file](super::leases).)
+//!
+//! The file is replaced as a whole: at every moment, even over a power cut, it is either the old
+//! one or the new one.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::replace::{create_dir, named, replace, sweep};
+use canal_core::{Key, RequestId, StoredView, StoredWithout, Token};
+
+/// The name of the file.
+pub const NAME: &str = "state.json";
+/// The version that this program writes.
+const VERSION: u32 = 1;
+
+/// The state that must survive a reboot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Durable {
+    /// No grant has a token at or above this one.
+    pub reserved_token: Token,
+    /// No request has a number above this one.
+    #[serde(default)]
+    pub reserved_request: RequestId,
+    /// The stored views, by key.
+    #[serde(default)]
+    pub views: Vec<StoredView>,
+    /// The paused keys, in order.
+    #[serde(default)]
+    pub paused: Vec<Key>,
+    /// The buckets that are out of service, by key.
+    #[serde(default)]
+    pub without: Vec<StoredWithout>,
+    /// The daemon's record of itself as a node.
+    #[serde(default)]
+    pub node: NodeRecord,
+}
+
+/// A daemon's record of itself as one of several nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Whether the state had to be recreated, so that leases over nodes from before may still live.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_anew: bool,
+    /// The name that canal gave the machine, if the machine itself has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+}
+
+impl NodeRecord {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The file `state.json`.
+#[derive(Debug)]
+pub struct StateFile {
+    dir: PathBuf,
+}
+
+/// The result of opening the file.
+#[derive(Debug)]
+pub struct Opened {
+    /// To store in.
+    pub state: StateFile,
+    /// Its content; `None` if there is no file.
+    pub durable: Option<Durable>,
+}
+
+/// [`Durable`] as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u32,
+    reserved_token: Token,
+    reserved_request: RequestId,
+    views: &'a [StoredView],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    paused: &'a [Key],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    without: &'a [StoredWithout],
+    #[serde(skip_serializing_if = "NodeRecord::is_default")]
+    node: &'a NodeRecord,
+}
+
+/// The field that every version has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl StateFile {
+    /// Opens the file in `dir`, and reads it if it exists. Creates `dir` (0700) if it is missing.
+    ///
+    /// Accepts unknown fields, which the next [`StateFile::store`] removes.
+    ///
+    /// # Errors
+    /// Names the file and the error (not canal's, not JSON, a later version).
+    pub fn open(dir: &Path) -> io::Result<Opened> {
+        create_dir(dir).map_err(|error| named(dir, &error))?;
+        let state = Self { dir: dir.to_owned() };
+        let path = state.path();
+        let durable = match fs::read(&path) {
+            Ok(bytes) => Some(parse(&bytes).map_err(|error| named(&path, &error))?),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(named(&path, &error)),
+        };
+        sweep(dir, NAME);
+        Ok(Opened { state, durable })
+    }
+
+    /// The path of the file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(NAME)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Replaces the file: writes a temporary file, syncs it, renames it, and syncs the directory.
+    ///
+    /// # Errors
+    /// Names the file. It still has the old content, or perhaps the new content if only the
+    /// directory could not be synced.
+    pub fn store(&self, durable: &Durable) -> io::Result<()> {
+        let Durable { reserved_token, reserved_request, views, paused, without, node } = durable;
+        let (version, reserved_token, reserved_request) =
+            (VERSION, *reserved_token, *reserved_request);
+        let written =
+            Written { version, reserved_token, reserved_request, views, paused, without, node };
+        let mut bytes = serde_json::to_vec_pretty(&written)?;
+        bytes.push(b'\n');
+        replace(&self.dir, NAME, &bytes).map(drop)
+    }
+}
+
+fn parse(bytes: &[u8]) -> io::Result<Durable> {
+    let invalid = |what| io::Error::new(ErrorKind::InvalidData, what);
+    let damaged = |error| invalid(format!("it is damaged: {error}"));
+    // The version first: the rest may have another form in a later one.
+    let Version { version } = serde_json::from_slice(bytes).map_err(damaged)?;
+    if version > VERSION {
+        let what =
+            format!("a newer canal wrote it (version {version}, this one reads up to {VERSION})");
+        return Err(invalid(what));
+    }
+    serde_json::from_slice(bytes).map_err(damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use canal_core::View;
+
+    fn durable(token: u64) -> Durable {
+        let view = |key: &str, view| StoredView { key: Key::new(key).unwrap(), view };
+        let views = vec![
+            view("db/\"ä\"", View::Buckets { per: 3, buckets: u64::MAX }),
+            view("gpu", View::Slots { slots: 1 }),
+        ];
+        let paused = vec![Key::new("a \"b\"").unwrap(), Key::new("gpu").unwrap()];
+        let without = StoredWithout { key: paused[1].clone(), numbers: vec![0, 2] };
+        let node = NodeRecord { is_anew: true, machine: Some("m".to_owned()) };
+        let (reserved_token, reserved_request, without) =
+            (Token(token), RequestId(token), vec![without]);
+        Durable { reserved_token, reserved_request, views, paused, without, node }
+    }
+
+    fn error(content: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        fs::write(&path, content).unwrap();
+        let said = StateFile::open(dir.path()).unwrap_err().to_string();
+        assert_eq!(fs::read_to_string(&path).unwrap(), content, "it was changed");
+        said.strip_prefix(&format!("{}: ", path.display())).expect("it names the file").to_owned()
+    }
+
+    #[test]
+    fn stored_values_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let Opened { state, durable: found } = StateFile::open(dir.path()).unwrap();
+        assert_eq!(found, None);
+        for token in [1, u64::MAX, 7] {
+            state.store(&durable(token)).unwrap();
+            assert_eq!(StateFile::open(dir.path()).unwrap().durable, Some(durable(token)));
+        }
+        let files: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        let mode = fs::metadata(state.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+    }
+
+    #[test]
+    fn missing_directories_are_made_and_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("of/canal");
+        let state = StateFile::open(&path).unwrap().state;
+        state.store(&Durable::default()).unwrap();
+        for made in [path.parent().unwrap(), &path] {
+            let mode = fs::metadata(made).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o700, "{made:?}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_with_the_fault() {
+        assert_eq!(error(""), "it is damaged: EOF while parsing a value at line 1 column 0");
+        assert!(error("{\"version\":1,").starts_with("it is damaged: EOF"));
+        assert!(error("{}").contains("missing field `version`"));
+        assert!(error("{\"version\":1}").contains("missing field `reserved_token`"));
+        let key = "{\"version\":1,\"reserved_token\":1,\"views\":[{\"key\":\"/\",\"view\":";
+        assert!(error(&format!("{key}{{\"slots\":{{\"slots\":1}}}}}}]}}")).contains("begin with"));
+    }
+
+    #[test]
+    fn a_file_cut_at_any_byte_is_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateFile::open(dir.path()).unwrap().state;
+        state.store(&durable(5)).unwrap();
+        let whole = fs::read_to_string(state.path()).unwrap();
+        let body = whole.trim_end().len();
+        for cut in (0..body).filter(|cut| whole.is_char_boundary(*cut)) {
+            assert!(error(&whole[..cut]).starts_with("it is damaged"), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_refused_as_such() {
+        let said = error("{\"version\":2,\"something\":\"else\"}");
+        assert_eq!(said, "a newer canal wrote it (version 2, this one reads up to 1)");
+    }
+
+    #[test]
+    fn fields_that_are_unknown_are_let_pass() {
+        let dir = tempfile::tempdir().unwrap();
+        let content = "{\"version\":1,\"reserved_token\":9,\"more\":[]}";
+        fs::write(dir.path().join(NAME), content).unwrap();
+        let found = StateFile::open(dir.path()).unwrap().durable;
+        assert_eq!(found, Some(Durable { reserved_token: Token(9), ..Durable::default() }));
+    }
+
+    #[test]
+    fn a_store_that_fails_names_the_file_and_leaves_the_old_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateFile::open(dir.path()).unwrap().state;
+        // A directory in its place, which a file cannot replace.
+        fs::create_dir(state.path()).unwrap();
+        let said = state.store(&durable(1)).unwrap_err().to_string();
+        assert!(said.starts_with(&state.path().display().to_string()), "{said}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something was left behind");
+    }
+
+    #[test]
+    fn files_of_a_killed_process_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateFile::open(dir.path()).unwrap().state;
+        state.store(&durable(1)).unwrap();
+        let left = dir.path().join(format!("{NAME}.new-{}", "0".repeat(32)));
+        fs::write(&left, "half").unwrap();
+        assert_eq!(StateFile::open(dir.path()).unwrap().durable, Some(durable(1)));
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn a_file_in_place_of_the_directory_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "").unwrap();
+        let said = StateFile::open(&path).unwrap_err().to_string();
+        assert!(said.starts_with(&path.display().to_string()), "{said}");
+    }
+}
