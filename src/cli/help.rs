@@ -6,7 +6,7 @@ use clap::Command;
 
 /// The end of `canal help`.
 pub(crate) const EXIT_CODES: &str = "\
-Exit codes: the command's own; 75 not acquired; 122 lost; 124 ended by --max-run;
+Exit codes: the command's own; 75 not acquired; 122 lost; 124 --max-run exceeded;
 125 canal failed; 126 and 127 the command cannot be executed, or was not found.";
 
 /// The end of `canal run -h`.
@@ -36,7 +36,7 @@ Examples:
 pub(crate) const PURPOSES: &[(&str, &[&str])] = &[
     ("Run", &["run", "acquire", "renew", "release", "submit", "log", "wait"]),
     (
-        "Look and act",
+        "Inspect and control",
         &[
             "status", "top", "test", "leader", "history", "stats", "trace", "metrics", "kill",
             "priority", "resize",

@@ -107,7 +107,7 @@ pub(crate) enum Verb {
     Priority(PriorityArgs),
     /// Take a lock for a process, or as a lease
     Acquire(AcquireArgs),
-    /// Release a lock of a process or a lease
+    /// Release a process's lock, or a lease
     Release(ReleaseArgs),
     /// Renew a lease
     Renew(RenewArgs),
@@ -201,7 +201,7 @@ pub(crate) struct HowArgs {
     /// End the command after DUR, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) max_run: Option<Length>,
-    /// Kill the command DUR after the signal of --max-run [default: 10]
+    /// Kill the command DUR after --max-run has sent its signal [default: 10]
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
     /// The signal that --max-run sends [default: TERM]
@@ -278,10 +278,10 @@ pub(crate) struct AcquireArgs {
     pub(crate) ttl: Option<Duration>,
     /// What to do if the lock is lost [default: kill]
     ///
-    /// A lock of a process can be lost only with an engine.
+    /// A lock that belongs to a process can be lost only with an engine.
     #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum, conflicts_with = "ttl", help_heading = None)]
     pub(crate) on_lost: Option<OnLostArg>,
-    /// Print the grant, or why there is none, as JSON
+    /// Print the grant, or the reason why there is none, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,
 }
@@ -294,7 +294,7 @@ pub(crate) struct WhoseArgs {
     pub(crate) pid: Option<u32>,
 }
 
-/// Release a lock of a process or a lease
+/// Release a process's lock, or a lease
 #[derive(Args, Debug)]
 #[command(
     override_usage = "canal release [--pid PID] KEY\n       canal release [--pid PID] --all\n       canal release --handle H\n       canal release --force --token T"
@@ -306,12 +306,12 @@ pub(crate) struct ReleaseArgs {
     /// Release everything that the process holds
     #[arg(long)]
     pub(crate) all: bool,
-    /// Break the only hold on KEY (asks first), or the hold with --token
+    /// Break the hold on KEY, if there is only one (asks first), or the hold given by --token
     ///
     /// Users may break their own holds, and root may break any.
     #[arg(long)]
     pub(crate) force: bool,
-    /// The token of the hold to break, as in canal status -v
+    /// The token of the hold to break, as shown by canal status -v
     #[arg(long, value_name = "T", value_parser = number, allow_negative_numbers = true)]
     pub(crate) token: Option<u64>,
     /// With --force KEY: do not ask for confirmation
@@ -331,7 +331,7 @@ pub(crate) struct ReleaseArgs {
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     pub(crate) which: HandleArgs,
-    /// Keep renewing while this process runs, as in canal renew --while $$ &
+    /// Keep renewing while this process runs, for example canal renew --while $$ &
     ///
     /// canal exits when the owner releases the lease.
     #[arg(long = "while", value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
@@ -341,7 +341,7 @@ pub(crate) struct RenewArgs {
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
-    /// Print the lease, or how it was lost, as JSON
+    /// Print the lease, or the way it was lost, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -390,7 +390,7 @@ pub(crate) struct StatusArgs {
     /// Show the leases that ended recently, and why
     #[arg(long, conflicts_with_all = ["watch", "waiting", "one_line"])]
     pub(crate) ended: bool,
-    /// Follow the chain of waits of a process or session to its end
+    /// Follow the chain of waits from a process or session to its end
     #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "under", "mine", "user", "waiting", "one_line", "watch", "ended", "graph"])]
     pub(crate) why: Option<WhyTarget>,
     /// Print waiters and their blockers as a Graphviz graph
@@ -403,7 +403,7 @@ pub(crate) struct StatusArgs {
 pub(crate) struct TopArgs {
     /// Show only KEY and the keys below it, or only background job N
     ///
-    /// canal opens the page of KEY.
+    /// If KEY is given, canal opens the page for that key.
     #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     #[command(flatten)]
@@ -425,10 +425,10 @@ pub(crate) struct StatsArgs {
     /// Draw with ASCII characters only
     #[arg(long, conflicts_with = "json")]
     pub(crate) ascii: bool,
-    /// Write a report to FILE as an SVG picture; - is standard output
+    /// Write a report to FILE as an SVG image; - means standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "ascii"])]
     pub(crate) svg: Option<PathBuf>,
-    /// Overwrite the FILE of --svg
+    /// With --svg: overwrite FILE if it exists
     #[arg(long, requires = "svg")]
     pub(crate) force: bool,
     /// Print JSON
@@ -493,7 +493,7 @@ pub(crate) struct TestArgs {
     /// Check for N slots, like --count
     #[arg(long = "for", value_name = "N", value_parser = positive, allow_negative_numbers = true, conflicts_with = "count", help_heading = None)]
     pub(crate) wanted: Option<u64>,
-    /// Print the expected grant, or why there would be none, as JSON
+    /// Print the expected grant, or the reason why there would be none, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,
 }
@@ -542,13 +542,13 @@ pub(crate) struct KillArgs {
     pub(crate) signal: Option<Signal>,
     /// Kill the processes that are still running DUR after the signal
     ///
-    /// Without this option, canal waits 10 s and then names the processes that are left.
+    /// Without this option, canal waits 10 s and then lists the processes that are still running.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Print the signalled and the remaining processes as JSON
+    /// Print the processes that were signalled, and those that remain, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -556,7 +556,7 @@ pub(crate) struct KillArgs {
 /// Print the output of a background job
 #[derive(Args, Debug)]
 pub(crate) struct LogArgs {
-    /// The number of the job, or a key for its latest job
+    /// The number of a job, or a key, which stands for its latest job
     #[arg(value_name = "N|KEY")]
     pub(crate) job: Option<String>,
     /// Keep printing what the job writes until it ends
@@ -581,7 +581,7 @@ pub(crate) struct JobWaitArgs {
     /// The numbers of the jobs
     #[arg(value_name = "N", value_parser = job, required = true)]
     pub(crate) jobs: Vec<u64>,
-    /// Print how each job ended as JSON
+    /// Print the outcome of each job as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -673,13 +673,13 @@ pub(crate) struct DaemonArgs {
     /// Stop using the engine that this socket's daemon used before
     #[arg(long, conflicts_with_all = ["engine", "engine_ttl", "host"])]
     pub(crate) no_engine: bool,
-    /// Set an unusable journal aside after checking the processes in it
+    /// Set an unusable journal aside; first check the processes in it yourself
     #[arg(long)]
     pub(crate) discard_journal: bool,
     /// Declare that this node has never granted a lock
     ///
-    /// It can then grant node leases at once. Refused if files show that a daemon has run here
-    /// before. It applies to this start only.
+    /// The node can then grant node leases at once. The option is refused if files show that a
+    /// daemon has run here before, and applies to this start only.
     #[arg(long, conflicts_with_all = ["stop", "reload", "replace", "discard_journal", "engine", "engine_ttl", "host"])]
     pub(crate) first_start: bool,
     /// Report readiness and errors to descriptor 3, to the client that started this daemon
@@ -699,7 +699,7 @@ pub(crate) struct DaemonArgs {
     override_usage = "canal bridge [OPTIONS]\n       canal bridge [OPTIONS] --leases [--keys PREFIX...]"
 )]
 pub(crate) struct BridgeArgs {
-    /// Allow only leases on nodes: take, renew, release
+    /// Allow only taking, renewing and releasing node leases
     #[arg(long)]
     pub(crate) leases: bool,
     /// Allow only these keys and the keys below them
@@ -730,7 +730,7 @@ pub(crate) struct DoctorArgs {
 /// Share one table of locks among all users of this machine
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct SetupArgs {
-    /// Declare that no daemon has run here before, so that this node grants its first lock at once
+    /// Declare that no daemon has run here before, so that this node grants its first lease at once
     #[arg(long)]
     pub(crate) first_start: bool,
     /// Do not ask for confirmation

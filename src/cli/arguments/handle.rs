@@ -28,7 +28,7 @@ pub(crate) enum GivenHandle {
 pub(crate) struct HandleArgs {
     /// The lease's handle, or - for standard input [default: $CANAL_HANDLE]
     ///
-    /// On standard input, the handle does not show up in process lists.
+    /// A handle that is read from standard input does not show up in process lists.
     #[arg(long, value_name = "H", allow_hyphen_values = true)]
     // Kept as text, so that an error message does not repeat it.
     pub(crate) handle: Option<String>,

@@ -17,9 +17,9 @@ use crate::protocol::{Mode, WireItem};
 pub(crate) struct LockArgs {
     /// Lock KEY of size VIEW (N or PxB), and take COUNT slots of it
     ///
-    /// PxB is P slots in each of B buckets. VIEW is the size that this request assumes. A KEY that
-    /// contains a / has neither VIEW nor COUNT. To take several locks at once, repeat the option or
-    /// combine it with --read and --write.
+    /// PxB is P slots in each of B buckets. VIEW is the size that this request assumes. If the
+    /// argument contains a /, all of it is the KEY: it cannot have a VIEW or COUNT. To take several
+    /// locks at once, repeat the option or combine it with --read and --write.
     #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
     pub(crate) keys: Vec<KeyArg>,
     /// Lock KEY as written, even with = or : in it
@@ -34,8 +34,8 @@ pub(crate) struct LockArgs {
     pub(crate) reads: Vec<Key>,
     /// Hold KEY and all keys below it exclusively
     ///
-    /// canal waits until no other session holds any of these keys, and meanwhile makes later
-    /// requests wait. The option may be repeated.
+    /// canal waits until no other session holds any of these keys; until then, later requests wait
+    /// too. The option may be repeated.
     #[arg(long = "write", value_name = "KEY", value_parser = plain_key)]
     pub(crate) writes: Vec<Key>,
     /// Run at most P at once in each bucket

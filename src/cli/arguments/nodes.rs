@@ -24,8 +24,8 @@ pub(crate) struct NodesArgs {
         help = "Lock on several nodes: a name, @GROUP, local, unix:PATH, ssh:[USER@]HOST[:PORT]",
         long_help = "Lock on several nodes: a name, @GROUP, local, unix:PATH, ssh:[USER@]HOST[:PORT]\n\n\
                      Nodes are independent daemons. Names and groups come from [nodes] and \
-                     [node_groups] in canal.toml. Separate several nodes by commas, or repeat the \
-                     option."
+                     [node_groups] in canal.toml. Separate multiple nodes with commas, or repeat \
+                     the option."
     )]
     pub(crate) on: Vec<String>,
     /// How many nodes must grant the lock [default: all]

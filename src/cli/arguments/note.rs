@@ -18,7 +18,7 @@ pub(crate) struct NoteArgs {
     /// Show TEXT to everyone who sees the lock [default: $CANAL_NOTE]
     ///
     /// Without either, the note of a CI job is the URL of its run; --note '' turns that off. A note
-    /// may have at most 512 bytes, and other users can read it.
+    /// may be at most 512 bytes long, and other users can read it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<OsString>,
 }

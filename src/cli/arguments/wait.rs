@@ -41,10 +41,10 @@ pub(crate) struct WaitArgs {
     /// The group in which --supersede looks for older requests
     #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = group)]
     pub(crate) group: Option<String>,
-    /// How to show the wait [default: auto]
+    /// How to show progress while waiting [default: auto]
     #[arg(long, hide_short_help = true, value_name = "HOW", value_enum)]
     pub(crate) progress: Option<ProgressArg>,
-    /// Keep waiting even if stdout and stderr have no reader left
+    /// Keep waiting even if nothing reads stdout and stderr
     #[arg(long, hide_short_help = true)]
     pub(crate) unattended: bool,
 }
@@ -61,14 +61,14 @@ pub(crate) enum SupersedeArg {
 /// The ways to show a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProgressArg {
-    /// A line on a terminal, log lines elsewhere
+    /// A status line on a terminal, log lines elsewhere
     #[default]
     Auto,
-    /// A line on a terminal, nothing elsewhere
+    /// A status line on a terminal, nothing elsewhere
     Tty,
     /// Log lines, even on a terminal
     Log,
-    /// Not at all
+    /// Nothing
     None,
 }
 
