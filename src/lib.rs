@@ -43,7 +43,8 @@ mod isolation;
 
 #[doc(hidden)]
 pub use canal_core as core;
-use canal_history as history;
+#[doc(hidden)]
+pub use canal_daemon as daemon;
 #[doc(hidden)]
 pub use canal_log as log;
 #[doc(hidden)]
@@ -65,13 +66,7 @@ pub mod cli;
 #[doc(hidden)]
 pub mod client;
 #[doc(hidden)]
-pub mod daemon;
-#[doc(hidden)]
-pub mod host;
-#[doc(hidden)]
 pub mod run;
-#[cfg(test)]
-mod sim;
 
 /// Tests the examples of that page together with those of the documentation.
 #[cfg(doctest)]

@@ -1,6 +1,7 @@
 //! A daemon that has kept millions of records: how long it takes to start, and `canal history` and
 //! `canal stats` of one key.
-//! `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test --lib many_records` writes the records.
+//! `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test -p canal-history many_records` writes
+//! the records.
 //!
 //! `CANAL_RECORDS_DIR=DIR cargo bench --bench records`. This moves the records, and removes them at
 //! the end.

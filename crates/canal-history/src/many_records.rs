@@ -1,4 +1,4 @@
-//! Measures many records: `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test --lib
+//! Measures many records: `CANAL_RECORDS=10000000 CANAL_RECORDS_DIR=DIR cargo test -p canal-history
 //! many_records -- --nocapture` writes that number of records into `DIR/history`, where a daemon
 //! can read them, and prints how long it takes to write, open, search and count the files. Without
 //! the variables, it writes and finds some thousands of records.

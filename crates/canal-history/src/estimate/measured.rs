@@ -1,9 +1,9 @@
 //! Measures how good estimates are: compares the estimate at the start of each wait with its
 //! length.
 //!
-//! `cargo test --lib measured -- --nocapture` prints the table of `docs/stats.md` for generated
-//! workloads. `CANAL_RECORDED=FILE` adds those recorded in FILE, the output of `canal history KEY
-//! --json`.
+//! `cargo test -p canal-history measured -- --nocapture` prints the table of `docs/stats.md` for
+//! generated workloads. `CANAL_RECORDED=FILE` adds those recorded in FILE, the output of
+//! `canal history KEY --json`.
 //!
 //! Invariant: an estimate knows only requests that had ended when it was made.
 

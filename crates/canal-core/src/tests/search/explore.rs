@@ -591,7 +591,7 @@ fn three_sessions_that_supersede_each_other() {
 }
 
 #[test]
-#[ignore = "minutes; cargo test --release --lib explore -- --ignored --nocapture"]
+#[ignore = "minutes; cargo test --release -p canal-core explore -- --ignored --nocapture"]
 fn larger_worlds() {
     explore("all, slots", Scope { asks: &[READ, WRITE, MUTEX], depth: Some(5), ..ALL });
     explore("all", Scope { depth: Some(5), ..ALL });

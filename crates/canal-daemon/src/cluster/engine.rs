@@ -1,0 +1,422 @@
+//! Selects the engine that keeps the shared log, if any, from the command line, the environment and
+//! the configuration.
+//!
+//! Invariant: no message made here contains a password. Only the address itself may contain a
+//! password, and the daemon passes the address to the engine only.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::config::engine_section::{Configured, shown_address};
+use crate::host::Settings;
+use crate::options::Options;
+use crate::processes::holder_record;
+use crate::unusable::Unusable;
+use canal_log::engine::{
+    self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Source,
+};
+use canal_protocol::place::Place;
+use canal_sys::clock;
+use canal_sys::process::Origin;
+
+/// The maximum length of a host name, in bytes.
+const LABEL_BYTES_MAX: usize = 255;
+
+/// The engine that the daemon uses.
+pub(crate) struct Chosen {
+    /// The address of the engine. It may contain a password.
+    url: String,
+    /// The name of the engine in messages. It contains no password.
+    pub name: String,
+    /// The name of this host in messages.
+    pub label: String,
+    pub settings: Settings,
+    /// Whether the address comes from the configuration, not from the command line or the
+    /// environment.
+    pub configured: bool,
+}
+
+/// The result of inspecting an engine.
+#[derive(Clone, Debug)]
+pub struct SeenEngine {
+    /// The address, without a password.
+    pub name: String,
+    /// The name that a daemon of this place would have among the hosts.
+    pub label: String,
+    /// The state of the engine.
+    pub seen: Inspection,
+    /// Another daemon that has this name.
+    pub label_taken_by: Option<Identity>,
+}
+
+/// Inspects the engine with this address, or the one that `CANAL_ENGINE` or the configuration
+/// names, without changing anything there. `None` if none is named.
+///
+/// # Errors
+/// The address or the configuration cannot be used.
+pub(crate) fn look_at(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
+    let options = Options {
+        place: place.clone(),
+        on_demand: false,
+        discard_journal: false,
+        first_start: false,
+        verbose: 0,
+        idle_exit_s: None,
+        engine: url.map(str::to_owned),
+        engine_ttl_ms: None,
+        host: None,
+        without_engine: false,
+        replaces: None,
+        embedded: false,
+        watcher: None,
+    };
+    let config = Config::read(&place.stores().config)?;
+    let Some(chosen) = Chosen::of(&options, &config)? else { return Ok(None) };
+    chosen.inspect(place, &Origin::read()?).map(Some)
+}
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chosen({})", self.name)
+    }
+}
+
+impl Chosen {
+    /// Selects the engine, if one is named. The command line takes precedence over `CANAL_ENGINE`,
+    /// and `CANAL_ENGINE` over the configuration. A daemon that a client started reads the
+    /// configuration only. Otherwise two clients with different environments could use two tables.
+    ///
+    /// # Errors
+    /// The settings are wrong. The error explains how to repair them.
+    pub(crate) fn of(options: &Options, config: &Config) -> anyhow::Result<Option<Self>> {
+        let configured = &config.engine;
+        if options.without_engine {
+            return refuse_configured(config).map(|()| None);
+        }
+        if options.engine.as_deref().is_some_and(has_password) {
+            return Err(unusable(
+                "everyone on this machine could read a password in `--engine`",
+                "put the address into CANAL_ENGINE, or into a file and name it as `url_file` in \
+                 [engine] of the configuration",
+            ));
+        }
+        let Some(url) = stated(options, config)? else {
+            let only_with_engine = options.engine_ttl_ms.is_some() || options.host.is_some();
+            if only_with_engine || *configured != Configured::default() {
+                return Err(unusable(
+                    "a host's name or a TTL needs an engine, and none is given",
+                    "name the engine with --engine, CANAL_ENGINE or `url` in [engine]",
+                ));
+            }
+            return Ok(None);
+        };
+        let label = match options.host.as_ref().or(configured.host.as_ref()) {
+            Some(label) => label.clone(),
+            None => nix::unistd::gethostname()?.to_string_lossy().into_owned(),
+        };
+        if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control)
+        {
+            let what = format!("`{}` is not a valid name for a host", label.escape_debug());
+            return Err(unusable(&what, "give it a short one with --host"));
+        }
+        let defaults = Settings::default();
+        let ttl_ms = options.engine_ttl_ms.or(configured.ttl_ms).unwrap_or(defaults.ttl_ms);
+        let settings = Settings {
+            ttl_ms,
+            renewal_ms: configured.renewal_ms,
+            grace_ms: configured.grace_ms,
+            margin_ms: configured.margin_ms,
+            snapshot_batches: snapshot_batches().unwrap_or(defaults.snapshot_batches),
+            ..defaults
+        };
+        settings.check(ttl_ms).map_err(|error| {
+            let hint = "give a longer --engine-ttl, or shorter `renewal`, `grace` and `margin` in \
+                        [engine] of the configuration";
+            unusable(&error.to_string(), hint)
+        })?;
+        let configured = options.engine.is_none() && variable(options).is_none();
+        Ok(Some(Self { name: shown_address(&url), url, label, settings, configured }))
+    }
+
+    /// Starts to connect.
+    ///
+    /// # Errors
+    /// The address is invalid, its engine is unknown or not built in, or the engine's thread cannot
+    /// be started.
+    pub(crate) fn open(&self, options: &Options) -> anyhow::Result<Box<dyn Engine>> {
+        let source = self.source(options.clone());
+        engine::open(self.scheme(), source, &self.label).map_err(|error| self.not_opened(error))
+    }
+
+    fn scheme(&self) -> &str {
+        self.url.split_once("://").map_or("", |(scheme, _)| scheme)
+    }
+
+    fn not_opened(&self, error: OpenError) -> anyhow::Error {
+        let wrong = |error: &dyn fmt::Display| {
+            unusable(&format!("the address of the engine: {error}"), ADDRESS_HINT)
+        };
+        match error {
+            OpenError::Address(error) => wrong(&error),
+            OpenError::Thread(error) => error.into(),
+            OpenError::LeftOut(_) => unusable(&error.to_string(), LEFT_OUT_HINT),
+            OpenError::Unknown(_) => {
+                wrong(&format_args!("`{}` does not name a known engine", self.name))
+            }
+        }
+    }
+
+    /// Inspects the engine without changing anything there.
+    ///
+    /// # Errors
+    /// The address is invalid, its engine is unknown or not built in, or its thread cannot be
+    /// started.
+    pub(crate) fn inspect(&self, place: &Place, origin: &Origin) -> anyhow::Result<SeenEngine> {
+        let seen = engine::inspect(self.scheme(), &self.url, &self.label);
+        let seen = seen.map_err(|error| self.not_opened(error))?;
+        let same_label = seen.hosts.iter().filter(|who| who.label == self.label);
+        let label_taken_by = holder_of_label(&self.identity(place, origin), same_label).cloned();
+        let (name, label) = (self.name.clone(), self.label.clone());
+        Ok(SeenEngine { name, label, seen, label_taken_by })
+    }
+
+    /// Checks that the engine admits this host and answers, and that no other host uses our label.
+    /// The check registers an incarnation and withdraws it again.
+    ///
+    /// # Errors
+    /// The engine does not admit this host, or another host has the label.
+    pub(crate) fn probe(&self, options: &Options, origin: &Origin) -> anyhow::Result<()> {
+        let mut engine = self.open(options)?;
+        let identity = self.identity(&options.place, origin);
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce)?;
+        engine.call(Call::Register {
+            identity: identity.clone(),
+            nonce: u128::from_ne_bytes(nonce),
+            ttl_ms: self.settings.ttl_ms,
+            asked_at: clock::boottime_ms(),
+        });
+        let answer = self.answer(&mut *engine)?;
+        let Answer::Registered { host, others, .. } = answer else { return Ok(()) };
+        engine.call(Call::Withdraw { host });
+        // If the withdrawal fails, the incarnation ends after its TTL. It never had the label.
+        let _ = self.answer(&mut *engine);
+        match holder_of_label(&identity, others.iter().map(|other| &other.identity)) {
+            None => Ok(()),
+            Some(who) => {
+                let label = &self.label;
+                let (uid, dir, machine) = (who.uid, &who.dir, &who.machine);
+                let what = format!(
+                    "another host has the name `{label}`: uid {uid}, {dir}, machine {machine}"
+                );
+                let hint =
+                    "give this host another name with --host; the running daemon is unchanged";
+                Err(unusable(&what, hint))
+            }
+        }
+    }
+
+    /// Waits for the engine's next answer. The calling daemon does not serve clients yet.
+    fn answer(&self, engine: &mut dyn Engine) -> anyhow::Result<Answer> {
+        let until = Instant::now() + PROBE_MAX;
+        loop {
+            match engine.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Answer::Away(Outage { why, hint, .. })) => {
+                    let what = format!("cannot use {}: {why}", self.name);
+                    let left = "the running daemon is unchanged".to_owned();
+                    let hint = hint.map_or_else(|| left.clone(), |hint| format!("{hint}; {left}"));
+                    return Err(Unusable { what, hint: hint.into() }.into());
+                }
+                Poll::Ready(answer) => return Ok(answer),
+                Poll::Pending if Instant::now() < until => std::thread::sleep(PROBE_PAUSE),
+                Poll::Pending => anyhow::bail!("{} does not answer", self.name),
+            }
+        }
+    }
+
+    /// Returns the function that reads the address again before each attempt to connect, from the
+    /// command line, the environment and the configuration. If they cannot be read, it returns the
+    /// last address: a mistake in a file that the user is editing must not cut this host off from
+    /// its engine.
+    fn source(&self, options: Options) -> Source {
+        let mut last = Some(self.url.clone());
+        let mut complaint = String::new();
+        let mut first = true;
+        Box::new(move || {
+            // The first address was read just now.
+            let said = if std::mem::take(&mut first) { Ok(last.clone()) } else { again(&options) };
+            match said {
+                Ok(Some(url)) => {
+                    complaint.clear();
+                    last = Some(url);
+                }
+                Ok(None) => complain(&mut complaint, "no engine is given now".to_owned()),
+                Err(error) => complain(&mut complaint, format!("{error:#}")),
+            }
+            last.clone().ok_or_else(|| Outage::refused("no engine is given", None))
+        })
+    }
+
+    /// The identity under which a daemon at this place registers.
+    pub(crate) fn identity(&self, place: &Place, origin: &Origin) -> Identity {
+        let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        Identity {
+            label: self.label.clone(),
+            machine: machine.trim().to_owned(),
+            boot: origin.boot_id.clone(),
+            pid_namespace: origin.pid_namespace,
+            uid: canal_sys::process::user::geteuid().as_raw(),
+            dir: place.dir.display().to_string(),
+            dir_number: holder_record::dir_number(&place.dir).unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns another host that has our label. Returns `None` if an incarnation of this place has the
+/// label, because the other hosts wait for that incarnation.
+fn holder_of_label<'a>(
+    us: &Identity,
+    mut others: impl Iterator<Item = &'a Identity> + Clone,
+) -> Option<&'a Identity> {
+    let is_ours = |who: &Identity| {
+        let is_same = (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
+        is_same && (who.boot != us.boot || who.dir_number == us.dir_number)
+    };
+    if others.clone().any(is_ours) {
+        return None;
+    }
+    others.next()
+}
+
+fn again(options: &Options) -> anyhow::Result<Option<String>> {
+    stated(options, &Config::read(&options.place.stores().config)?)
+}
+
+/// Logs a problem once: the same text is not logged twice in a row.
+fn complain(before: &mut String, what: String) {
+    if *before != what {
+        tracing::warn!("keeping the previous address of the engine: {what}");
+        *before = what;
+    }
+}
+
+/// The address in `CANAL_ENGINE`. A daemon that a client started ignores it.
+fn variable(options: &Options) -> Option<String> {
+    let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
+    variable.filter(|_| !options.is_on_demand())
+}
+
+/// The configured address, if any.
+fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> {
+    let configured = &config.engine;
+    match (&options.engine, variable(options), &configured.url, &configured.url_file) {
+        (Some(url), ..) => Ok(Some(url.clone())),
+        (None, Some(url), ..) => Ok(Some(url)),
+        (None, None, Some(url), _) => {
+            check_readers(url, config.path.as_deref())?;
+            Ok(Some(url.clone()))
+        }
+        (None, None, None, Some(file)) => read_url(file, config.path.as_deref()).map(Some),
+        (None, None, None, None) => Ok(None),
+    }
+}
+
+/// How long a daemon that is about to replace another daemon waits for the engine's answer.
+const PROBE_MAX: Duration = Duration::from_secs(20);
+const PROBE_PAUSE: Duration = Duration::from_millis(5);
+
+const LEFT_OUT_HINT: &str = "build canal with the default features, which include all engines; \
+                             this one was built with --no-default-features";
+const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
+
+/// The number of batches between two snapshots, if a test sets it. All hosts need the same number.
+fn snapshot_batches() -> Option<u64> {
+    #[cfg(test)]
+    if let Some(batches) = engine::simulated::snapshot_batches() {
+        return Some(batches);
+    }
+    let asked = std::env::var("CANAL_SNAPSHOT_BATCHES").ok().filter(|_| cfg!(debug_assertions));
+    asked?.parse().ok()
+}
+
+fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
+    Unusable { what: what.to_owned(), hint: hint.into() }.into()
+}
+
+/// Refuses `--no-engine` while the configuration names an engine. Daemons that clients start would
+/// use that engine, so that two tables would be used in turn.
+fn refuse_configured(config: &Config) -> anyhow::Result<()> {
+    if config.engine == Configured::default() {
+        return Ok(());
+    }
+    let file = config.path.as_deref().unwrap_or(Path::new("the configuration"));
+    let what = format!("{} names an engine, which the next daemon would use", file.display());
+    Err(unusable(&what, "remove `engine` there, then repeat --no-engine"))
+}
+
+const FILE_HINT: &str = "`chmod 600` it, so that only its owner can read it";
+
+/// Reads the address from a separate file. A relative path starts at the configuration's directory.
+fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
+    let file = config.and_then(Path::parent).map_or_else(|| file.to_owned(), |dir| dir.join(file));
+    let named = |error| anyhow::anyhow!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(&file).map_err(named)?;
+    let url = text.trim();
+    if url.is_empty() {
+        anyhow::bail!("{} contains no address", file.display());
+    }
+    check_readers(url, Some(&file))?;
+    Ok(url.to_owned())
+}
+
+/// Refuses a file that contains a password and that all users may read.
+fn check_readers(url: &str, file: Option<&Path>) -> anyhow::Result<()> {
+    let mode = file.and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.mode());
+    if let Some(file) = file.filter(|_| has_password(url) && mode & 0o004 != 0) {
+        let what = format!("{} contains a password, and everyone can read it", file.display());
+        return Err(unusable(&what, FILE_HINT));
+    }
+    Ok(())
+}
+
+/// The part of the address before the host, without the `@`.
+fn user_info(url: &str) -> Option<&str> {
+    let rest = url.split_once("://")?.1;
+    // A password may contain characters that elsewhere end the authority, so the last `@` counts.
+    rest.rsplit_once('@').map(|(user, _)| user)
+}
+
+fn has_password(url: &str) -> bool {
+    user_info(url).is_some_and(|user| user.contains(':')) || url.contains("password=")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_displayed_name_of_an_engine_holds_no_password() {
+        for (url, name) in [
+            (
+                "postgres://canal:s3cret@db.example:5432/canal?sslmode=require",
+                "postgres://db.example:5432/canal",
+            ),
+            ("postgres://db/canal?password=s3cret", "postgres://db/canal"),
+            ("etcd://root:a@b/c@one:2379,two:2379/x", "etcd://one:2379,two:2379/x"),
+            ("etcd://one", "etcd://one"),
+            ("s3cret", "the engine"),
+        ] {
+            assert_eq!(shown_address(url), name);
+            assert_eq!(
+                has_password(url),
+                url.contains("s3cret") && url.contains("://") || url.contains("a@b"),
+                "{url}"
+            );
+        }
+        assert!(!has_password("postgres://canal@db/canal"));
+    }
+}

@@ -1,0 +1,307 @@
+//! Marks this place as one that shares its locks with other hosts, in a file in the state
+//! directory.
+//!
+//! Invariant: a place that was a member of an engine's table runs without that engine only after an
+//! operator has allowed it. Otherwise this host and another host could silently grant the same
+//! lock.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::engine::Chosen;
+use crate::config::Config;
+use crate::options::Options;
+use crate::unusable::Unusable;
+use canal_protocol::place::Place;
+
+/// The file's name.
+const NAME: &str = "engine";
+/// The file's name before this host becomes a member.
+const PREPARED: &str = "engine.new";
+
+/// The content of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Noted {
+    /// The engine's address, without user, password and parameters.
+    engine: String,
+    /// Whether the address came from the configuration. If so, a daemon that a client starts later
+    /// accepts the engine that the configuration then names.
+    configured: bool,
+    /// The boots of this machine in which daemons of this place have been members, oldest first.
+    #[serde(default)]
+    boots: Vec<String>,
+}
+
+/// How many boots the file remembers.
+const BOOTS_MAX: usize = 8;
+
+/// The file, written and ready to be renamed.
+#[derive(Debug)]
+pub(crate) struct EngineMark {
+    dir: PathBuf,
+    /// Whether the file still has the name `PREPARED`.
+    prepared: bool,
+}
+
+impl EngineMark {
+    /// Writes the file under another name, so that only a rename remains when this host becomes a
+    /// member in this boot. Also returns the earlier boots in which daemons of this place were
+    /// members.
+    ///
+    /// # Errors
+    /// The state directory cannot be written, and for a user's own daemon the socket's directory
+    /// cannot be written either.
+    pub(crate) fn prepare(
+        place: &Place,
+        chosen: &Chosen,
+        boot: &str,
+    ) -> anyhow::Result<(Self, Vec<String>)> {
+        let earlier = earlier_boots(place, boot);
+        let mut boots = earlier.clone();
+        boots.push(boot.to_owned());
+        boots.drain(..boots.len().saturating_sub(BOOTS_MAX));
+        let noted = Noted { engine: chosen.name.clone(), configured: chosen.configured, boots };
+        let [state_dir, beside] = directories(place);
+        let unusable = match prepare_in(&state_dir, &noted) {
+            Ok(mark) => return Ok((mark, earlier)),
+            Err(error) => error,
+        };
+        let failed = |error| Err(error).with_context(|| state_dir.display().to_string());
+        if !place.is_users_own() {
+            return failed(unusable);
+        }
+        prepare_in(&beside, &noted).map(|mark| (mark, earlier)).or_else(|_| failed(unusable))
+    }
+
+    /// Puts the file in place, because this host is now a member.
+    ///
+    /// # Errors
+    /// The file cannot be renamed.
+    pub(crate) fn set(&mut self) -> io::Result<()> {
+        if self.prepared {
+            fs::rename(self.dir.join(PREPARED), self.dir.join(NAME))?;
+            File::open(&self.dir)?.sync_all()?;
+            self.prepared = false;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses to run without the engine that this place used before. A daemon that a client started is
+/// also refused if it would use another engine and the earlier one did not come from the
+/// configuration. With `--no-engine` the operator allows the change, and the mark is removed.
+///
+/// # Errors
+/// An [`Unusable`], or the file cannot be read or removed.
+pub(crate) fn check(
+    options: &Options,
+    config: &Config,
+    chosen: Option<&Chosen>,
+) -> anyhow::Result<()> {
+    let place = &options.place;
+    for path in directories(place).map(|dir| dir.join(NAME)) {
+        let Some(noted) = read(&path).with_context(|| path.display().to_string())? else {
+            continue;
+        };
+        match chosen {
+            None if options.without_engine => {
+                fs::remove_file(&path).with_context(|| path.display().to_string())?;
+                tracing::warn!(
+                    engine = noted.engine,
+                    "left the engine: locks now belong to this machine alone"
+                );
+            }
+            None => return Err(vanished(&noted, place, config)),
+            Some(chosen) if options.is_on_demand() && !noted.configured => {
+                if chosen.name != noted.engine {
+                    return Err(another(&noted, chosen, place, config));
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn vanished(noted: &Noted, place: &Place, config: &Config) -> anyhow::Error {
+    let what = format!(
+        "this daemon shared its locks with other hosts over {}, but no engine is given now",
+        noted.engine
+    );
+    let hint = format!(
+        "name it as `url` in [engine] of {}, or continue without the other hosts with `canal \
+         daemon --no-engine`",
+        configuration(place, config).display()
+    );
+    Unusable { what, hint: hint.into() }.into()
+}
+
+fn another(noted: &Noted, chosen: &Chosen, place: &Place, config: &Config) -> anyhow::Error {
+    let file = configuration(place, config).display().to_string();
+    let what = format!(
+        "this daemon shared its locks with other hosts over {}, but {file} names {}",
+        noted.engine, chosen.name
+    );
+    let hint =
+        format!("name the right one in {file}; `canal daemon` changes to the one named there");
+    Unusable { what, hint: hint.into() }.into()
+}
+
+/// The configuration file in use, or else the file in which the user should name the engine.
+fn configuration(place: &Place, config: &Config) -> PathBuf {
+    let last = || place.stores().config.last().cloned();
+    config.path.clone().or_else(last).unwrap_or_default()
+}
+
+/// The directories that may contain the file: the state directory, and the socket's directory if
+/// the state directory cannot be used.
+fn directories(place: &Place) -> [PathBuf; 2] {
+    [place.stores().state_dir.clone(), place.dir.clone()]
+}
+
+fn earlier_boots(place: &Place, boot: &str) -> Vec<String> {
+    let noted = directories(place).into_iter().filter_map(|dir| read(&dir.join(NAME)).ok()?);
+    let mut boots = Vec::new();
+    for known in noted.flat_map(|noted| noted.boots) {
+        if known != boot && !boots.contains(&known) {
+            boots.push(known);
+        }
+    }
+    boots
+}
+
+fn read(path: &Path) -> io::Result<Option<Noted>> {
+    let unnamed = || Noted { engine: "an engine".to_owned(), configured: true, boots: Vec::new() };
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| unnamed()))),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
+                Ok(None)
+            }
+            _ => Err(error),
+        },
+    }
+}
+
+fn prepare_in(dir: &Path, noted: &Noted) -> io::Result<EngineMark> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let path = dir.join(PREPARED);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut bytes = serde_json::to_vec(noted)?;
+    bytes.push(b'\n');
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    Ok(EngineMark { dir: dir.to_owned(), prepared: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(place: &Place, without_engine: bool) -> Options {
+        Options {
+            watcher: None,
+            place: place.clone(),
+            on_demand: true,
+            discard_journal: false,
+            first_start: false,
+            verbose: 0,
+            idle_exit_s: None,
+            engine: None,
+            engine_ttl_ms: None,
+            host: None,
+            without_engine,
+            replaces: None,
+            embedded: false,
+        }
+    }
+
+    fn chosen(options: &Options, url: &str, configured: bool) -> Chosen {
+        let engine = (!configured).then(|| url.to_owned());
+        let mut config = Config::default();
+        config.engine.url = configured.then(|| url.to_owned());
+        config.engine.host = Some("a".to_owned());
+        Chosen::of(&Options { engine, ..options.clone() }, &config).unwrap().unwrap()
+    }
+
+    fn refused(options: &Options, chosen: Option<&Chosen>) -> Option<(String, String)> {
+        let error = check(options, &Config::default(), chosen).err()?;
+        let unusable = error.downcast::<Unusable>().unwrap();
+        Some((unusable.what, unusable.hint.into_owned()))
+    }
+
+    #[test]
+    fn only_a_directory_whose_daemon_was_a_member_is_refused_without_its_engine() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
+        let plain = options(&place, false);
+        let with = chosen(&plain, "etcd://me:secret@one/x", true);
+        let (mut mark, _) = EngineMark::prepare(&place, &with, "boot").unwrap();
+        assert_eq!(refused(&plain, None), None, "it never joined");
+        mark.set().unwrap();
+        mark.set().unwrap();
+        let (what, hint) = refused(&plain, None).unwrap();
+        assert!(what.contains("over etcd://one/x, but no engine is given now"), "{what}");
+        assert!(hint.contains("canal.toml") && hint.contains("--no-engine"), "{hint}");
+        assert_eq!(refused(&plain, Some(&with)), None);
+        assert_eq!(refused(&plain, Some(&chosen(&plain, "etcd://two/x", true))), None);
+        // The next member writes its own mark.
+        EngineMark::prepare(&place, &with, "boot").unwrap().0.set().unwrap();
+        assert_eq!(refused(&options(&place, true), None), None);
+        assert_eq!(refused(&plain, None), None, "it was given up");
+    }
+
+    #[test]
+    fn a_client_does_not_change_the_engine_that_a_command_line_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
+        let plain = options(&place, false);
+        let named = chosen(&plain, "etcd://one/x", false);
+        EngineMark::prepare(&place, &named, "boot").unwrap().0.set().unwrap();
+        assert_eq!(refused(&plain, Some(&chosen(&plain, "etcd://one/x", true))), None);
+        let other = chosen(&plain, "etcd://two/x", true);
+        let (what, hint) = refused(&plain, Some(&other)).unwrap();
+        assert!(
+            what.contains("over etcd://one/x") && what.contains("names etcd://two/x"),
+            "{what}"
+        );
+        assert!(hint.contains("`canal daemon` changes"), "{hint}");
+        let operator = Options { on_demand: false, ..plain };
+        assert_eq!(refused(&operator, Some(&other)), None);
+    }
+
+    #[test]
+    fn the_boots_in_which_a_daemon_was_a_member_are_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
+        let with = chosen(&options(&place, false), "etcd://one/x", true);
+        let prepare = |boot: &str| EngineMark::prepare(&place, &with, boot).unwrap();
+        assert!(prepare("never a member").1.is_empty());
+        for number in 0..BOOTS_MAX + 2 {
+            prepare(&format!("boot {number}")).0.set().unwrap();
+        }
+        let last = format!("boot {}", BOOTS_MAX + 1);
+        let (_, earlier) = prepare("now");
+        assert_eq!((earlier.len(), earlier.last()), (BOOTS_MAX, Some(&last)));
+        assert!(!prepare(&last).1.contains(&last), "the present boot is no earlier one");
+    }
+
+    #[test]
+    fn an_empty_mark_counts_as_a_mark() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
+        fs::write(dir.path().join(NAME), "").unwrap();
+        let (what, _) = refused(&options(&place, false), None).unwrap();
+        assert!(what.contains("over an engine, but"), "{what}");
+    }
+}

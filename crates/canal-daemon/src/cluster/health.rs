@@ -1,0 +1,104 @@
+//! The state of this host's membership, for `canal status` and metrics.
+
+use crate::cluster::Cluster;
+use crate::cluster::engine_status::OngoingOutage;
+use crate::host::Standing;
+use crate::metrics::snapshot::EngineFigures;
+use crate::store::ledger::Ledger;
+use crate::wording::text::time;
+use canal_core::UnixMillis;
+use canal_protocol::{EngineInfo, HostInfo};
+use canal_sys::clock;
+
+impl Cluster {
+    /// Whether the table may be out of date, because this host receives no changes of other hosts
+    /// from the engine.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.status.away.is_some() || self.status.unable.is_some()
+    }
+
+    /// The counters and measurements of the engine.
+    pub(crate) fn figures(&self, is_member: bool) -> EngineFigures {
+        let ongoing = self.status.away.as_ref().map(|away| away.since_boot_ms);
+        let ongoing_ms = ongoing.map_or(0, |since| clock::boottime_ms().saturating_sub(since));
+        EngineFigures {
+            is_away: self.status.away.is_some(),
+            is_member,
+            away_ms: self.status.away_ms.saturating_add(ongoing_ms),
+            appends: self.status.appends.clone(),
+        }
+    }
+
+    /// The engine and this host's membership, for clients.
+    pub(crate) fn shown(&self, ledger: &Ledger) -> EngineInfo {
+        let (link, health, member) = (&self.status, self.driver.health(), ledger.is_member());
+        let trouble = link.away.as_ref().or(link.unable.as_ref());
+        let (state, why, hint) = match trouble {
+            Some(OngoingOutage { why, hint, refused: true, .. }) => {
+                ("unable", Some(why.clone()), hint.clone())
+            }
+            Some(OngoingOutage { why, hint, .. }) => ("away", Some(why.clone()), hint.clone()),
+            None if member => {
+                let full = link.full.as_ref();
+                let hint = full.and_then(|full| full.hint.clone());
+                ("member", full.map(|full| full.why.clone()), hint)
+            }
+            None => ("joining", self.what_for(&health.standing), None),
+        };
+        let stops = member.then(|| at(self.driver.deadlines().term_at));
+        EngineInfo {
+            name: link.name.clone(),
+            state: state.to_owned(),
+            host: link.label.clone(),
+            id: member.then_some(ledger.host.0),
+            ttl_ms: link.ttl_ms,
+            renewed: health.renewed_ms.map(at),
+            stops,
+            away_since: trouble.map(|away| time(away.since)),
+            why,
+            hint,
+            recovery: self.recovery_shown(&ledger.table),
+        }
+    }
+
+    /// The event that this host waits for before it joins.
+    fn what_for(&self, standing: &Standing) -> Option<String> {
+        let what = match standing {
+            Standing::Registering => "requesting a membership".to_owned(),
+            Standing::Reading => "reading the log".to_owned(),
+            Standing::LabelInUse { by } => format!(
+                "another host (number {}) has the name `{}`; waiting until it answers or is gone",
+                by.0, self.status.label
+            ),
+            Standing::Clearing => return self.terminator.awaited_words(),
+            Standing::Joining | Standing::Member => {
+                "waiting for its own join in the log".to_owned()
+            }
+            Standing::Idle => return None,
+        };
+        Some(what)
+    }
+
+    /// All hosts of the table.
+    pub(crate) fn hosts_shown(&self, ledger: &Ledger) -> Vec<HostInfo> {
+        let health = self.driver.health();
+        let renewed = |id| {
+            let own = health.renewed_ms.filter(|_| id == ledger.host);
+            own.or_else(|| health.heard.get(&id).copied())
+        };
+        let hosts = ledger.table.hosts().map(|host| HostInfo {
+            host: host.label.clone(),
+            id: host.id.0,
+            since: time(host.since),
+            renewed: renewed(host.id).map(at),
+            here: host.id == ledger.host,
+        });
+        hosts.collect()
+    }
+}
+
+/// Converts milliseconds of CLOCK_BOOTTIME to a wall clock time, by the machine's current clock.
+fn at(boot_ms: u64) -> String {
+    let (now, boot_now) = (clock::unix_ms(), clock::boottime_ms());
+    time(UnixMillis(now.saturating_add(boot_ms).saturating_sub(boot_now)))
+}

@@ -1,0 +1,231 @@
+//! Records the tokens that clients of this host received over an engine: a file in the state
+//! directory, so that it survives a reboot.
+//!
+//! After the engine has lost history, this host writes into the log how far its tokens reached, so
+//! that no token is used twice.
+//!
+//! Invariant: a client receives a token only after a bound above it is on disk. Bounds are reserved
+//! in blocks, so that this costs one sync per block.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::{Mark, Memory};
+use crate::processes::holder_record::HolderRecord;
+use canal_core::Token;
+use canal_log::journal::disk;
+use canal_protocol::place::Place;
+
+/// The file's name.
+const NAME: &str = "tokens";
+/// The file's name while it is being written.
+const WRITTEN: &str = "tokens.new";
+/// How many tokens are reserved at a time.
+const RESERVED: u64 = 1_000;
+
+/// The content of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Noted {
+    /// The engine's address, without user, password and parameters.
+    engine: String,
+    /// The identity of the history of the engine's log, in hexadecimal.
+    epoch: Option<String>,
+    /// The largest token that a client had received when this was written.
+    told: Token,
+    /// Only smaller tokens may have reached a client.
+    told_below: Token,
+}
+
+/// The file, and the largest token sent so far.
+#[derive(Debug)]
+pub(crate) struct SentTokens {
+    dir: PathBuf,
+    noted: Noted,
+    told: Token,
+}
+
+impl SentTokens {
+    /// Reads the file for this engine. If the file is for another engine, its tokens only give the
+    /// lower bound for new tokens: they are not part of this log.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its content is invalid.
+    pub(crate) fn open(place: &Place, engine: &str) -> io::Result<Self> {
+        let mut dirs = vec![place.stores().state_dir.clone()];
+        if place.is_users_own() {
+            dirs.push(place.dir.clone());
+        }
+        let mut found = Noted::default();
+        for dir in &dirs {
+            let noted = read(&dir.join(NAME))?.unwrap_or_default();
+            if noted.told_below > found.told_below {
+                found = noted;
+            }
+        }
+        if found.engine != engine {
+            let engine = engine.to_owned();
+            found = Noted { engine, epoch: None, told: Token(0), ..found };
+        }
+        let usable = dirs.iter().find(|dir| is_writable(dir)).or(dirs.first());
+        let dir = usable.cloned().unwrap_or_default();
+        Ok(Self { dir, told: found.told, noted: found })
+    }
+
+    /// The facts about earlier tokens that the member needs.
+    pub(crate) fn memory(&self) -> Memory {
+        let epoch = self.noted.epoch.as_deref();
+        Memory {
+            epoch: epoch.and_then(|epoch| u128::from_str_radix(epoch, 16).ok()),
+            mark: None,
+            told: self.told,
+            bound: Token(self.noted.told_below.0.saturating_sub(1)),
+            lost: false,
+        }
+    }
+
+    /// Records a token before a client receives it. `epoch` is the history of the log.
+    ///
+    /// # Errors
+    /// The token is not recorded, so no client must receive it.
+    pub(crate) fn tell(&mut self, token: Token, epoch: Option<u128>) -> io::Result<()> {
+        let epoch = epoch.map(|epoch| format!("{epoch:032x}"));
+        let told = self.told.max(token);
+        if token >= self.noted.told_below || epoch != self.noted.epoch {
+            let told_below = self.noted.told_below.max(Token(token.0.saturating_add(RESERVED)));
+            self.write(Noted {
+                engine: self.noted.engine.clone(),
+                epoch,
+                told: self.told,
+                told_below,
+            })?;
+        }
+        self.told = told;
+        Ok(())
+    }
+
+    /// Records the exact bound, because this daemon sends no further tokens.
+    ///
+    /// # Errors
+    /// The file cannot be written. The reserved block stays reserved.
+    pub(crate) fn close(&mut self) -> io::Result<()> {
+        let told_below = Token(self.told.0.saturating_add(1));
+        if self.told == Token(0) || told_below >= self.noted.told_below {
+            return Ok(());
+        }
+        self.write(Noted { told: self.told, told_below, ..self.noted.clone() })
+    }
+
+    fn write(&mut self, noted: Noted) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let (path, written) = (self.dir.join(NAME), self.dir.join(WRITTEN));
+        match fs::remove_file(&written) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut bytes = serde_json::to_vec(&noted)?;
+        bytes.push(b'\n');
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&written)?;
+        disk::write(&file, &bytes, 0)?;
+        disk::sync(&file)?;
+        disk::rename(&written, &path)?;
+        disk::sync_dir(&self.dir)?;
+        self.noted = noted;
+        Ok(())
+    }
+}
+
+/// The facts that the member needs about the grants that earlier daemons of this place sent.
+pub(super) fn memory_of(tokens: &SentTokens, holder_record: &HolderRecord) -> Memory {
+    let memory = tokens.memory();
+    let marks = holder_record.iter().filter_map(|(_, told)| told.mark);
+    let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
+    let mark = marks.reduce(later);
+    // Tokens of another engine are not part of this log, but they must not be used again.
+    let recorded = holder_record.largest();
+    let told = if memory.epoch.is_some() { memory.told.max(recorded) } else { Token(0) };
+    let bound = memory.bound.max(recorded);
+    Memory { mark, told, bound, ..memory }
+}
+
+fn read(path: &Path) -> io::Result<Option<Noted>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Whether files can be created in a directory. Creates the directory if it is missing.
+fn is_writable(dir: &Path) -> bool {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.is_ok() && nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(dir: &Path) -> Place {
+        Place::find(Some(&dir.join("canal.sock")), 0).unwrap()
+    }
+
+    fn open(dir: &Path) -> SentTokens {
+        SentTokens::open(&place(dir), "etcd://one").unwrap()
+    }
+
+    #[test]
+    fn a_crash_counts_the_whole_block_as_told_and_a_clean_end_only_what_was_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tokens = open(dir.path());
+        assert_eq!(tokens.memory(), Memory::default());
+        for token in [7, 8, 600] {
+            tokens.tell(Token(token), Some(5)).unwrap();
+        }
+        let memory = open(dir.path()).memory();
+        assert_eq!((memory.told, memory.bound), (Token(0), Token(1_006)));
+        assert_eq!(memory.epoch, Some(5));
+        tokens.tell(Token(1_007), Some(5)).unwrap();
+        let memory = open(dir.path()).memory();
+        assert_eq!((memory.told, memory.bound), (Token(600), Token(2_006)));
+        tokens.close().unwrap();
+        let memory = open(dir.path()).memory();
+        assert_eq!((memory.told, memory.bound), (Token(1_007), Token(1_007)));
+    }
+
+    #[test]
+    fn each_block_of_tokens_is_written_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tokens = open(dir.path());
+        tokens.tell(Token(1), Some(5)).unwrap();
+        fs::remove_file(dir.path().join(NAME)).unwrap();
+        for token in 2..=RESERVED {
+            tokens.tell(Token(token), Some(5)).unwrap();
+        }
+        assert!(!dir.path().join(NAME).exists());
+        tokens.tell(Token(RESERVED + 1), Some(5)).unwrap();
+        assert!(dir.path().join(NAME).exists());
+    }
+
+    #[test]
+    fn tokens_told_over_another_engine_are_only_a_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path()).tell(Token(7), Some(5)).unwrap();
+        let memory = SentTokens::open(&place(dir.path()), "etcd://two").unwrap().memory();
+        assert_eq!((memory.epoch, memory.told, memory.bound), (None, Token(0), Token(1_006)));
+    }
+
+    #[test]
+    fn an_empty_file_of_told_tokens_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path()).tell(Token(7), Some(5)).unwrap();
+        fs::write(dir.path().join(NAME), "").unwrap();
+        SentTokens::open(&place(dir.path()), "etcd://one").unwrap_err();
+    }
+}

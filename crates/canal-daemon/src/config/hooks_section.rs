@@ -1,0 +1,251 @@
+//! The `[[hooks]]` tables of the configuration.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use canal_core::Key;
+use canal_text::duration::read as duration;
+
+/// The most hooks in one configuration. Each has a thread.
+pub(crate) const HOOKS_MAX: usize = 32;
+
+/// The default for how long the program of a hook may run.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+
+/// The shortest time after which a wait or a hold can count as long.
+const AFTER_MIN: Duration = Duration::from_secs(1);
+
+/// The events that start a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum On {
+    /// A request has waited for the configured time.
+    LongWait,
+    /// Something has been held for the configured time.
+    LongHold,
+    /// A request was refused because it was part of a deadlock.
+    Deadlock,
+    /// A lease was not renewed in time, or this host lost its membership in the engine's table.
+    LostLease,
+    /// A client released what another client held.
+    ForcedRelease,
+}
+
+impl On {
+    /// Whether the event happens when a configured time has passed.
+    fn has_time(self) -> bool {
+        matches!(self, Self::LongWait | Self::LongHold)
+    }
+}
+
+/// A hook as the file contains it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Section {
+    on: Spanned<Vec<On>>,
+    run: Spanned<Vec<String>>,
+    after: Option<Spanned<String>>,
+    keys: Option<Spanned<String>>,
+    timeout: Option<Spanned<String>>,
+    user: Option<Spanned<String>>,
+}
+
+/// A hook of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HookSettings {
+    on: Vec<On>,
+    /// Program and arguments. The program is an absolute path.
+    pub run: Vec<String>,
+    /// When a wait or a hold counts as long. Set if `on` names one of them.
+    pub after: Option<Duration>,
+    /// This key and the keys below it; `None` means all keys.
+    keys: Option<Key>,
+    pub timeout: Duration,
+    /// The name or number of the user that runs the program. `None` is the user of the daemon.
+    pub user: Option<String>,
+}
+
+impl HookSettings {
+    /// Whether this event starts the hook.
+    pub(crate) fn is_told_of(&self, on: On) -> bool {
+        self.on.contains(&on)
+    }
+
+    /// Whether the end of a request can start the hook.
+    pub(crate) fn is_told_of_ends(&self) -> bool {
+        self.on.iter().any(|on| !on.has_time())
+    }
+
+    /// Whether the hook applies to one of these keys.
+    pub(crate) fn is_about<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> bool {
+        self.keys.as_ref().is_none_or(|prefix| keys.any(|key| prefix.covers(key)))
+    }
+
+    /// The path of the program.
+    pub(crate) fn program(&self) -> &str {
+        self.run.first().map_or("", String::as_str)
+    }
+}
+
+impl Section {
+    /// Converts the section.
+    ///
+    /// # Errors
+    /// The offset of the mistake, and its description.
+    pub(crate) fn settings(&self) -> Result<HookSettings, (usize, String)> {
+        let on = self.on.get_ref();
+        if on.is_empty() {
+            return Err((self.on.span().start, "`on` names no event".to_owned()));
+        }
+        let time = |text: &Spanned<String>| {
+            duration(text.get_ref()).map_err(|what| (text.span().start, what))
+        };
+        let has_time = on.iter().any(|on| on.has_time());
+        let after = self.after.as_ref();
+        let long = "`after` is the time from which a wait or a hold counts as long";
+        match after {
+            None if has_time => {
+                return Err((self.on.span().start, format!("{long}, such as \"10m\"; add it")));
+            }
+            Some(after) if !has_time => {
+                let what = format!("{long}, and `on` names neither `long-wait` nor `long-hold`");
+                return Err((after.span().start, what));
+            }
+            _ => {}
+        }
+        let after = match after {
+            Some(text) => match time(text)? {
+                after if after >= AFTER_MIN => Some(after),
+                _ => return Err((text.span().start, "`after` is at least 1s".to_owned())),
+            },
+            None => None,
+        };
+        let timeout = match &self.timeout {
+            Some(text) => {
+                let timeout = time(text)?;
+                if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) {
+                    let what = "`timeout` is at least 1s and at most 1h".to_owned();
+                    return Err((text.span().start, what));
+                }
+                timeout
+            }
+            None => TIMEOUT,
+        };
+        let keys = self.keys.as_ref().map(|name| {
+            Key::new(name.get_ref())
+                .map_err(|error| (name.span().start, format!("`{}`: {error}", name.get_ref())))
+        });
+        let user = self.user.as_ref().map(|user| match user.get_ref().as_str() {
+            name if name.is_empty() || name.contains(char::is_control) => {
+                Err((user.span().start, "`user` is the name or number of a user".to_owned()))
+            }
+            name => Ok(name.to_owned()),
+        });
+        let run = self.run.get_ref();
+        check_run(run).map_err(|what| (self.run.span().start, what))?;
+        Ok(HookSettings {
+            on: on.clone(),
+            run: run.clone(),
+            after,
+            keys: keys.transpose()?,
+            timeout,
+            user: user.transpose()?,
+        })
+    }
+}
+
+fn check_run(run: &[String]) -> Result<(), String> {
+    let program = run.first().ok_or("`run` names no program")?;
+    if !program.starts_with('/') {
+        return Err(format!(
+            "`run` begins with the path of a program, as in [\"/usr/bin/logger\", \"-t\", \
+             \"canal\"]; `{program}` is not an absolute path, and no shell reads it"
+        ));
+    }
+    match run.iter().any(|word| word.contains('\0')) {
+        true => Err("an argument in `run` contains a NUL".to_owned()),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The hooks of a configuration, or the mistake in it with its line.
+    pub(crate) fn hooks(text: &str) -> Result<Vec<HookSettings>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("canal.toml");
+        std::fs::write(&path, text).unwrap();
+        let config = crate::config::Config::read(&[path]);
+        let config = config.map_err(|error| {
+            let error = error.to_string();
+            error.split_once("canal.toml, ").map_or(error.clone(), |(_, what)| what.to_owned())
+        })?;
+        Ok(config.hooks)
+    }
+
+    fn one(text: &str) -> Result<HookSettings, String> {
+        hooks(&format!("[[hooks]]\n{text}\n")).map(|mut hooks| hooks.remove(0))
+    }
+
+    #[test]
+    fn a_hook_has_events_a_program_and_limits() {
+        let hook = one("on = [\"long-wait\", \"deadlock\"]\nafter = \"10m\"\nkeys = \"ci\"\n\
+             run = [\"/usr/bin/tell\", \"a b\"]\ntimeout = \"2m\"\nuser = \"ann\"")
+        .unwrap();
+        assert!(hook.is_told_of(On::LongWait) && hook.is_told_of(On::Deadlock));
+        assert!(!hook.is_told_of(On::LongHold) && hook.is_told_of_ends());
+        assert_eq!(hook.after, Some(Duration::from_secs(600)));
+        assert_eq!((hook.program(), hook.run.len()), ("/usr/bin/tell", 2));
+        assert_eq!((hook.timeout.as_secs(), hook.user.as_deref()), (120, Some("ann")));
+        let is_about = |keys: &[&str]| {
+            let keys: Vec<Key> = keys.iter().map(|key| Key::new(key).unwrap()).collect();
+            hook.is_about(keys.iter())
+        };
+        assert!(is_about(&["x", "ci/db"]) && is_about(&["ci"]) && !is_about(&["x", "cix"]));
+        let least = one("on = [\"deadlock\"]\nrun = [\"/x\"]").unwrap();
+        assert_eq!((least.after, least.timeout, least.user), (None, TIMEOUT, None));
+        assert_eq!(hooks("").unwrap(), []);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (text, line, what) in [
+            ("run = [\"/x\"]", 1, "missing field `on`"),
+            ("on = [\"deadlock\"]", 1, "missing field `run`"),
+            ("on = []\nrun = [\"/x\"]", 2, "`on` names no event"),
+            (
+                "on = [\"deadlok\"]\nrun = [\"/x\"]",
+                2,
+                "unknown word `deadlok`; did you mean `deadlock`?",
+            ),
+            ("on = [\"long-wait\"]\nrun = [\"/x\"]", 2, "such as \"10m\"; add it"),
+            ("on = [\"deadlock\"]\nafter = \"1m\"\nrun = [\"/x\"]", 3, "neither `long-wait` nor"),
+            ("on = [\"long-hold\"]\nafter = \"10ms\"\nrun = [\"/x\"]", 3, "`after` is at least 1s"),
+            (
+                "on = [\"long-hold\"]\nafter = \"soon\"\nrun = [\"/x\"]",
+                3,
+                "`soon` is not a duration",
+            ),
+            ("on = [\"deadlock\"]\nrun = []", 3, "`run` names no program"),
+            ("on = [\"deadlock\"]\nrun = [\"tell\"]", 3, "`tell` is not an absolute path"),
+            ("on = [\"deadlock\"]\nrun = [\"/x\", \"\\u0000\"]", 3, "contains a NUL"),
+            ("on = [\"deadlock\"]\nrun = [\"/x\"]\ntimeout = \"2h\"", 4, "at most 1h"),
+            ("on = [\"deadlock\"]\nrun = [\"/x\"]\nuser = \"\"", 4, "name or number of a user"),
+            ("on = [\"deadlock\"]\nrun = [\"/x\"]\nkeys = \"/a\"", 4, "cannot begin with `/`"),
+            ("on = [\"deadlock\"]\nrun = [\"/x\"]\ntimout = \"1m\"", 4, "did you mean `timeout`?"),
+        ] {
+            let error = one(text).unwrap_err();
+            assert!(error.starts_with(&format!("line {line}: ")), "{text}: {error}");
+            assert!(error.contains(what), "{text}: {error}");
+        }
+        let many = "[[hooks]]\non = [\"deadlock\"]\nrun = [\"/x\"]\n".repeat(HOOKS_MAX + 1);
+        assert!(hooks(&many).unwrap_err().contains("more than 32 hooks"));
+    }
+}

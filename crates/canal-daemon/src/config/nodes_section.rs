@@ -1,0 +1,189 @@
+//! The `[nodes]` and `[node_groups]` tables of the configuration.
+//!
+//! They name daemons for clients, which read the same file; the daemon only checks the names. One
+//! setting of `[nodes]` is for the daemon: the longest TTL of a lease over nodes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::written::with_suggestion;
+use canal_core::{LEASE_MS_MAX, LEASE_OVER_NODES_MS_MIN};
+use canal_protocol::node_address::NodeAddress;
+use canal_text::duration::{read as duration, stated};
+
+/// The one setting of this table that is not the name of a node.
+const LONGEST_TTL: &str = "longest_ttl";
+
+/// The default for the longest TTL of a lease over nodes. A daemon that had to create new state
+/// grants nothing over nodes for this long.
+pub(super) const LONGEST_TTL_DEFAULT: Duration = Duration::from_secs(90);
+
+/// The smallest value that the configuration may set.
+const LONGEST_TTL_MIN: Duration = Duration::from_millis(LEASE_OVER_NODES_MS_MIN);
+
+/// The largest value that the configuration may set.
+const LONGEST_TTL_MAX: Duration = Duration::from_millis(LEASE_MS_MAX);
+
+/// The nodes and groups of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfiguredNodes {
+    /// The file that contains them.
+    pub file: Option<PathBuf>,
+    /// Each node, by its name.
+    pub nodes: BTreeMap<String, ConfiguredNode>,
+    /// The nodes of each group, by the group's name without `@`. A node is a name or an address.
+    pub groups: BTreeMap<String, Vec<String>>,
+}
+
+/// A node of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredNode {
+    /// Its address.
+    pub address: NodeAddress,
+    /// The program on the node; without one, the `canal` in the PATH of ssh there.
+    pub canal: Option<String>,
+}
+
+/// `[nodes]` as the file contains it: `name = "ADDRESS"`, or `name = { address = "ADDRESS", canal =
+/// "PATH" }`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Section(BTreeMap<Spanned<String>, Spanned<toml::Value>>);
+
+/// `[node_groups]`.
+pub(crate) type Groups = BTreeMap<Spanned<String>, Vec<Spanned<String>>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Details {
+    address: String,
+    canal: Option<String>,
+}
+
+impl Section {
+    /// The longest TTL of a lease over nodes, if the section sets it.
+    ///
+    /// # Errors
+    /// The offset of the mistake, and its description.
+    pub(crate) fn longest_ttl(&self) -> Result<Option<Duration>, (usize, String)> {
+        let mut found = None;
+        for (name, value) in &self.0 {
+            if name.get_ref() == LONGEST_TTL {
+                found = Some(longest_ttl(value).map_err(|what| (value.span().start, what))?);
+            } else if strsim::osa_distance(name.get_ref(), LONGEST_TTL) <= 2 {
+                let name = name.get_ref();
+                let what = format!("unknown field `{name}`; did you mean `{LONGEST_TTL}`?");
+                return Err((value.span().start, what));
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn longest_ttl(value: &Spanned<toml::Value>) -> Result<Duration, String> {
+    let Some(text) = value.get_ref().as_str() else {
+        return Err(format!("`{LONGEST_TTL}` is a duration, such as \"10m\""));
+    };
+    let found = duration(text)?;
+    if (LONGEST_TTL_MIN..=LONGEST_TTL_MAX).contains(&found) {
+        return Ok(found);
+    }
+    let (least, most) = (stated(LONGEST_TTL_MIN), stated(LONGEST_TTL_MAX));
+    Err(format!("`{LONGEST_TTL}` is at least {least} and at most {most}"))
+}
+
+fn details(value: &toml::Value) -> Result<Details, String> {
+    match value {
+        toml::Value::String(address) => Ok(Details { address: address.clone(), canal: None }),
+        toml::Value::Table(table) => {
+            let details = Details::deserialize(table.clone());
+            details.map_err(|error| with_suggestion(error.message()))
+        }
+        _ => Err("a node is its address, or a table with `address` and `canal`".to_owned()),
+    }
+}
+
+/// Checks both tables.
+///
+/// # Errors
+/// The offset of the mistake, and its description.
+pub(crate) fn configured(
+    nodes: &Section,
+    groups: &Groups,
+) -> Result<ConfiguredNodes, (usize, String)> {
+    // A misspelled name of the setting must not be read as a node with a wrong address.
+    nodes.longest_ttl()?;
+    let mut found = ConfiguredNodes::default();
+    for (name, entry) in nodes.0.iter().filter(|(name, _)| name.get_ref() != LONGEST_TTL) {
+        check_name(name, "node")?;
+        let wrong =
+            |what: String| (entry.span().start, format!("node `{}`: {what}", name.get_ref()));
+        let Details { address, canal } = details(entry.get_ref()).map_err(wrong)?;
+        let address: NodeAddress = address.parse().map_err(wrong)?;
+        let is_ssh = matches!(address, NodeAddress::Ssh(_));
+        if canal.is_some() && !is_ssh {
+            return Err(wrong("`canal` needs an ssh address".to_owned()));
+        }
+        if canal
+            .as_deref()
+            .is_some_and(|canal| canal.is_empty() || canal.contains(char::is_control))
+        {
+            return Err(wrong("`canal` is the path of a program".to_owned()));
+        }
+        let node = ConfiguredNode { address, canal };
+        found.nodes.insert(name.get_ref().clone(), node);
+    }
+    for (name, members) in groups {
+        check_name(name, "group")?;
+        if members.is_empty() {
+            let what = format!("group `{}` has no nodes", name.get_ref());
+            return Err((name.span().start, what));
+        }
+        for member in members {
+            check_member(member, &found.nodes).map_err(|what| {
+                (member.span().start, format!("group `{}`: {what}", name.get_ref()))
+            })?;
+        }
+        let members = members.iter().map(|member| member.get_ref().clone()).collect();
+        found.groups.insert(name.get_ref().clone(), members);
+    }
+    Ok(found)
+}
+
+/// Checks that a name can be part of a list on the command line, and is not an address.
+fn check_name(name: &Spanned<String>, what: &str) -> Result<(), (usize, String)> {
+    let text = name.get_ref();
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let begins_well = text.chars().next().is_some_and(char::is_alphanumeric);
+    let wrong = |why: &str| Err((name.span().start, format!("the {what} `{text}` {why}")));
+    if !begins_well || !text.chars().all(is_plain) {
+        return wrong(
+            "needs a name of letters, digits, `.`, `_` and `-` that begins with a letter or digit",
+        );
+    }
+    if text == "local" && what == "node" {
+        return wrong("needs another name: `local` is the daemon of this machine");
+    }
+    Ok(())
+}
+
+fn check_member(
+    member: &Spanned<String>,
+    nodes: &BTreeMap<String, ConfiguredNode>,
+) -> Result<(), String> {
+    let text = member.get_ref();
+    if text.starts_with('@') {
+        return Err(format!("`{text}` is a group; a group can contain only nodes"));
+    }
+    if NodeAddress::is_meant(text) {
+        return text.parse::<NodeAddress>().map(drop).map_err(|what| format!("`{text}`: {what}"));
+    }
+    match nodes.contains_key(text) {
+        true => Ok(()),
+        false => Err(format!("`{text}` is not a node in [nodes]")),
+    }
+}

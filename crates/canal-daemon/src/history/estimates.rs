@@ -1,0 +1,136 @@
+//! Estimates how much longer each request that waits for a key usually waits.
+
+use std::collections::BTreeMap;
+
+use canal_core::{HoldState, Key, Mode, RequestId, Table, WaiterState, WaiterStatus};
+use canal_history::{Holder, Sample, Summary, Waiter, estimates};
+use canal_protocol::EstimateInfo;
+
+/// Waiters behind this many others get no estimate.
+const WAITERS_MAX: usize = 100;
+
+/// A key with more holders than this gets no estimates.
+const HOLDERS_MAX: usize = 200;
+
+/// The most holders and waiters examined for one report. Each takes about 10 µs.
+const LOOKED_AT_MAX: usize = 1_000;
+
+/// The number of holders and waiters that a report may still examine.
+#[derive(Debug)]
+pub(crate) struct EstimateBudget(usize);
+
+impl Default for EstimateBudget {
+    fn default() -> Self {
+        Self(LOOKED_AT_MAX)
+    }
+}
+
+/// How much longer each request that waits for a key usually waits, if the history is sufficient.
+pub(crate) fn of_key(
+    table: &Table,
+    key: &Key,
+    summary: &Summary,
+    now_ms: u64,
+    budget: &mut EstimateBudget,
+) -> BTreeMap<RequestId, EstimateInfo> {
+    let mut usual = Usual { summary, key: key.as_str(), known: BTreeMap::new() };
+    let Some((holders, waiters)) = queue(table, key, now_ms, &mut usual) else {
+        return BTreeMap::new();
+    };
+    let looked_at = holders.len() + waiters.len();
+    if looked_at > budget.0 {
+        return BTreeMap::new();
+    }
+    budget.0 -= looked_at;
+    let (requests, waiters): (Vec<(RequestId, bool)>, Vec<Waiter>) = waiters.into_iter().unzip();
+    let found = requests.into_iter().zip(estimates(&holders, &waiters));
+    let found = found.filter(|((_, is_alone), _)| *is_alone);
+    let told = found.filter_map(|((request, _), estimate)| {
+        let estimate = estimate?;
+        let info = EstimateInfo {
+            low_ms: estimate.low_ms,
+            median_ms: estimate.median_ms,
+            high_ms: estimate.high_ms,
+        };
+        Some((request, info))
+    });
+    told.collect()
+}
+
+/// A waiter, and whether it waits for this key alone.
+type Queued = ((RequestId, bool), Waiter);
+
+/// The holders of a key, and its waiters in the order of service; `None` if no estimate is
+/// possible.
+fn queue(
+    table: &Table,
+    key: &Key,
+    now_ms: u64,
+    usual: &mut Usual<'_>,
+) -> Option<(Vec<Holder>, Vec<Queued>)> {
+    if table.is_paused(key) || table.waiting_for(key) == 0 {
+        return None;
+    }
+    let tokens: Vec<_> = table.holders(key).take(HOLDERS_MAX + 1).collect();
+    if tokens.len() > HOLDERS_MAX {
+        return None;
+    }
+    let mut holders = Vec::new();
+    for hold in tokens.into_iter().filter_map(|token| table.hold(token)) {
+        holders.extend(holder(hold, key, now_ms, usual)?);
+    }
+    let served = table.served(key).into_iter().filter_map(|request| table.waiter(request));
+    // A suspended request blocks no one.
+    let served = served.filter(|waiter| waiter.status != WaiterStatus::Suspended);
+    let waiters = served.take(WAITERS_MAX).map(|it| waiter(table, it, key, usual));
+    Some((holders, waiters.collect::<Option<_>>()?))
+}
+
+/// The part of a key that a hold has: `Some(None)` if it shares the slots of another hold, `None`
+/// if it reads or writes the key.
+fn holder(
+    hold: &HoldState,
+    key: &Key,
+    now_ms: u64,
+    usual: &mut Usual<'_>,
+) -> Option<Option<Holder>> {
+    let item = hold.items.iter().find(|item| item.key == *key)?;
+    if item.mode != Mode::Counted {
+        return None;
+    }
+    Some((!item.shared).then(|| Holder {
+        count: item.slots.count(),
+        held_ms: now_ms.saturating_sub(hold.since.0),
+        usual: usual.of(&hold.asked.command.0),
+    }))
+}
+
+/// A request that waits for slots of a key; `None` if it wants to read or write the key.
+fn waiter(table: &Table, waiter: &WaiterState, key: &Key, usual: &mut Usual<'_>) -> Option<Queued> {
+    let asked = &waiter.request;
+    let item = asked.items.iter().position(|item| item.key == *key)?;
+    let (count, _) = asked.items.get(item)?.ask.counted()?;
+    let (_, capacity) = table.use_for(asked, item)?;
+    let is_alone = asked.items.len() == 1 && asked.over_nodes.is_none();
+    let waiter_of_key = Waiter { count, capacity, usual: usual.of(&asked.command.0) };
+    Some(((waiter.id, is_alone), waiter_of_key))
+}
+
+/// How long commands usually hold a key, cached because many requests in a queue run the same
+/// command.
+struct Usual<'a> {
+    summary: &'a Summary,
+    key: &'a str,
+    known: BTreeMap<String, Option<Sample>>,
+}
+
+impl Usual<'_> {
+    fn of(&mut self, command: &str) -> Option<Sample> {
+        if let Some(known) = self.known.get(command) {
+            return known.clone();
+        }
+        let usual = self.summary.usual(self.key, command);
+        self.known.insert(command.to_owned(), usual.clone());
+        usual
+    }
+}

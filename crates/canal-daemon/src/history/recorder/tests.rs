@@ -1,0 +1,252 @@
+use super::*;
+use crate::calls::completion::Completion;
+use crate::config::hooks_section::On;
+use crate::wording::text::pid_of;
+use canal_core::{
+    Change, ENTRY_VERSION, Entry, Owner, Release, Request, Revision, UnixMillis, Withdrawal,
+};
+use canal_history::{Limits, Reason};
+
+/// A table and its recorder. Each entry comes one second after the previous one.
+struct Scene {
+    table: Table,
+    history: History,
+}
+
+const HERE: HostId = HostId(0);
+
+impl Scene {
+    fn new() -> Self {
+        let limits = Limits { keep_ms: 1, max_bytes: 1 };
+        let files = Files { dir: "/nowhere".into(), limits, boot_id: String::new() };
+        Self { table: Table::default(), history: History::new(Some(files), None) }
+    }
+
+    /// The same, with files in a directory.
+    fn in_dir(dir: &std::path::Path) -> Self {
+        let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
+        let files = Files { dir: dir.to_owned(), limits, boot_id: "this boot".to_owned() };
+        Self { history: History::new(Some(files), None), ..Self::new() }
+    }
+
+    fn apply(&mut self, change: Change) -> Applied {
+        let revision = Revision(self.table.revision().0 + 1);
+        let at = UnixMillis(revision.0 * 1000);
+        let entry = Entry { version: ENTRY_VERSION, at, change };
+        let mut outcomes = Vec::new();
+        self.table.apply(revision, &entry, &mut outcomes);
+        let applied = Applied { revision, outcomes };
+        let cause = Cause::of(&entry.change, &Completion::Nothing);
+        self.history.take_in(&cause, &applied, &self.table, HERE);
+        applied
+    }
+
+    /// A process requests a key.
+    fn ask(&mut self, pid: u32, key: &str, waits: bool) -> RequestId {
+        let wait = if waits { r#"{"yes":{}}"# } else { r#""no""# };
+        let text = format!(
+            r#"{{"tag":"{pid:032x}","owner":{{"process":{{"pid":{pid},"started":2}}}},"uid":7,
+            "command":"x","items":[{{"key":"{key}","ask":{{"counted":{{"count":1}}}}}}],
+            "wait":{wait}}}"#
+        );
+        let request: Request = serde_json::from_str(&text).unwrap();
+        let applied = self.apply(Change::Request(Arc::new(request)));
+        RequestId(applied.revision.0)
+    }
+
+    fn frame(&self, pid: u32) -> FrameId {
+        let is_it = |owner: &Owner| pid_of(owner) == pid;
+        self.table.frames().find(|frame| is_it(&frame.owner)).unwrap().id
+    }
+
+    /// The process and ending of each record, and whether it held something.
+    fn ended(&self) -> Vec<(u32, Ending, bool)> {
+        let ended = self.history.0.iter().flat_map(|recorder| &recorder.ended);
+        let told = |raw: &Raw| (pid_of(&raw.asked.owner), raw.ending.clone(), raw.held_ms);
+        ended.map(told).map(|(pid, ending, held)| (pid, ending, held.is_some())).collect()
+    }
+
+    fn open(&self) -> usize {
+        self.history.0.as_ref().unwrap().open.len()
+    }
+}
+
+#[test]
+fn what_waits_and_holds_is_followed_to_its_end() {
+    let mut scene = Scene::new();
+    scene.ask(1, "a", true);
+    scene.ask(2, "a", true);
+    let third = scene.ask(3, "a", true);
+    assert_eq!((scene.open(), scene.ended()), (3, Vec::new()));
+    let frame = scene.frame(1);
+    scene.apply(Change::End { frame });
+    assert_eq!(scene.ended(), [(1, Ending::Ended, true)]);
+    let token = scene.table.holds().next().unwrap().token;
+    scene.apply(Change::Release(Release::Hold { token, forced: true }));
+    assert_eq!(scene.ended()[1], (2, Ending::Forced { by: None }, true));
+    // With an engine, a withdrawal does not show that the time had expired.
+    let fourth = scene.ask(4, "a", true);
+    scene.history.times_out(fourth);
+    scene.apply(Change::Withdraw { request: fourth, why: Withdrawal::Cancelled });
+    assert_eq!(scene.ended()[2], (4, Ending::Timeout, false));
+    scene.apply(Change::Release(Release::All { frame: scene.frame(3) }));
+    assert_eq!(scene.ended()[3], (3, Ending::Released, true));
+    scene.apply(Change::Withdraw { request: third, why: Withdrawal::Cancelled });
+    assert_eq!((scene.open(), scene.ended().len()), (0, 4));
+}
+
+#[test]
+fn grants_and_ends_are_counted_whether_they_are_written_or_not() {
+    let mut scene = Scene::new();
+    scene.history = History::new(None, None);
+    scene.ask(1, "a", true);
+    scene.ask(2, "a", true);
+    scene.ask(3, "a", false);
+    scene.history.take_back(Tag(3));
+    scene.ask(4, "a", false);
+    scene.apply(Change::End { frame: scene.frame(1) });
+    let counters = scene.history.counters().unwrap();
+    let a = &counters.keys[&canal_core::Key::new("a").unwrap()];
+    assert_eq!((a.grants, a.waits.sum_us), (2, 3_000_000));
+    assert_eq!(a.refusals[0], 1, "one of the two was asked again");
+    assert_eq!(a.holds.counts.iter().sum::<u64>(), 1);
+    assert_eq!(scene.ended(), [], "nothing waits to be written");
+}
+
+#[test]
+fn a_refusal_is_recorded_unless_the_request_is_asked_again() {
+    let mut scene = Scene::new();
+    scene.ask(1, "a", true);
+    let full = Ending::Refused { reason: Reason::Full, ring: Vec::new() };
+    scene.ask(2, "a", false);
+    scene.ask(3, "a", false);
+    assert_eq!(scene.ended(), [(2, full.clone(), false), (3, full.clone(), false)]);
+    scene.history.take_back(Tag(2));
+    scene.history.take_back(Tag(9));
+    assert_eq!(scene.ended(), [(3, full, false)]);
+}
+
+#[test]
+fn hooks_are_told_of_some_ends_also_where_nothing_is_kept() {
+    let mut scene = Scene::new();
+    scene.ask(1, "a", true);
+    scene.history = History::default();
+    let (table, here) = (scene.table.clone(), HERE);
+    scene.history.tell_hooks(true, None, &table, here);
+    assert!(scene.history.follows() && !scene.history.is_on());
+    scene.ask(2, "a", false);
+    let token = scene.table.holds().next().unwrap().token;
+    scene.apply(Change::Release(Release::Hold { token, forced: true }));
+    scene.ask(3, "a", true);
+    scene.apply(Change::End { frame: scene.frame(3) });
+    scene.ask(4, "a", true);
+    scene.history.follow(&Table::default(), HERE);
+    let told: Vec<_> = scene.history.take_notable().iter().map(|raw| On::of(&raw.ending)).collect();
+    assert_eq!(told, [Some(On::ForcedRelease), Some(On::LostLease)]);
+    assert!(scene.history.take_notable().is_empty());
+    assert_eq!(scene.ended().len(), 4);
+    scene.history.hand_over();
+    assert_eq!(scene.ended().len(), 0);
+    scene.history.tell_hooks(false, None, &table, here);
+    scene.ask(5, "a", true);
+    scene.apply(Change::End { frame: scene.frame(5) });
+    assert!(scene.history.follows(), "what ends is still counted");
+    assert!(scene.history.take_notable().is_empty());
+}
+
+#[test]
+fn what_is_not_in_the_table_that_comes_next_was_lost() {
+    let mut scene = Scene::new();
+    scene.ask(1, "a", true);
+    scene.ask(2, "a", true);
+    scene.ask(3, "b", true);
+    let mut other = Scene::new();
+    other.ask(3, "b", true);
+    scene.history.follow(&other.table, HERE);
+    // The waiter is requested again, and 3 is another request there, which has number 1.
+    assert_eq!(scene.ended(), [(3, Ending::Lost, true)]);
+    assert_eq!(scene.open(), 1);
+    scene.history.follow(&Table::default(), HERE);
+    assert_eq!(scene.ended().len(), 2);
+    assert_eq!(scene.open(), 0);
+}
+
+#[test]
+fn a_daemon_in_which_nothing_happens_notes_what_is_open_less_and_less_often() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut scene = Scene::in_dir(dir.path());
+    let mut now = Instant::now();
+    scene.history.note_open(now);
+    assert_eq!(scene.history.note_due(), None);
+    scene.ask(1, "a", true);
+    scene.history.note_open(now);
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        let due = scene.history.note_due().unwrap();
+        pauses.push((due - now).as_secs());
+        now = due;
+        scene.history.note_open(now);
+    }
+    assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 1_920, 3_600, 3_600]);
+    scene.ask(2, "b", true);
+    scene.history.note_open(now);
+    assert_eq!(scene.history.note_due(), Some(now + NOTED_WITHIN));
+    for which in [1, 2] {
+        scene.apply(Change::End { frame: scene.frame(which) });
+    }
+    // The recorder also notes that nothing is open any longer.
+    now += NOTED_WITHIN;
+    scene.history.note_open(now);
+    scene.history.note_open(now);
+    assert_eq!(scene.history.note_due(), None);
+    scene.history.close();
+}
+
+#[test]
+fn what_was_left_over_an_engine_is_lost_if_the_table_has_it_no_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut scene = Scene::in_dir(dir.path());
+    scene.ask(1, "a", true);
+    scene.ask(2, "b", true);
+    scene.ask(3, "b", true);
+    scene.history.close();
+    let table = scene.table.clone();
+    // The next daemon of this boot follows.
+    let mut next = Scene::in_dir(dir.path());
+    next.history.take_in_unseen(&Unseen::default(), true);
+    next.history.note_open(Instant::now());
+    assert_eq!(next.history.note_due(), None, "what was left is not overwritten");
+    next.table = table;
+    next.apply(Change::End { frame: scene.frame(1) });
+    next.history.follow(&next.table, HERE);
+    let ended = next.frame(2);
+    next.history.ends_unseen(ended);
+    next.history.take_in_left(&next.table, &Ending::Lost);
+    next.history.ends_unseen(next.frame(3));
+    next.apply(Change::End { frame: ended });
+    next.apply(Change::End { frame: next.frame(3) });
+    let unseen = |raw: &Raw| (pid_of(&raw.asked.owner), raw.at_least);
+    let ended: Vec<_> = next.history.0.iter().flat_map(|it| it.ended.iter().map(unseen)).collect();
+    assert_eq!(ended, [(2, true), (3, false)]);
+    next.history.close();
+    let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
+    let (store, _) = canal_history::Store::open(dir.path(), limits).unwrap();
+    let all = canal_history::Query { limit: 9, ..Default::default() };
+    let mut search = canal_history::Search::new(all);
+    while !search.step(&store) {}
+    let found = search.found.records.iter().rev();
+    let found: Vec<_> = found.map(|(_, it)| (it.pid, it.ending.clone(), it.at_least)).collect();
+    let expected = [(1, Ending::Lost, true), (2, Ending::Ended, true), (3, Ending::Ended, false)];
+    assert_eq!(found, expected);
+    assert_eq!(Checkpoint::read(dir.path()), None, "nothing is open");
+}
+
+#[test]
+fn what_other_hosts_do_is_not_recorded() {
+    let mut scene = Scene::new();
+    scene.ask(1, "a", true);
+    let elsewhere = History::new(None, Some("beta"));
+    let mut other = Scene { table: scene.table.clone(), history: elsewhere };
+    other.history.follow(&scene.table, HostId(9));
+    assert_eq!(other.open(), 0);
+}

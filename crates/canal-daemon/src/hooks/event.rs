@@ -1,0 +1,202 @@
+//! The event for a hook: the daemon notes it, and the thread of the hook serializes it.
+
+use std::sync::Arc;
+
+use crate::config::hooks_section::On;
+use crate::history::raw::Raw;
+use crate::hooks::facts::{Facts, HolderFacts};
+use crate::wording::text::{pid_of, time};
+use canal_core::{FrameId, Request, UnixMillis};
+use canal_history::{Ending, Reason};
+use canal_protocol::{HistoryClient, HistoryItem, HistoryStep};
+
+/// An event. It shares the request with the log, so creating it is cheap.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub on: On,
+    pub at_ms: u64,
+    pub asked: Arc<Request>,
+    /// The outermost frame; 0 if it had no frame.
+    pub session: u64,
+    pub asked_ms: u64,
+    pub waited_ms: u64,
+    pub held_ms: Option<u64>,
+    /// 0 if the request was not granted.
+    pub token: u64,
+    /// How the request ended, if it has.
+    pub ending: Option<Ending>,
+    /// Why the request waits, if it does.
+    pub reason: Option<String>,
+    /// The holders of the locks that it waits for.
+    pub holders: Vec<HolderFacts>,
+}
+
+impl On {
+    /// The event for a hook at the end of a request; `None` if there is none.
+    pub(crate) fn of(ending: &Ending) -> Option<Self> {
+        match ending {
+            Ending::Expired | Ending::Lost => Some(Self::LostLease),
+            Ending::Forced { .. } => Some(Self::ForcedRelease),
+            Ending::Refused { reason: Reason::Deadlock, .. } => Some(Self::Deadlock),
+            Ending::Refused { .. }
+            | Ending::Released
+            | Ending::Ended
+            | Ending::Exited(_)
+            | Ending::Killed(_)
+            | Ending::Reboot
+            | Ending::Withdrawn
+            | Ending::Abandoned
+            | Ending::Timeout => None,
+        }
+    }
+}
+
+impl Event {
+    /// The end of a request.
+    pub(crate) fn of_end(on: On, raw: &Raw) -> Self {
+        let before = raw.waited_ms.saturating_add(raw.held_ms.unwrap_or(0));
+        Self {
+            on,
+            at_ms: raw.ended_ms,
+            asked: Arc::clone(&raw.asked),
+            session: raw.session,
+            asked_ms: raw.ended_ms.saturating_sub(before),
+            waited_ms: raw.waited_ms,
+            held_ms: raw.held_ms,
+            token: raw.token,
+            ending: Some(raw.ending.clone()),
+            reason: None,
+            holders: Vec::new(),
+        }
+    }
+
+    /// The user to whom the event counts. For a forced release this is the user who forced it, if
+    /// known, and otherwise the owner of the request.
+    pub(crate) fn by_uid(&self) -> u32 {
+        match &self.ending {
+            Some(Ending::Forced { by: Some((uid, _)) }) => *uid,
+            _ => self.asked.uid,
+        }
+    }
+
+    /// The input for the program of the hook.
+    pub(crate) fn facts(&self, about: &About, dropped: u64) -> Facts {
+        let asked = &self.asked;
+        let items = asked.items.iter().map(|item| HistoryItem {
+            key: item.key.as_str().to_owned(),
+            mode: item.ask.mode(),
+            count: item.ask.counted().map_or(0, |(count, _)| count),
+            slots: None,
+        });
+        let session = |frame: u64| format!("s{}", FrameId(frame));
+        let (mut by, mut cycle, mut how) = (None, Vec::new(), None);
+        match &self.ending {
+            Some(Ending::Forced { by: Some((uid, pid)) }) => {
+                by = Some(HistoryClient { uid: *uid, pid: *pid });
+            }
+            Some(Ending::Refused { ring, .. }) => {
+                cycle.extend(ring.iter().map(|step| HistoryStep {
+                    session: session(step.session),
+                    uid: step.uid,
+                    pid: step.pid,
+                    key: step.key.clone(),
+                }));
+            }
+            Some(Ending::Expired) => how = Some("expired".to_owned()),
+            Some(Ending::Lost) => how = Some("lost".to_owned()),
+            _ => {}
+        }
+        Facts {
+            event: self.on,
+            at: time(UnixMillis(self.at_ms)),
+            asked: time(UnixMillis(self.asked_ms)),
+            waited_ms: self.waited_ms,
+            held_ms: self.held_ms,
+            items: items.collect(),
+            token: (self.token != 0).then_some(self.token),
+            session: (self.session != 0).then(|| session(self.session)),
+            uid: asked.uid,
+            pid: pid_of(&asked.owner),
+            command: Some(asked.command.0.clone()),
+            note: asked.note.as_deref().map(str::to_owned),
+            reason: self.reason.clone(),
+            holders: self.holders.clone(),
+            by,
+            cycle,
+            how,
+            host: about.host.clone(),
+            socket: about.socket.clone(),
+            dropped,
+        }
+    }
+}
+
+/// The facts about the daemon that a program receives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    pub socket: String,
+    /// The name of this host, if other hosts share the table.
+    pub host: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canal_history::RingStep;
+
+    fn ended(ending: Ending) -> Raw {
+        let text = r#"{"tag":"00000000000000000000000000000001","owner":{"process":{"pid":12,"started":2}},"uid":7,"command":"x",
+            "note":"n","items":[{"key":"a","ask":{"counted":{"count":2}}},{"key":"b","ask":"write"}],
+            "wait":{"yes":{}}}"#;
+        Raw {
+            asked: Arc::new(serde_json::from_str(text).unwrap()),
+            session: 3,
+            ended_ms: 10_000,
+            waited_ms: 1_000,
+            held_ms: Some(2_000),
+            token: 5,
+            slots: crate::history::slots::OwnSlots::None,
+            host: None,
+            ending,
+            at_least: false,
+            exit: None,
+        }
+    }
+
+    #[test]
+    fn hooks_are_told_of_three_ends_only() {
+        let refused = |reason| Ending::Refused { reason, ring: Vec::new() };
+        let told = |ending: &Ending| On::of(ending);
+        assert_eq!(told(&Ending::Expired), Some(On::LostLease));
+        assert_eq!(told(&Ending::Lost), Some(On::LostLease));
+        assert_eq!(told(&Ending::Forced { by: None }), Some(On::ForcedRelease));
+        assert_eq!(told(&refused(Reason::Deadlock)), Some(On::Deadlock));
+        for ending in [Ending::Released, Ending::Ended, Ending::Timeout, refused(Reason::Full)] {
+            assert_eq!(told(&ending), None);
+        }
+    }
+
+    #[test]
+    fn facts_say_what_the_history_says() {
+        let about = About { socket: "/s".to_owned(), host: Some("alpha".to_owned()) };
+        let forced = ended(Ending::Forced { by: Some((9, 77)) });
+        let event = Event::of_end(On::ForcedRelease, &forced);
+        assert_eq!(event.by_uid(), 9, "who does it again and again has many events");
+        let facts = event.facts(&about, 4);
+        assert_eq!((facts.uid, facts.pid, facts.token, facts.dropped), (7, 12, Some(5), 4));
+        assert_eq!(facts.by, Some(HistoryClient { uid: 9, pid: 77 }));
+        assert_eq!(facts.asked, time(UnixMillis(7_000)));
+        assert_eq!(facts.at, time(UnixMillis(10_000)));
+        let keys: Vec<_> = facts.items.iter().map(|it| (it.key.as_str(), it.count)).collect();
+        assert_eq!(keys, [("a", 2), ("b", 0)]);
+        assert_eq!(facts.session.as_deref(), Some("s3"));
+        assert_eq!((facts.how, facts.host.as_deref()), (None, Some("alpha")));
+        let ring = vec![RingStep { session: 3, uid: 7, pid: 12, key: "a".to_owned() }];
+        let ending = Ending::Refused { reason: Reason::Deadlock, ring };
+        let event = Event::of_end(On::Deadlock, &ended(ending));
+        assert_eq!(event.by_uid(), 7);
+        assert_eq!(event.facts(&about, 0).cycle[0].session, "s3");
+        let lost = Event::of_end(On::LostLease, &ended(Ending::Lost)).facts(&about, 0);
+        assert_eq!(lost.how.as_deref(), Some("lost"));
+    }
+}

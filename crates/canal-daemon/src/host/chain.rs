@@ -1,0 +1,326 @@
+//! The chain: the state of every reader of the log after a batch. It contains how far the reader
+//! is, and decides which batches count.
+//!
+//! Invariant: the chain is a function of the batches read, the same for all readers, whether they
+//! read all batches or began at a snapshot.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::encoding;
+use canal_core::{Change, Entry, HostId, Revision};
+use canal_log::engine::{Batch, Hash, Link, Placed, Position, Read};
+
+/// The number of links to keep, for comparison with other chains.
+pub(in crate::host) const RECENT_MAX: usize = 1024;
+
+/// The state of a reader after a batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::host) struct Chain {
+    genesis: Hash,
+    link: Link,
+    /// The last links, latest last. Eight bytes of each hash are enough to distinguish histories.
+    recent: VecDeque<(Position, u64)>,
+    revision: Revision,
+    /// The number of batches read.
+    batches: u64,
+    last: Option<Read>,
+    seats: BTreeMap<HostId, Seat>,
+    /// The last era of the engine that a batch noted.
+    #[serde(default)]
+    era: u64,
+}
+
+/// The author of the batches that note eras.
+const NO_HOST: HostId = HostId(0);
+
+/// An incarnation that has joined and not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::host) struct Seat {
+    /// Its last batch.
+    pub(in crate::host) sequence: u64,
+    /// The revision of the first entry of that batch.
+    pub(in crate::host) first: Revision,
+}
+
+/// The effect of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::host) enum Step {
+    /// The reader has already read it.
+    Known,
+    /// It does not count: its incarnation had ended.
+    Void,
+    /// It does not count: its author had read another history.
+    Divergent { host: HostId },
+    /// Its entries count.
+    Counts { host: HostId, sequence: u64, first: Revision, entries: Vec<Entry> },
+}
+
+/// A batch that a reader cannot process. The chain is unchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::host) enum Trouble {
+    /// Its author had read another history, or this host has.
+    Divergent,
+    /// A batch before it is missing, or its number is used twice.
+    Gap(String),
+    /// This version cannot read it.
+    Unreadable(String),
+}
+
+/// A position in a history, short enough to store with each grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    position: Position,
+    hash: u64,
+}
+
+/// Whether a position belongs to a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It belongs to this history.
+    Same,
+    /// It belongs to another history.
+    Other,
+    /// It is too old to tell.
+    TooOld,
+}
+
+/// The reason to trust that the batches read are those of the engine now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::host) enum Trust {
+    /// They continue the batches read before.
+    Live,
+    /// They were just read from the beginning of the log, or from its snapshot.
+    Loaded,
+    /// No comparison; tests use it to prove that they detect when one is missing.
+    #[cfg(test)]
+    Blind,
+}
+
+impl Trust {
+    #[cfg(test)]
+    fn compares(self) -> bool {
+        self != Self::Blind
+    }
+
+    #[cfg(not(test))]
+    fn compares(self) -> bool {
+        true
+    }
+}
+
+fn short(hash: Hash) -> u64 {
+    hash.0.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+impl Mark {
+    /// Whether it is later than another mark of the same history.
+    #[must_use]
+    pub(crate) fn is_after(self, other: Self) -> bool {
+        self.position > other.position
+    }
+
+    #[cfg(test)]
+    pub(crate) fn position(self) -> Position {
+        self.position
+    }
+}
+
+impl Chain {
+    pub(in crate::host) fn new(epoch: u128) -> Self {
+        let genesis = encoding::genesis(epoch);
+        Self {
+            genesis: genesis.hash,
+            link: genesis,
+            recent: VecDeque::new(),
+            revision: Revision(0),
+            batches: 0,
+            last: None,
+            seats: BTreeMap::new(),
+            era: 0,
+        }
+    }
+
+    pub(in crate::host) fn link(&self) -> Link {
+        self.link
+    }
+
+    pub(in crate::host) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    pub(in crate::host) fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    pub(in crate::host) fn last(&self) -> Option<Read> {
+        self.last
+    }
+
+    pub(in crate::host) fn seat(&self, host: HostId) -> Option<Seat> {
+        self.seats.get(&host).copied()
+    }
+
+    /// The incarnations that have not ended.
+    pub(in crate::host) fn seated(&self) -> impl Iterator<Item = HostId> {
+        self.seats.keys().copied()
+    }
+
+    /// The incarnation that joined first, of those that have not ended.
+    pub(in crate::host) fn eldest(&self) -> Option<HostId> {
+        self.seats.keys().next().copied()
+    }
+
+    pub(in crate::host) fn is_of(&self, epoch: u128) -> bool {
+        self.genesis == encoding::genesis(epoch).hash
+    }
+
+    /// How far this history was read.
+    pub(in crate::host) fn mark(&self) -> Mark {
+        Mark { position: self.link.position, hash: short(self.link.hash) }
+    }
+
+    /// Whether a link belongs to this history.
+    pub(in crate::host) fn knows(&self, link: Link) -> Known {
+        self.knows_mark(Mark { position: link.position, hash: short(link.hash) })
+    }
+
+    /// Whether a mark belongs to this history.
+    pub(in crate::host) fn knows_mark(&self, mark: Mark) -> Known {
+        let same = |same: bool| if same { Known::Same } else { Known::Other };
+        if mark.position == Position(0) {
+            return same(mark.hash == short(self.genesis));
+        }
+        match self.recent.binary_search_by_key(&mark.position, |(position, _)| *position) {
+            Ok(at) => same(self.recent[at].1 == mark.hash),
+            Err(0) if self.batches > self.recent.len() as u64 => Known::TooOld,
+            Err(_) => Known::Other,
+        }
+    }
+
+    /// Whether the batches read certainly contradict a mark, however far they were read.
+    pub(in crate::host) fn contradicts(&self, mark: Mark) -> bool {
+        mark.position <= self.link.position && self.knows_mark(mark) == Known::Other
+    }
+
+    /// Reads the next batch.
+    pub(in crate::host) fn read(&mut self, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
+        if placed.position <= self.link.position {
+            return Ok(Step::Known);
+        }
+        let step = match self.judge(placed, trust)? {
+            Step::Divergent { .. } if trust == Trust::Live => return Err(Trouble::Divergent),
+            step => step,
+        };
+        self.advance(placed);
+        let Placed { host, sequence, .. } = *placed;
+        let first = Revision(self.revision.0 + 1);
+        match &step {
+            Step::Counts { entries, .. } => {
+                if host == NO_HOST {
+                    self.era = sequence;
+                } else {
+                    self.seats.insert(host, Seat { sequence, first });
+                }
+                self.revision.0 += entries.len() as u64;
+                self.unseat(entries);
+            }
+            Step::Divergent { .. } => {
+                if let Some(seat) = self.seats.get_mut(&host) {
+                    *seat = Seat { sequence, first };
+                }
+            }
+            Step::Void | Step::Known => {}
+        }
+        Ok(step)
+    }
+
+    /// The effect of the next batch.
+    fn judge(&self, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
+        let Placed { host, sequence, .. } = *placed;
+        if host == NO_HOST {
+            return self.judge_era(placed);
+        }
+        let expected = match self.seats.get(&host) {
+            Some(seat) => seat.sequence + 1,
+            None if sequence == 1 => 1,
+            None => return Ok(Step::Void),
+        };
+        let name = encoding::author(host, sequence);
+        if sequence != expected {
+            return Err(Trouble::Gap(format!(
+                "{name} follows, but batch {expected} of that host is missing"
+            )));
+        }
+        let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
+        let batch = batch_of(placed)?;
+        let joins =
+            |change: &Change| matches!(change, Change::HostJoin { host: h, .. } if *h == host);
+        if sequence == 1 && !batch.entries.first().is_some_and(|entry| joins(&entry.change)) {
+            return Err(unreadable(
+                "the first batch of a host must begin with its join, and this one does not"
+                    .to_owned(),
+            ));
+        }
+        if trust.compares() && self.knows(batch.seen) == Known::Other {
+            return Ok(Step::Divergent { host });
+        }
+        let first = Revision(self.revision.0 + 1);
+        Ok(Step::Counts { host, sequence, first, entries: batch.entries })
+    }
+
+    /// The effect of a batch that notes an era. The engine accepts one batch for each number, and
+    /// its author need not have read anything.
+    fn judge_era(&self, placed: &Placed) -> Result<Step, Trouble> {
+        let Placed { host, sequence, .. } = *placed;
+        if sequence <= self.era {
+            return Ok(Step::Void);
+        }
+        let entries = batch_of(placed)?.entries;
+        let notes = |entry: &Entry| matches!(entry.change, Change::Era { number, .. } if number == sequence);
+        if entries.len() != 1 || !entries.iter().all(notes) {
+            let what =
+                format!("era {sequence}: the batch has more than the entry that begins an era");
+            return Err(Trouble::Unreadable(what));
+        }
+        let first = Revision(self.revision.0 + 1);
+        Ok(Step::Counts { host, sequence, first, entries })
+    }
+
+    fn advance(&mut self, placed: &Placed) {
+        let Placed { position, host, sequence, .. } = *placed;
+        let body = encoding::body_hash(&placed.body);
+        self.link = encoding::next_link(self.link, position, body);
+        self.last = Some(Read { position, host, sequence, body });
+        self.batches += 1;
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((position, short(self.link.hash)));
+    }
+
+    fn unseat(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            if let Change::HostGone { host: ended, .. } | Change::HostAdopt { old: ended, .. } =
+                &entry.change
+            {
+                self.seats.remove(ended);
+            }
+        }
+    }
+}
+
+/// The content of a batch, if it is the batch that the engine takes it for.
+fn batch_of(placed: &Placed) -> Result<Batch, Trouble> {
+    let Placed { host, sequence, .. } = *placed;
+    let name = encoding::author(host, sequence);
+    let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
+    let batch = encoding::read_batch(&placed.body);
+    let batch = batch.map_err(|error| unreadable(error.to_string()))?;
+    if (batch.host, batch.sequence) != (host, sequence) {
+        let inside = encoding::author(batch.host, batch.sequence);
+        return Err(unreadable(format!("it contains {inside}")));
+    }
+    Ok(batch)
+}

@@ -1,0 +1,198 @@
+//! The events that a member emits for its driver, the daemon.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use canal_core::{Entry, HostId, Revision, Snapshot, UnixMillis};
+use canal_log::engine::{Alive, Outage, Position};
+
+/// The time of a call to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Now {
+    /// CLOCK_BOOTTIME in milliseconds. All decisions use it.
+    pub boot_ms: u64,
+    /// The time of day: for display, and for tokens after the log lost entries. No other decision
+    /// uses it.
+    pub unix: UnixMillis,
+}
+
+/// Identifies a proposal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(pub u64);
+
+/// A task for the driver, which takes events one at a time and carries out each before it takes the
+/// next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Event {
+    /// Replace the table by this one (`None`: an empty one): at the start, after a loss, and when
+    /// another host's snapshot covers entries that were not read yet. In the last case the driver
+    /// finds in the table what was decided meanwhile: a request of this host that neither waits nor
+    /// holds has been refused or has ended.
+    Restore {
+        /// The table.
+        snapshot: Option<Box<Snapshot>>,
+        /// The last entry that the table includes.
+        revision: Revision,
+    },
+    /// Apply exactly this entry to the table, now.
+    Entry {
+        /// Its revision.
+        revision: Revision,
+        /// The entry.
+        entry: Entry,
+        /// The proposal that it comes from, if this host proposed it.
+        ticket: Option<Ticket>,
+    },
+    /// A proposal of this host was applied before the snapshot that was just restored. The table
+    /// contains its result.
+    Absorbed {
+        /// The proposal.
+        ticket: Ticket,
+        /// Its revision.
+        revision: Revision,
+    },
+    /// A proposal of this host will never be in the log, or not in a way that counts.
+    Dropped {
+        /// The proposal.
+        ticket: Ticket,
+    },
+    /// Before the host joins, all commands must be dead that held locks under an earlier daemon of
+    /// this place, or under an earlier incarnation of this host. Kill those that remain, wait until
+    /// they are dead, then call [`super::Member::cleared`] (at once if none remain). Not sent if
+    /// the earlier incarnation is adopted.
+    Clear,
+    /// The host is a member under this number; the entries that made it one have been applied.
+    Joined {
+        /// The host's incarnation.
+        host: HostId,
+        /// The incarnation whose frames this one adopted. Verify that their processes live, and
+        /// stop commands that run without a hold in the table.
+        adopted: Option<HostId>,
+    },
+    /// The host's incarnation ended, or may have ended: all its holds are lost. End their commands
+    /// at once. The deadlines do not move: if the incarnation could not be renewed, TERM was due a
+    /// grace period ago and KILL is due now. The member joins again without a call, as another
+    /// incarnation, after an [`Event::Clear`].
+    Lost {
+        /// The incarnation.
+        host: HostId,
+        /// Why.
+        why: LostWhy,
+    },
+    /// Pass a plain copy of the current table to [`super::Member::store`].
+    SnapshotWanted,
+    /// The engine cannot be used for now. Sent again if the reason changes.
+    Away(Outage),
+    /// The engine answers again.
+    Back,
+    /// The engine answers but stores nothing, for this reason; `None`: it stores again.
+    Full(Option<Outage>),
+    /// The engine answers, but this host cannot take part at present. It keeps trying;
+    /// [`Event::Unhindered`] or [`Event::Joined`] follows when it succeeds. Sent again if the
+    /// reason changes. Commands run on while their deadlines allow; without a renewal, they end at
+    /// their deadline.
+    Hindered(Outage),
+    /// The host can take part again.
+    Unhindered,
+    /// The clients that made this host read may be served, after [`super::Member::read_up`].
+    Present,
+}
+
+/// Why an incarnation is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LostWhy {
+    /// It could not be renewed in time.
+    NotRenewed {
+        /// Since when, in milliseconds of CLOCK_BOOTTIME.
+        since_ms: u64,
+    },
+    /// The engine reports that it ended.
+    Fenced {
+        /// The engine's reason, for people.
+        why: String,
+    },
+    /// Another host declared it gone.
+    Gone {
+        /// The host that declared it gone.
+        by: HostId,
+    },
+    /// The log is no longer the one that this host had read.
+    Rewritten,
+    /// This host's table differs from the other hosts' table.
+    Differs,
+}
+
+impl fmt::Display for LostWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRenewed { .. } => f.write_str("the engine could not be reached in time"),
+            Self::Fenced { why } => write!(f, "the engine ended this host's membership: {why}"),
+            Self::Gone { by } => write!(f, "host {by} declared this host gone"),
+            Self::Rewritten => f.write_str("the engine's history was rewritten"),
+            Self::Differs => f.write_str("this host's table differs from that of the other hosts"),
+        }
+    }
+}
+
+/// When to stop commands unless a renewal succeeds, in milliseconds of CLOCK_BOOTTIME. The
+/// incarnation is given up at `kill_at`. A renewal that succeeds between the two moves both, and
+/// commands that survived TERM run on. Both are 0 before the first incarnation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Deadlines {
+    /// TERM.
+    pub term_at: u64,
+    /// KILL.
+    pub kill_at: u64,
+}
+
+/// The state of a host towards the engine, for status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Health {
+    /// The host's current activity.
+    pub standing: Standing,
+    /// The host's incarnation, once the engine gave it one.
+    pub host: Option<HostId>,
+    /// When the last successful renewal was sent, in milliseconds of CLOCK_BOOTTIME.
+    pub renewed_ms: Option<u64>,
+    /// The last batch that was read.
+    pub position: Position,
+    /// The last batch in the log, as of the last renewal.
+    pub head: Position,
+    /// The incarnations that have not ended, as of the last renewal.
+    pub hosts: Vec<Observed>,
+    /// When each of them was last known to live, in milliseconds of CLOCK_BOOTTIME; also while this
+    /// host is not a member.
+    pub heard: BTreeMap<HostId, u64>,
+}
+
+/// What this host has observed of an incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Observed {
+    /// The engine's latest report of it.
+    pub alive: Alive,
+    /// When its current sign of life was first seen, in milliseconds of this host's CLOCK_BOOTTIME.
+    /// Its last renewal was before that.
+    pub since_ms: u64,
+}
+
+/// A host's activity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// None: it was not started, or has left.
+    Idle,
+    /// It requests an incarnation from the engine.
+    Registering,
+    /// It reads the log.
+    Reading,
+    /// Another host has its label and may be gone; it waits for certainty.
+    LabelInUse {
+        /// The other host.
+        by: HostId,
+    },
+    /// It waits until the commands of an earlier incarnation are dead.
+    Clearing,
+    /// It has appended its join, and waits to read it.
+    Joining,
+    /// It is a member.
+    Member,
+}

@@ -1,0 +1,276 @@
+//! Reads the log: from its beginning or a snapshot, batch by batch, and again after a gap.
+
+use crate::host::chain::{Chain, Known, Step, Trouble, Trust};
+use crate::host::snapshot::{Kept, read_kept};
+use crate::host::{Event, LostWhy, Member, Standing};
+use canal_core::{Change, Entry, HostId, Revision};
+use canal_log::engine::{Outage, Placed, Position, Stored};
+
+impl Member {
+    pub(in crate::host) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
+        // Applies even if no load is expected: the batches that follow continue from this snapshot.
+        let Some(incarnation) = self.incarnation.as_mut() else { return };
+        incarnation.loading = None;
+        let epoch = incarnation.epoch;
+        let kept = match snapshot.map(|stored| self.read_snapshot(&stored, epoch)).transpose() {
+            Ok(kept) => kept,
+            Err(why) => {
+                let why = format!("cannot use the snapshot in the engine: {why}");
+                return self.stall(Outage::refused(why, Some(same_version())));
+            }
+        };
+        if self.chain.is_none() {
+            self.begin(kept, epoch);
+            if self.read(batches, Trust::Loaded) {
+                self.decide_how_to_join();
+            }
+        } else if self.go_on(kept, epoch, batches) && self.read(batches, Trust::Loaded) {
+            self.unstall();
+        }
+    }
+
+    fn read_snapshot(&self, stored: &Stored, epoch: u128) -> Result<Kept, String> {
+        let kept = read_kept(&stored.body).map_err(|error| error.to_string())?;
+        if !kept.chain.is_of(epoch) {
+            return Err("it belongs to another history of the log".to_owned());
+        }
+        if kept.chain.link().position != stored.position {
+            return Err("the engine stores it under a position other than its own".to_owned());
+        }
+        Ok(kept)
+    }
+
+    /// Begins to read.
+    fn begin(&mut self, kept: Option<Kept>, epoch: u128) {
+        match kept {
+            Some(kept) => self.restore(kept),
+            None => {
+                self.chain = Some(Chain::new(epoch));
+                let revision = Revision(0);
+                self.events.push_back(Event::Restore { snapshot: None, revision });
+            }
+        }
+    }
+
+    fn restore(&mut self, Kept { chain, hash, table }: Kept) {
+        let revision = chain.revision();
+        self.chain = Some(chain);
+        if let Err(differs) = self.snapshot_keeper.know(revision, hash) {
+            return self.differs(differs);
+        }
+        self.events.push_back(Event::Restore { snapshot: Some(Box::new(table)), revision });
+    }
+
+    /// Continues after the log was loaded again, if it contains everything read before. Returns
+    /// whether it does.
+    fn go_on(&mut self, kept: Option<Kept>, epoch: u128, batches: &[Placed]) -> bool {
+        let Some(mine) = self.chain.as_ref().map(Chain::link) else { return false };
+        let ahead = kept.as_ref().is_some_and(|kept| kept.chain.link().position > mine.position);
+        if let Some(kept) = kept.as_ref().filter(|_| ahead) {
+            if kept.chain.knows(mine) != Known::Same {
+                self.rewritten();
+                return false;
+            }
+        } else {
+            let mut scratch = kept.as_ref().map_or_else(|| Chain::new(epoch), |k| k.chain.clone());
+            for placed in batches.iter().take_while(|placed| placed.position <= mine.position) {
+                // A batch that cannot be read now was not read before either.
+                if scratch.read(placed, Trust::Loaded).is_err() {
+                    break;
+                }
+            }
+            if scratch.link() != mine {
+                self.rewritten();
+                return false;
+            }
+            return true;
+        }
+        match kept {
+            Some(kept) => self.skip_to(kept),
+            None => true,
+        }
+    }
+
+    /// Continues from a snapshot that covers unread batches. Returns whether the incarnation still
+    /// exists.
+    fn skip_to(&mut self, kept: Kept) -> bool {
+        let seat = self.our_seat(&kept.chain);
+        if seat.is_none() && self.standing == Standing::Member {
+            let why = "it ended while this host could not read the engine".to_owned();
+            self.lose(LostWhy::Fenced { why });
+            return false;
+        }
+        let unheard = kept.table.recovery.iter().flat_map(|recovery| &recovery.unheard);
+        if unheard.into_iter().any(|host| self.is_us(*host)) {
+            self.present_again();
+        }
+        self.restore(kept);
+        let Some(seat) = seat else { return self.incarnation.is_some() };
+        let tickets = self.writer.confirmed(seat.sequence);
+        for (revision, ticket) in (seat.first.0..).zip(tickets) {
+            if let Some(ticket) = ticket {
+                self.events.push_back(Event::Absorbed { ticket, revision: Revision(revision) });
+            }
+        }
+        if self.standing == Standing::Joining {
+            self.joined();
+        }
+        self.incarnation.is_some()
+    }
+
+    pub(in crate::host) fn batches(&mut self, batches: &[Placed]) {
+        let Some(incarnation) =
+            self.incarnation.as_mut().filter(|incarnation| incarnation.reads_on())
+        else {
+            return;
+        };
+        incarnation.confirming = None;
+        self.read(batches, Trust::Live);
+        let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
+        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| read >= it.head) {
+            incarnation.behind.clear();
+        }
+        self.store_due();
+    }
+
+    /// Reads batches until one cannot be read. Returns whether all were read.
+    fn read(&mut self, batches: &[Placed], trust: Trust) -> bool {
+        #[cfg(test)]
+        let trust = if self.is_blind() { Trust::Blind } else { trust };
+        batches.iter().all(|placed| self.read_one(placed, trust))
+    }
+
+    fn read_one(&mut self, placed: &Placed, trust: Trust) -> bool {
+        let Some(chain) = &mut self.chain else { return false };
+        let step = match chain.read(placed, trust) {
+            Ok(step) => step,
+            Err(Trouble::Divergent | Trouble::Gap(_)) if trust == Trust::Live => {
+                self.reload();
+                return false;
+            }
+            Err(Trouble::Divergent) => return false,
+            Err(Trouble::Gap(what)) => {
+                let why = format!("the log in the engine is inconsistent: {what}");
+                self.stall(Outage::refused(why, None));
+                return false;
+            }
+            Err(Trouble::Unreadable(what)) => {
+                let why = format!("cannot read the log in the engine: {what}");
+                self.stall(Outage::refused(why, Some(same_version())));
+                return false;
+            }
+        };
+        match step {
+            Step::Known => true,
+            Step::Void => self.after_batch(),
+            Step::Divergent { host } if self.is_us(host) => {
+                self.rewritten();
+                false
+            }
+            Step::Divergent { .. } => self.after_batch(),
+            Step::Counts { host, sequence, .. }
+                if self.is_us(host) && self.writer.is_foreign(sequence, &placed.body) =>
+            {
+                let why = "another process appends to the log in its name".to_owned();
+                self.lose(LostWhy::Fenced { why });
+                false
+            }
+            Step::Counts { host, sequence, first, entries } => {
+                self.apply((host, sequence), first, entries) && self.after_batch()
+            }
+        }
+    }
+
+    /// Delivers the entries of a batch. Returns whether the incarnation still exists after it.
+    fn apply(&mut self, batch: (HostId, u64), first: Revision, entries: Vec<Entry>) -> bool {
+        let (host, sequence) = batch;
+        let us = self.incarnation.as_ref().map(|incarnation| incarnation.host);
+        let ours = us == Some(host);
+        let tickets = if ours { self.writer.confirmed(sequence) } else { Vec::new() };
+        let tickets = tickets.into_iter().chain(std::iter::repeat(None));
+        let (mut end, mut differs) = (None, None);
+        for ((revision, ticket), entry) in (first.0..).zip(tickets).zip(entries) {
+            let revision = Revision(revision);
+            match &entry.change {
+                Change::HostGone { host, by } if Some(*host) == us => end = Some(*by),
+                Change::HostAdopt { old, new } if Some(*old) == us => end = Some(*new),
+                Change::HostJoin { .. } => self.note_join(&entry.change),
+                Change::Era { .. } => self.present_again(),
+                Change::Checkpoint { revision, table } => {
+                    differs = differs.or(self.snapshot_keeper.claimed(*revision, table).err());
+                }
+                _ => {}
+            }
+            self.events.push_back(Event::Entry { revision, entry, ticket });
+        }
+        if let Some(differs) = differs {
+            self.differs(differs);
+            return false;
+        }
+        if let Some(by) = end {
+            if self.leaving && Some(by) == us {
+                self.left();
+                return false;
+            }
+            self.lose(LostWhy::Gone { by });
+            return false;
+        }
+        if ours && self.standing == Standing::Joining {
+            self.joined();
+        }
+        true
+    }
+
+    fn after_batch(&mut self) -> bool {
+        let Some(chain) = &self.chain else { return false };
+        if self.snapshot_keeper.is_wanted(chain, self.settings.snapshot_batches) {
+            self.events.push_back(Event::SnapshotWanted);
+        }
+        self.store_due();
+        true
+    }
+
+    /// Stores a snapshot of this host if this host is the first member, once other hosts have had
+    /// time to read what it contains, and only while it is known that the log is still the one from
+    /// which the snapshot was made.
+    pub(in crate::host) fn store_due(&mut self) {
+        let incarnation = self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled());
+        let (Some(chain), false, Some(incarnation)) = (&self.chain, self.cut, incarnation) else {
+            return;
+        };
+        let us = self.host();
+        if us.is_none() || us != chain.eldest() {
+            return;
+        }
+        let others = self.failure_detector.seen().map(|seen| seen.alive.ttl_ms);
+        let ttl_ms = others.fold(incarnation.timing.ttl_ms, u64::max);
+        let due = self.snapshot_keeper.due(chain, self.now.boot_ms, ttl_ms);
+        self.calls.extend(due.map(canal_log::engine::Call::Store));
+    }
+
+    pub(in crate::host) fn stored(&mut self, position: Position) {
+        if let Some(checkpoint) = self.snapshot_keeper.stored(position)
+            && self.standing == Standing::Member
+        {
+            self.writer.push(checkpoint, self.now.unix, None);
+        }
+    }
+
+    /// Loads the log again: without that, the next batches cannot be read.
+    pub(in crate::host) fn reload(&mut self) {
+        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.reads_on()) {
+            self.calls.push_back(incarnation.load(self.now.boot_ms));
+        }
+    }
+
+    pub(in crate::host) fn rewritten(&mut self) {
+        if self.chain.is_some() {
+            self.memory.lost = true;
+            self.lose(LostWhy::Rewritten);
+        }
+    }
+}
+
+fn same_version() -> String {
+    "run the same version of canal on all hosts of one engine".to_owned()
+}

@@ -1,0 +1,234 @@
+//! Joins. An incarnation needs a label that no other host has. It adopts an earlier incarnation of
+//! this host that still counts, or joins once everything that an earlier one left is dead.
+
+use crate::host::chain::{Chain, Seat};
+use crate::host::failure_detector::SILENCE;
+use crate::host::incarnation::{Incarnation, Timer};
+use crate::host::label::{Others, described};
+use crate::host::settings::too_short;
+use crate::host::writer::entry;
+use crate::host::{Event, Member, Standing};
+use canal_core::{Change, HostId};
+use canal_log::engine::{Call, Claimant, Ends, Evidence, Outage, Position, Sign};
+
+/// This host's knowledge of an incarnation with its label.
+enum Claim {
+    Gone(Option<Evidence>),
+    Lives,
+    Unknown,
+}
+
+impl Member {
+    pub(in crate::host) fn registered(
+        &mut self,
+        (host, ttl_ms): (HostId, u64),
+        asked_at: u64,
+        epoch: u128,
+        others: Vec<Claimant>,
+    ) {
+        let asked = self.standing == Standing::Registering && asked_at >= self.registering_ms;
+        if !asked {
+            return;
+        }
+        self.memory.reads(epoch);
+        let timing = match self.settings.check(ttl_ms) {
+            Ok(timing) => timing,
+            Err(error) => {
+                let why = format!("the engine grants a TTL other than the requested one: {error}");
+                self.hinder(too_short(why));
+                self.calls.push_back(Call::Withdraw { host });
+                return;
+            }
+        };
+        let others = others.into_iter().filter(|other| other.host != host).collect();
+        let mut renew = Timer::default();
+        renew.set(self.now.boot_ms);
+        self.register.clear();
+        let incarnation = self.incarnation.insert(Incarnation {
+            host,
+            epoch,
+            timing,
+            since_ms: self.registering_ms,
+            renewed_ms: None,
+            renew,
+            head: Position(0),
+            others: Others::sort(
+                &self.identity,
+                |nonce| self.lost.contains(&nonce),
+                &self.boots,
+                others,
+            ),
+            loading: None,
+            confirming: None,
+            reconnected_ms: None,
+            head_then: Position(0),
+            behind: Timer::default(),
+        });
+        self.standing = Standing::Reading;
+        self.calls.push_back(incarnation.load(self.now.boot_ms));
+    }
+
+    /// Joins, if it can decide how. Called when the log was read, and whenever more is known about
+    /// the incarnations with this label.
+    pub(in crate::host) fn decide_how_to_join(&mut self) {
+        let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
+            return;
+        };
+        let Others { ours, dead, foreign, .. } = &mut incarnation.others;
+        // The label belongs to this host while one of its joined incarnations has it. Incarnations
+        // that have not joined wait for it.
+        if ours.iter().chain(&*dead).any(|host| chain.seat(*host).is_some()) {
+            foreign.retain(|host, _| chain.seat(*host).is_some());
+        }
+        let Some((incarnation, chain)) = self.incarnation.as_ref().zip(self.chain.as_ref()) else {
+            return;
+        };
+        let mut gone = Vec::new();
+        for (host, (who, first)) in &incarnation.others.foreign {
+            match self.claim(incarnation, *host, *first) {
+                Claim::Gone(evidence) => gone.push((*host, evidence)),
+                Claim::Lives => {
+                    let (host, who) = (*host, who.clone());
+                    return self.refuse_label(host, &who);
+                }
+                Claim::Unknown => {}
+            }
+        }
+        let ours = incarnation.others.ours.iter().filter(|host| chain.seat(**host).is_some());
+        let adopt = ours.max().copied();
+        self.note_claims(&gone);
+        let first = self
+            .incarnation
+            .as_ref()
+            .and_then(|incarnation| incarnation.others.foreign.keys().next().copied());
+        if let Some(by) = first {
+            self.standing = Standing::LabelInUse { by };
+        } else if adopt.is_some() {
+            self.join(adopt);
+        } else {
+            self.standing = Standing::Clearing;
+            self.events.push_back(Event::Clear);
+        }
+    }
+
+    fn claim(&self, incarnation: &Incarnation, host: HostId, first: Option<Sign>) -> Claim {
+        let Some(renewed_ms) = incarnation.renewed_ms else { return Claim::Unknown };
+        let Some(seen) = self.failure_detector.get(host) else {
+            // It ended. The log shows which incarnation has its place now.
+            let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
+            return if read >= incarnation.head { Claim::Gone(None) } else { Claim::Unknown };
+        };
+        if let Some(evidence) = self.failure_detector.evidence(host, renewed_ms) {
+            return Claim::Gone(Some(evidence));
+        }
+        let silent_ms = seen.alive.ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
+        let long = self.now.boot_ms >= self.registering_ms.saturating_add(silent_ms);
+        let renewed = first.is_some_and(|first| first != seen.alive.sign);
+        if renewed || (seen.alive.sign == Sign::Watched && long) {
+            return Claim::Lives;
+        }
+        Claim::Unknown
+    }
+
+    fn note_claims(&mut self, gone: &[(HostId, Option<Evidence>)]) {
+        let Some(incarnation) = &mut self.incarnation else { return };
+        for (host, evidence) in gone {
+            incarnation.others.foreign.remove(host);
+            if let Some(evidence) = evidence {
+                self.writer.push_end(Ends { host: *host, evidence: *evidence });
+            }
+        }
+        for (host, (_, first)) in &mut incarnation.others.foreign {
+            *first = first.or(self.failure_detector.get(*host).map(|seen| seen.alive.sign));
+        }
+    }
+
+    /// Another host has joined while this one waits.
+    pub(in crate::host) fn note_join(&mut self, change: &Change) {
+        let Change::HostJoin { host, label, identity } = change else { return };
+        let waits = matches!(self.standing, Standing::LabelInUse { .. } | Standing::Clearing);
+        let Some(incarnation) = self.incarnation.as_mut().filter(|_| waits) else { return };
+        if *label == self.identity.label && *host != incarnation.host {
+            incarnation.others.foreign.insert(*host, (identity.clone(), None));
+        }
+    }
+
+    /// Whether another host took the label while this host ended its old commands.
+    pub(in crate::host) fn label_was_taken(&self) -> bool {
+        self.incarnation.as_ref().is_some_and(|incarnation| !incarnation.others.foreign.is_empty())
+    }
+
+    fn refuse_label(&mut self, host: HostId, who: &str) {
+        let why = format!("another host has the name `{}`: {who}", self.identity.label);
+        let hint = "give this host another name with --host".to_owned();
+        self.hinder(Outage::refused(why, Some(hint)));
+        self.label_taken_by = Some(host);
+    }
+
+    /// Appends the first batch.
+    pub(in crate::host) fn join(&mut self, adopt: Option<HostId>) {
+        let (now, blind) = (self.now, self.is_blind());
+        let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
+            return;
+        };
+        let (new, seen) = (incarnation.host, chain.link());
+        incarnation.others.adopting = adopt;
+        if !blind {
+            self.memory.compare(chain);
+        }
+        let label = self.identity.label.clone();
+        let join = Change::HostJoin { host: new, label, identity: described(&self.identity) };
+        let adoption = adopt.map(|old| entry(Change::HostAdopt { old, new }, now.unix));
+        let present =
+            entry(self.memory.present(new, incarnation.timing.ttl_ms, now.unix), now.unix);
+        let entries: Vec<_> =
+            [entry(join, now.unix)].into_iter().chain(adoption).chain([present]).collect();
+        let ends = adopt.map(|host| Ends { host, evidence: Evidence::Own });
+        let tickets = vec![None; entries.len()];
+        self.standing = Standing::Joining;
+        let append = self.writer.send(new, entries, ends, tickets, (seen, now.boot_ms));
+        if !self.cut && incarnation.is_settled() {
+            self.calls.push_back(Call::Append(append));
+        } else if let Some(in_flight) = self.writer.in_flight_mut() {
+            in_flight.asked_ms = None;
+        }
+    }
+
+    /// The first batch of the incarnation is in the log.
+    pub(in crate::host) fn joined(&mut self) {
+        let Some(incarnation) = &mut self.incarnation else { return };
+        let adopted = incarnation.others.adopting.take();
+        let dead = std::mem::take(&mut incarnation.others.dead);
+        self.standing = Standing::Member;
+        self.deadlines = incarnation.deadlines();
+        self.events.push_back(Event::Joined { host: incarnation.host, adopted });
+        self.overcome();
+        self.present_what_was_lost();
+        for host in dead {
+            // After an adoption it is unknown whether their commands live: their own TTL decides.
+            if adopted.is_none() {
+                self.writer.push_end(Ends { host, evidence: Evidence::Own });
+            }
+        }
+    }
+
+    /// The evidence for an end does not hold.
+    pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) {
+        let Some(ends) = self.writer.overtaken(sequence, ends) else { return };
+        self.failure_detector.look_anew(ends.host, self.now.boot_ms);
+        if self.standing == Standing::Joining {
+            // The incarnation to adopt has ended: its commands no longer have locks.
+            if let Some(incarnation) = &mut self.incarnation {
+                incarnation.others.ours.clear();
+                incarnation.others.adopting = None;
+            }
+            self.standing = Standing::Clearing;
+            self.events.push_back(Event::Clear);
+        }
+    }
+
+    /// The incarnation's seat in the chain, after a part of the log was skipped.
+    pub(in crate::host) fn our_seat(&self, chain: &Chain) -> Option<Seat> {
+        chain.seat(self.incarnation.as_ref()?.host)
+    }
+}

@@ -1,0 +1,205 @@
+//! Requests, loses, withdraws and leaves incarnations.
+
+use crate::host::incarnation::Timer;
+use crate::host::snapshot_keeper::Differs;
+use crate::host::writer::Writer;
+use crate::host::{Event, LostWhy, Member, Now, Standing, encoding};
+use canal_core::HostId;
+use canal_log::engine::{Call, Ends, Evidence, Outage};
+
+impl Member {
+    /// The host's incarnation, while it is a member.
+    #[must_use]
+    pub(crate) fn host(&self) -> Option<HostId> {
+        let incarnation =
+            self.incarnation.as_ref().filter(|_| self.standing == Standing::Member)?;
+        Some(incarnation.host)
+    }
+
+    /// Whether an incarnation is this host's own.
+    pub(in crate::host) fn is_us(&self, host: HostId) -> bool {
+        self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
+    }
+
+    /// Whether commands may run under this incarnation.
+    pub(in crate::host) fn takes_part(&self) -> bool {
+        matches!(self.standing, Standing::Member | Standing::Joining)
+    }
+
+    /// Requests another incarnation, at `at_ms`.
+    pub(in crate::host) fn register_at(&mut self, at_ms: u64) {
+        self.standing = Standing::Registering;
+        self.attempt += 1;
+        self.registering_ms = u64::MAX;
+        self.register.set(at_ms);
+    }
+
+    pub(in crate::host) fn send_register(&mut self) {
+        let asked_at = self.now.boot_ms;
+        self.registering_ms = self.registering_ms.min(asked_at);
+        self.register.set(asked_at + self.usual_renewal_ms());
+        self.calls.push_back(Call::Register {
+            identity: self.identity.clone(),
+            nonce: encoding::nonce(self.nonce, self.attempt),
+            ttl_ms: self.settings.ttl_ms,
+            asked_at,
+        });
+    }
+
+    pub(in crate::host) fn usual_renewal_ms(&self) -> u64 {
+        self.settings.check(self.settings.ttl_ms).map_or(1, |timing| timing.renewal_ms)
+    }
+
+    /// The incarnation ended, or may have: its holds are lost. Requests another one.
+    pub(in crate::host) fn lose(&mut self, why: LostWhy) {
+        let Some(incarnation) = self.incarnation.take() else { return };
+        self.leaving = false;
+        if self.takes_part() {
+            self.events.push_back(Event::Lost { host: incarnation.host, why });
+        }
+        self.lost.insert(encoding::nonce(self.nonce, self.attempt));
+        self.begin_anew();
+        // At most as often as renewals, if one incarnation after another is lost.
+        let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
+        self.register_at(self.now.boot_ms.max(earliest));
+    }
+
+    /// The incarnation cannot become or stay a member at present. Requests another one, waiting
+    /// longer each time.
+    pub(in crate::host) fn hinder(&mut self, obstacle: Outage) {
+        self.label_taken_by = None;
+        self.tell_withdrawn();
+        let unused = self
+            .incarnation
+            .as_ref()
+            .map(|incarnation| incarnation.host)
+            .filter(|_| !self.takes_part());
+        self.lose(LostWhy::Differs);
+        let wait_ms = self.usual_renewal_ms().saturating_mul(1 << self.setbacks.min(8));
+        self.setbacks = self.setbacks.saturating_add(1);
+        self.register_at(self.now.boot_ms + wait_ms.min(self.settings.ttl_ms));
+        self.withdrawing = unused.filter(|_| !self.cut);
+        if self.obstacle.as_ref() == Some(&obstacle) {
+            self.calls.extend(self.withdrawing.take().map(|host| Call::Withdraw { host }));
+            return;
+        }
+        self.obstacle = Some(obstacle);
+        match self.withdrawing {
+            // Withdraw first: the daemon may exit when it gets the event, and other hosts would
+            // wait for this incarnation's end.
+            Some(host) => self.calls.push_back(Call::Withdraw { host }),
+            None => self.tell_obstacle(),
+        }
+    }
+
+    /// The member cannot read the log in its present state. It neither renews nor appends until it
+    /// can, so its holds last until their deadline.
+    pub(in crate::host) fn stall(&mut self, obstacle: Outage) {
+        let takes_part = self.takes_part();
+        let Some(incarnation) = self.incarnation.as_mut().filter(|_| takes_part) else {
+            return self.hinder(obstacle);
+        };
+        incarnation.renew.clear();
+        let mut again = Timer::default();
+        again.set(self.now.boot_ms + incarnation.timing.renewal_ms);
+        incarnation.loading = Some(again);
+        if self.obstacle.as_ref() != Some(&obstacle) {
+            self.obstacle = Some(obstacle);
+            self.tell_obstacle();
+        }
+        self.end_read();
+    }
+
+    /// Reading works again.
+    pub(in crate::host) fn unstall(&mut self) {
+        if !self.takes_part() {
+            return;
+        }
+        if self.obstacle.take().is_some() {
+            self.events.push_back(Event::Unhindered);
+        }
+        let now_ms = self.now.boot_ms;
+        if let Some(incarnation) =
+            self.incarnation.as_mut().filter(|incarnation| incarnation.renew == Timer::default())
+        {
+            incarnation.renew.set(now_ms);
+        }
+    }
+
+    /// Clears the obstacle.
+    pub(in crate::host) fn overcome(&mut self) {
+        self.obstacle = None;
+        self.label_taken_by = None;
+        self.setbacks = 0;
+    }
+
+    pub(in crate::host) fn tell_obstacle(&mut self) {
+        self.events.extend(self.obstacle.clone().map(Event::Hindered));
+    }
+
+    pub(in crate::host) fn withdrawn(&mut self, host: HostId) {
+        if self.withdrawing == Some(host) {
+            self.tell_withdrawn();
+        }
+    }
+
+    /// Reports the obstacle of a withdrawn incarnation, whether or not the withdrawal succeeded.
+    pub(in crate::host) fn tell_withdrawn(&mut self) {
+        if self.withdrawing.take().is_some() {
+            self.tell_obstacle();
+        }
+    }
+
+    /// Records that the engine answered.
+    pub(in crate::host) fn hear(&mut self) {
+        if !self.cut && self.outage.take().is_some() {
+            self.events.push_back(Event::Back);
+        }
+    }
+
+    /// Leaves in good order. This host must hold nothing and wait for nothing. Returns whether its
+    /// end is in flight: call it until it is not.
+    pub(crate) fn leave(&mut self, now: Now) -> bool {
+        self.now = now;
+        let Some(us) = self.host().filter(|_| !self.cut) else { return false };
+        // A batch in flight could still move leases to this host.
+        if !self.leaving && self.writer.is_idle() {
+            self.leaving = true;
+            self.writer.push_end(Ends { host: us, evidence: Evidence::Own });
+        }
+        true
+    }
+
+    /// The host's end is in the log, as intended: nothing is lost.
+    pub(in crate::host) fn left(&mut self) {
+        self.begin_anew();
+        self.leaving = false;
+        self.standing = Standing::Idle;
+    }
+
+    pub(in crate::host) fn begin_anew(&mut self) {
+        self.memory.mark = self.mark().or(self.memory.mark);
+        let given_up = self.writer.give_up();
+        self.events.extend(given_up.into_iter().map(|ticket| Event::Dropped { ticket }));
+        self.incarnation = None;
+        self.chain = None;
+        self.recovering = None;
+        self.writer = Writer::default();
+        self.failure_detector.forget_all();
+        self.unknown_since.clear();
+        self.snapshot_keeper.forget();
+        self.forget_calls();
+    }
+
+    /// Drops all calls except the one that the engine must carry out first.
+    pub(in crate::host) fn forget_calls(&mut self) {
+        self.calls.retain(|call| matches!(call, Call::NoteEra { .. }));
+    }
+
+    pub(in crate::host) fn differs(&mut self, Differs(revision): Differs) {
+        let why =
+            format!("this host's table differs from that of other hosts at revision {revision}");
+        let hint = "report this defect, with the versions of all hosts".to_owned();
+        self.hinder(Outage::refused(why, Some(hint)));
+    }
+}

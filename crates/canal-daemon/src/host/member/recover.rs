@@ -1,0 +1,143 @@
+//! A host's part in the [recovery](Recovery) of a table whose log may have lost entries. It notes
+//! the eras of the engine, reports which tokens its clients received, and proposes that the longest
+//! TTL has passed.
+
+use crate::host::chain::{Chain, Known, Mark};
+use crate::host::failure_detector::SILENCE;
+use crate::host::memory::{Memory, Recovering};
+use crate::host::writer::entry;
+use crate::host::{Member, Standing, encoding};
+use canal_core::{Change, HostId, Recovery, Token};
+use canal_log::engine::{Batch, Call, Era, Link};
+
+impl Member {
+    /// Takes over the memory of an earlier daemon of this place. Call it before [`Self::start`].
+    pub(crate) fn remember(&mut self, memory: Memory) {
+        self.memory = memory;
+    }
+
+    /// The memory for a later daemon of this place.
+    #[must_use]
+    pub(crate) fn memory(&self) -> Memory {
+        Memory { mark: self.mark().or(self.memory.mark), ..self.memory }
+    }
+
+    /// Records that a client on this host receives a token.
+    pub(crate) fn tell(&mut self, token: Token) {
+        self.memory.told = self.memory.told.max(token);
+    }
+
+    /// How far the log was read; for [`Self::knows`], also by a later daemon of this host.
+    #[must_use]
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        self.chain.as_ref().map(Chain::mark)
+    }
+
+    /// Whether the history read at a mark is part of the current history.
+    #[must_use]
+    pub(crate) fn knows(&self, mark: Mark) -> Known {
+        self.chain.as_ref().map_or(Known::TooOld, |chain| chain.knows_mark(mark))
+    }
+
+    /// Whether this member compares no histories; tests use it to prove that they detect that.
+    pub(in crate::host) fn is_blind(&self) -> bool {
+        #[cfg(test)]
+        let is_blind = crate::sim::is_broken(crate::sim::Rule::HistoriesAreCompared);
+        #[cfg(not(test))]
+        let is_blind = false;
+        is_blind
+    }
+
+    /// Takes the recovery of the table, and the longest TTL in the table. Call it after each
+    /// [`crate::host::Event::Entry`] and [`crate::host::Event::Restore`] that changed them.
+    pub(crate) fn recovers(&mut self, recovery: Option<&Recovery>, longest_ttl_ms: u64) {
+        self.longest_ttl_ms = longest_ttl_ms;
+        let Some(from) = recovery.and_then(|recovery| recovery.ttl_from) else {
+            self.recovering = None;
+            return;
+        };
+        let same = self.recovering.filter(|it| it.from == from);
+        // The wait begins now: the entry was in the log before this host read it.
+        let new = Recovering { from, since_ms: self.now.boot_ms, longest_ttl_ms, said: false };
+        self.recovering = Some(Recovering { longest_ttl_ms, ..same.unwrap_or(new) });
+    }
+
+    /// When the longest TTL will have passed since the entry from which the recovery counts, in
+    /// milliseconds of CLOCK_BOOTTIME.
+    #[must_use]
+    pub(crate) fn recovered_at(&self) -> Option<u64> {
+        let Recovering { since_ms, longest_ttl_ms, .. } = self.recovering?;
+        let own = self
+            .incarnation
+            .as_ref()
+            .map_or(self.settings.ttl_ms, |incarnation| incarnation.timing.ttl_ms);
+        let others = self.failure_detector.seen().map(|seen| seen.alive.ttl_ms);
+        let ttl_ms = others.fold(longest_ttl_ms.max(own), u64::max);
+        let wait_ms = ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
+        #[cfg(test)]
+        let wait_ms = match crate::sim::is_broken(crate::sim::Rule::RecoveriesWait) {
+            true => 0,
+            false => wait_ms,
+        };
+        Some(since_ms.saturating_add(wait_ms))
+    }
+
+    pub(in crate::host) fn may_say_recovered(&self) -> bool {
+        let waits = self.recovering.is_some_and(|recovering| !recovering.said);
+        waits && self.standing == Standing::Member && !self.leaving
+    }
+
+    /// Proposes that the longest TTL has passed, once it has.
+    pub(in crate::host) fn recover_on_time(&mut self) {
+        let due = self.recovered_at().is_some_and(|at_ms| at_ms <= self.now.boot_ms);
+        if !due || !self.may_say_recovered() {
+            return;
+        }
+        if let Some(recovering) = &mut self.recovering {
+            recovering.said = true;
+            let from = recovering.from;
+            self.writer.push(Change::TtlPassed { from }, self.now.unix, None);
+        }
+    }
+
+    /// Notes an era that the log does not name yet. This comes before all other calls: the engine
+    /// carries out no other call until then.
+    pub(in crate::host) fn note_era(&mut self, before: Option<Era>, era: Era, may_lack: bool) {
+        let unix = self.now.unix;
+        let number = era.number;
+        let change = Change::Era { number, may_lack, floor: Token::by_clock(unix) };
+        let entries = vec![entry(change, unix)];
+        let batch = Batch { host: HostId(0), sequence: number, seen: Link::default(), entries };
+        let body = encoding::write_batch(&batch);
+        self.calls.retain(|call| !matches!(call, Call::NoteEra { .. }));
+        self.calls.push_front(Call::NoteEra { before, era, body });
+    }
+
+    /// The log names another era: reports the received tokens again.
+    pub(in crate::host) fn present_again(&mut self) {
+        if self.standing != Standing::Member || self.leaving {
+            return;
+        }
+        if let Some(incarnation) = &self.incarnation {
+            let present =
+                self.memory.present(incarnation.host, incarnation.timing.ttl_ms, self.now.unix);
+            self.writer.push(present, self.now.unix, None);
+        }
+    }
+
+    /// The host has joined and has read the log up to that point. Now it is certain whether the log
+    /// lost entries that an earlier incarnation or daemon had read.
+    pub(in crate::host) fn present_what_was_lost(&mut self) {
+        let Some(mark) = self.memory.mark.take() else {
+            self.memory.lost = false;
+            return;
+        };
+        let said = std::mem::take(&mut self.memory.lost);
+        let lost = !self.is_blind() && self.knows(mark) == Known::Other;
+        if lost && !said {
+            self.memory.lost = true;
+            self.present_again();
+            self.memory.lost = false;
+        }
+    }
+}

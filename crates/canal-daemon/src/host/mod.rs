@@ -1,0 +1,30 @@
+//! One host's part in a table that many hosts share.
+//!
+//! A [`Member`] connects an engine (by [`Call`](canal_log::engine::Call)s and
+//! [`Answer`](canal_log::engine::Answer)s) and the daemon that owns the table. The daemon proposes
+//! changes; they return as entries, in the order of the log, among those of all other hosts. A
+//! member uses no socket, clock or process. `docs/many-hosts.md` states its rules.
+//!
+//! Invariant: a member delivers the entries of the log, in order, each once, and none of an
+//! incarnation that ended before it.
+
+mod chain;
+mod encoding;
+mod event;
+mod failure_detector;
+mod incarnation;
+mod label;
+mod member;
+mod memory;
+mod settings;
+mod snapshot;
+mod snapshot_keeper;
+#[cfg(test)]
+pub(crate) mod tests;
+mod writer;
+
+pub(crate) use chain::{Known, Mark};
+pub(crate) use event::{Deadlines, Event, Health, LostWhy, Now, Observed, Standing, Ticket};
+pub(crate) use member::Member;
+pub(crate) use memory::Memory;
+pub(crate) use settings::{Settings, Timing};

@@ -1,0 +1,169 @@
+//! Snapshots: when replicas make and store them, and how they compare their tables.
+//!
+//! Every replica copies its table after the same batches and hashes the copy. The member that
+//! joined first stores its copy when it is due and appends the hash to the log. A replica whose own
+//! hash differs stops.
+
+use std::collections::VecDeque;
+
+use super::chain::Chain;
+use super::encoding;
+use super::snapshot::{Kept, write_kept};
+use canal_core::{Change, Revision, Snapshot};
+use canal_log::engine::{Hash, Position, Stored};
+
+/// The number of hashes to remember, and of claims of other replicas that are not yet compared.
+const REMEMBERED: usize = 8;
+
+/// A snapshot is stored after this many snapshot intervals even if some hosts may not have read
+/// what it contains: daemons may live for less than a TTL.
+const OVERDUE: u64 = 4;
+
+/// Two replicas have different tables after the same entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::host) struct Differs(pub(in crate::host) Revision);
+
+/// A snapshot that no replica is known to have stored.
+#[derive(Debug)]
+struct Made {
+    kept: Kept,
+    /// When it was made, by CLOCK_BOOTTIME.
+    at_ms: u64,
+    /// It is not stored before the log has this many batches: a host that lags a little can
+    /// continue without it.
+    due: u64,
+    /// From this many batches on, it is stored even if a live host has not read what it contains.
+    overdue: u64,
+}
+
+impl Made {
+    fn position(&self) -> Position {
+        self.kept.chain.link().position
+    }
+
+    /// `ttl_ms` is the longest TTL of all hosts. A host that was away for longer has lost its holds
+    /// anyway.
+    fn is_due(&self, batches: u64, now_ms: u64, ttl_ms: u64) -> bool {
+        let read_by_all = now_ms.saturating_sub(self.at_ms) >= ttl_ms;
+        batches >= self.overdue || batches >= self.due && read_by_all
+    }
+}
+
+/// The snapshots that are wanted, made and claimed.
+#[derive(Debug, Default)]
+pub(in crate::host) struct SnapshotKeeper {
+    /// For each unanswered [`super::Event::SnapshotWanted`]: the chain at that batch, if it still
+    /// counts.
+    wanted: VecDeque<Option<Chain>>,
+    known: VecDeque<(Revision, Hash)>,
+    claims: VecDeque<(Revision, String)>,
+    /// Every replica makes one, since any of them may be gone when it is due.
+    made: Option<Made>,
+    storing: bool,
+}
+
+impl SnapshotKeeper {
+    /// Whether a snapshot is wanted after this batch.
+    pub(in crate::host) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
+        let wanted = chain.batches().is_multiple_of(every.max(1));
+        if wanted {
+            self.wanted.push_back(Some(chain.clone()));
+        }
+        wanted
+    }
+
+    /// A new history begins: forgets everything about tables.
+    pub(in crate::host) fn forget(&mut self) {
+        let wanted = self.wanted.iter().map(|_| None).collect();
+        *self = Self { wanted, ..Self::default() };
+    }
+
+    /// Takes the table for the oldest request.
+    pub(in crate::host) fn take(
+        &mut self,
+        table: &Snapshot,
+        now_ms: u64,
+        every: u64,
+    ) -> Result<(), Differs> {
+        let Some(chain) = self.wanted.pop_front().flatten() else { return Ok(()) };
+        if table.revision != chain.revision() {
+            return Ok(());
+        }
+        let hash = encoding::table_hash(table);
+        self.know(table.revision, hash)?;
+        // An earlier snapshot that waits to be stored comes first.
+        if self.made.is_none() {
+            let (due, overdue) = (chain.batches() + every / 4, chain.batches() + every * OVERDUE);
+            let kept = Kept { chain, hash, table: table.clone() };
+            self.made = Some(Made { kept, at_ms: now_ms, due, overdue });
+            self.storing = false;
+        }
+        Ok(())
+    }
+
+    /// Records the hash of the table at a revision: this host's own, or that of a snapshot.
+    pub(in crate::host) fn know(&mut self, revision: Revision, hash: Hash) -> Result<(), Differs> {
+        let name = hash.to_string();
+        let known = self.known.iter().find(|(at, _)| *at == revision);
+        if known.is_some_and(|(_, known)| *known != hash)
+            || self.claims.iter().any(|(at, claim)| *at == revision && *claim != name)
+        {
+            return Err(Differs(revision));
+        }
+        if known.is_none() {
+            push_bounded(&mut self.known, (revision, hash));
+        }
+        Ok(())
+    }
+
+    /// Records the hash that a replica claims in the log for the table at a revision.
+    pub(in crate::host) fn claimed(
+        &mut self,
+        revision: Revision,
+        table: &str,
+    ) -> Result<(), Differs> {
+        let other = |(at, hash): &(Revision, Hash)| *at == revision && hash.to_string() != table;
+        if self.known.iter().any(other) {
+            return Err(Differs(revision));
+        }
+        push_bounded(&mut self.claims, (revision, table.to_owned()));
+        // It is already stored.
+        self.made.take_if(|made| made.kept.table.revision <= revision);
+        Ok(())
+    }
+
+    /// The snapshot to store now, if one is due.
+    pub(in crate::host) fn due(
+        &mut self,
+        chain: &Chain,
+        now_ms: u64,
+        ttl_ms: u64,
+    ) -> Option<Stored> {
+        let due = |made: &&Made| made.is_due(chain.batches(), now_ms, ttl_ms) && !self.storing;
+        let made = self.made.as_ref().filter(due)?;
+        self.storing = true;
+        Some(Stored { position: made.position(), body: write_kept(&made.kept) })
+    }
+
+    /// The engine was unreachable: the snapshot may not have been stored.
+    pub(in crate::host) fn ask_again(&mut self) {
+        self.storing = false;
+    }
+
+    /// The engine has stored a snapshot at this position. Returns the change to append to the log
+    /// if it is this host's.
+    pub(in crate::host) fn stored(&mut self, position: Position) -> Option<Change> {
+        let made = self.made.take_if(|made| made.position() <= position)?;
+        self.storing = false;
+        let ours = made.position() == position;
+        let Kept { hash, table, .. } = made.kept;
+        ours.then(|| Change::Checkpoint { revision: table.revision, table: hash.to_string() })
+    }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() == REMEMBERED {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}

@@ -1,0 +1,186 @@
+//! The queue of proposals, and the one batch in flight.
+
+use std::collections::VecDeque;
+
+use super::{Ticket, encoding};
+use canal_core::{Change, ENTRY_VERSION, Entry, HostId, UnixMillis};
+use canal_log::engine::{Append, Batch, Ends, Link};
+
+/// The most entries in a batch.
+pub(in crate::host) const ENTRIES_MAX: usize = 1024;
+/// About the most bytes in a batch: etcd accepts 1.5 MiB at once. A single entry could be larger,
+/// but none is: a call has at most 64 KiB, which makes an entry of less than 256 KiB.
+pub(in crate::host) const BYTES_MAX: usize = 512 * 1024;
+
+/// A change that waits to be appended.
+#[derive(Clone, Debug)]
+struct Proposal {
+    entry: Entry,
+    ticket: Option<Ticket>,
+}
+
+/// A batch that was sent and is not confirmed.
+#[derive(Clone, Debug)]
+pub(in crate::host) struct InFlightBatch {
+    pub(in crate::host) append: Append,
+    tickets: Vec<Option<Ticket>>,
+    /// When it was last sent; `None`: send it at once.
+    pub(in crate::host) asked_ms: Option<u64>,
+    /// Whether the engine has acknowledged it, or will no longer answer.
+    pub(in crate::host) answered: bool,
+    /// Whether this host has read it in the log.
+    pub(in crate::host) echoed: bool,
+}
+
+/// The queue of one incarnation.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Writer {
+    /// The number of the last batch known to be in the log.
+    sequence: u64,
+    queue: VecDeque<Proposal>,
+    ends: VecDeque<Ends>,
+    in_flight: Option<InFlightBatch>,
+}
+
+pub(in crate::host) fn entry(change: Change, at: UnixMillis) -> Entry {
+    Entry { version: ENTRY_VERSION, at, change }
+}
+
+impl Writer {
+    pub(in crate::host) fn push(&mut self, change: Change, at: UnixMillis, ticket: Option<Ticket>) {
+        self.queue.push_back(Proposal { entry: entry(change, at), ticket });
+    }
+
+    /// Queues the end of an incarnation, unless its end is queued or in flight. It is appended
+    /// before proposals, in a separate batch: if its evidence does not hold, no proposal is refused
+    /// with it.
+    pub(in crate::host) fn push_end(&mut self, ends: Ends) {
+        let in_flight = self.in_flight.as_ref().and_then(|in_flight| in_flight.append.ends);
+        if self.ends.iter().chain(&in_flight).all(|other| other.host != ends.host) {
+            self.ends.push_back(ends);
+        }
+    }
+
+    /// Whether nothing is queued or in flight.
+    pub(in crate::host) fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && self.queue.is_empty() && self.ends.is_empty()
+    }
+
+    pub(in crate::host) fn in_flight(&self) -> Option<&InFlightBatch> {
+        self.in_flight.as_ref()
+    }
+
+    pub(in crate::host) fn in_flight_mut(&mut self) -> Option<&mut InFlightBatch> {
+        self.in_flight.as_mut()
+    }
+
+    /// The next batch, if something is queued and nothing is in flight.
+    pub(in crate::host) fn next(
+        &mut self,
+        host: HostId,
+        seen: Link,
+        now: (u64, UnixMillis),
+    ) -> Option<Append> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        if let Some(ends) = self.ends.pop_front() {
+            let gone = entry(Change::HostGone { host: ends.host, by: host }, now.1);
+            return Some(self.send(host, vec![gone], Some(ends), vec![None], (seen, now.0)));
+        }
+        let (mut entries, mut tickets, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while let Some(proposal) = self.queue.front() {
+            bytes += encoding::size(&proposal.entry);
+            let full = entries.len() == ENTRIES_MAX || bytes > BYTES_MAX;
+            if full && !entries.is_empty() {
+                break;
+            }
+            if let Some(proposal) = self.queue.pop_front() {
+                entries.push(proposal.entry);
+                tickets.push(proposal.ticket);
+            }
+        }
+        let something = !entries.is_empty();
+        something.then(|| self.send(host, entries, None, tickets, (seen, now.0)))
+    }
+
+    /// Makes a batch of these entries the one in flight. There must be none yet.
+    pub(in crate::host) fn send(
+        &mut self,
+        host: HostId,
+        entries: Vec<Entry>,
+        ends: Option<Ends>,
+        tickets: Vec<Option<Ticket>>,
+        (seen, asked_ms): (Link, u64),
+    ) -> Append {
+        let sequence = self.sequence + 1;
+        let batch = Batch { host, sequence, seen, entries };
+        let body = encoding::write_batch(&batch);
+        let append = Append { host, sequence, body, ends };
+        let (answered, echoed) = (false, false);
+        let asked_ms = Some(asked_ms);
+        let in_flight =
+            InFlightBatch { append: append.clone(), tickets, asked_ms, answered, echoed };
+        self.in_flight = Some(in_flight);
+        append
+    }
+
+    /// The batch in flight was read in the log, or is known to be there. Returns its tickets.
+    pub(in crate::host) fn confirmed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
+        self.sequence = self.sequence.max(sequence);
+        let Some(in_flight) = &mut self.in_flight else { return Vec::new() };
+        if in_flight.append.sequence != sequence || in_flight.echoed {
+            return Vec::new();
+        }
+        in_flight.echoed = true;
+        let tickets = std::mem::take(&mut in_flight.tickets);
+        self.arrive();
+        tickets
+    }
+
+    /// Whether a batch read under this host's name differs from the one that it sent.
+    pub(in crate::host) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
+        let sent = self.in_flight.as_ref().map(|in_flight| &in_flight.append);
+        sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
+    }
+
+    /// The engine acknowledged a batch, or will no longer acknowledge it.
+    pub(in crate::host) fn answered(&mut self, sequence: u64) {
+        if let Some(in_flight) = &mut self.in_flight
+            && in_flight.append.sequence == sequence
+        {
+            in_flight.answered = true;
+        }
+        self.arrive();
+    }
+
+    /// Calls sent before will no longer be answered.
+    pub(in crate::host) fn unanswered(&mut self) {
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.answered |= in_flight.echoed;
+        }
+        self.arrive();
+    }
+
+    fn arrive(&mut self) {
+        self.in_flight.take_if(|in_flight| in_flight.answered && in_flight.echoed);
+    }
+
+    /// A batch was refused because the evidence for an end does not hold, and never will. Returns
+    /// that end, if it is in the batch in flight. The second answer to a repeated call may arrive
+    /// when another batch has the number.
+    pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
+        let refused = |in_flight: &mut InFlightBatch| {
+            let same = (in_flight.append.sequence, in_flight.append.ends) == (sequence, ends);
+            same && !in_flight.echoed && ends.is_some()
+        };
+        self.in_flight.take_if(refused)?.append.ends
+    }
+
+    /// The tickets of everything that is not in the log.
+    pub(in crate::host) fn give_up(&mut self) -> Vec<Ticket> {
+        let in_flight = self.in_flight.take().into_iter().flat_map(|in_flight| in_flight.tickets);
+        let queued = std::mem::take(&mut self.queue).into_iter().map(|proposal| proposal.ticket);
+        in_flight.chain(queued).flatten().collect()
+    }
+}

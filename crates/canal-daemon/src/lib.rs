@@ -1,0 +1,166 @@
+//! The daemon: the only owner of a table.
+//!
+//! Start reading at `server/turn.rs`, which describes a turn. `event_loop` runs the turns, `start`
+//! starts the daemon, and `store::recover` reads the state that the previous daemon left. Each
+//! other module owns one thing and does not depend on the server; docs/architecture.md lists them.
+
+mod boottime_timer;
+mod calls;
+mod cluster;
+mod config;
+mod due;
+mod event_loop;
+mod fault;
+mod history;
+mod hooks;
+mod host;
+mod jobserver;
+mod limits;
+mod logging;
+mod metrics;
+mod net;
+mod options;
+mod own_user;
+mod permissions;
+mod poller;
+mod processes;
+mod runtime_dir;
+mod server;
+#[cfg(test)]
+mod sim;
+mod start;
+mod store;
+#[cfg(test)]
+mod tests;
+mod unusable;
+mod view;
+mod waiters;
+mod wording;
+
+use std::path::PathBuf;
+
+use canal_protocol::place::Place;
+
+pub use crate::cluster::engine::SeenEngine;
+pub use crate::cluster::watcher::watch;
+pub use crate::config::PACKAGED as PACKAGED_CONFIG;
+pub use crate::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
+pub use crate::event_loop::LAST_LINE;
+pub use crate::hooks::guard::guard as guard_hook;
+pub use crate::hooks::look::SeenHook;
+pub use crate::options::Options;
+pub use crate::runtime_dir::Replacing;
+pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
+pub use crate::unusable::Unusable;
+pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
+
+/// Whether a daemon of a user runs at a place, as far as this network namespace shows. Does not
+/// contact the daemon.
+#[must_use]
+pub fn runs(place: &Place, uid: u32) -> bool {
+    runtime_dir::instance_guard::runs(place, uid)
+}
+
+/// Makes root, when it starts the daemon of the machine, the user whose directory that daemon uses.
+///
+/// # Errors
+/// This process may not become that user. The reason is text for people.
+pub fn become_owner(place: &Place) -> anyhow::Result<()> {
+    runtime_dir::owner::become_owner(place)
+}
+
+/// Checks whether a daemon could work, before the daemon that it replaces is asked to end.
+///
+/// # Errors
+/// It could not. The reason is text for people; an [`Unusable`] if the user can do something about
+/// it.
+pub fn check(options: &Options) -> anyhow::Result<()> {
+    start::check(options)
+}
+
+/// Reads the configuration of a place as a daemon would. Returns the file that was read, if there
+/// is one.
+///
+/// # Errors
+/// A daemon could not use it. The error names the file and the line.
+pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
+    Ok(config::Config::read(&place.stores().config)?.path)
+}
+
+/// Inspects the engine with this address, or the one that `CANAL_ENGINE` or the configuration
+/// names, without changing anything there. Waits for its answers, for a bounded time. `None` if
+/// none is named.
+///
+/// # Errors
+/// The address or the configuration cannot be used; an [`Unusable`] if the user can do something
+/// about it. A refusal by the engine is part of the result.
+pub fn look_at_engine(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
+    cluster::engine::look_at(place, url)
+}
+
+/// Checks whether the programs of the hooks that a daemon of the user `daemon` would have at a
+/// place could run, without running them.
+///
+/// # Errors
+/// The configuration cannot be read or used. The error names the file and the line.
+pub fn look_at_hooks(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>> {
+    Ok(hooks::look::look_at(place, daemon)?)
+}
+
+/// The names of nodes in the configuration of a place. Without a file there are none.
+///
+/// # Errors
+/// The configuration cannot be read or used. The error names the file and the line.
+pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
+    Ok(config::Config::read(paths)?.nodes)
+}
+
+/// The file that states to the daemon of a place, at its next start, that this node has granted
+/// nothing before.
+///
+/// # Errors
+/// A daemon has run there before.
+pub fn first_start_statement(place: &Place) -> Result<PathBuf, Unusable> {
+    store::first_start::statement(place)
+}
+
+/// How many bytes the records and logs of a user's background jobs may have in total.
+///
+/// # Errors
+/// The configuration cannot be read or used. The error names the file and the line.
+pub fn job_bytes_max(paths: &[PathBuf]) -> anyhow::Result<u64> {
+    Ok(config::Config::read(paths)?.jobs.max_bytes)
+}
+
+/// A number of bytes in the form that people write: `64MiB`.
+#[must_use]
+pub fn written_bytes(bytes: u64) -> String {
+    config::history_section::written(bytes)
+}
+
+/// Begins to replace the daemon of a user at a place. Waits while another process replaces it.
+///
+/// # Errors
+/// The place cannot be used.
+pub fn replace(place: &Place, uid: u32) -> anyhow::Result<Replacing> {
+    Ok(Replacing::begin(place, uid)?)
+}
+
+/// Reports to the process that started this daemon why it cannot start.
+pub fn report_failure(message: &str, hint: Option<&str>) {
+    start::report_failure(message, hint);
+}
+
+/// Runs the daemon until it is asked to end.
+///
+/// # Errors
+/// It cannot start or continue. The reason is text for people; an [`Unusable`] if the user can do
+/// something about it.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    start::run(options)
+}
+
+/// Keeps the tests apart from the user's environment and processes.
+#[cfg(test)]
+#[path = "../../../tests/fixtures/isolation.rs"]
+mod isolation;

@@ -1,0 +1,243 @@
+//! The daemon's limits on everything that it accepts. A client over a limit gets a named error.
+//! Clients within the limits are not affected.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use canal_core::{Key, View};
+
+/// The most calls that a client may send before it receives the reply to an earlier call.
+pub(crate) const CALLS_AHEAD_MAX: usize = 256;
+
+/// The most bytes of replies that a client may leave unread. If more are unread when the next reply
+/// is due, the daemon closes the connection.
+pub(crate) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+
+/// The approximate maximum size of a report on the table, in bytes. Rows that do not fit are
+/// omitted and counted.
+pub(crate) const REPORT_BYTES_MAX: usize = 24 * 1024 * 1024;
+
+/// A user with this many bytes of unread reports gets no further report.
+pub(crate) const UNREAD_BYTES_PER_USER: usize = OUTPUT_BYTES_MAX;
+
+/// The same limit for all users together.
+pub(crate) const UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How long a connection may read nothing of its report while other connections wait for the room
+/// that the report takes.
+pub(crate) const UNREAD_TIME: Duration = Duration::from_secs(2);
+
+/// After spending this much time on reports in a turn, the daemon serves other calls.
+pub(crate) const REPORT_TIME_PER_TURN: Duration = Duration::from_millis(5);
+
+/// The most keys in one reply to a client that completes a command line.
+pub(crate) const NAMES_MAX: usize = 10_000;
+
+/// The most bytes read from one connection before the other connections are read.
+pub(crate) const READ_BYTES_PER_TURN: usize = 128 * 1024;
+
+/// The most connections accepted in a turn, so that the open connections are served, too.
+pub(crate) const ACCEPTS_PER_TURN: usize = 256;
+
+/// How long the daemon stops accepting connections if it has no descriptor left to refuse one with.
+pub(crate) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// The most bytes read at once from the FIFO of a hold to find out whether it has writers. A FIFO
+/// with the usual limits contains at most this many.
+pub(crate) const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;
+
+/// The most bytes per turn that are read and discarded from clients that are refused immediately.
+pub(crate) const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
+
+/// How often the daemon tries again to watch for the last descendant of a hold.
+pub(crate) const UNSURE_EVERY: Duration = Duration::from_millis(250);
+
+/// How many connections over the limit stay open until their client has received the error.
+pub(crate) fn turned_away_max(connections_max: usize) -> usize {
+    (connections_max / 32).min(64)
+}
+
+/// How long a connection may take to read its last reply before the daemon closes it.
+pub(crate) const CLOSING_TIME: Duration = Duration::from_secs(5);
+
+/// The most items of one request.
+pub(crate) const ITEMS_MAX: usize = 64;
+
+/// The most slots of one request. Replies and reports list the number of every slot.
+pub(crate) const SLOTS_MAX: u64 = 65_536;
+
+/// The largest size of a lock, and the largest number in a size. The JSON of every language
+/// represents numbers up to this exactly.
+pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
+
+/// The most bytes of a command that are kept for display.
+pub(crate) const COMMAND_BYTES_MAX: usize = 1024;
+
+/// The default for the number of waiting requests of one user.
+pub(crate) const WAITERS_PER_USER: usize = 20_000;
+
+/// The default for the number of leases of one user.
+pub(crate) const LEASES_PER_USER: usize = 10_000;
+
+/// The default for the number of bytes of the keys that one user holds and waits for.
+pub(crate) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
+
+/// Descriptors that are not for connections: the journal, the listener, epoll instances, and files
+/// that are open briefly.
+const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
+
+/// With fewer descriptors, a daemon could hardly serve any client, not even `canal daemon --stop`.
+pub(crate) const DESCRIPTORS_MIN: u64 = 64;
+
+/// One in this many descriptors is reserved for grants, because a grant takes a second descriptor
+/// until the client has read it and disconnects.
+///
+/// The same share of the connections is reserved for root and the user that runs the daemon.
+pub(crate) const KEPT_FOR_GRANTS: usize = 16;
+
+/// A user may have this many times as many connections as are still left for all users. That is
+/// three quarters of all connections if no other user has any.
+pub(crate) const SHARE_OF_WHAT_IS_LEFT: usize = 3;
+
+/// The default for how long a connection may be idle when a new connection needs its room.
+pub(crate) const CONNECTION_IDLE: Duration = Duration::from_secs(60);
+
+/// The minimum time between two searches for idle connections.
+pub(crate) const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
+
+/// How many connections fit into `descriptors` if watched processes and FIFOs take `owners` of
+/// them.
+pub(crate) fn connections_max(descriptors: u64, owners: usize) -> usize {
+    let left = descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN).saturating_sub(owners as u64);
+    usize::try_from(left - left.div_ceil(KEPT_FOR_GRANTS as u64)).unwrap_or(usize::MAX)
+}
+
+/// How long a request with `-n` waits for a holder whose process is exiting.
+pub(crate) const EXITING_TIME: Duration = Duration::from_millis(100);
+
+/// How often the daemon checks whether stopped waiters run again.
+pub(crate) const STOPPED_EVERY: Duration = Duration::from_millis(250);
+
+/// How often the daemon searches for stopped waiters that are ahead of other waiters.
+pub(crate) const AHEAD_EVERY: Duration = Duration::from_secs(1);
+
+/// The most processes that are checked at once because a request waits behind them.
+pub(crate) const AHEAD_LOOKED_AT_MAX: usize = 64;
+
+/// The most waiters that are checked at once for other waiters ahead of them.
+pub(crate) const WAITERS_LOOKED_AT_MAX: usize = 256;
+
+/// How long the waiters of the previous daemon may take to come back.
+pub(crate) const COME_BACK_TIME: Duration = Duration::from_secs(5);
+
+/// How long they may take in total if their process is busy. On an overloaded machine, it may be
+/// ready to run for a long time before it runs.
+pub(crate) const COME_BACK_TIME_IF_BUSY: Duration = Duration::from_secs(30);
+
+/// How often the daemon checks whether the process of such a waiter is still busy.
+pub(crate) const COME_BACK_EVERY: Duration = Duration::from_secs(1);
+
+/// The minimum time between two progress messages to a waiter.
+pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// The minimum time between two reports to a client that watches the status.
+pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(250);
+
+/// How long the last replies may take when the daemon ends.
+pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
+/// The most processes whose state is read at once: those of holders when a request that may not
+/// wait is refused or a status is built, those of detached waiters when the daemon starts, and
+/// those of waiters that are about to be given up.
+pub(crate) const PROCESSES_LOOKED_AT_MAX: usize = 500;
+
+/// The most holds that are examined to list the holders that block a request.
+pub(crate) const HOLDERS_LOOKED_AT_MAX: usize = 500;
+
+/// The most keys below a key that are searched for holds that block a request for the key.
+pub(crate) const KEYS_LOOKED_AT_MAX: usize = 1000;
+
+/// How many ancestors of a process are searched for the process whose frame encloses it.
+pub(crate) const ANCESTORS_MAX: usize = 256;
+
+/// The most waiting requests that a report lists with their blockers.
+pub(crate) const WAITS_SHOWN_MAX: usize = 1000;
+
+/// The approximate maximum number of blockers of waiting requests that are examined for such a
+/// report.
+pub(crate) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
+
+/// The most holds and waiting requests that are listed for a client that wants to end their
+/// processes.
+pub(crate) const KILL_TARGETS_MAX: usize = 200;
+
+/// The size at which the log of a daemon that was started on demand is rotated.
+pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
+
+/// The most calls served in a turn. The others are served in the next turn. Users take turns again
+/// there, so a later call of a user with fewer calls may be served first.
+pub(crate) const CALLS_PER_TURN: usize = 1024;
+
+/// The limits that the daemon applies itself. They are not part of the table.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// The maximum number of connections of all users, if the configuration sets one.
+    pub(super) connections: Option<usize>,
+    /// The maximum number of connections of one user.
+    pub connections_per_user: Option<usize>,
+    /// How long a connection may be idle when other clients need its room.
+    pub connection_idle: Duration,
+    /// The maximum number of open descriptors.
+    pub(super) descriptors: u64,
+    /// The maximum number of waiting requests of one user.
+    pub waiters_per_user: usize,
+    /// The maximum number of leases that one user holds.
+    pub leases_per_user: usize,
+    /// The maximum number of bytes of the keys that one user holds and waits for.
+    pub key_bytes_per_user: usize,
+    /// The longest TTL of a lease over nodes.
+    pub nodes_longest_ttl: Duration,
+    /// The daemon ends after this time without work. `None` means never.
+    pub idle_exit: Option<Duration>,
+    /// The sizes of keys in the configuration.
+    pub(super) views: BTreeMap<Key, View>,
+}
+
+impl Limits {
+    /// The maximum number of connections while `owners` descriptors belong to owners.
+    pub(crate) fn connections(&self, owners: usize) -> usize {
+        let fit = connections_max(self.descriptors, owners);
+        self.connections.map_or(fit, |connections| connections.min(fit))
+    }
+
+    /// The sizes of keys in the configuration.
+    pub(crate) fn views(&self) -> &BTreeMap<Key, View> {
+        &self.views
+    }
+
+    /// The size of a key in the configuration.
+    pub(crate) fn configured(&self, key: &Key) -> Option<View> {
+        self.views.get(key).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usual_limit_of_descriptors_has_room_for_ten_thousand_waiters() {
+        assert!(connections_max(20_000, 0) >= 10_000);
+        assert!(connections_max(20_000, 5_000) >= 10_000);
+        assert!(connections_max(1024, 0) >= 900);
+    }
+
+    #[test]
+    fn without_descriptors_the_daemon_takes_no_connections() {
+        assert_eq!(connections_max(0, 0), 0);
+        assert_eq!(connections_max(64, 100), 0);
+        assert_eq!(connections_max(33, 0), 0);
+        assert_eq!(connections_max(34, 0), 1);
+        assert!(connections_max(DESCRIPTORS_MIN, 0) >= 16);
+    }
+}

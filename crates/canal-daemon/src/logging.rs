@@ -1,0 +1,399 @@
+//! The daemon's log: one line for each event that an operator may want to know about.
+//!
+//! Invariant: a line that cannot be written immediately is dropped and counted. The log neither
+//! ends nor blocks the daemon.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use anyhow::Context;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tracing::Subscriber;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::limits::LOG_BYTES_MAX;
+use canal_text::safe_text::sanitize;
+
+/// The most bytes written at once: a writable pipe takes this many without blocking (PIPE_BUF).
+const PIECE_BYTES: usize = 4096;
+
+/// The number of lines dropped since this daemon started.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Starts to log to stderr, or to `file` in a daemon that was started on demand.
+///
+/// # Errors
+/// `CANAL_LOG` or the configuration contains an invalid filter.
+pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> anyhow::Result<()> {
+    let filter = filter(verbose, config)?;
+    let target = match file {
+        Some(path) => Target::File(LogFile::open(path)),
+        None => Target::Stderr,
+    };
+    // The system's journal adds a time to each line.
+    let timed = std::env::var_os("JOURNAL_STREAM").is_none();
+    let log = tracing_subscriber::fmt()
+        // The filter decides which levels are logged.
+        .with_max_level(LevelFilter::TRACE)
+        .with_ansi(false)
+        .with_target(false)
+        .log_internal_errors(false)
+        .with_writer(Log(Mutex::new(Lines::new(target, timed))));
+    if timed {
+        init(log.with_timer(Utc).finish(), filter);
+    } else {
+        init(log.without_time().finish(), filter);
+    }
+    Ok(())
+}
+
+/// Sets up the logger of this process. An existing logger stays.
+fn init<S>(log: S, filter: Targets)
+where
+    S: Subscriber + Send + Sync + 'static,
+{
+    let (filter, handle) = reload::Layer::new(filter);
+    if log.with(filter).try_init().is_ok() {
+        let _ = REPLACE.set(Box::new(move |filter| handle.reload(filter).is_ok()));
+    }
+}
+
+/// Replaces the filter of the logger that [`begin`] set up.
+static REPLACE: OnceLock<Box<dyn Fn(Targets) -> bool + Send + Sync>> = OnceLock::new();
+
+/// Applies the filter of a changed configuration, unless the command line or `CANAL_LOG` takes
+/// precedence.
+pub(crate) fn follow(verbose: u8, config: Option<&str>) {
+    let Some(replace) = REPLACE.get() else { return };
+    match filter(verbose, config) {
+        Ok(filter) => {
+            if !replace(filter) {
+                tracing::warn!("cannot replace the log filter");
+            }
+        }
+        Err(error) => tracing::warn!("{error:#}"),
+    }
+}
+
+/// Checks that a text is a filter of the log.
+///
+/// # Errors
+/// It is not. The error describes the mistake.
+pub(crate) fn check(text: &str) -> Result<(), String> {
+    match targets(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("`{text}` is not a log filter: {error}")),
+    }
+}
+
+/// A note for operators if lines were dropped.
+pub(crate) fn note() -> Option<String> {
+    let lost = LOST.load(Ordering::Relaxed);
+    (lost > 0).then(|| format!("it lost {} of its log", lines(lost)))
+}
+
+fn lines(count: u64) -> String {
+    if count == 1 { "1 line".to_owned() } else { format!("{count} lines") }
+}
+
+/// The source of the filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chosen {
+    /// `-v` or `-vv`.
+    CommandLine,
+    /// `CANAL_LOG`.
+    Environment,
+    /// The configuration.
+    Config,
+    /// None of them.
+    Default,
+}
+
+/// The filter and its source. The command line takes precedence over `CANAL_LOG`, and `CANAL_LOG`
+/// over the configuration.
+pub(crate) fn chosen(verbose: u8, config: Option<&str>) -> (String, Chosen) {
+    let variable = std::env::var("CANAL_LOG").ok().filter(|text| !text.is_empty());
+    match (verbose, variable, config) {
+        (0, Some(text), _) => (text, Chosen::Environment),
+        (0, None, Some(text)) => (text.to_owned(), Chosen::Config),
+        (0, None, None) => ("info".to_owned(), Chosen::Default),
+        (1, ..) => ("debug".to_owned(), Chosen::CommandLine),
+        _ => ("trace".to_owned(), Chosen::CommandLine),
+    }
+}
+
+fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
+    let (text, chosen) = chosen(verbose, config);
+    let whose = match chosen {
+        Chosen::CommandLine => "-v",
+        Chosen::Environment => "CANAL_LOG",
+        Chosen::Config => "`log` of the configuration",
+        Chosen::Default => "the default",
+    };
+    targets(&text).with_context(|| format!("cannot use {whose} (`{text}`)"))
+}
+
+fn targets(text: &str) -> Result<Targets, <Targets as FromStr>::Err> {
+    // A bare level applies to canal only: its dependencies log too much below `info`.
+    let bare = matches!(text, "debug" | "trace").then(|| format!("info,canal={text}"));
+    Targets::from_str(bare.as_deref().unwrap_or(text))
+}
+
+struct Utc;
+
+impl FormatTime for Utc {
+    fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
+        let now = jiff::Timestamp::now();
+        write!(writer, "{now:.3}")
+    }
+}
+
+/// The writer of the log. It accepts one line at a time.
+#[derive(Debug)]
+struct Log(Mutex<Lines>);
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl Write for &Log {
+    /// Accepts a whole line; never fails.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The target of the log, and the number of lines dropped since the last written line.
+#[derive(Debug)]
+struct Lines {
+    target: Target,
+    /// Whether lines begin with a time.
+    timed: bool,
+    lost: u64,
+    /// Whether only a part of the last line was written.
+    torn: bool,
+}
+
+#[derive(Debug)]
+enum Target {
+    Stderr,
+    File(LogFile),
+    #[cfg(test)]
+    Pipe(std::os::fd::OwnedFd),
+}
+
+impl Lines {
+    fn new(target: Target, timed: bool) -> Self {
+        Self { target, timed, lost: 0, torn: false }
+    }
+
+    fn write(&mut self, line: &[u8]) {
+        let mut text = Vec::new();
+        if self.torn {
+            text.push(b'\n');
+        }
+        if self.lost > 0 {
+            text.extend_from_slice(self.what_was_lost().as_bytes());
+        }
+        // An entry is one line, even if it contains text from a client.
+        let words = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
+        text.extend_from_slice(sanitize(&words).as_bytes());
+        text.push(b'\n');
+        match self.target.write(&text) {
+            Ok(()) => (self.lost, self.torn) = (0, false),
+            Err(written) => {
+                self.torn |= written > 0;
+                self.lost += 1;
+                LOST.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn what_was_lost(&self) -> String {
+        let mut text = String::new();
+        if self.timed {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{:.3} ", jiff::Timestamp::now());
+        }
+        let _ = writeln!(text, " WARN lost {} of this log", lines(self.lost));
+        text
+    }
+}
+
+impl Target {
+    /// Writes as much as possible without blocking. If that is not all, the error is the number of
+    /// bytes written.
+    fn write(&mut self, text: &[u8]) -> Result<(), usize> {
+        match self {
+            Self::Stderr => write_now(io::stderr().as_fd(), text),
+            Self::File(file) => file.write(text),
+            #[cfg(test)]
+            Self::Pipe(pipe) => write_now(pipe.as_fd(), text),
+        }
+    }
+}
+
+fn write_now(fd: BorrowedFd<'_>, text: &[u8]) -> Result<(), usize> {
+    let mut written = 0;
+    for piece in text.chunks(PIECE_BYTES) {
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
+            match poll(&mut fds, PollTimeout::ZERO) {
+                Ok(1..) => {}
+                Err(Errno::EINTR) => continue,
+                _ => return Err(written),
+            }
+            match nix::unistd::write(fd, rest) {
+                Ok(count @ 1..) => {
+                    written += count;
+                    rest = rest.get(count..).unwrap_or_default();
+                }
+                Err(Errno::EINTR) => {}
+                _ => return Err(written),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A log file of limited size. One previous file of the same size is kept.
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    /// `None` if opening it has failed so far.
+    file: Option<File>,
+    bytes: u64,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> Self {
+        let mut log = Self { path: path.to_owned(), file: None, bytes: 0 };
+        log.reopen();
+        log
+    }
+
+    fn reopen(&mut self) {
+        if let Ok(file) = append(&self.path) {
+            self.bytes = file.metadata().map_or(0, |found| found.len());
+            self.file = Some(file);
+        }
+    }
+
+    fn rotate(&mut self) {
+        let mut before = self.path.clone().into_os_string();
+        before.push(".1");
+        if std::fs::rename(&self.path, before).is_err() {
+            // There is nothing to rotate, for example because the file was removed.
+            self.bytes = 0;
+        }
+        self.reopen();
+        if let Some(file) = &self.file {
+            // stderr follows to the new file, because the runtime writes its own messages there.
+            let _ = nix::unistd::dup2_stderr(file);
+        }
+    }
+
+    fn write(&mut self, text: &[u8]) -> Result<(), usize> {
+        if self.bytes.saturating_add(text.len() as u64) > LOG_BYTES_MAX {
+            self.rotate();
+        }
+        if self.file.is_none() {
+            self.reopen();
+        }
+        let Some(file) = &self.file else { return Err(0) };
+        let written = write_now(file.as_fd(), text);
+        self.bytes += written.err().unwrap_or(text.len()) as u64;
+        written
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600);
+    // If the path is a FIFO without a reader, opening it must not block.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options.open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn an_invalid_log_filter_names_its_source() {
+        let error = filter(0, Some("info=loud=x")).unwrap_err();
+        assert!(format!("{error:#}").contains("`log` of the configuration"), "{error:#}");
+        assert!(filter(2, Some("info=loud=x")).is_ok());
+    }
+
+    #[test]
+    fn log_lines_without_a_reader_are_dropped_and_the_next_line_counts_them() {
+        let (read_end, write_end) = io::pipe().unwrap();
+        let mut read_end = File::from(std::os::fd::OwnedFd::from(read_end));
+        let log = Log(Mutex::new(Lines::new(Target::Pipe(write_end.into()), false)));
+        let line = [b"x".repeat(9_999), b"\n".to_vec()].concat();
+        let write = || (&log).write_all(&line).unwrap();
+        let lost = || log.0.lock().unwrap().lost;
+        let mut whole = 0;
+        while lost() == 0 {
+            write();
+            whole += 1;
+        }
+        whole -= 1;
+        // Nothing reads the pipe, and the writes do not block.
+        (0..3).for_each(|_| write());
+        assert_eq!(lost(), 4);
+        let mut piece = vec![0; 256 * 1024];
+        let count = read_end.read(&mut piece).unwrap();
+        let mut text = String::from_utf8(piece[..count].to_vec()).unwrap();
+        (&log).write_all(b"again\n").unwrap();
+        let count = read_end.read(&mut piece).unwrap();
+        text += std::str::from_utf8(&piece[..count]).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.iter().filter(|line| line.len() == 9_999).count(), whole);
+        assert_eq!(lines[lines.len() - 2..], [" WARN lost 4 lines of this log", "again"]);
+        drop(read_end);
+        write();
+        assert_eq!(lost(), 1, "a reader that is gone is no failure either");
+        assert!(note().unwrap().ends_with("of its log"));
+    }
+
+    #[test]
+    fn a_log_file_that_cannot_be_opened_is_tried_again_with_each_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("daemon.log");
+        std::fs::create_dir(&path).unwrap();
+        let log = Log(Mutex::new(Lines::new(Target::File(LogFile::open(&path)), false)));
+        (&log).write_all(b"one\n").unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        (&log).write_all(b"two\n").unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, " WARN lost 1 line of this log\ntwo\n");
+    }
+}

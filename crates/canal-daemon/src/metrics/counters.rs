@@ -1,0 +1,358 @@
+//! The daemon's counters since it started.
+//!
+//! Invariant: counting allocates memory only for the first use of a key, and for at most
+//! [`KEYS_MAX`] keys.
+
+use std::collections::BTreeMap;
+
+use canal_core::{Key, Request};
+use canal_history::{Ending, Reason};
+
+/// The most keys with separate figures. The figures of the others are added up.
+pub(crate) const KEYS_MAX: usize = 100;
+
+/// The key of the figures of all other keys. A key with this name is one of them.
+pub(crate) const OTHER: &str = "other";
+
+/// A key that was not used for this long may be replaced by another one. So a monitoring system
+/// that keeps every key it has ever seen learns at most [`KEYS_MAX`] new ones a day.
+const UNUSED_MS: u64 = 24 * 3600 * 1000;
+
+/// The number of limits of a histogram.
+pub(crate) const BUCKETS: usize = 13;
+
+/// The limits for waits and holds, in microseconds: 10 ms to a day.
+pub(crate) const LENGTHS: [u64; BUCKETS] = [
+    10_000,
+    100_000,
+    500_000,
+    1_000_000,
+    5_000_000,
+    10_000_000,
+    30_000_000,
+    60_000_000,
+    300_000_000,
+    900_000_000,
+    3_600_000_000,
+    14_400_000_000,
+    86_400_000_000,
+];
+
+/// How often each duration occurred, by limits that the caller knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Histogram {
+    /// Indexed by the smallest limit that the duration does not exceed; the last count is for
+    /// longer ones.
+    pub counts: [u64; BUCKETS + 1],
+    /// The sum of all durations, in microseconds.
+    pub sum_us: u64,
+}
+
+impl Histogram {
+    /// Counts a duration, in microseconds.
+    pub(crate) fn add(&mut self, limits: &[u64; BUCKETS], length_us: u64) {
+        self.counts[limits.partition_point(|limit| *limit < length_us)] += 1;
+        self.sum_us = self.sum_us.saturating_add(length_us);
+    }
+}
+
+/// The reasons why requests end without a grant.
+pub(crate) const REFUSALS: [&str; 9] = [
+    "full",
+    "paused",
+    "max-waiting",
+    "deadlock",
+    "too-large",
+    "mismatch",
+    "timeout",
+    "withdrawn",
+    "superseded",
+];
+
+/// The index of deadlocks in [`REFUSALS`].
+const DEADLOCK: usize = 3;
+
+/// How a hold ended that its owner had not released.
+pub(crate) const LOSSES: [&str; 3] = ["expired", "lost", "forced"];
+
+/// The counters of one key, or of all keys without separate figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Series {
+    pub grants: u64,
+    /// Indexed as [`REFUSALS`].
+    pub refusals: [u64; REFUSALS.len()],
+    /// How long granted requests waited.
+    pub waits: Histogram,
+    /// How long ended holds lasted.
+    pub holds: Histogram,
+    /// When the key was last used, in milliseconds since 1970 UTC.
+    used_ms: u64,
+}
+
+/// The daemon's counters since it started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// When counting began, in milliseconds since 1970 UTC.
+    pub since_ms: u64,
+    pub keys: BTreeMap<Key, Series>,
+    /// The counters of all other keys.
+    pub other: Series,
+    /// The number of deadlocks, each of which ended with a refusal.
+    pub deadlocks: u64,
+    /// Indexed as [`LOSSES`].
+    pub losses: [u64; LOSSES.len()],
+    /// Before this time every key is in use, so none can be replaced.
+    full_until_ms: u64,
+}
+
+/// A request that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended<'a> {
+    pub asked: &'a Request,
+    pub ending: &'a Ending,
+    /// When it ended, in milliseconds since 1970 UTC.
+    pub at_ms: u64,
+    /// How long it held its locks, in milliseconds; `None` if it was never granted.
+    pub held_ms: Option<u64>,
+}
+
+impl Counters {
+    /// Counters that begin at this time, in milliseconds since 1970 UTC.
+    pub(crate) fn since(since_ms: u64) -> Self {
+        Self { since_ms, ..Self::default() }
+    }
+
+    /// Counts a grant at this time, in milliseconds since 1970 UTC.
+    pub(crate) fn granted(&mut self, asked: &Request, at_ms: u64, waited_ms: u64) {
+        for item in &asked.items {
+            let series = self.series(&item.key, at_ms);
+            series.grants += 1;
+            series.waits.add(&LENGTHS, waited_ms.saturating_mul(1000));
+        }
+    }
+
+    /// Counts an end.
+    pub(crate) fn ended(&mut self, ended: Ended<'_>) {
+        let Ended { asked, ending, at_ms, held_ms } = ended;
+        let refusal = refusal(ending);
+        for item in &asked.items {
+            let series = self.series(&item.key, at_ms);
+            match held_ms {
+                Some(held_ms) => series.holds.add(&LENGTHS, held_ms.saturating_mul(1000)),
+                None => series.refusals[refusal] += 1,
+            }
+        }
+        if held_ms.is_none() {
+            self.deadlocks += u64::from(refusal == DEADLOCK);
+        } else if let Some(loss) = loss(ending) {
+            self.losses[loss] += 1;
+        }
+    }
+
+    /// Whether a key that is used at this time has separate figures.
+    pub(crate) fn knows(&mut self, key: &Key, at_ms: u64) -> bool {
+        if key.as_str() == OTHER || !(self.keys.contains_key(key) || self.has_room(at_ms)) {
+            return false;
+        }
+        let series = self.keys.entry(key.clone()).or_default();
+        series.used_ms = series.used_ms.max(at_ms);
+        true
+    }
+
+    fn series(&mut self, key: &Key, at_ms: u64) -> &mut Series {
+        if self.knows(key, at_ms) {
+            self.keys.entry(key.clone()).or_default()
+        } else {
+            &mut self.other
+        }
+    }
+
+    /// Whether there is room for another key, after removing one that was not used for long.
+    fn has_room(&mut self, now_ms: u64) -> bool {
+        if self.keys.len() < KEYS_MAX {
+            return true;
+        }
+        if now_ms < self.full_until_ms {
+            return false;
+        }
+        let oldest = self.keys.iter().min_by_key(|(_, series)| series.used_ms);
+        let Some((key, used_ms)) = oldest.map(|(key, series)| (key.clone(), series.used_ms)) else {
+            return false;
+        };
+        let until_ms = used_ms.saturating_add(UNUSED_MS);
+        if now_ms < until_ms {
+            self.full_until_ms = until_ms;
+            return false;
+        }
+        self.keys.remove(&key);
+        true
+    }
+}
+
+/// Why a request ended without a grant, as an index in [`REFUSALS`].
+fn refusal(ending: &Ending) -> usize {
+    match ending {
+        Ending::Refused { reason, .. } => match reason {
+            Reason::Full => 0,
+            Reason::Paused => 1,
+            Reason::MaxWaiting => 2,
+            Reason::Deadlock => DEADLOCK,
+            Reason::TooLarge => 4,
+            Reason::Mismatch => 5,
+            Reason::Superseded => 8,
+        },
+        Ending::Timeout => 6,
+        // Its client, its process or its host has ended.
+        Ending::Withdrawn
+        | Ending::Abandoned
+        | Ending::Released
+        | Ending::Ended
+        | Ending::Exited(_)
+        | Ending::Killed(_)
+        | Ending::Expired
+        | Ending::Forced { .. }
+        | Ending::Lost
+        | Ending::Reboot => 7,
+    }
+}
+
+/// How a hold ended that its owner had not released, as an index in [`LOSSES`].
+fn loss(ending: &Ending) -> Option<usize> {
+    match ending {
+        Ending::Expired => Some(0),
+        Ending::Lost => Some(1),
+        Ending::Forced { .. } => Some(2),
+        Ending::Released
+        | Ending::Ended
+        | Ending::Exited(_)
+        | Ending::Killed(_)
+        | Ending::Reboot
+        | Ending::Withdrawn
+        | Ending::Abandoned
+        | Ending::Timeout
+        | Ending::Refused { .. } => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A request for one slot of each of these keys.
+    pub(in crate::metrics) fn request(keys: &[&str]) -> Request {
+        let items: Vec<_> = keys
+            .iter()
+            .map(|key| serde_json::json!({ "key": key, "ask": { "counted": { "count": 1 } } }))
+            .collect();
+        let asked = serde_json::json!({
+            "tag": format!("{:032x}", 1), "owner": { "process": { "pid": 1, "started": 2 } },
+            "uid": 7, "command": "x", "items": items, "wait": "no"
+        });
+        serde_json::from_value(asked).unwrap()
+    }
+
+    fn key(name: &str) -> Key {
+        Key::new(name).unwrap()
+    }
+
+    fn end(counters: &mut Counters, keys: &[&str], ending: &Ending, held_ms: Option<u64>) {
+        let asked = request(keys);
+        counters.ended(Ended { asked: &asked, ending, at_ms: 1, held_ms });
+    }
+
+    #[test]
+    fn each_length_is_counted_once_below_the_least_limit_that_it_fits() {
+        let mut histogram = Histogram::default();
+        for length in [0, 10_000, 10_001, 86_400_000_000, 86_400_000_001, u64::MAX] {
+            histogram.add(&LENGTHS, length);
+        }
+        let mut expected = [0; BUCKETS + 1];
+        (expected[0], expected[1], expected[12], expected[13]) = (2, 1, 1, 2);
+        assert_eq!(histogram.counts, expected);
+        assert_eq!(histogram.sum_us, u64::MAX);
+        assert!(LENGTHS.is_sorted());
+    }
+
+    #[test]
+    fn grants_and_ends_count_for_each_key_of_a_request() {
+        let mut counters = Counters::default();
+        counters.granted(&request(&["a", "b"]), 1, 700);
+        end(&mut counters, &["a", "b"], &Ending::Exited(1), Some(20_000));
+        end(&mut counters, &["a"], &Ending::Timeout, None);
+        end(&mut counters, &["b"], &Ending::Expired, Some(5));
+        let a = &counters.keys[&key("a")];
+        assert_eq!((a.grants, a.waits.sum_us, a.holds.sum_us), (1, 700_000, 20_000_000));
+        assert_eq!(a.refusals, [0, 0, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(counters.keys[&key("b")].holds.counts.iter().sum::<u64>(), 2);
+        assert_eq!((counters.losses, counters.deadlocks), ([1, 0, 0], 0));
+    }
+
+    #[test]
+    fn each_way_to_end_without_a_grant_has_its_name() {
+        let refused = |reason| Ending::Refused { reason, ring: Vec::new() };
+        for (ending, name) in [
+            (refused(Reason::Full), "full"),
+            (refused(Reason::Paused), "paused"),
+            (refused(Reason::MaxWaiting), "max-waiting"),
+            (refused(Reason::Deadlock), "deadlock"),
+            (refused(Reason::TooLarge), "too-large"),
+            (refused(Reason::Mismatch), "mismatch"),
+            (refused(Reason::Superseded), "superseded"),
+            (Ending::Timeout, "timeout"),
+            (Ending::Withdrawn, "withdrawn"),
+            (Ending::Abandoned, "withdrawn"),
+            (Ending::Ended, "withdrawn"),
+        ] {
+            assert_eq!(REFUSALS[refusal(&ending)], name, "{ending:?}");
+        }
+        for (ending, name) in [
+            (Ending::Expired, "expired"),
+            (Ending::Lost, "lost"),
+            (Ending::Forced { by: None }, "forced"),
+        ] {
+            assert_eq!(loss(&ending).map(|it| LOSSES[it]), Some(name));
+        }
+        let mut counters = Counters::default();
+        // A deadlock over two keys counts once.
+        end(&mut counters, &["a", "b"], &refused(Reason::Deadlock), None);
+        assert_eq!(counters.deadlocks, 1);
+    }
+
+    #[test]
+    fn more_keys_than_there_is_room_for_are_counted_together() {
+        let mut counters = Counters::default();
+        for n in 0..3 * KEYS_MAX {
+            counters.granted(&request(&[&format!("job/{n}")]), 1000, 1);
+        }
+        assert_eq!(counters.keys.len(), KEYS_MAX);
+        assert_eq!(counters.other.grants, 2 * KEYS_MAX as u64);
+        counters.granted(&request(&["job/7", "job/250"]), 1000, 1);
+        assert_eq!(counters.keys[&key("job/7")].grants, 2);
+        assert_eq!(counters.other.grants, 2 * KEYS_MAX as u64 + 1);
+    }
+
+    #[test]
+    fn a_key_that_was_not_used_for_a_day_makes_way() {
+        let mut counters = Counters::default();
+        for n in 0..KEYS_MAX {
+            counters.granted(&request(&[&format!("job/{n}")]), 1000 + n as u64, 1);
+        }
+        counters.granted(&request(&["job/0"]), 5000, 1);
+        let day = UNUSED_MS;
+        assert!(!counters.knows(&key("late"), 1000 + day));
+        assert!(counters.knows(&key("late"), 1001 + day));
+        assert!(!counters.keys.contains_key(&key("job/1")));
+        assert!(counters.keys.contains_key(&key("job/0")));
+        assert!(!counters.knows(&key("later"), 1001 + day), "the next one is used until later");
+        assert!(counters.knows(&key("later"), 1002 + day));
+        assert_eq!(counters.keys.len(), KEYS_MAX);
+    }
+
+    #[test]
+    fn a_key_with_the_name_of_the_others_is_one_of_them() {
+        let mut counters = Counters::default();
+        counters.granted(&request(&[OTHER]), 1, 1);
+        assert!(counters.keys.is_empty());
+        assert_eq!(counters.other.grants, 1);
+    }
+}

@@ -1,0 +1,611 @@
+//! All connections, and the work for each of them in this turn.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use slotmap::SlotMap;
+
+use crate::calls::conn_id::ConnId;
+use crate::calls::pending_acquire::PendingAcquire;
+use crate::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
+use crate::net::accept_backlog::AcceptBacklog;
+use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
+use crate::net::connection::{Closing, Connection, Input, ReadStatus};
+use crate::net::connection_limits::TurnedAway;
+use crate::net::events::{Of, Reported, Source};
+use crate::poller::{EVENTS_AT_ONCE, Poller};
+use canal_core::{Request, RequestId, Tag};
+use canal_protocol::WaitsNear;
+use canal_sys::clock;
+use canal_sys::peer::Credentials;
+
+/// The most bytes that are read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// A connection from which the daemon expects nothing further.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Disconnected {
+    pub id: ConnId,
+    /// Whether the peer certainly did not read everything that was sent.
+    pub unread: bool,
+}
+
+/// All connections.
+#[derive(Debug)]
+pub(crate) struct Conns {
+    open: SlotMap<ConnId, Box<Connection>>,
+    /// The number of connections of each user. A user without connections may still have an entry
+    /// of 0.
+    of_users: BTreeMap<u32, usize>,
+    /// How many of them only receive the error that there are too many.
+    turned_away: usize,
+    /// When idle connections were last searched for.
+    idle_looked_for: Option<Instant>,
+    poller: Poller,
+    /// Connections that were accepted in this turn and not read yet.
+    newcomers: Vec<ConnId>,
+    /// Connections with more data than the last turn allowed to read.
+    unheard: Vec<ConnId>,
+    /// Connections with calls that may be served, in the order in which the calls arrived.
+    active: Vec<ConnId>,
+    /// An empty list for the next `active`.
+    spare: Vec<ConnId>,
+    /// Connections with something to write or to close.
+    touched: Vec<ConnId>,
+    /// Connections whose peer has closed its end, or that the daemon is closing.
+    disconnected: Vec<Disconnected>,
+    /// Connections that still write their last reply, with the latest time at which they are
+    /// closed.
+    closing: Vec<(Instant, ConnId)>,
+    /// The connections whose call waits for a subject, in the order in which they began to wait.
+    waits: BTreeMap<(Subject, u64), ConnId>,
+    /// The last place among them.
+    last_place: u64,
+    pub accept_backlog: AcceptBacklog,
+    /// The other sources that the kernel reported.
+    pub reported: Reported,
+    events: Vec<EpollEvent>,
+    /// The number of events taken from the kernel and not handled yet.
+    taken: usize,
+    buffer: Vec<u8>,
+}
+
+impl Conns {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            open: SlotMap::with_key(),
+            of_users: BTreeMap::new(),
+            turned_away: 0,
+            idle_looked_for: None,
+            poller: Poller::new()?,
+            newcomers: Vec::new(),
+            unheard: Vec::new(),
+            active: Vec::new(),
+            spare: Vec::new(),
+            touched: Vec::new(),
+            disconnected: Vec::new(),
+            closing: Vec::new(),
+            waits: BTreeMap::new(),
+            last_place: 0,
+            accept_backlog: AcceptBacklog::default(),
+            reported: Reported::default(),
+            taken: 0,
+            events: vec![EpollEvent::empty(); EVENTS_AT_ONCE],
+            buffer: vec![0; READ_BYTES],
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// How many connections are accepted for good, and how many are only turned away.
+    pub(crate) fn taken_in(&self) -> (usize, usize) {
+        (self.open.len() - self.turned_away, self.turned_away)
+    }
+
+    /// How many connections a user has.
+    pub(crate) fn of_user(&self, uid: u32) -> usize {
+        self.of_users.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// Closes the connections that were idle for `time`, unless it searched for them recently.
+    /// Returns whether it closed any.
+    pub(crate) fn close_idle(&mut self, now: Instant, time: Duration) -> bool {
+        let next = self.idle_looked_for.map(|at| at + IDLE_LOOKED_FOR_EVERY);
+        if next.is_some_and(|next| now < next) {
+            return false;
+        }
+        self.idle_looked_for = Some(now);
+        let idle = self.open.iter().filter(|(_, conn)| conn.is_idle(now, time));
+        let idle: Vec<ConnId> = idle.map(|(id, _)| id).collect();
+        if !idle.is_empty() {
+            tracing::info!("closing {} idle connections to make room for others", idle.len());
+        }
+        idle.iter().for_each(|id| self.part(*id));
+        !idle.is_empty()
+    }
+
+    /// Adds a new connection. The daemon polls it from the end of the turn on, because many
+    /// connections are served and closed by then.
+    pub(crate) fn open(
+        &mut self,
+        socket: OwnedFd,
+        peer: Credentials,
+        accepted_ticks: u64,
+        turned_away: Option<TurnedAway>,
+    ) -> (ConnId, &mut Connection) {
+        *self.of_users.entry(peer.uid).or_default() += 1;
+        self.turned_away += usize::from(turned_away.is_some());
+        let mut conn = Connection::new(socket, peer, accepted_ticks);
+        conn.turned_away = turned_away;
+        let id = self.open.insert(Box::new(conn));
+        self.newcomers.push(id);
+        (id, &mut self.open[id])
+    }
+
+    pub(crate) fn peek(&self, id: ConnId) -> Option<&Connection> {
+        self.open.get(id).map(Box::as_ref)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &Connection)> {
+        self.open.iter().map(|(id, conn)| (id, conn.as_ref()))
+    }
+
+    /// A connection to change. Its queued output is written at the end of the turn.
+    pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
+        let conn = self.open.get_mut(id)?;
+        if !conn.touched {
+            conn.touched = true;
+            self.touched.push(id);
+        }
+        Some(conn)
+    }
+
+    /// Sets the event that the current call of a connection waits for. Returns the previous one.
+    pub(crate) fn set_state(&mut self, id: ConnId, state: CallState) -> CallState {
+        let Some(conn) = self.open.get_mut(id) else { return CallState::Idle };
+        let subject = state.subject();
+        // A call that goes on waiting for the same subject keeps its place.
+        if conn.place.map(|(subject, _)| subject) != subject {
+            if let Some(place) = conn.place.take() {
+                self.waits.remove(&place);
+            }
+            if let Some(subject) = subject {
+                self.last_place += 1;
+                conn.place = Some((subject, self.last_place));
+                self.waits.insert((subject, self.last_place), id);
+            }
+        }
+        let before = std::mem::replace(&mut conn.state, state);
+        self.get(id);
+        before
+    }
+
+    /// Ends the wait of a call, and lets the next call be served. Returns the state of the wait.
+    pub(crate) fn end_wait(&mut self, id: ConnId) -> CallState {
+        let state = self.set_state(id, CallState::Idle);
+        if !matches!(state, CallState::Idle) {
+            self.activate(id);
+        }
+        state
+    }
+
+    /// Ends the waits for a subject from which `take` takes something, as [`Self::end_wait`] does.
+    pub(crate) fn end_waits<T>(
+        &mut self,
+        subject: Subject,
+        take: impl Fn(CallState) -> Result<T, CallState>,
+    ) -> Vec<(ConnId, T)> {
+        let mut taken = Vec::new();
+        for id in self.waiting_for(subject).collect::<Vec<_>>() {
+            let Some(conn) = self.open.get_mut(id) else { continue };
+            match take(std::mem::replace(&mut conn.state, CallState::Idle)) {
+                Err(state) => conn.state = state,
+                Ok(content) => {
+                    self.set_state(id, CallState::Idle);
+                    self.activate(id);
+                    taken.push((id, content));
+                }
+            }
+        }
+        taken
+    }
+
+    /// As [`Self::end_wait`]. The place of the wait passes to another connection, on which the
+    /// client asks for the same request.
+    pub(crate) fn hand_over(&mut self, from: ConnId, to: ConnId) -> CallState {
+        if self.open.contains_key(to)
+            && let Some(place) = self.open.get_mut(from).and_then(|conn| conn.place.take())
+        {
+            self.open[to].place = Some(place);
+            self.waits.insert(place, to);
+        }
+        self.end_wait(from)
+    }
+
+    fn waiting_for(&self, subject: Subject) -> impl Iterator<Item = ConnId> {
+        self.waits.range((subject, 0)..=(subject, u64::MAX)).map(|(_, id)| *id)
+    }
+
+    /// The calls that wait for the log, in the order in which they began to wait.
+    pub(crate) fn log_waits(&self) -> impl Iterator<Item = (ConnId, &LogWait)> {
+        self.waiting_for(Subject::Log).filter_map(|id| match &self.open.get(id)?.state {
+            CallState::Log(wait) => Some((id, wait)),
+            _ => None,
+        })
+    }
+
+    /// When the next call that waits for the log has to get a message, in milliseconds of
+    /// CLOCK_BOOTTIME.
+    pub(crate) fn next_log_due(&self) -> Option<u64> {
+        self.log_waits().map(|(_, wait)| wait.due()).min()
+    }
+
+    /// The latest time at which the next deferred request is decided again.
+    pub(crate) fn next_deferred(&self) -> Option<Instant> {
+        let until = |id| match &self.open.get(id)?.state {
+            CallState::Deferred(newcomer) => newcomer.deferred_until,
+            _ => None,
+        };
+        self.waiting_for(Subject::Death).filter_map(until).min()
+    }
+
+    /// The request with this tag, if it waits for the membership of this host.
+    pub(crate) fn awaiting_membership(&mut self, tag: Tag) -> Option<&mut PendingAcquire> {
+        let has_tag = |wait: &LogWait| match &wait.what {
+            Awaiting::MembershipOf(newcomer) => newcomer.request.tag == tag,
+            _ => false,
+        };
+        let (id, _) = self.log_waits().find(|(_, wait)| has_tag(wait))?;
+        match &mut self.open.get_mut(id)?.log_wait_mut()?.what {
+            Awaiting::MembershipOf(newcomer) => Some(newcomer),
+            _ => None,
+        }
+    }
+
+    /// Whether there is work that does not depend on the kernel.
+    pub(crate) fn has_work(&self) -> bool {
+        let to_hear = self.reported.has(Source::Listener) || !self.unheard.is_empty();
+        to_hear || !self.disconnected.is_empty() || !self.active.is_empty()
+    }
+
+    /// Waits until the kernel reports an event, also from sources that are not connections, or
+    /// until `time` has passed; forever without a time. Returns whether there was an event.
+    /// [`Self::read`] handles it.
+    pub(crate) fn wait(&mut self, time: Option<Duration>) -> bool {
+        if self.taken == 0 {
+            self.taken = self.poller.wait(&mut self.events, time);
+        }
+        self.taken > 0
+    }
+
+    /// Reads the connections that the kernel reported to [`Self::wait`].
+    pub(crate) fn read(&mut self) {
+        for id in std::mem::take(&mut self.unheard) {
+            self.read_one(id, EpollFlags::empty());
+        }
+        // These rounds suffice if each connection has one event. Clients that send without a pause
+        // would cause ever more events.
+        let mut rounds_left = self.open.len() / EVENTS_AT_ONCE + 2;
+        while self.taken > 0 && rounds_left > 0 {
+            rounds_left -= 1;
+            let taken = std::mem::take(&mut self.taken);
+            for at in 0..taken {
+                let (number, flags) = (self.events[at].data(), self.events[at].events());
+                match Of::from_number(number) {
+                    Some(Of::Connection(id)) => self.take_event(id, flags),
+                    Some(Of::Source(source)) => self.reported.note(source),
+                    Some(Of::Wakes) => {}
+                    None => tracing::error!(number, "event without a source"),
+                }
+            }
+            if taken == self.events.len() {
+                // The buffer was full: there may be more.
+                self.wait(Some(Duration::ZERO));
+            }
+        }
+    }
+
+    /// Reads the data that newly accepted clients have already sent.
+    pub(crate) fn read_newcomers(&mut self) {
+        for id in std::mem::take(&mut self.newcomers) {
+            self.read_one(id, EpollFlags::empty());
+        }
+    }
+
+    fn take_event(&mut self, id: ConnId, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            self.get(id);
+        }
+        if flags.intersects(HEARS) {
+            self.read_one(id, flags);
+        }
+    }
+
+    fn read_one(&mut self, id: ConnId, flags: EpollFlags) {
+        let Some(conn) = self.open.get_mut(id) else { return };
+        if conn.heard_end() {
+            return;
+        }
+        conn.heard_at = clock::now();
+        let heard = conn.read(&mut self.buffer, flags.intersects(HANGS_UP));
+        match heard {
+            ReadStatus::All | ReadStatus::Full => {}
+            ReadStatus::NotAll => self.unheard.push(id),
+            ReadStatus::Closed | ReadStatus::ClosedUnread => conn.input = Input::Ended,
+        }
+        if conn.heard_end() || conn.is_closing() {
+            let unread = heard == ReadStatus::ClosedUnread;
+            self.disconnected.push(Disconnected { id, unread });
+        }
+        self.activate(id);
+        self.get(id);
+    }
+
+    /// Notes that there may be more to read from a connection.
+    pub(crate) fn hear_again(&mut self, id: ConnId) {
+        self.unheard.push(id);
+    }
+
+    /// Notes that the next call of a connection may be served, if there is one.
+    pub(crate) fn activate(&mut self, id: ConnId) {
+        if self.open.get(id).is_some_and(|conn| conn.is_ready()) {
+            self.active.push(id);
+        }
+    }
+
+    pub(crate) fn take_active(&mut self) -> Vec<ConnId> {
+        std::mem::replace(&mut self.active, std::mem::take(&mut self.spare))
+    }
+
+    /// Takes back a list from [`Self::take_active`], so that the next one needs no allocation.
+    pub(crate) fn reuse(&mut self, mut list: Vec<ConnId>) {
+        list.clear();
+        self.spare = list;
+    }
+
+    pub(crate) fn has_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    pub(crate) fn take_disconnected(&mut self) -> Vec<Disconnected> {
+        std::mem::take(&mut self.disconnected)
+    }
+
+    /// Makes [`Self::wait`] report a source whenever it becomes readable.
+    pub(crate) fn await_source(&self, source: Source, fd: impl AsFd) -> io::Result<()> {
+        self.poller.add(fd, Of::Source(source).number(), BECOMES_READABLE)
+    }
+
+    /// Makes [`Self::wait`] wake the daemon whenever this becomes readable.
+    pub(crate) fn wake_for(&self, fd: impl AsFd) -> io::Result<()> {
+        self.poller.add(fd, Of::Wakes.number(), BECOMES_READABLE)
+    }
+
+    /// Writes the queued output, as far as the clients read it, and closes finished connections.
+    pub(crate) fn flush(&mut self) {
+        // By index, so that the next turn reuses the allocation of the list.
+        for at in 0..self.touched.len() {
+            let id = self.touched[at];
+            let Some(conn) = self.open.get_mut(id) else { continue };
+            conn.touched = false;
+            match conn.flush() {
+                Err(_) => self.part(id),
+                Ok(()) => self.settle_flushed(id),
+            }
+        }
+        self.touched.clear();
+    }
+
+    fn settle_flushed(&mut self, id: ConnId) {
+        let Some(conn) = self.open.get_mut(id) else { return };
+        let flushed = conn.is_flushed();
+        let answered = conn.calls.is_empty()
+            && !matches!(conn.state, CallState::Log(_) | CallState::Stores(_) | CallState::History);
+        let closes = conn.is_closing() || conn.heard_end() && answered;
+        if closes && flushed {
+            return self.part(id);
+        }
+        if closes && conn.closing != Closing::Soon {
+            conn.closing = Closing::Soon;
+            self.closing.push((clock::now() + CLOSING_TIME, id));
+        }
+        let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
+        if let Err(error) = self.watch(id, flags) {
+            tracing::warn!(%error, "cannot watch a connection");
+            self.part(id);
+        }
+    }
+
+    /// Polls a connection for these events from now on. Pending events are reported, too.
+    fn watch(&mut self, id: ConnId, flags: EpollFlags) -> io::Result<()> {
+        let Some(conn) = self.open.get_mut(id) else { return Ok(()) };
+        let number = Of::Connection(id).number();
+        if conn.watched_for == flags {
+            return Ok(());
+        }
+        if conn.watched_for.is_empty() {
+            self.poller.add(&**conn, number, flags)?;
+        } else {
+            self.poller.change(&**conn, number, flags)?;
+        }
+        conn.watched_for = flags;
+        Ok(())
+    }
+
+    /// Closes a connection. If something in the table depends on it, the daemon first withdraws
+    /// that, in the next turn.
+    fn part(&mut self, id: ConnId) {
+        let Some(conn) = self.open.get_mut(id) else { return };
+        conn.close();
+        if !conn.holds_nothing() {
+            self.disconnected.push(Disconnected { id, unread: false });
+            return;
+        }
+        if !conn.watched_for.is_empty() {
+            self.poller.remove(&*conn);
+        }
+        let Some(conn) = self.open.remove(id) else { return };
+        self.turned_away -= usize::from(conn.turned_away.is_some());
+        if let Some(count) = self.of_users.get_mut(&conn.peer.uid) {
+            *count -= 1;
+        }
+    }
+
+    /// Closes the connections that took too long to read their last reply. Returns when the next of
+    /// them is due.
+    pub(crate) fn close_slow(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((due, id)) = self.closing.first().copied() {
+            if due > now {
+                return Some(due);
+            }
+            self.closing.remove(0);
+            self.part(id);
+        }
+        None
+    }
+
+    /// Whether all queued output is written.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.open.iter().all(|(_, conn)| conn.is_flushed())
+    }
+
+    /// The connection on which a provisional grant depends.
+    pub(crate) fn with_provisional(&self, request: RequestId) -> Option<ConnId> {
+        let mut open = self.open.iter();
+        open.find(|(_, conn)| conn.provisional.contains(&request)).map(|(id, _)| id)
+    }
+
+    /// Notes that the grant of this request no longer depends on a connection.
+    pub(crate) fn disown(&mut self, request: RequestId) {
+        for (_, conn) in &mut self.open {
+            conn.provisional.retain(|other| *other != request);
+            conn.untold.take_if(|other| *other == request);
+        }
+    }
+
+    /// Notes that grants no longer depend on any connection.
+    pub(crate) fn disown_all(&mut self) {
+        for (_, conn) in &mut self.open {
+            conn.provisional.clear();
+            conn.untold = None;
+        }
+    }
+
+    /// Whether there is a connection of this kind.
+    pub(crate) fn any(&self, is: impl Fn(&Connection) -> bool) -> bool {
+        self.open.iter().any(|(_, conn)| is(conn))
+    }
+
+    /// The connections that watch the status.
+    pub(crate) fn watchers(&self) -> Vec<ConnId> {
+        let watching = self.open.iter().filter(|(_, conn)| conn.watches());
+        watching.map(|(id, _)| id).collect()
+    }
+
+    /// The last requests of the other connections over several nodes.
+    pub(crate) fn over_nodes(&self, but: ConnId) -> impl Iterator<Item = &Request> {
+        let others = self.open.iter().filter(move |(id, _)| *id != but);
+        others.filter_map(|(_, conn)| conn.over_nodes.as_deref())
+    }
+
+    /// The connections whose clients look for deadlocks.
+    pub(crate) fn looking(&self) -> impl Iterator<Item = (&Connection, &WaitsNear)> {
+        self.open.iter().filter_map(|(_, conn)| Some((conn.as_ref(), conn.looks_near.as_deref()?)))
+    }
+
+    /// The connections that watch the leader of a key.
+    pub(crate) fn leader_watchers(&self) -> Vec<ConnId> {
+        let watching = self.open.iter().filter(|(_, conn)| conn.watches_leader());
+        watching.map(|(id, _)| id).collect()
+    }
+}
+
+const BECOMES_READABLE: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
+const READS: EpollFlags =
+    EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP).union(EpollFlags::EPOLLET);
+const HANGS_UP: EpollFlags =
+    EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLHUP).union(EpollFlags::EPOLLERR);
+const HEARS: EpollFlags = EpollFlags::EPOLLIN.union(HANGS_UP);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn peer() -> Credentials {
+        Credentials { pid: 1, uid: 0, gid: 0 }
+    }
+
+    /// A connection, and its other end.
+    fn open(conns: &mut Conns) -> (ConnId, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (conns.open(ours.into(), peer(), 0, None).0, theirs)
+    }
+
+    #[test]
+    fn events_of_a_closed_connection_never_reach_the_next_one() {
+        let mut conns = Conns::new().unwrap();
+        let (before, _theirs) = open(&mut conns);
+        conns.get(before).unwrap().close();
+        conns.disconnected.push(Disconnected { id: before, unread: false });
+        conns.closing.push((Instant::now(), before));
+        conns.flush();
+        assert!(conns.peek(before).is_none(), "it held nothing, and is closed");
+        let (after, _theirs) = open(&mut conns);
+        assert!(conns.peek(before).is_none());
+        assert_ne!(Of::Connection(before).number(), Of::Connection(after).number());
+        conns.close_slow(Instant::now());
+        for disconnected in conns.take_disconnected() {
+            assert!(conns.get(disconnected.id).is_none());
+        }
+        assert!(conns.peek(after).is_some());
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_watched_is_closed_and_was_not_watched() {
+        let mut conns = Conns::new().unwrap();
+        let (id, _theirs) = open(&mut conns);
+        conns.poller.fail(1);
+        assert!(conns.watch(id, READS).is_err());
+        assert!(conns.peek(id).unwrap().watched_for.is_empty());
+        conns.watch(id, READS).unwrap();
+        conns.poller.fail(1);
+        assert!(conns.watch(id, READS | EpollFlags::EPOLLOUT).is_err());
+        assert_eq!(conns.peek(id).unwrap().watched_for, READS);
+        let (other, _theirs) = open(&mut conns);
+        conns.poller.fail(1);
+        conns.get(other);
+        conns.flush();
+        assert!(conns.peek(other).is_none());
+    }
+
+    #[test]
+    fn only_connections_that_are_idle_for_long_are_closed() {
+        let mut conns = Conns::new().unwrap();
+        let (mut ids, mut theirs) = (Vec::new(), Vec::new());
+        for uid in [7, 7, 8] {
+            let (ours, other) = UnixStream::pair().unwrap();
+            let peer = Credentials { pid: 1, uid, gid: 0 };
+            ids.push(conns.open(ours.into(), peer, 0, None).0);
+            theirs.push(other);
+        }
+        let time = Duration::from_secs(60);
+        let now = conns.peek(ids[0]).unwrap().heard_at + time;
+        conns.set_state(ids[1], CallState::Watches(Box::default()));
+        conns.get(ids[2]).unwrap().heard_at = now;
+        assert!(conns.close_idle(now, time));
+        assert!(conns.peek(ids[0]).is_none());
+        assert_eq!((conns.of_user(7), conns.of_user(8), conns.taken_in()), (1, 1, (2, 0)));
+        assert!(!conns.close_idle(now + time, time * 2));
+        assert!(!conns.close_idle(now + time, time), "it was looked just before");
+        assert!(conns.close_idle(now + time * 2, time));
+        assert_eq!((conns.of_user(7), conns.of_user(8)), (1, 0));
+    }
+}

@@ -1,0 +1,196 @@
+//! Accepts connections.
+//!
+//! Invariant: when descriptors run out, the daemon refuses new clients and closes no open
+//! connection. If it cannot even refuse, new clients wait in the queue, and the daemon tries again
+//! soon.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::limits::{
+    ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max,
+};
+use crate::net::accept_backlog::Accepted;
+use crate::net::connection_limits::{ConnectionLimits, TurnedAway};
+use crate::net::connections::Conns;
+use crate::net::events::Source;
+use canal_protocol::{Failure, Reply, frame};
+use canal_sys::clock;
+use canal_sys::peer;
+
+/// The socket that clients connect to.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: UnixListener,
+    /// Closed briefly to accept and refuse a client when there is no other descriptor.
+    spare: Option<File>,
+    /// Whether the daemon has already logged that there are too many clients.
+    said: bool,
+    /// The time until which the daemon accepts no client, because it had no descriptor to refuse
+    /// one with.
+    pauses_until: Option<Instant>,
+}
+
+impl Listener {
+    pub(crate) fn new(socket: UnixListener) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, spare: spare(), said: false, pauses_until: None })
+    }
+
+    /// Accepts queued connections, up to the limit of a turn. If there is no room, it first closes
+    /// connections that have been idle for `idle`.
+    pub(crate) fn accept(
+        &mut self,
+        conns: &mut Conns,
+        room: ConnectionLimits,
+        idle: Duration,
+    ) -> Accepted {
+        let mut budget = REFUSED_BYTES_PER_TURN;
+        self.pauses_until = None;
+        for count in 0..ACCEPTS_PER_TURN {
+            match self.socket.accept() {
+                Ok((stream, _)) => self.take_in(stream, conns, room, idle, &mut budget),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // The listener becomes readable when the next client connects.
+                    conns.reported.take(Source::Listener);
+                    return Accepted { count, more: false };
+                }
+                Err(error) if is_out_of_descriptors(&error) => {
+                    if !self.refuse_one(&error, &mut budget) {
+                        conns.reported.take(Source::Listener);
+                        self.pauses_until = Some(clock::now() + ACCEPT_AGAIN_AFTER);
+                        return Accepted { count, more: false };
+                    }
+                }
+                // The client left before it was accepted, or a signal arrived.
+                Err(error) => tracing::debug!(%error, "lost a connection before it began"),
+            }
+        }
+        Accepted { count: ACCEPTS_PER_TURN, more: true }
+    }
+
+    /// The time until which the daemon accepts no client for lack of descriptors, if this is the
+    /// case.
+    pub(crate) fn pauses_until(&self) -> Option<Instant> {
+        self.pauses_until
+    }
+
+    fn take_in(
+        &mut self,
+        stream: UnixStream,
+        conns: &mut Conns,
+        room: ConnectionLimits,
+        idle: Duration,
+        budget: &mut usize,
+    ) {
+        let credentials = match peer::credentials(stream.as_fd()) {
+            Ok(credentials) => credentials,
+            Err(error) => return tracing::debug!(%error, "cannot identify a peer"),
+        };
+        let uid = credentials.uid;
+        let judged = |conns: &Conns| room.turns_away(uid, conns.taken_in().0, conns.of_user(uid));
+        let mut turned_away = judged(conns);
+        if turned_away.is_some() && conns.close_idle(clock::now(), idle) {
+            turned_away = judged(conns);
+        }
+        let Some(why) = turned_away else {
+            self.said = false;
+            conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), None);
+            return;
+        };
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::warn!("{}; refusing more", why.failure());
+        }
+        if conns.taken_in().1 >= turned_away_max(room.all) {
+            return refuse(stream, &why.failure(), budget);
+        }
+        conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), turned_away);
+    }
+
+    /// Accepts a client with the spare descriptor and turns it away. Returns whether this worked.
+    fn refuse_one(&mut self, error: &io::Error, budget: &mut usize) -> bool {
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::warn!(%error, "out of descriptors; refusing new connections");
+        }
+        if self.spare.take().or_else(spare).is_none() {
+            return false;
+        }
+        let accepted = self.socket.accept();
+        let accepted =
+            accepted.map(|(stream, _)| refuse(stream, &TurnedAway::Full.failure(), budget)).is_ok();
+        self.spare = spare();
+        accepted
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let number = error.raw_os_error().unwrap_or(0);
+    matches!(
+        Errno::from_raw(number),
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS
+    )
+}
+
+/// Sends the failure to a client, as far as possible without waiting, and closes the connection.
+fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
+    let mut bytes = Vec::new();
+    let error = Some(failure.name.qualified());
+    let parameters = serde_json::to_value(failure).unwrap_or_default();
+    let told = frame::append(&Reply { parameters, error, ..Reply::default() }, &mut bytes);
+    if told.is_err() || stream.set_nonblocking(true).is_err() {
+        return;
+    }
+    // Reads first what the client sent, because closing a socket with unread data sends a reset. A
+    // client that continues to send gets the reset.
+    let mut buffer = [0; 4096];
+    while *budget > 0 {
+        let read = stream.read(&mut buffer).unwrap_or(0);
+        *budget = budget.saturating_sub(read);
+        if read < buffer.len() {
+            break;
+        }
+    }
+    let _ = stream.write_all(&bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rejected_peer_that_keeps_writing_costs_a_bounded_share_of_the_turn() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(move || {
+                let mut sent = 0;
+                while let Ok(count) = theirs.write(&[0; 64 * 1024]) {
+                    sent += count;
+                }
+                sent
+            });
+            let mut budget = REFUSED_BYTES_PER_TURN;
+            while budget > 0 {
+                let again = ours.try_clone().unwrap();
+                refuse(again, &TurnedAway::Full.failure(), &mut budget);
+            }
+            // With no budget left, the daemon reads nothing.
+            refuse(ours, &TurnedAway::Full.failure(), &mut budget);
+            assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
+        });
+    }
+}

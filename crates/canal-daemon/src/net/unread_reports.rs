@@ -1,0 +1,231 @@
+//! Connections that wait for a report, and connections that have not read theirs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use crate::calls::conn_id::ConnId;
+use crate::limits::{UNREAD_BYTES_MAX, UNREAD_BYTES_PER_USER, UNREAD_TIME};
+use crate::net::connections::Conns;
+use canal_sys::clock;
+
+/// Connections that wait for a report, and connections that have not read theirs.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// The connections that wait for a report: for each user, in the order of their calls.
+    pub queues: BTreeMap<u32, VecDeque<ConnId>>,
+    /// The user that received the last report.
+    pub last: u32,
+    pub unread: Vec<Unread>,
+    /// The daemon builds no report before this time, because the last ones took long.
+    pub rests_until: Option<Instant>,
+}
+
+/// A connection that has not read its whole report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unread {
+    pub id: ConnId,
+    pub uid: u32,
+    /// How many bytes were unread at the last check.
+    pub left: usize,
+    /// When the client was last seen to have read something.
+    pub since: Instant,
+}
+
+impl Reports {
+    pub(crate) fn add(&mut self, id: ConnId, uid: u32, unsent: usize) {
+        self.queues.entry(uid).or_default().push_back(id);
+        if unsent > 0 && self.unread.iter().all(|unread| unread.id != id) {
+            self.unread.push(Unread { id, uid, left: unsent, since: clock::now() });
+        }
+    }
+
+    /// Forgets connections that are closed or have read everything, and notes which clients have
+    /// read on.
+    pub(crate) fn look(&mut self, conns: &Conns, now: Instant) {
+        for queue in self.queues.values_mut() {
+            queue.retain(|id| conns.peek(*id).is_some_and(|conn| conn.awaits_report()));
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        self.unread.retain_mut(|unread| {
+            let left = conns.peek(unread.id).map_or(0, |conn| conn.unsent());
+            if left < unread.left {
+                (unread.left, unread.since) = (left, now);
+            }
+            left > 0
+        });
+    }
+
+    pub(crate) fn unread_bytes(&self, of: impl Fn(u32) -> bool) -> usize {
+        self.unread.iter().filter(|unread| of(unread.uid)).map(|unread| unread.left).sum()
+    }
+
+    /// Removes the next connection that gets a report.
+    pub(crate) fn next(&mut self, conns: &Conns, may_all: impl Fn(u32) -> bool) -> Option<ConnId> {
+        let (uid, at) = self.find_next(conns, may_all)?;
+        self.last = uid;
+        self.queues.get_mut(&uid)?.remove(at)
+    }
+
+    /// The user of the next connection that gets a report, and its position in the user's queue.
+    /// Users take turns. `may_all` checks whether a user is exempt from the limit on the unread
+    /// bytes of all users.
+    pub(crate) fn find_next(
+        &self,
+        conns: &Conns,
+        may_all: impl Fn(u32) -> bool,
+    ) -> Option<(u32, usize)> {
+        let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
+        let after = self.last.saturating_add(1);
+        let users = self.queues.range(after..).chain(self.queues.range(..after));
+        users
+            .filter(|(uid, _)| !is_full || may_all(**uid))
+            .filter(|(uid, _)| self.unread_bytes(|of| of == **uid) < UNREAD_BYTES_PER_USER)
+            .find_map(|(uid, queue)| {
+                let has_read = |id: &ConnId| conns.peek(*id).is_some_and(|conn| conn.is_flushed());
+                queue.iter().position(has_read).map(|at| (*uid, at))
+            })
+    }
+
+    /// Connections whose unread reports take room that other connections wait for.
+    pub(crate) fn in_the_way(&self) -> impl Iterator<Item = &Unread> {
+        let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
+        self.unread.iter().filter(move |unread| {
+            let uid = unread.uid;
+            let has_much = || self.unread_bytes(|of| of == uid) >= UNREAD_BYTES_PER_USER;
+            let of_user = self.queues.get(&uid).filter(|_| has_much()).into_iter();
+            let of_all = self.queues.values().filter(|_| is_full);
+            of_user.chain(of_all).flatten().any(|id| *id != unread.id)
+        })
+    }
+
+    /// Those of [`Self::in_the_way`] that read nothing for too long.
+    pub(crate) fn stuck(&self, now: Instant) -> Vec<ConnId> {
+        let stuck = self.in_the_way().filter(|unread| unread.since + UNREAD_TIME <= now);
+        stuck.map(|unread| unread.id).collect()
+    }
+
+    /// When the next of them will have read nothing for too long.
+    pub(crate) fn next_stuck(&self) -> Option<Instant> {
+        self.in_the_way().map(|unread| unread.since + UNREAD_TIME).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use slotmap::KeyData;
+
+    use super::*;
+    use crate::net::call_state::CallState;
+    use crate::net::connections::Conns;
+    use canal_sys::peer::Credentials;
+
+    /// Connections of these users that await a report, in this order.
+    fn waiting(users: &[u32]) -> (Conns, Reports, Vec<ConnId>, Vec<UnixStream>) {
+        let mut conns = Conns::new().unwrap();
+        let mut reports = Reports::default();
+        let (mut ids, mut theirs) = (Vec::new(), Vec::new());
+        for uid in users {
+            let (ours, other) = UnixStream::pair().unwrap();
+            let peer = Credentials { pid: 1, uid: *uid, gid: 0 };
+            let (id, _) = conns.open(ours.into(), peer, 0, None);
+            conns.set_state(id, CallState::Report);
+            reports.add(id, *uid, 0);
+            ids.push(id);
+            theirs.push(other);
+        }
+        (conns, reports, ids, theirs)
+    }
+
+    fn all_served(conns: &Conns, reports: &mut Reports) -> Vec<ConnId> {
+        std::iter::from_fn(|| reports.next(conns, |_| false)).collect()
+    }
+
+    /// A connection that is not among those that await a report.
+    fn other(number: u64) -> ConnId {
+        KeyData::from_ffi((number << 32) | 1).into()
+    }
+
+    #[test]
+    fn reports_go_to_users_in_turn_and_to_each_in_arrival_order() {
+        let (conns, mut reports, ids, _peers) = waiting(&[7, 7, 7, 9, 7, 8, 9]);
+        assert_eq!(
+            all_served(&conns, &mut reports),
+            [0, 5, 3, 1, 6, 2, 4].map(|at: usize| ids[at])
+        );
+    }
+
+    #[test]
+    fn a_user_with_many_unread_replies_waits_and_other_users_do_not() {
+        let (conns, mut reports, ids, _peers) = waiting(&[7, 8]);
+        let since = Instant::now();
+        let left = UNREAD_BYTES_PER_USER;
+        reports.unread.push(Unread { id: other(5), uid: 7, left, since });
+        assert_eq!(all_served(&conns, &mut reports), [ids[1]]);
+        reports.unread[0].left -= 1;
+        assert_eq!(all_served(&conns, &mut reports), [ids[0]]);
+    }
+
+    #[test]
+    fn with_too_much_unread_in_all_only_permitted_users_get_more() {
+        let (conns, mut reports, ids, _peers) = waiting(&[7, 0]);
+        let since = Instant::now();
+        reports.unread.push(Unread { id: other(5), uid: 9, left: UNREAD_BYTES_MAX, since });
+        assert_eq!(reports.next(&conns, |uid| uid == 0), Some(ids[1]));
+        assert_eq!(reports.next(&conns, |uid| uid == 0), None);
+    }
+
+    #[test]
+    fn a_client_that_has_not_read_its_last_reply_gets_no_report_yet() {
+        let (mut conns, mut reports, ids, _peers) = waiting(&[7, 7]);
+        conns.get(ids[0]).unwrap().progress(&"unread");
+        assert_eq!(all_served(&conns, &mut reports), [ids[1]]);
+        reports.add(ids[0], 7, conns.peek(ids[0]).unwrap().unsent());
+        let noted = reports.unread.iter().map(|unread| unread.id).collect::<Vec<_>>();
+        assert_eq!(noted, [ids[0]]);
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_closed_only_when_another_needs_its_room() {
+        let (mut conns, mut reports, ids, _peers) = waiting(&[7, 7]);
+        let words = "x".repeat(UNREAD_BYTES_PER_USER);
+        conns.get(ids[0]).unwrap().progress(&words);
+        let begun = Instant::now();
+        let left = conns.peek(ids[0]).unwrap().unsent();
+        reports.unread.push(Unread { id: ids[0], uid: 7, left, since: begun });
+        reports.look(&conns, begun + UNREAD_TIME);
+        assert_eq!(reports.stuck(begun + UNREAD_TIME), [ids[0]]);
+        assert_eq!(reports.next_stuck(), Some(begun + UNREAD_TIME));
+        assert!(reports.stuck(begun + UNREAD_TIME / 2).is_empty());
+        // The connection's own next report does not count, however long it waits.
+        reports.queues.clear();
+        reports.add(ids[0], 7, left);
+        assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
+        assert_eq!(reports.next_stuck(), None);
+        // A connection that has since read a part is not stuck.
+        reports.add(ids[1], 7, 0);
+        reports.unread[0].left += 1;
+        reports.look(&conns, begun + UNREAD_TIME);
+        assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
+        // Nor is a connection with few unread bytes, while all connections together do not have
+        // many.
+        reports.unread[0] =
+            Unread { left: UNREAD_BYTES_PER_USER - 1, since: begun, ..reports.unread[0] };
+        assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
+        let since = begun + UNREAD_TIME;
+        reports.unread.push(Unread { id: other(9), uid: 9, left: UNREAD_BYTES_MAX, since });
+        assert_eq!(reports.stuck(begun + UNREAD_TIME), [ids[0]]);
+    }
+
+    #[test]
+    fn a_closed_connection_leaves_the_reply_queue() {
+        let (mut conns, mut reports, ids, _peers) = waiting(&[7, 8]);
+        conns.get(ids[0]).unwrap().close();
+        conns.get(ids[0]).unwrap().progress(&"dropped");
+        conns.flush();
+        reports.look(&conns, Instant::now());
+        assert_eq!(all_served(&conns, &mut reports), [ids[1]]);
+        assert!(reports.unread.is_empty());
+    }
+}

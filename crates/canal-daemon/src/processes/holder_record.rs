@@ -1,0 +1,489 @@
+//! A file on this host that records the processes that received a grant.
+//!
+//! The table in the engine contains them too, but this host cannot read it while the engine is
+//! unreachable, and the table drops the holds of a host that was declared gone. Yet the next daemon
+//! must find these processes, because they must be dead before it joins.
+//!
+//! Invariant: a process is in the file from before it receives its grant until there is a [`Proof`]
+//! that it no longer has to be ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::processes::descendants::Trace;
+use crate::processes::holder::{Holder, WatchId};
+use crate::processes::other_namespace::{Standing, Visible};
+use crate::processes::owners::find;
+use crate::processes::proof::Proof;
+use crate::unusable::Unusable;
+use canal_core::{ProcessId, Token};
+use canal_log::journal::disk;
+use canal_sys::process::{Found, Origin};
+
+/// The file's name.
+const NAME: &str = "owners";
+
+/// How many outdated lines the file may contain before it is rewritten.
+const STALE_LINES_MAX: usize = 4096;
+
+const HOLDERS_HINT: &str = "let them end under a daemon with that engine, or end them";
+
+/// A line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    /// The first line: the boot and the namespaces in which the pids are valid.
+    Origin(Origin),
+    Told(Token, Holder),
+    Ended(Token),
+    /// The largest token that was sent and whose line is no longer in the file.
+    Largest(Token),
+    /// The watcher that is responsible for these processes if the daemon is killed.
+    Watcher(WatchId),
+    /// The number of the directory.
+    Dir(u64),
+}
+
+/// The content of a file.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    by: Option<Origin>,
+    each: BTreeMap<Token, Holder>,
+    /// The watcher that is responsible for the processes, if any.
+    watcher: Option<WatchId>,
+}
+
+impl Recorded {
+    /// The processes that a watcher is responsible for, according to the file in `dir`. `None` if a
+    /// later daemon has taken them over.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn for_watcher(
+        dir: &Path,
+        origin: &Origin,
+        watcher: WatchId,
+    ) -> io::Result<Option<BTreeMap<Token, Holder>>> {
+        let recorded = read(&std::fs::read(dir.join(NAME))?);
+        let is_its = recorded.by.as_ref().is_some_and(|by| by.shares_numbers(origin))
+            && recorded.watcher == Some(watcher);
+        Ok(is_its.then_some(recorded.each))
+    }
+}
+
+/// The processes that received a grant, and the file that records them.
+#[derive(Debug)]
+pub(crate) struct HolderRecord {
+    path: PathBuf,
+    origin: Origin,
+    /// `None` if there is nothing to record, or if the file could not be created.
+    file: Option<File>,
+    each: BTreeMap<Token, Holder>,
+    watcher: Option<WatchId>,
+    /// The largest token that was ever sent here, as far as the file goes back.
+    largest: Token,
+    /// The number of the directory, which is random.
+    dir_number: u64,
+    /// The number of outdated lines in the file.
+    stale: usize,
+    /// Whether the last line may be incomplete. A line appended to it would be unreadable.
+    torn: bool,
+}
+
+impl HolderRecord {
+    /// Opens the file in `dir`. Processes of another boot no longer exist. `discard` omits
+    /// processes of another namespace, whose state the daemon cannot determine.
+    ///
+    /// # Errors
+    /// The file cannot be read or written, or it names such processes and `discard` is not set.
+    pub(crate) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
+        let path = dir.join(NAME);
+        let largest = match std::fs::read(&path) {
+            Ok(bytes) => largest(&bytes),
+            Err(_) => Token(0),
+        };
+        let dir_number = match dir_number(dir) {
+            Some(number) => number,
+            None => getrandom::u64()?,
+        };
+        let Recorded { each, watcher, .. } = recorded(&path, &origin, discard)?;
+        let (file, stale, torn) = (None, 0, false);
+        let mut holder_record =
+            Self { path, origin, file, each, watcher, largest, dir_number, stale, torn };
+        holder_record.write_anew()?;
+        Ok(holder_record)
+    }
+
+    /// Records a process before it receives a grant.
+    ///
+    /// # Errors
+    /// The process is not recorded, so it must not receive the grant. `AlreadyExists` if another
+    /// process received this token in a history that is lost. That process must be ended first.
+    pub(crate) fn tell(&mut self, token: Token, told: Holder) -> io::Result<()> {
+        match self.each.get(&token) {
+            Some(other) if *other == told => return Ok(()),
+            Some(other) if other.process != told.process => {
+                let text = format!("pid {} got the same token", other.process.pid);
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
+            _ => {}
+        }
+        self.append(&Line::Told(token, told))?;
+        self.largest = self.largest.max(token);
+        self.each.insert(token, told);
+        Ok(())
+    }
+
+    /// Records that the process of this token no longer has to be ended.
+    pub(crate) fn end(&mut self, token: Token, _: Proof) {
+        if self.each.remove(&token).is_none() {
+            return;
+        }
+        self.stale += 2;
+        let ended = if self.stale > STALE_LINES_MAX.max(2 * self.each.len()) {
+            self.write_anew()
+        } else {
+            self.append(&Line::Ended(token))
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, path = %self.path.display(), "the record of owners is out of date");
+        }
+    }
+
+    /// Records the watcher that is responsible for these processes from now on if the daemon is
+    /// killed.
+    ///
+    /// # Errors
+    /// It is not recorded. Then the watcher of the previous daemon stays responsible.
+    pub(crate) fn hand_over_to(&mut self, watcher: WatchId) -> io::Result<()> {
+        self.watcher = Some(watcher);
+        self.append(&Line::Watcher(watcher))
+    }
+
+    /// The marks that identify the processes of a hold, apart from its owner.
+    pub(crate) fn trace_of(&self, told: &Holder) -> Option<Trace> {
+        Trace::of(told, self.path.parent()?)
+    }
+
+    /// The largest token that was ever sent here, as far as is known.
+    pub(crate) fn largest(&self) -> Token {
+        self.largest
+    }
+
+    /// The number of the directory.
+    pub(crate) fn dir_number(&self) -> u64 {
+        self.dir_number
+    }
+
+    /// All recorded processes, with their tokens.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Holder)> {
+        self.each.iter().map(|(token, told)| (*token, *told))
+    }
+
+    /// The record of a token, if its process must still be remembered.
+    pub(crate) fn get(&self, token: Token) -> Option<&Holder> {
+        self.each.get(&token)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+
+    /// The tokens of all recorded processes.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        self.each.keys().copied().collect()
+    }
+
+    /// Creates the file again if it was removed.
+    pub(crate) fn restore(&mut self) -> io::Result<()> {
+        if self.file.is_some() && !self.path.exists() { self.write_anew() } else { Ok(()) }
+    }
+
+    fn append(&mut self, line: &Line) -> io::Result<()> {
+        if self.torn {
+            self.write_anew()?;
+        }
+        let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        // Without a sync: if the daemon is killed, the kernel still has the line. If the machine
+        // goes down, the processes end with it.
+        let written = disk::append(file, &bytes);
+        self.torn = written.is_err();
+        written
+    }
+
+    fn write_anew(&mut self) -> io::Result<()> {
+        let lines = self.each.iter().map(|(token, told)| Line::Told(*token, *told));
+        let mut bytes = Vec::new();
+        let origin = Line::Origin(self.origin.clone());
+        let first = [origin, Line::Largest(self.largest), Line::Dir(self.dir_number)];
+        let watcher = self.watcher.map(Line::Watcher);
+        for line in first.into_iter().chain(watcher).chain(lines) {
+            serde_json::to_writer(&mut bytes, &line)?;
+            bytes.push(b'\n');
+        }
+        let beside = self.path.with_extension("new");
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = options.open(&beside)?;
+        disk::append(&mut file, &bytes)?;
+        disk::rename(&beside, &self.path)?;
+        self.file = Some(file);
+        (self.stale, self.torn) = (0, false);
+        Ok(())
+    }
+}
+
+/// Refuses to start while a process that holds something through an engine lives, or may live. The
+/// journal does not contain such holds, so the daemon would grant the same lock again. `discard`
+/// omits processes of another namespace, whose state the daemon cannot determine.
+///
+/// # Errors
+/// Such processes exist, or the file cannot be read.
+pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyhow::Result<()> {
+    let told = recorded(&dir.join(NAME), origin, discard)?.each;
+    let told = told.into_values().map(|told| told.process);
+    let living: BTreeSet<u32> = told
+        .filter(|process| !matches!(find(*process), Found::Gone))
+        .map(|process| process.pid)
+        .collect();
+    if living.is_empty() {
+        return Ok(());
+    }
+    let pids: Vec<String> = living.iter().map(u32::to_string).collect();
+    let what = format!(
+        "processes hold locks of an engine, which are not in the journal in {}: pid {}",
+        dir.display(),
+        pids.join(", ")
+    );
+    Err(Unusable { what, hint: HOLDERS_HINT.into() }.into())
+}
+
+/// The content of a file, if its processes belong to this boot, with their pids in this namespace.
+/// Empty if they no longer exist.
+fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recorded> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recorded::default()),
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    let recorded = read(&bytes);
+    match &recorded.by {
+        Some(by) if by.shares_numbers(origin) => Ok(recorded),
+        Some(by) if by.may_share_boot(origin) => {
+            let visible = Visible::look(by, origin);
+            let (mut each, mut unseen) = (BTreeMap::new(), 0);
+            for (token, told) in recorded.each {
+                match visible.standing(told.process) {
+                    Standing::Lives(pid) => {
+                        let process = ProcessId { pid, ..told.process };
+                        each.insert(token, Holder { process, ..told });
+                    }
+                    Standing::Ended => {}
+                    Standing::Unknown => unseen += 1,
+                }
+            }
+            match (unseen, discard) {
+                (0, _) => {}
+                (_, true) => tracing::warn!("left out: {}", unseen_in(path, unseen)),
+                (_, false) => {
+                    let what = unseen_in(path, unseen);
+                    return Err(Unusable { what, hint: UNSEEN_HINT.into() }.into());
+                }
+            }
+            Ok(Recorded { each, ..Recorded::default() })
+        }
+        _ => Ok(Recorded::default()),
+    }
+}
+
+fn unseen_in(path: &Path, count: usize) -> String {
+    let names = if count == 1 { "process" } else { "processes" };
+    format!(
+        "{} names {count} {names} of another pid or time namespace, invisible from here",
+        path.display()
+    )
+}
+
+/// With an engine, the daemon cannot keep a process that it does not see, because it must be able
+/// to end the process in time.
+const UNSEEN_HINT: &str = "run the daemon where they are (a container?), or give this one another \
+                           directory with --socket; if you are sure that they are gone, leave them \
+                           out with `canal daemon --discard-journal`";
+
+fn read(bytes: &[u8]) -> Recorded {
+    let Recorded { mut by, mut each, mut watcher } = Recorded::default();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        // The last line may be incomplete. Its process did not receive its grant.
+        match serde_json::from_slice(line) {
+            Ok(Line::Origin(origin)) => by = Some(origin),
+            Ok(Line::Told(token, told)) => {
+                each.insert(token, told);
+            }
+            Ok(Line::Ended(token)) => {
+                each.remove(&token);
+            }
+            Ok(Line::Watcher(id)) => watcher = Some(id),
+            Ok(Line::Largest(_) | Line::Dir(_)) | Err(_) => {}
+        }
+    }
+    Recorded { by, each, watcher }
+}
+
+/// The number of a directory, if a daemon of this directory has been a member.
+pub(crate) fn dir_number(dir: &Path) -> Option<u64> {
+    let bytes = std::fs::read(dir.join(NAME)).ok()?;
+    bytes.split(|byte| *byte == b'\n').find_map(|line| match serde_json::from_slice(line) {
+        Ok(Line::Dir(number)) => Some(number),
+        _ => None,
+    })
+}
+
+/// The largest token in a file, whether or not its hold has ended.
+fn largest(bytes: &[u8]) -> Token {
+    let tokens =
+        bytes.split(|byte| *byte == b'\n').filter_map(|line| match serde_json::from_slice(line) {
+            Ok(Line::Told(token, _) | Line::Ended(token) | Line::Largest(token)) => Some(token),
+            _ => None,
+        });
+    tokens.max().unwrap_or(Token(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use canal_core::OnLost;
+
+    fn told(pid: u32) -> Holder {
+        let process = ProcessId { pid, started: 7, inode: u64::MAX };
+        Holder { process, on_lost: OnLost::Kill, mark: None, tag: None, taken_over: false }
+    }
+
+    fn proof() -> Proof {
+        Proof::of_absence(&Found::Gone).unwrap()
+    }
+
+    fn origin(boot: &str) -> Origin {
+        Origin { boot_id: boot.to_owned(), pid_namespace: 1, time_namespace: 0 }
+    }
+
+    #[test]
+    fn the_successor_of_a_killed_watcher_finds_all_holders() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        holder_record.tell(Token(1), told(11)).unwrap();
+        holder_record.tell(Token(2), told(12)).unwrap();
+        holder_record.end(Token(1), proof());
+        drop(holder_record);
+        let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
+        torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
+        let mut again = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        assert_eq!(again.iter().collect::<Vec<_>>(), [(Token(2), told(12))]);
+        again.tell(Token(4), told(14)).unwrap();
+        let tokens = HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens();
+        assert_eq!(tokens, [Token(2), Token(4)]);
+        assert_eq!(
+            HolderRecord::open(dir.path(), origin("b"), false).unwrap().tokens(),
+            [],
+            "another boot"
+        );
+    }
+
+    #[test]
+    fn a_directory_keeps_its_number_and_no_other_one_has_it() {
+        let [one, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let open = |dir: &Path| HolderRecord::open(dir, origin("a"), false).unwrap();
+        assert_eq!(dir_number(one.path()), None);
+        let mut first = open(one.path());
+        let number = first.dir_number();
+        std::fs::remove_file(one.path().join(NAME)).unwrap();
+        first.restore().unwrap();
+        assert_eq!(dir_number(one.path()), Some(number), "it is written again");
+        assert_eq!(open(one.path()).dir_number(), number);
+        assert_ne!(open(other.path()).dir_number(), number);
+    }
+
+    #[test]
+    fn a_process_of_another_namespace_is_kept_unless_the_operator_discards_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        holder_record.tell(Token(1), told(11)).unwrap();
+        let here = Origin { pid_namespace: 2, ..origin("a") };
+        let error = HolderRecord::open(dir.path(), here.clone(), false).unwrap_err();
+        assert!(error.to_string().contains("names 1 process of another"), "{error}");
+        refuse_holders(dir.path(), &here, false).unwrap_err();
+        refuse_holders(dir.path(), &here, true).unwrap();
+        assert_eq!(HolderRecord::open(dir.path(), here, true).unwrap().tokens(), []);
+    }
+
+    #[test]
+    fn lines_after_a_failed_write_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        // As on a disk that becomes full in the middle of a line.
+        holder_record.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
+        holder_record.torn = true;
+        holder_record.tell(Token(2), told(12)).unwrap();
+        assert_eq!(
+            HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens(),
+            [Token(2)]
+        );
+    }
+
+    #[test]
+    fn the_latest_watcher_answers_for_the_recorded_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        let its = |watcher, boot| {
+            let recorded = Recorded::for_watcher(dir.path(), &origin(boot), WatchId(watcher));
+            recorded.unwrap().map(|each| each.into_keys().collect::<Vec<_>>())
+        };
+        holder_record.tell(Token(1), told(11)).unwrap();
+        assert_eq!(its(1, "a"), None);
+        holder_record.hand_over_to(WatchId(1)).unwrap();
+        holder_record.tell(Token(2), told(12)).unwrap();
+        assert_eq!(its(1, "a"), Some(vec![Token(1), Token(2)]));
+        assert_eq!(its(1, "b"), None, "another boot");
+        // A restarted daemon that is not a member yet takes nothing over.
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        holder_record.end(Token(1), proof());
+        assert_eq!(its(1, "a"), Some(vec![Token(2)]));
+        holder_record.hand_over_to(WatchId(2)).unwrap();
+        assert_eq!((its(1, "a"), its(2, "a")), (None, Some(vec![Token(2)])));
+    }
+
+    #[test]
+    fn the_record_is_compacted_and_made_anew_when_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        holder_record.tell(Token(0), told(1)).unwrap();
+        for token in 1..20_000 {
+            holder_record.tell(Token(token), told(2)).unwrap();
+            holder_record.end(Token(token), proof());
+        }
+        let path = dir.path().join(NAME);
+        assert!(path.metadata().unwrap().len() < 1 << 20);
+        std::fs::remove_file(&path).unwrap();
+        holder_record.restore().unwrap();
+        assert_eq!(
+            HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens(),
+            [Token(0)]
+        );
+        let again = HolderRecord::open(dir.path(), origin("b"), true).unwrap();
+        assert_eq!(again.tokens(), [], "another boot");
+        assert_eq!(again.largest(), Token(19_999));
+    }
+}

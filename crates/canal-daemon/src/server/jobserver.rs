@@ -1,0 +1,323 @@
+//! The server's part of jobservers: takes up builds, gives them slots of the table, and takes back
+//! the slots that their jobs released. [`Jobservers`](crate::jobserver::builds::Jobservers)
+//! owns the state.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::calls::completion::Completion;
+use crate::jobserver::share::{self, SlotFrom, Standing};
+use crate::server::Server;
+use canal_core::{
+    Ask, Change, FrameId, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag,
+    Token, Wait,
+};
+use canal_protocol::{Acquire, ErrorName, Failure};
+use canal_sys::clock;
+
+/// The note of a job token in reports.
+const NOTE: &str = "a job token of the build";
+
+impl Server {
+    /// Divides slots where something changed. Returns whether it has to continue once the log has
+    /// what it proposed, and the grants that follow are sent. An offered token is written to its
+    /// FIFO only after it is recorded.
+    pub(crate) fn share_slots(&mut self, now: Instant) -> bool {
+        if self.jobservers.is_empty() {
+            return false;
+        }
+        self.end_job_tokens();
+        let heard = self.jobservers.take_events();
+        let is_due = self.jobservers.due.is_some_and(|due| due <= now);
+        let revision = self.ledger.table.revision();
+        if !heard && !is_due && self.jobservers.seen == Some(revision) {
+            return self.ledger.has_proposed() || self.waiters.has_grants();
+        }
+        (self.jobservers.seen, self.jobservers.due) = (None, None);
+        for key in self.jobservers.keys() {
+            if self.ledger.has_proposed() {
+                return true;
+            }
+            self.share_slots_of(&key, now);
+        }
+        let is_over = !self.ledger.has_proposed();
+        self.jobservers.seen = is_over.then_some(revision);
+        !is_over || self.waiters.has_grants()
+    }
+
+    /// Ends the job tokens of builds whose hold has ended.
+    fn end_job_tokens(&mut self) {
+        for build in self.jobservers.take_ended() {
+            if let Some(frame) =
+                self.ledger.table.frame_of(self.ledger.host, &Owner::Jobserver(build))
+            {
+                self.end(frame);
+            }
+        }
+    }
+
+    fn share_slots_of(&mut self, key: &Key, now: Instant) {
+        let builds = self.jobservers.of_key(key);
+        for build in &builds {
+            self.count_job_tokens(*build);
+        }
+        let table = &self.ledger.table;
+        // A waiting request has precedence.
+        let nothing_is_offered = table.is_awaited(key) || table.is_paused(key);
+        // An operator stored a smaller size, or took slots out of service.
+        let is_overfull = table.is_overfull(key);
+        if nothing_is_offered || is_overfull {
+            self.withdraw_offers(&builds);
+        }
+        if nothing_is_offered || self.ledger.has_proposed() {
+            return;
+        }
+        loop {
+            let standings = self.standings(&builds, now);
+            let next = share::next(&standings, |to| {
+                builds.get(to).is_some_and(|build| self.would_have_token(*build))
+            });
+            let Some((to, from)) = next else { break };
+            self.move_slot(&builds, to, from, now);
+            if self.ledger.has_proposed() {
+                return;
+            }
+        }
+        for build in &builds {
+            self.release_spares(*build);
+        }
+        if let Some(time) = share::next_look(&self.standings(&builds, now)) {
+            let at = now + time;
+            self.jobservers.due = Some(self.jobservers.due.map_or(at, |due| due.min(at)));
+        }
+    }
+
+    fn standings(&self, builds: &[Tag], now: Instant) -> Vec<Standing> {
+        let nothing = Standing { barred: true, ..Standing::default() };
+        let standing = |tag: &Tag| {
+            let held = self.job_tokens(*tag).len();
+            self.jobservers.get(*tag)?.standing(held, now)
+        };
+        builds.iter().map(|tag| standing(tag).unwrap_or(nothing)).collect()
+    }
+
+    /// Gives a build a slot, and offers its job token.
+    fn move_slot(&mut self, builds: &[Tag], to: usize, from: SlotFrom, now: Instant) {
+        let Some(build) = builds.get(to).copied() else { return };
+        let giver = match from {
+            SlotFrom::Spare(at) | SlotFrom::Untaken(at) => builds.get(at).copied(),
+            SlotFrom::Free => None,
+        };
+        let Some(giver) = giver else { return self.take_slot(build) };
+        if giver == build {
+            return self.jobservers.offer(build, now);
+        }
+        if let SlotFrom::Untaken(_) = from
+            && !self.jobservers.get_mut(giver).is_some_and(|giver| giver.lose_offer(now))
+        {
+            // A job took it just now.
+            return;
+        }
+        match self.spares(giver).pop() {
+            Some(token) => self.release_token(token, Completion::JobSlot { build }),
+            None => self.take_slot(build),
+        }
+    }
+
+    /// Asks for one more job token of a build, if a slot is free.
+    pub(crate) fn take_slot(&mut self, build: Tag) {
+        if !self.would_have_token(build) || !self.ask_for_token(build) {
+            self.bar(build);
+        }
+    }
+
+    /// Offers a job token that a build asked for, if it was granted.
+    pub(crate) fn token_decided(&mut self, build: Tag, request: RequestId) {
+        self.waiters.drop_grant(request);
+        match self.ledger.table.hold_of(request) {
+            Some(_) => self.jobservers.offer(build, clock::now()),
+            None => self.bar(build),
+        }
+    }
+
+    fn bar(&mut self, build: Tag) {
+        if let Some(build) = self.jobservers.get_mut(build) {
+            build.barred = true;
+            build.pass_over(clock::now());
+        }
+    }
+
+    /// Withdraws the offers around some keys that no job has taken yet, because a request asks for
+    /// one of these keys. It must not wait for a job token that no job has.
+    pub(crate) fn withdraw_offers_for(&mut self, items: &[Item]) {
+        if self.jobservers.is_empty() {
+            return;
+        }
+        self.end_job_tokens();
+        let around = items.iter().flat_map(|item| self.jobservers.around(&item.key));
+        let builds: BTreeSet<Tag> = around.collect();
+        let builds: Vec<Tag> = builds.into_iter().collect();
+        for build in &builds {
+            self.count_job_tokens(*build);
+        }
+        self.withdraw_offers(&builds);
+    }
+
+    fn withdraw_offers(&mut self, builds: &[Tag]) {
+        for build in builds {
+            if let Some(build) = self.jobservers.get_mut(*build) {
+                build.withdraw(usize::MAX);
+            }
+            self.release_spares(*build);
+        }
+    }
+
+    fn count_job_tokens(&mut self, build: Tag) {
+        let held = self.job_tokens(build).len();
+        if let Some(build) = self.jobservers.get_mut(build) {
+            build.count(held);
+        }
+    }
+
+    /// Releases the job tokens of a build that no job has.
+    fn release_spares(&mut self, build: Tag) {
+        for token in self.spares(build) {
+            self.release_token(token, Completion::Nothing);
+        }
+    }
+
+    fn release_token(&mut self, token: Token, then: Completion) {
+        let release = Release::Hold { token, forced: false };
+        self.propose_and(Change::Release(release), then);
+    }
+
+    /// The job tokens of a build that no job has.
+    fn spares(&self, build: Tag) -> Vec<Token> {
+        let mut tokens = self.job_tokens(build);
+        let spare = self.jobservers.get(build).map_or(0, |build| build.spare(tokens.len()));
+        tokens.split_off(tokens.len().saturating_sub(spare))
+    }
+
+    /// The holds of a build's job tokens.
+    fn job_tokens(&self, build: Tag) -> Vec<Token> {
+        let table = &self.ledger.table;
+        let frame = table.frame_of(self.ledger.host, &Owner::Jobserver(build));
+        frame.map_or_else(Vec::new, |frame| table.holds_in(frame).map(|it| it.token).collect())
+    }
+
+    fn would_have_token(&self, build: Tag) -> bool {
+        let verdict = |asked| self.ledger.table.verdict_on(&asked);
+        self.request_for_token(build).is_some_and(|asked| {
+            self.check_quota(asked.uid, &asked.items, false).is_ok()
+                && matches!(verdict(asked), Outcome::Granted(_))
+        })
+    }
+
+    /// Asks for one more job token of a build. Returns whether there is room for the request.
+    fn ask_for_token(&mut self, build: Tag) -> bool {
+        let Some(request) = self.request_for_token(build) else { return false };
+        if let Err(error) = self.ledger.admit(&request) {
+            tracing::debug!(%error, "cannot take a token");
+            return false;
+        }
+        let change = Change::Request(Arc::new(request));
+        self.propose_and(change, Completion::JobToken { build });
+        true
+    }
+
+    /// The request for one more job token of a build.
+    fn request_for_token(&self, build: Tag) -> Option<Request> {
+        let table = &self.ledger.table;
+        let hold: &HoldState = table.hold_of(table.tagged(build)?)?;
+        let [item] = &*hold.asked.items else { return None };
+        Some(Request {
+            tag: tag_of_token()?,
+            host: self.ledger.host,
+            parent: None,
+            owner: Owner::Jobserver(build),
+            uid: hold.asked.uid,
+            command: hold.asked.command.clone(),
+            note: Some(NOTE.into()),
+            items: vec![Item { key: item.key.clone(), ask: Ask::slots(1, item.ask.stated()) }],
+            wait: Wait::No,
+            // A job token has precedence over no other request.
+            priority: i32::MIN,
+            max_waiting: None,
+            supersede: None,
+            max_run_ms: None,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: hold.asked.on_lost,
+            asker: None,
+            over_nodes: None,
+            above: None,
+        })
+    }
+
+    /// Whether a request can have a jobserver.
+    ///
+    /// # Errors
+    /// The daemon works over an engine, or the request is not for one slot of one key that lasts
+    /// while descendants live.
+    pub(crate) fn check_jobserver(
+        &self,
+        acquire: &Acquire,
+        items: &[Item],
+        is_part: bool,
+    ) -> Result<(), Failure> {
+        if self.cluster.is_some() {
+            let message = "a daemon with an engine has no jobserver";
+            let hint = "leave out --jobserver, or use a daemon without an engine";
+            return Err(Failure::new(ErrorName::Unsupported, message).hint(hint));
+        }
+        let is_one_slot = matches!(items, [Item { ask: Ask::Counted { count: 1, .. }, .. }]);
+        let is_plain = acquire.owner_fd.is_none() && acquire.lease.is_none() && !is_part;
+        if is_one_slot && is_plain && acquire.with_children {
+            return Ok(());
+        }
+        let message = "`jobserver` needs one slot of one key, `with_children`, and the calling \
+                       process as the owner";
+        Err(Failure::new(ErrorName::BadRequest, message))
+    }
+
+    /// Opens the FIFOs of the builds that still hold their slot. Ends the job tokens of the others.
+    pub(crate) fn take_up_jobservers(&mut self) {
+        let frames = self.ledger.table.frames().filter_map(|frame| match frame.owner {
+            Owner::Jobserver(build) => Some((build, frame.id)),
+            _ => None,
+        });
+        let frames: Vec<(Tag, FrameId)> = frames.collect();
+        let mut builds: BTreeSet<Tag> = self.jobservers.found().into_iter().collect();
+        builds.extend(frames.iter().map(|(build, _)| *build));
+        for build in builds {
+            let Some((token, key)) = self.hold_of_build(build) else {
+                self.jobservers.sweep(build);
+                continue;
+            };
+            if let Err(error) = self.jobservers.take_over(token, build, &key) {
+                tracing::warn!(%error, token = token.0, "cannot continue its jobserver");
+            }
+        }
+        for (build, frame) in frames {
+            if self.jobservers.get(build).is_none() {
+                self.end(frame);
+            }
+        }
+    }
+
+    fn hold_of_build(&self, build: Tag) -> Option<(Token, Key)> {
+        let table = &self.ledger.table;
+        let hold = table.hold_of(table.tagged(build)?)?;
+        let [item] = &*hold.items else { return None };
+        Some((hold.token, item.key.clone()))
+    }
+}
+
+/// A new random tag for a request. No client can predict it.
+fn tag_of_token() -> Option<Tag> {
+    let mut tag = [0; 16];
+    getrandom::fill(&mut tag).ok()?;
+    Some(Tag(u128::from_ne_bytes(tag)))
+}

@@ -1,0 +1,139 @@
+//! The daemon at work: one thread owns all state, and works in turns ([`turn`]).
+
+pub(super) mod batch;
+pub(super) mod configuration;
+pub(super) mod dispatch;
+pub(super) mod engine;
+mod fair;
+mod hooks;
+mod jobserver;
+mod permission;
+mod queries;
+mod removed_files;
+mod requests;
+mod timers;
+mod turn;
+pub(super) mod waiting;
+
+use std::task::Context;
+use std::time::Duration;
+
+use crate::calls::in_flight::InFlight;
+use crate::cluster::Cluster;
+use crate::cluster::not_a_member::not_yet;
+use crate::due::Due;
+use crate::history::recorder::History;
+use crate::hooks::configured::Hooks;
+use crate::jobserver::builds::Jobservers;
+use crate::limits::Limits;
+use crate::metrics::exporter::Exporter;
+use crate::net::accept_backlog::Accepted;
+use crate::net::adaptive_spin::AdaptiveSpin;
+use crate::net::connection_limits::ConnectionLimits;
+use crate::net::connections::Conns;
+use crate::net::unread_reports::Reports;
+use crate::own_user::OwnUser;
+use crate::permissions::Permissions;
+use crate::processes::children::Children;
+use crate::processes::owners::Owners;
+use crate::runtime_dir::RuntimeDir;
+use crate::server::configuration::in_force::InForce;
+use crate::store::ledger::Ledger;
+use crate::store::node::Node;
+use crate::view::Shown;
+use crate::view::size_notes::ToldSizes;
+use crate::waiters::leases::Leases;
+use crate::waiters::waiting::Waiters;
+use canal_protocol::{DaemonInfo, Failure};
+
+/// The daemon at work.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub about: DaemonInfo,
+    pub runtime_dir: RuntimeDir,
+    pub in_force: InForce,
+    /// The limits of the configuration in force.
+    pub limits: Limits,
+    /// The permissions of the configuration in force.
+    pub permissions: Permissions,
+    pub ledger: Ledger,
+    /// The changes of this host that the log has not returned yet.
+    pub in_flight: InFlight,
+    /// This host's part in a table that many hosts share. `None` with the embedded journal.
+    pub cluster: Option<Box<Cluster>>,
+    pub owners: Owners,
+    pub children: Children,
+    /// Builds whose jobs take slots.
+    pub jobservers: Jobservers,
+    pub conns: Conns,
+    pub waiters: Waiters,
+    pub leases: Leases,
+    pub reports: Reports,
+    /// The records of requests that have ended.
+    pub history: History,
+    /// The programs that are run at such an end, a long wait or a long hold.
+    pub hooks: Hooks,
+    /// Offers metrics on a socket, if the configuration names one.
+    pub exporter: Option<Exporter>,
+    pub told_sizes: ToldSizes,
+    pub due: Due,
+    pub spin: AdaptiveSpin,
+    /// This daemon as one of several nodes.
+    pub node: Node,
+    pub own_user: OwnUser,
+    /// Whether the daemon is ending. It then accepts no new requests.
+    pub stopping: bool,
+}
+
+impl Server {
+    /// Accepts new connections.
+    pub(crate) fn accept(&mut self) -> Accepted {
+        let mut connections_max = self.connections_max();
+        if self.conns.len() >= connections_max {
+            self.owners.forget_resting();
+            connections_max = self.connections_max();
+        }
+        let each = self.limits.connections_per_user;
+        let room = ConnectionLimits { all: connections_max, each, own: self.about.uid };
+        self.runtime_dir.listener.accept(&mut self.conns, room, self.limits.connection_idle)
+    }
+
+    fn connections_max(&self) -> usize {
+        let builds = self.jobservers.descriptors();
+        self.limits.connections(self.owners.len() + self.children.len() + builds)
+    }
+
+    /// Spins briefly before the daemon sleeps. Returns whether there is something to do now.
+    pub(crate) fn spins(&mut self) -> bool {
+        let Self { spin, conns, .. } = self;
+        spin.look(|| conns.wait(Some(Duration::ZERO)))
+    }
+
+    /// Whether there is already something to do in the next turn.
+    pub(crate) fn has_work(&self) -> bool {
+        self.conns.has_work() || self.ledger.has_proposed()
+    }
+
+    /// Whether the engine has answered. If not, the answer will wake `context`.
+    pub(crate) fn hears_engine(&mut self, context: &mut Context<'_>) -> bool {
+        self.cluster.as_mut().is_some_and(|cluster| cluster.has_answers(context))
+    }
+
+    /// The table as a user may see it.
+    pub(crate) fn shown(&self, viewer: u32) -> Shown<'_> {
+        let shown = Shown::to(viewer, &self.ledger, &self.leases, &self.owners);
+        Shown { children: Some(&self.children), summary: self.history.summary(), ..shown }
+    }
+
+    /// Whether a grant may be sent now.
+    pub(crate) fn is_sure(&self) -> bool {
+        let Some(cluster) = &self.cluster else { return true };
+        self.ledger.is_member() && cluster.may_grant(&self.ledger.table)
+    }
+
+    /// The failure for a client whose call cannot be served because this host is not a member.
+    pub(crate) fn not_a_member(&self) -> Failure {
+        let cluster = self.cluster.as_ref();
+        cluster.map_or_else(not_yet, |cluster| cluster.not_a_member(&self.ledger))
+    }
+}

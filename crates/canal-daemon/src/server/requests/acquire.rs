@@ -1,0 +1,265 @@
+//! Requests for a lock.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::calls::completion::Applied;
+use crate::calls::conn_id::ConnId;
+use crate::calls::items;
+use crate::calls::pending_acquire::PendingAcquire;
+use crate::jobserver::pipes::Form;
+use crate::limits::AHEAD_LOOKED_AT_MAX;
+use crate::net::connection::AskedFor;
+use crate::server::Server;
+use crate::server::dispatch::step::{Step, lost_track};
+use crate::store::disk_full::disk_full;
+use canal_core::{
+    Above, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait, differs_in_nodes,
+};
+use canal_protocol::{Acquire, Failure, Wrapper};
+use canal_sys::clock;
+
+/// The fields that only a part of a request over nodes has.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub over_nodes: Box<OverNodes>,
+    /// The frame under which the request is made. It may belong to another daemon.
+    pub under_frame: Option<Above>,
+}
+
+impl Server {
+    pub(crate) fn acquire(
+        &mut self,
+        id: ConnId,
+        acquire: Box<Acquire>,
+        more: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        self.ask_for(id, acquire, None, more, fds)
+    }
+
+    /// Handles a request to this daemon alone, or one part of a request over nodes.
+    pub(crate) fn ask_for(
+        &mut self,
+        id: ConnId,
+        acquire: Box<Acquire>,
+        part: Option<Part>,
+        more: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        let mut items = items::items(&acquire.items)?;
+        let note = items::note(acquire.note.as_deref())?;
+        let supersede = items::supersede(acquire.supersede, acquire.group.as_deref())?;
+        self.ledger.table.share_keys(&mut items);
+        self.in_force.config.spread(&mut items);
+        self.check_wrapper(acquire.wrapper)?;
+        if acquire.jobserver {
+            self.check_jobserver(&acquire, &items, part.is_some())?;
+        }
+        let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
+        if let Some(conn) = self.conns.get(id) {
+            let form = if acquire.jobserver_fifo { Form::Name } else { Form::Descriptors };
+            conn.asked = AskedFor {
+                closes_on_grant: acquire.wrapper == Some(Wrapper::Exec) && !provisional,
+                jobserver: acquire.jobserver.then_some(form),
+                key_notes: self.told_sizes.of_texts(conn.peer.uid, &acquire.items),
+            };
+        }
+        let owner = match acquire.lease {
+            Some(lease) => self.lease_owner(id, &acquire, lease)?,
+            None => self.owner(id, acquire.owner_fd, fds)?,
+        };
+        let known = self.ledger.table.tagged(acquire.tag);
+        let goes_on = |request: &RequestId| {
+            !self.is_leaving(*request)
+                && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
+        };
+        if let Some(request) = known.filter(goes_on) {
+            return self.attach_again(id, request, owner, more);
+        }
+        if let Some(step) = self.attach_in_flight(id, acquire.tag, &owner, more)? {
+            return Ok(step);
+        }
+        self.may_hold(id, &items, acquire.priority)?;
+        self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
+        self.withdraw_offers_for(&items);
+        let wait = match acquire.wait_ms {
+            Some(0) => Wait::No,
+            Some(wait_ms) => Wait::Yes { until: Some(clock::boottime_ms_after(wait_ms)) },
+            None => Wait::Yes { until: None },
+        };
+        let crowd = self.crowd(wait, owner.uid);
+        let wait = if crowd.is_some() { Wait::No } else { wait };
+        let may_come_back = provisional && wait != Wait::No;
+        let asker = if may_come_back { self.asker(id) } else { None };
+        let (parent, over_nodes, under_frame) = match part {
+            Some(Part { over_nodes, under_frame }) => {
+                let lease = acquire.under.and_then(|under| self.lease_above(under, owner.uid));
+                (lease, Some(over_nodes), under_frame)
+            }
+            None => {
+                let frame = acquire.frame.as_deref();
+                (self.enclosing_or_under(frame, acquire.under, &owner), None, None)
+            }
+        };
+        let above = under_frame.or(acquire.under_run.map(Above::Run));
+        let request = Request {
+            tag: acquire.tag,
+            host: self.ledger.host,
+            parent,
+            owner: owner.owner,
+            uid: owner.uid,
+            command: items::command(acquire.command),
+            note,
+            items,
+            wait,
+            priority: acquire.priority,
+            // A request that the log knows from a lost incarnation has already waited.
+            max_waiting: acquire.max_waiting.filter(|_| known.is_none()),
+            supersede: match known {
+                None => supersede,
+                Some(_) => supersede.map(|it| it.but_none()),
+            },
+            max_run_ms: acquire.max_run_ms,
+            provisional,
+            children: acquire.with_children,
+            ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),
+            on_lost: acquire.on_lost,
+            asker,
+            over_nodes,
+            above: above.map(Box::new),
+        };
+        self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
+        let pidfd = owner.pidfd;
+        let request = Arc::new(request);
+        let (deferred_until, is_question) = (None, false);
+        let newcomer =
+            PendingAcquire { conn: id, request, pidfd, more, deferred_until, crowd, is_question };
+        if let Some(why) = self.announce(id, &newcomer.request) {
+            return self.refuse(newcomer, &why);
+        }
+        Ok(self.ask(newcomer))
+    }
+
+    /// Announces the nodes of a request to other requests while its connection is open. The table
+    /// knows them only while the request waits or holds something here.
+    fn announce(&mut self, id: ConnId, request: &Arc<Request>) -> Option<Refusal> {
+        request.over_nodes.as_ref()?;
+        let table = &self.ledger.table;
+        // The table itself refuses a conflict with a request that it knows, so that the history
+        // records it.
+        let is_news = |theirs: &&Request| table.tagged(theirs.tag).is_none();
+        let differs = self
+            .conns
+            .over_nodes(id)
+            .filter(is_news)
+            .find_map(|theirs| differs_in_nodes(request, theirs));
+        if differs.is_none()
+            && let Some(conn) = self.conns.get(id)
+        {
+            conn.over_nodes = Some(Arc::clone(request));
+        }
+        differs
+    }
+
+    /// Whether a request belongs to this owner and to a lost incarnation of this host, and is still
+    /// in the log.
+    fn is_of_lost_incarnation(&self, request: RequestId, uid: u32, owner: &Owner) -> bool {
+        let table = &self.ledger.table;
+        let waiter = table.waiter(request).map(|waiter| waiter.frame);
+        let frame = waiter.or_else(|| table.hold_of(request).map(|hold| hold.frame));
+        frame.and_then(|frame| table.frame(frame)).is_some_and(|frame| {
+            frame.host != self.ledger.host && frame.uid == uid && frame.owner == *owner
+        })
+    }
+
+    /// The limit on a user's waiting requests, if a request that would wait exceeds it.
+    fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
+        let most = self.limits.waiters_per_user;
+        let waiting = || self.waiters.of_user(uid) + self.in_flight.of_user(uid);
+        (wait != Wait::No && waiting() >= most).then_some(most)
+    }
+
+    /// Continues a request after the table has decided about it.
+    pub(crate) fn asked(
+        &mut self,
+        newcomer: PendingAcquire,
+        applied: Applied,
+    ) -> Result<Step, Failure> {
+        let Applied { revision, outcomes } = applied;
+        let request = RequestId(revision.0);
+        // The entry that queues a request may also grant it, because the waiters ahead wait for it
+        // or because another request was refused. The entry may also refuse it, because the request
+        // completes a deadlock.
+        let last_word = outcomes.into_iter().rfind(|outcome| outcome.is_word_on(request));
+        match last_word {
+            Some(Outcome::Granted(granted)) if !self.is_sure() => {
+                self.keep_untold(&newcomer, &granted)
+            }
+            Some(Outcome::Granted(granted)) => {
+                self.waiters.drop_grant(request);
+                self.grant_at_once(newcomer, &granted)
+            }
+            Some(Outcome::Queued { frame, .. }) => {
+                let step = self.wait_for_grant(newcomer.conn, request, newcomer.more);
+                if newcomer.request.provisional
+                    && let Err(failure) = self.watch_owner(newcomer.conn, frame, newcomer.pidfd)
+                {
+                    // This call waited for it.
+                    let _ = self.waiters.remove(request);
+                    return Ok(Step::GiveBack(request, failure));
+                }
+                self.look_ahead_of(request, AHEAD_LOOKED_AT_MAX);
+                Ok(step)
+            }
+            // The daemon proposes the request again once the recovery is over.
+            Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
+                self.wait_for_membership(newcomer)
+            }
+            // The daemon proposes the request again once that incarnation is gone.
+            Some(Outcome::Refused { why: Refusal::Duplicate, .. })
+                if self.ledger.table.tagged(newcomer.request.tag).is_some_and(|known| {
+                    let Request { uid, owner, .. } = &*newcomer.request;
+                    self.is_of_lost_incarnation(known, *uid, owner)
+                }) =>
+            {
+                self.wait_for_membership(newcomer)
+            }
+            Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
+            _ => {
+                tracing::error!(request = request.0, "the table did not decide a request");
+                Err(lost_track())
+            }
+        }
+    }
+
+    /// Defers a grant until this host is sure of it, usually after the next renewal: the rest of
+    /// the TTL may be too short to start a command safely. Refuses a request that may not wait.
+    pub(crate) fn keep_untold(
+        &mut self,
+        newcomer: &PendingAcquire,
+        granted: &Granted,
+    ) -> Result<Step, Failure> {
+        let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
+        let table = &self.ledger.table;
+        let hold = table.hold(granted.token);
+        let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
+            let failure = self.not_a_member();
+            self.waiters.drop_grant(request);
+            return Ok(Step::GiveBack(request, failure));
+        };
+        self.waiters.add_granted(hold, table.session(hold.frame));
+        Ok(self.wait_for_grant(id, request, more))
+    }
+
+    fn grant_at_once(
+        &mut self,
+        newcomer: PendingAcquire,
+        granted: &Granted,
+    ) -> Result<Step, Failure> {
+        match self.watch_owner(newcomer.conn, granted.frame, newcomer.pidfd) {
+            Ok(()) => self.tell_grant(newcomer.conn, granted),
+            Err(failure) => Ok(Step::GiveBack(granted.request, failure)),
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Releases holds, and confirms that an owner received its grant.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::calls::completion::{Applied, Completion, PendingRelease};
+use crate::calls::conn_id::ConnId;
+use crate::calls::items;
+use crate::server::Server;
+use crate::server::dispatch::step::Step;
+use crate::view::Shown;
+use crate::wording::text::{Text, pid_of};
+use canal_core::{
+    Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
+};
+use canal_protocol::{
+    Abandon, Confirm, ErrorName, Failure, Handle, Release, Released, ReleasedHold,
+};
+use canal_sys::peer::Credentials;
+
+impl Server {
+    pub(crate) fn release(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        if let Some(handle) = of_handle(release) {
+            return self.release_lease(id, peer, handle);
+        }
+        let giving = self.giving(id, release, fds)?;
+        Ok(give_back(id, peer, giving))
+    }
+
+    /// Reports which holds a release would end, without ending them.
+    pub(crate) fn would_release(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Failure> {
+        let giving = match of_handle(release) {
+            Some(handle) => Giving::All { frame: self.frame_of_lease(peer, handle)? },
+            None => self.giving(id, release, fds)?,
+        };
+        let holds = self.holds_at_stake(&giving);
+        if holds.is_empty() {
+            return Err(self.not_held(&giving));
+        }
+        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let released: Vec<_> = holds.iter().map(|hold| told_held(&shown, hold, &giving)).collect();
+        Ok(Step::reply(&Released { released }))
+    }
+
+    /// The subject of a release that does not name a handle.
+    fn giving(
+        &mut self,
+        id: ConnId,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Giving, Failure> {
+        let Release { key, all, token, handle, .. } = release;
+        let giving = match (key, *all, *token, *handle) {
+            (Some(key), false, token, None) => {
+                let key = items::shared_key(key)?;
+                let nothing = |pid| format!("process {pid} does not hold `{key}`");
+                let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing);
+                let frame = frame.map_err(|failure| self.hint_of_lease(failure, &key))?;
+                if let Some(token) = token {
+                    self.check_latest(frame, &key, Token(token))?;
+                }
+                Giving::Latest { frame, key }
+            }
+            (None, true, None, None) => {
+                let nothing = |pid| format!("process {pid} holds no lock");
+                Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
+            }
+            (None, false, Some(token), None) => {
+                let token = Token(token);
+                let Some(hold) = self.ledger.table.hold_to_keep(token) else {
+                    return Err(no_holder(token));
+                };
+                let forced = !self.is_own(id, &hold);
+                if forced {
+                    self.may_force(id, &hold)?;
+                }
+                Giving::Hold { token, forced }
+            }
+            _ => {
+                let message = "give exactly one of `key`, `all`, `token` and `handle`; only a \
+                               `key` can have a `token` with it";
+                return Err(Failure::new(ErrorName::BadRequest, message));
+            }
+        };
+        Ok(giving)
+    }
+
+    /// Whether the peer itself is the process that owns a hold.
+    fn is_own(&mut self, id: ConnId, hold: &HoldState) -> bool {
+        let is_here = hold.asked.host == self.ledger.host;
+        is_here && self.owner(id, None, Vec::new()).is_ok_and(|it| it.owner == hold.asked.owner)
+    }
+
+    /// Checks that a hold is the one that a release of the key would end.
+    fn check_latest(&self, frame: FrameId, key: &Key, token: Token) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        if table.latest_hold(frame, key) == Some(token) {
+            return Ok(());
+        }
+        let hold = table.hold(token).filter(|hold| hold.frame == frame);
+        let holds = hold.is_some_and(|hold| hold.items.iter().any(|item| item.key == *key));
+        let message = format!("token {token} is not the latest hold of `{key}`");
+        let mut failure = Failure::new(ErrorName::NotHeld, message);
+        failure.reason = holds.then(|| "changed".into());
+        Err(failure)
+    }
+
+    /// Answers a release that was applied to the table. `before` are the holds before it.
+    pub(crate) fn given_back(
+        &self,
+        back: &PendingRelease,
+        before: &[Arc<HoldState>],
+        applied: &Applied,
+    ) -> Result<Step, Failure> {
+        let PendingRelease { peer, giving, .. } = back;
+        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let released = told_released(&shown, before, &applied.outcomes);
+        if released.is_empty() {
+            return Err(self.not_held(giving));
+        }
+        if let Giving::Hold { token, forced: true } = giving
+            && let Some(hold) = before.iter().find(|hold| hold.token == *token)
+        {
+            log_force(peer, hold);
+        }
+        Ok(Step::reply(&Released { released }))
+    }
+
+    /// The frame of the process that releases something.
+    fn frame_of_owner(
+        &mut self,
+        id: ConnId,
+        owner_fd: Option<u32>,
+        fds: Vec<OwnedFd>,
+        nothing: impl FnOnce(u32) -> String,
+    ) -> Result<FrameId, Failure> {
+        let owner = self.owner(id, owner_fd, fds)?.owner;
+        let frame = self.ledger.table.frame_of(self.ledger.host, &owner);
+        frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
+    }
+
+    /// The holds that a release may end. Read them before the release: afterwards, the table no
+    /// longer has them.
+    pub(crate) fn holds_at_stake(&self, giving: &Giving) -> Vec<Arc<HoldState>> {
+        let table = &self.ledger.table;
+        let tokens = match giving {
+            Giving::Latest { frame, key } => {
+                let latest = table.latest_hold(*frame, key);
+                return latest.and_then(|token| table.hold_to_keep(token)).into_iter().collect();
+            }
+            Giving::All { frame } => table.holds_in(*frame).map(|hold| hold.token).collect(),
+            Giving::Hold { token, .. } => vec![*token],
+        };
+        tokens.into_iter().filter_map(|token| table.hold_to_keep(token)).collect()
+    }
+
+    fn not_held(&self, giving: &Giving) -> Failure {
+        let message = match giving {
+            Giving::Latest { frame, key } => {
+                let owner = self.ledger.table.frame(*frame).map(|frame| &frame.owner);
+                let message = match owner.map_or(0, pid_of) {
+                    0 => format!("the process does not hold `{key}`"),
+                    pid => format!("process {pid} does not hold `{key}`"),
+                };
+                return self.hint_of_lease(Failure::new(ErrorName::NotHeld, message), key);
+            }
+            Giving::All { .. } => "the process holds no lock".to_owned(),
+            Giving::Hold { token, .. } => return no_holder(*token),
+        };
+        Failure::new(ErrorName::NotHeld, message)
+    }
+
+    /// Adds a hint if a lease holds the key, because a process cannot release a lease by its key.
+    fn hint_of_lease(&self, failure: Failure, key: &Key) -> Failure {
+        let table = &self.ledger.table;
+        let mut holds = table.holders(key).filter_map(|token| table.hold(token));
+        if !holds.any(|hold| matches!(hold.asked.owner, Owner::Lease(_))) {
+            return failure;
+        }
+        failure.hint(format!(
+            "a lease holds `{key}`: release it with --handle or CANAL_HANDLE, or break it with \
+             `canal release --force {key}`"
+        ))
+    }
+
+    /// Notes that the client has read a provisional grant. The TTL of a lease restarts, because the
+    /// client may have been stopped before it read the grant, and then cannot know how much was
+    /// left.
+    pub(crate) fn confirm(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        confirm: &Confirm,
+    ) -> Result<Step, Failure> {
+        let request = self.ledger.table.tagged(confirm.tag);
+        let hold = request.and_then(|request| self.ledger.table.hold_of(request));
+        let Some(hold) = hold else { return Err(taken_back()) };
+        if peer.uid != 0 && peer.uid != hold.asked.uid {
+            let message = "the grant belongs to another user";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        let (request, frame, provisional) = (hold.request, hold.frame, hold.provisional);
+        if provisional && hold.asked.over_nodes.is_some() {
+            let message = "confirm a part of a request over nodes with a token: ConfirmAt";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
+        if hold.asked.over_nodes.is_none() {
+            self.leases.begin_anew(&self.ledger.table, self.ledger.host, frame);
+        }
+        // Over an engine, the end of a lease may be in flight.
+        if !provisional && (self.cluster.is_none() || !is_lease) {
+            return Ok(Step::reply(&Nothing {}));
+        }
+        self.waiters.claimed(request);
+        self.conns.disown(request);
+        Ok(Step::Propose(Change::Confirm { request }, Completion::Confirm { id, request }))
+    }
+
+    /// Notes why the client of a waiting request is about to close its connection.
+    pub(crate) fn abandon(
+        &mut self,
+        peer: Credentials,
+        abandon: &Abandon,
+    ) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let waiter = table.tagged(abandon.tag).and_then(|request| table.waiter(request));
+        let Some(waiter) = waiter.filter(|it| [0, it.request.uid].contains(&peer.uid)) else {
+            return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
+        };
+        self.history.abandons(waiter.id);
+        Ok(Step::reply(&Nothing {}))
+    }
+
+    /// Answers a confirmation that was applied to the table.
+    pub(crate) fn confirmed(&mut self, request: RequestId) -> Result<Step, Failure> {
+        // Over an engine, the hold may have ended in an entry before the confirmation.
+        if self.ledger.table.hold_of(request).is_none() {
+            return Err(taken_back());
+        }
+        // A confirmation has no outcome, but its grant counts from here.
+        self.due.changed = true;
+        Ok(Step::reply(&Nothing {}))
+    }
+}
+
+/// The failure for a confirmation that arrives after the end of the hold.
+fn taken_back() -> Failure {
+    let message = "the daemon took the lock back before the confirmation";
+    Failure::new(ErrorName::UnknownTag, message)
+}
+
+/// Logs a release by force: what was released, from which process, by which user.
+fn log_force(by: &Credentials, hold: &HoldState) {
+    let keys: Vec<&str> = hold.items.iter().map(|item| item.key.as_str()).collect();
+    let holder = match hold.asked.owner {
+        Owner::Process(process) => format!("pid {}", process.pid),
+        Owner::Lease(_) => "a lease".to_owned(),
+        Owner::Jobserver(_) => "a jobserver".to_owned(),
+    };
+    tracing::info!(
+        keys = %keys.join(", "),
+        token = hold.token.0,
+        %holder,
+        holder_uid = hold.asked.uid,
+        command = ?hold.asked.command,
+        by_uid = by.uid,
+        by_pid = by.pid,
+        "released by force"
+    );
+}
+
+/// Proposes a release for a call.
+pub(super) fn give_back(id: ConnId, peer: Credentials, giving: Giving) -> Step {
+    let change = Change::Release(giving.clone());
+    Step::Propose(change, Completion::Release(PendingRelease { id, peer, giving }))
+}
+
+/// The released holds. The session of a hold is still known, even if the frame ended with it.
+fn told_released<'h>(
+    shown: &Shown<'h>,
+    before: &'h [Arc<HoldState>],
+    outcomes: &'h [Outcome],
+) -> Vec<ReleasedHold<Text<'h>>> {
+    // Usually a single hold is released. Its description is large, so no spare room is allocated.
+    let mut released = Vec::with_capacity(1);
+    released.extend(outcomes.iter().filter_map(|outcome| {
+        let Outcome::Released { token, keys, .. } = outcome else { return None };
+        let hold = before.iter().find(|hold| hold.token == *token)?;
+        let one = if let [key] = keys.as_slice() { Some(key) } else { None };
+        let holder = shown.holder_briefly(hold, one);
+        let keys = keys.iter().map(|key| Text::Itself(key.as_str())).collect();
+        Some(ReleasedHold { token: token.0, keys, holder })
+    }));
+    released
+}
+
+/// The handle of a release that names nothing else.
+fn of_handle(release: &Release) -> Option<Handle> {
+    let others = release.key.is_some() || release.all || release.token.is_some();
+    release.handle.filter(|_| !others)
+}
+
+/// The part of a hold that a release would end.
+fn told_held<'h>(
+    shown: &Shown<'h>,
+    hold: &'h HoldState,
+    giving: &'h Giving,
+) -> ReleasedHold<Text<'h>> {
+    let one = match giving {
+        Giving::Latest { key, .. } => Some(key),
+        Giving::All { .. } | Giving::Hold { .. } => None,
+    };
+    let keys: Vec<&Key> = match one {
+        Some(key) => vec![key],
+        None => hold.items.iter().map(|item| &item.key).collect(),
+    };
+    let shown_by = if let [key] = keys.as_slice() { Some(*key) } else { None };
+    let holder = shown.holder_briefly(hold, shown_by);
+    let keys = keys.into_iter().map(|key| Text::Itself(key.as_str())).collect();
+    ReleasedHold { token: hold.token.0, keys, holder }
+}
+
+/// The reply of a method that returns nothing.
+#[derive(serde::Serialize)]
+struct Nothing {}
+
+/// The failure for a client that names a token without a hold.
+fn no_holder(token: Token) -> Failure {
+    let message = format!("no hold has token {token}");
+    Failure::new(ErrorName::NotHeld, message).hint("`canal status -v` shows the tokens")
+}

@@ -1,0 +1,450 @@
+//! The start of the daemon, its work, and its end.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+
+use anyhow::Context;
+use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
+use sd_notify::NotifyState;
+
+use crate::boottime_timer::BoottimeTimer;
+use crate::calls::in_flight::InFlight;
+use crate::cluster::Cluster;
+use crate::cluster::engine::Chosen;
+use crate::cluster::engine_mark;
+use crate::cluster::join::{begin, refuse_living};
+use crate::config::Config;
+use crate::config::socket_access::SocketAccess;
+use crate::due::Due;
+use crate::event_loop::{Signals, work};
+use crate::history::recorder::History;
+use crate::history::writer::Files;
+use crate::hooks::configured::Hooks;
+use crate::hooks::event::About;
+use crate::jobserver::builds::Jobservers;
+use crate::limits::DESCRIPTORS_MIN;
+use crate::logging;
+use crate::metrics::exporter::{self, Exporter};
+use crate::net::adaptive_spin::AdaptiveSpin;
+use crate::net::connections::Conns;
+use crate::net::events::Source;
+use crate::net::unread_reports::Reports;
+use crate::options::Options;
+use crate::own_user::OwnUser;
+use crate::processes::holder_record;
+use crate::processes::owners::Owners;
+use crate::runtime_dir::Claim;
+use crate::runtime_dir::claim_error::ClaimError;
+use crate::runtime_dir::is_full;
+use crate::runtime_dir::other_daemons::{Separation, separations};
+use crate::runtime_dir::owner;
+use crate::server::Server;
+use crate::server::configuration::in_force::{InForce, Overrides};
+use crate::store::first_start;
+use crate::store::node::Node;
+use crate::store::recover::{Recovered, recover};
+use crate::unusable::Unusable;
+use crate::view::size_notes::ToldSizes;
+use crate::waiters::leases::Leases;
+use crate::waiters::waiting::Waiters;
+use crate::wording::text::time;
+use canal_core::UnixMillis;
+use canal_log::journal::{NoRoom, OpenError};
+use canal_protocol::DaemonInfo;
+use canal_protocol::place::{Place, Rule};
+use canal_sys::process::{FIRST_PID_NAMESPACE, Origin, may_look_into_others};
+use canal_sys::{clock, detach, fds, peer, signals};
+use canal_text::shell_word;
+
+/// The descriptor to which a daemon that was started on demand writes why it cannot start.
+const READINESS: i32 = 3;
+
+/// Reports to the process that started this daemon why it cannot start.
+pub(crate) fn report_failure(message: &str, hint: Option<&str>) {
+    let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    Readiness::take(true).report(&format!("{message}{hint}"));
+}
+
+/// Runs the daemon until it is asked to end.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let readiness = Readiness::take(options.on_demand);
+    let up = come_up(options);
+    match up {
+        Ok(Some((mut server, signals))) => {
+            readiness.done();
+            if options.embedded {
+                return work(&mut server, &signals);
+            }
+            notify(&[NotifyState::Ready]);
+            let worked = work(&mut server, &signals);
+            notify(&[NotifyState::Stopping]);
+            worked
+        }
+        // Another daemon already runs, so the client needs nothing else.
+        Ok(None) => {
+            readiness.gave_way();
+            Ok(())
+        }
+        Err(error) => {
+            let error = with_hint(error);
+            readiness.failed(&error);
+            Err(error)
+        }
+    }
+}
+
+/// Adds a hint if the disk is full.
+fn with_hint(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Unusable>() || !io_error(&error).is_some_and(is_full) {
+        return error;
+    }
+    let hint = "make room there, or name a socket on another disk (`--socket PATH`)";
+    Unusable { what: format!("{error:#}"), hint: hint.into() }.into()
+}
+
+/// The error of the system call that failed.
+fn io_error(error: &anyhow::Error) -> Option<&io::Error> {
+    let no_room = || error.downcast_ref().map(|NoRoom { error, .. }| error);
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(ClaimError::Io { error, .. }), _) | (_, Some(OpenError::Io { error, .. })) => {
+            Some(error)
+        }
+        _ => error.downcast_ref().or_else(no_room),
+    }
+}
+
+/// Whether a daemon could work here, as far as that can be checked while another daemon runs.
+pub(crate) fn check(options: &Options) -> anyhow::Result<()> {
+    let (place, origin) = (&options.place, Origin::read()?);
+    let config = Config::read_for_daemon(&place.stores().config)?;
+    let chosen = Chosen::of(options, &config)?;
+    if chosen.is_none() {
+        holder_record::refuse_holders(&place.dir, &origin, options.discard_journal)?;
+    }
+    if !options.without_engine {
+        engine_mark::check(options, &config, chosen.as_ref())?;
+    }
+    let Some(chosen) = chosen else { return Ok(()) };
+    if !options.discard_journal {
+        refuse_living(place, &origin)?;
+    }
+    chosen.probe(options, &origin)
+}
+
+fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
+    let place = &options.place;
+    if !options.embedded {
+        umask(Mode::from_bits_truncate(0o077));
+        // A write beyond a hard limit on the size of files (`ulimit -f`) is then an error, like a
+        // full disk, and does not end the daemon.
+        signals::set_ignored(Signal::SIGXFSZ)?;
+    }
+    let uid = canal_sys::process::user::geteuid().as_raw();
+    let claimed = match options.is_on_demand() {
+        true => Claim::on_demand(place, uid),
+        false => Claim::new(place, uid),
+    };
+    if let Some(replacing) = &options.replaces {
+        replacing.end();
+    }
+    let claim = match claimed {
+        Ok(claim) => claim,
+        Err(ClaimError::Running { .. }) if options.is_on_demand() => return Ok(None),
+        Err(error) => return Err(not_claimed(error)),
+    };
+    if options.is_on_demand() && place.rule == Rule::Shared {
+        owner::refuse_outsider(place)?;
+    }
+    let config = Config::read_for_daemon(&place.stores().config)?;
+    let (descriptors, given) = if options.embedded {
+        (fds::limit().context("cannot read the limit of open files")?, None)
+    } else {
+        let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
+        logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
+        (descriptors()?, given_socket()?)
+    };
+    // Before the engine's thread starts, so that the signals are blocked there, too.
+    let signals = Signals::take().context("cannot receive signals")?;
+    let server = open(options, &config, claim, given, descriptors)?;
+    tracing::info!(
+        socket = %place.socket.display(),
+        config = config.path.as_deref().map_or("none".into(), |path| path.to_string_lossy()).as_ref(),
+        connections = server.limits.connections(0),
+        "listening"
+    );
+    Ok(Some((server, signals)))
+}
+
+/// Adds a hint if the user can do something about it.
+fn not_claimed(error: ClaimError) -> anyhow::Error {
+    let hint = match &error {
+        ClaimError::OtherSocket { theirs, .. } => {
+            let theirs = shell_word::of_path(theirs);
+            format!("reach it with `--socket {theirs}`; another socket needs its own directory")
+        }
+        ClaimError::Lock { .. } => "name another place with --socket or CANAL_SOCKET".to_owned(),
+        _ => return error.into(),
+    };
+    Unusable { what: error.to_string(), hint: hint.into() }.into()
+}
+
+/// Takes over the state that the previous daemon left, and opens the place to clients.
+///
+/// # Errors
+/// The daemon cannot work; an [`Unusable`] if the user can do something about it.
+pub(crate) fn open(
+    options: &Options,
+    config: &Config,
+    claim: Claim,
+    given: Option<UnixListener>,
+    descriptors: u64,
+) -> anyhow::Result<Server> {
+    let place = &options.place;
+    let uid = canal_sys::process::user::geteuid().as_raw();
+    let chosen = Chosen::of(options, config)?;
+    if chosen.is_none() {
+        holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
+    }
+    engine_mark::check(options, config, chosen.as_ref())?;
+    let stated = first_start::take_statement(place);
+    let is_first_start =
+        stated.context("the file of `canal setup --first-start`")? || options.first_start;
+    if is_first_start {
+        first_start::check(place, chosen.is_some())?;
+    }
+    let (mut recovered, driver) = match &chosen {
+        None => (recover(place, config, options.discard_journal)?, None),
+        Some(chosen) => {
+            let (recovered, driver) = begin(options, chosen)?;
+            (recovered, Some(driver))
+        }
+    };
+    if is_first_start {
+        let settled = recovered.ledger.settle_node();
+        settled.context("that this node has granted nothing cannot be stored")?;
+        recovered.is_anew = false;
+    }
+    let paths = place.stores().config.clone();
+    let taken = config.metrics.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
+    let descriptors = descriptors.saturating_sub(taken);
+    let in_force = InForce::new(config.clone(), paths, descriptors, Overrides::of(options));
+    if given.is_some() && config.socket != SocketAccess::default() {
+        tracing::warn!(
+            "the socket comes from the service manager: its unit sets group and mode, and \
+             `[socket]` of the configuration does not apply"
+        );
+    }
+    let runtime_dir = claim.open(given, config.socket.clone())?;
+    let unseen = std::mem::take(&mut recovered.unseen);
+    let boot_id = recovered.origin.boot_id.clone();
+    let mut server = server(place, uid, runtime_dir, in_force, recovered)?;
+    if let Some((chosen, driver)) = chosen.as_ref().zip(driver) {
+        if place.rule == Rule::Shared && !may_look_into_others() {
+            tracing::warn!("{BLIND}");
+            server.about.notes.push(BLIND.to_owned());
+        }
+        server.cluster = Some(Box::new(Cluster::open(options, config, chosen, driver)?));
+        tracing::info!(engine = chosen.name, host = chosen.label, "joining");
+    }
+    // A daemon in a thread of another program writes and offers only what the program asked for.
+    let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
+        let state_dir = server.ledger.state_dir().unwrap_or(&place.stores().state_dir);
+        Files { dir: state_dir.join("history"), limits, boot_id }
+    });
+    server.owners.keeps_ended = files.is_some();
+    let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
+    server.history = History::new(files, host);
+    server.history.take_in_unseen(&unseen, chosen.is_some());
+    server.history.follow(&server.ledger.table, server.ledger.host);
+    server.history.hand_over();
+    if let Some(listen) = config.metrics.clone().filter(|_| !options.embedded) {
+        match Exporter::start(listen) {
+            Ok(exporter) => server.exporter = Some(exporter),
+            Err(error) => {
+                tracing::warn!("cannot serve metrics: {error}");
+                server.about.notes.push(format!("cannot serve metrics: {error}"));
+            }
+        }
+    }
+    if let Some(program) = options.watcher.clone().filter(|_| !options.embedded) {
+        let host = chosen.as_ref().map(|chosen| chosen.label.clone());
+        let about = About { socket: place.socket.display().to_string(), host };
+        server.hooks = Hooks::new(program, &place.dir, about);
+        server.follow_hooks(true);
+    }
+    Ok(server)
+}
+
+/// The note of a daemon with an engine that cannot find the processes that other users' killed
+/// commands left.
+const BLIND: &str = "it lacks CAP_SYS_PTRACE or CAP_DAC_READ_SEARCH: if a lock is lost and its \
+                     `canal run` was killed, it ends the command but not the processes that the \
+                     command started";
+
+/// The limit on the daemon's descriptors, after raising it.
+fn descriptors() -> anyhow::Result<u64> {
+    let raised = fds::raise_limit(DESCRIPTORS_MIN);
+    let descriptors = raised.context("cannot read the limit of open files")?;
+    if descriptors < DESCRIPTORS_MIN {
+        let what = format!(
+            "the limit of open files is {descriptors}, and a daemon needs {DESCRIPTORS_MIN}"
+        );
+        let hint = "raise the limit (`ulimit -n`), then run `canal daemon`";
+        return Err(Unusable { what, hint: hint.into() }.into());
+    }
+    Ok(descriptors)
+}
+
+pub(crate) fn server(
+    place: &Place,
+    uid: u32,
+    home: crate::runtime_dir::RuntimeDir,
+    in_force: InForce,
+    recovered: Recovered,
+) -> anyhow::Result<Server> {
+    let Recovered { ledger, origin, children, found, unverified, mut notes, .. } = recovered;
+    let node = match &recovered.state_dir {
+        Some(dir) => Node::new(dir, recovered.is_anew, in_force.limits().nodes_longest_ttl),
+        None => Node { is_lasting: false, grants_from: None },
+    };
+    notes.extend(home.note());
+    notes.extend(notes_about(place, &origin));
+    notes.extend(detach::notes());
+    for note in &notes {
+        tracing::warn!("{note}");
+    }
+    let about = DaemonInfo {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        socket: place.socket.display().to_string(),
+        since: time(UnixMillis(clock::unix_ms())),
+        uid,
+        notes,
+    };
+    let mut owners = Owners::new()?;
+    owners.unverified = unverified;
+    for (frame, pidfd) in found {
+        if let Err(error) = owners.watch(frame, None, pidfd) {
+            tracing::warn!(%error, session = %format_args!("s{frame}"), "cannot watch an owner");
+            owners.unverified.insert(frame);
+        }
+    }
+    let conns = Conns::new()?;
+    conns.wake_for(&owners)?;
+    let jobservers = Jobservers::new(&place.dir)?;
+    conns.wake_for(&jobservers)?;
+    let timer = BoottimeTimer::new()?;
+    conns.await_source(Source::BoottimeTimer, &timer)?;
+    conns.await_source(Source::Listener, &home.listener)?;
+    if let Some(watch) = home.watch() {
+        conns.await_source(Source::RuntimeDir, watch)?;
+    }
+    let holds = ledger.table.holds().filter(|hold| hold.provisional);
+    let mut waiters = Waiters::of_table(&ledger.table, ledger.host);
+    waiters.expect_claims(holds.map(|hold| hold.request));
+    let mut server = Server {
+        about,
+        runtime_dir: home,
+        limits: in_force.limits(),
+        permissions: in_force.permissions(),
+        in_force,
+        waiters,
+        leases: Leases::of_table(&ledger.table, ledger.host),
+        ledger,
+        in_flight: InFlight::default(),
+        cluster: None,
+        owners,
+        children,
+        jobservers,
+        conns,
+        reports: Reports::default(),
+        history: History::default(),
+        hooks: Hooks::default(),
+        exporter: None,
+        told_sizes: ToldSizes::default(),
+        due: Due::new(timer),
+        spin: AdaptiveSpin::new(),
+        node,
+        own_user: OwnUser::default(),
+        stopping: false,
+    };
+    server.due.node_settled = server.node.grants_from;
+    if server.waiters.expects_any() {
+        server.await_detached();
+        server.follow();
+    }
+    server.await_orphans();
+    server.follow();
+    server.take_up_jobservers();
+    server.follow();
+    // The first turn may be far away, and recovered leases may expire before it.
+    server.look_ahead(clock::now());
+    server.set_alarm()?;
+    Ok(server)
+}
+
+/// The channel that shows the client that started the daemon whether it runs.
+struct Readiness(Option<OwnedFd>);
+
+impl Readiness {
+    fn take(on_demand: bool) -> Self {
+        Self(on_demand.then(|| fds::adopt(READINESS).ok()).flatten())
+    }
+
+    fn done(self) {
+        drop(self);
+    }
+
+    /// Reports that another daemon runs.
+    fn gave_way(self) {
+        self.report(detach::GAVE_WAY);
+    }
+
+    /// Reports why the daemon cannot start. The client prints this as its own message.
+    fn failed(self, error: &anyhow::Error) {
+        let hint = error.downcast_ref::<Unusable>().map(|unusable| &unusable.hint);
+        let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        self.report(&format!("{error:#}{hint}"));
+    }
+
+    fn report(self, text: &str) {
+        if let Some(fd) = self.0 {
+            let _ = writeln!(std::fs::File::from(fd), "{text}");
+        }
+    }
+}
+
+/// The socket from the service manager, if it passed one.
+fn given_socket() -> anyhow::Result<Option<UnixListener>> {
+    let mut given = sd_notify::listen_fds().context("the sockets of the service manager")?;
+    let Some(first) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        anyhow::bail!("the service manager passed several sockets instead of one");
+    }
+    let socket = fds::adopt(first).context("the socket of the service manager")?;
+    Ok(Some(UnixListener::from(socket)))
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "cannot notify the service manager");
+    }
+}
+
+/// The notes for operators about the environment of the daemon.
+fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
+    let mut notes = Vec::new();
+    if origin.pid_namespace != FIRST_PID_NAMESPACE {
+        notes.push("it runs in its own pid namespace, such as a container's".to_owned());
+    }
+    if !peer::has_peer_pidfd() {
+        notes.push(
+            "the kernel is older than 6.5: the daemon identifies a peer by its pid and start time"
+                .to_owned(),
+        );
+    }
+    notes.extend(separations(place).iter().filter_map(Separation::note));
+    notes
+}

@@ -1,0 +1,79 @@
+//! The statement that a node has granted nothing before (`--first-start`).
+//!
+//! Invariant: the statement is refused if any file shows that a daemon has run here before. Such a
+//! daemon may have granted a lease that still lives.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::unusable::Unusable;
+use canal_log::{journal, leases, state};
+use canal_protocol::place::{Place, Rule};
+
+/// The file with which `canal setup` makes the statement for the machine's daemon, since no option
+/// reaches that from the service manager.
+const NAME: &str = "first-start";
+
+/// The path of the file that makes the statement.
+///
+/// # Errors
+/// A daemon has run at this place before.
+pub(crate) fn statement(place: &Place) -> Result<PathBuf, Unusable> {
+    check(place, false)?;
+    Ok(place.dir.join(NAME))
+}
+
+/// Whether `canal setup` has made the statement for this start. The file goes, because the
+/// statement counts for one start only.
+///
+/// # Errors
+/// The file cannot be removed.
+pub(crate) fn take_statement(place: &Place) -> io::Result<bool> {
+    if place.rule != Rule::Shared {
+        return Ok(false);
+    }
+    match std::fs::remove_file(place.dir.join(NAME)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks that a daemon at this place may start as one that has granted nothing.
+///
+/// # Errors
+/// A daemon has run here before, or this one works over an engine.
+pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), Unusable> {
+    if has_engine {
+        return Err(Unusable {
+            what: "--first-start is for a node, and a daemon that works over an engine is none"
+                .into(),
+            hint: "leave out --first-start".into(),
+        });
+    }
+    let Some(file) = earlier_life(&[&place.dir, &place.stores().state_dir]) else { return Ok(()) };
+    Err(Unusable {
+        what: format!(
+            "--first-start states that this node has granted nothing before, but a daemon has run \
+             here: {} exists",
+            file.display()
+        ),
+        hint: "leave out --first-start: it then waits only if it may have forgotten a lease".into(),
+    })
+}
+
+/// A file in these directories that a daemon has written.
+fn earlier_life(dirs: &[&Path]) -> Option<PathBuf> {
+    let files = |dir: &&Path| {
+        let journal = [0, 1].map(|index| journal::file_path(dir, index));
+        [state::NAME, leases::NAME].map(|name| dir.join(name)).into_iter().chain(journal)
+    };
+    let mut files = dirs.iter().flat_map(files);
+    // What cannot be examined may exist.
+    files.find(|file| file.symlink_metadata().map_or_else(|error| is_hidden(&error), |_| true))
+}
+
+fn is_hidden(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    !matches!(error.kind(), NotFound | NotADirectory)
+}

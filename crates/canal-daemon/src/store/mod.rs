@@ -1,0 +1,12 @@
+//! The table, its journal, and the data that survives a reboot.
+//!
+//! Invariant: the daemon records a change before it reports it to a client.
+
+pub(super) mod disk_full;
+pub(crate) mod first_start;
+pub(super) mod journal_store;
+pub(super) mod lease_store;
+pub(super) mod ledger;
+pub(super) mod node;
+pub(super) mod previous_journal;
+pub(super) mod recover;

@@ -1,0 +1,265 @@
+//! The journal that an earlier daemon left.
+//!
+//! Invariant: a journal that cannot be read is never treated as an empty journal.
+
+use std::path::Path;
+
+use crate::history::open::Unseen;
+use crate::processes::other_namespace::{NotAdopted, Standing, Visible, adopt};
+use crate::processes::owners::find;
+use crate::unusable::Unusable;
+use canal_core::{Change, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token};
+use canal_history::Ending;
+use canal_log::Record;
+use canal_log::journal::{Journal, OpenError, Opened, salvage};
+use canal_protocol::place::Place;
+use canal_sys::process::{Found, Origin};
+
+const DISCARD_HINT: &str =
+    "`canal daemon --discard-journal` leaves it out and logs the processes that lose their locks";
+
+/// The content of the journal that an earlier daemon left.
+pub(crate) struct PreviousJournal {
+    pub journal: Journal,
+    pub table: Table,
+    /// Greater than every token in the journal.
+    pub next_token: Token,
+    /// Whether the daemon continues with the journal's table.
+    pub goes_on: bool,
+    /// Whether the journal must be rewritten before records are appended.
+    pub begins_anew: bool,
+    /// Notes for operators.
+    pub notes: Vec<String>,
+    /// The requests that ended with it. If the daemon continues the journal, all requests that may
+    /// have ended.
+    pub unseen: Unseen,
+}
+
+impl PreviousJournal {
+    /// Reads the journal of the daemon in `dir`.
+    ///
+    /// # Errors
+    /// Processes of another namespace may hold something through it and cannot be identified here,
+    /// or its outcomes differ from the decisions of its rules.
+    pub(crate) fn read(opened: Opened, dir: &Path, origin: &Origin) -> anyhow::Result<Self> {
+        let Opened { journal, origin: written_by, rules, snapshot, records, .. } = opened;
+        let fresh = Table::default();
+        let next_token = fresh.next_token();
+        let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else {
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+                notes: Vec::new(),
+                unseen: Unseen::default(),
+            });
+        };
+        let known_ms = records.iter().map(|record| record.entry.at.0).max().unwrap_or(0);
+        if !written_by.may_share_boot(origin) {
+            let next_token = last_token(&snapshot, &records);
+            tracing::info!("the machine has rebooted: earlier holds have ended");
+            let unseen = rebooted(&snapshot, &records, known_ms);
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+                notes: Vec::new(),
+                unseen,
+            });
+        }
+        let same_rules = rules == RULES_VERSION;
+        let table = replay(&snapshot, &records, same_rules)?;
+        // With the original pids of the processes.
+        let unseen = Unseen::of_table(&table, known_ms);
+        let mut notes = Vec::new();
+        let table = match written_by.shares_numbers(origin) {
+            true => table,
+            false => adopted(&table, dir, &Visible::look(&written_by, origin), &mut notes)?,
+        };
+        if !same_rules {
+            tracing::info!(
+                rules,
+                now = RULES_VERSION,
+                "an earlier version with other rules wrote the journal"
+            );
+        }
+        let next_token = table.next_token();
+        let begins_anew = !same_rules || written_by != *origin;
+        Ok(Self { journal, table, next_token, goes_on: true, begins_anew, notes, unseen })
+    }
+}
+
+/// The table of another pid or time namespace, with its processes translated to this one.
+fn adopted(
+    table: &Table,
+    dir: &Path,
+    visible: &Visible,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Table> {
+    match adopt(table, visible) {
+        Ok(adopted) => {
+            tracing::info!(
+                unverified = adopted.unverified.len(),
+                "the journal comes from another pid or time namespace; identified its processes \
+                 here"
+            );
+            if !adopted.unverified.is_empty() {
+                notes.push(format!("{UNVERIFIED}: {}", adopted.unverified.join(", ")));
+            }
+            Ok(adopted.table)
+        }
+        Err(NotAdopted::Diverged(error)) => Err(error.into()),
+        Err(NotAdopted::Nameless(holders)) => {
+            let what = format!(
+                "the journal in {} names processes of another pid or time namespace, which canal \
+                 cannot identify before Linux 6.9: {}",
+                dir.display(),
+                holders.join(", ")
+            );
+            Err(Unusable { what, hint: NAMELESS_HINT.into() }.into())
+        }
+    }
+}
+
+const UNVERIFIED: &str = "the daemon cannot see from this pid namespace whether these holders \
+                          still run, so they keep their locks until `canal release --force`";
+
+const NAMELESS_HINT: &str = "run the daemon where they are (a container?), or give this one \
+                             another directory with --socket; if you are sure that they are gone, \
+                             leave them out with `canal daemon --discard-journal`";
+
+/// Rebuilds the table from a snapshot and the records that follow it.
+fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::Result<Table> {
+    let mut table = Table::restore(snapshot)?;
+    let mut outcomes = Vec::new();
+    for record in records {
+        if !same_rules {
+            table.replay(record.revision, &record.entry, &record.outcomes)?;
+            continue;
+        }
+        outcomes.clear();
+        table.apply(record.revision, &record.entry, &mut outcomes);
+        if outcomes != record.outcomes {
+            let revision = record.revision;
+            let what = format!("the journal contradicts its own rules at revision {revision}");
+            return Err(Unusable { what, hint: DISCARD_HINT.into() }.into());
+        }
+    }
+    Ok(table)
+}
+
+/// The requests that ended because the machine went down, as far as the remaining journal contains
+/// them.
+fn rebooted(snapshot: &Snapshot, records: &[Record], known_ms: u64) -> Unseen {
+    let Ok(mut table) = Table::restore(snapshot) else {
+        return Unseen::default();
+    };
+    for record in records {
+        if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
+            break;
+        }
+    }
+    Unseen::void(&table, &Ending::Reboot, known_ms)
+}
+
+/// The token after the last one that was assigned.
+fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
+    let outcomes = records.iter().flat_map(|record| &record.outcomes);
+    let granted = outcomes.filter_map(|outcome| match outcome {
+        Outcome::Granted(granted) => Some(Token(granted.token.0 + 1)),
+        Outcome::ConfirmedAt { token, .. } => Some(Token(token.0 + 1)),
+        _ => None,
+    });
+    let floors = records.iter().filter_map(|record| match record.entry.change {
+        Change::Floor { token } => Some(token),
+        _ => None,
+    });
+    granted.chain(floors).chain([snapshot.next_token]).max().unwrap_or_default()
+}
+
+/// Opens the journal. Discards it if it is void anyway, or if `discard` is set.
+///
+/// # Errors
+/// The journal cannot be used, and `discard` is not set.
+pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Result<Opened> {
+    if discard {
+        name_the_losers(place, origin);
+        return discarded(place);
+    }
+    let error = match Journal::open(&place.dir) {
+        Ok(opened) => return Ok(opened),
+        Err(error) => error,
+    };
+    match &error {
+        // Records from before the last boot are void anyway. They were not synced, so a power cut
+        // may have left any part of them.
+        OpenError::Damaged { origin: Some(by), .. } if !by.may_share_boot(origin) => {
+            tracing::warn!(%error, "left out the journal, which is from before the last boot");
+            discarded(place)
+        }
+        OpenError::Damaged { .. } | OpenError::Newer { .. } => {
+            Err(Unusable { what: error.to_string(), hint: DISCARD_HINT.into() }.into())
+        }
+        OpenError::Io { .. } => Err(error.into()),
+    }
+}
+
+fn discarded(place: &Place) -> anyhow::Result<Opened> {
+    for path in Journal::discard(&place.dir)? {
+        tracing::warn!("moved the journal to {}", path.display());
+    }
+    Ok(Journal::open(&place.dir)?)
+}
+
+/// The table of a journal, as far as it is readable, and a test whether one of its processes has
+/// certainly ended. `None` if there is no journal of this boot.
+fn salvaged(place: &Place, origin: &Origin) -> Option<(Table, impl Fn(ProcessId) -> bool)> {
+    let salvaged = salvage(&place.dir).filter(|salvaged| salvaged.origin.may_share_boot(origin))?;
+    let foreign = !salvaged.origin.shares_numbers(origin);
+    let visible = foreign.then(|| Visible::look(&salvaged.origin, origin));
+    let has_ended = move |process| match &visible {
+        Some(visible) => visible.standing(process) == Standing::Ended,
+        None => matches!(find(process), Found::Gone),
+    };
+    let mut table = Table::restore(&salvaged.snapshot).ok()?;
+    for record in &salvaged.records {
+        if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
+            break;
+        }
+    }
+    Some((table, has_ended))
+}
+
+/// The number of frames that hold something through a journal, except for frames whose process has
+/// certainly ended. Frames of leases count, and so do ended frames whose descendants keep a hold.
+/// Changes nothing.
+pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
+    let Some((table, has_ended)) = salvaged(place, origin) else { return 0 };
+    let holding = table.frames().filter(|frame| table.holds_in(frame.id).next().is_some());
+    let lives = |owner: &Owner| match owner {
+        Owner::Process(process) => !has_ended(*process),
+        Owner::Lease(_) => true,
+        // The hold of its build counts.
+        Owner::Jobserver(_) => false,
+    };
+    holding.filter(|frame| frame.ended || lives(&frame.owner)).count()
+}
+
+/// Logs the processes that lose their locks and may still run when the journal is discarded.
+fn name_the_losers(place: &Place, origin: &Origin) {
+    let Some((table, has_ended)) = salvaged(place, origin) else { return };
+    for hold in table.holds() {
+        let Owner::Process(process) = &hold.asked.owner else { continue };
+        if has_ended(*process) {
+            continue;
+        }
+        let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
+        let command = hold.asked.command.0.as_str();
+        let (pid, token, keys) = (process.pid, hold.token.0, keys.join(" "));
+        tracing::warn!(pid, command, keys, token, "this process still runs and loses its lock");
+    }
+}

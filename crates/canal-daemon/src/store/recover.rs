@@ -1,0 +1,516 @@
+//! Recovers the state that the previous daemon left.
+//!
+//! Invariant: the daemon never repeats a decision that was visible. A hold ends only if its process
+//! has certainly ended.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::config::Config;
+use crate::fault::Fault;
+use crate::history::open::Unseen;
+use crate::processes::children::Children;
+use crate::processes::owners::find;
+use crate::store::journal_store::{JournalStore, Rooms};
+use crate::store::lease_store::{LeaseStore, Leases, parts_of, table_of};
+use crate::store::ledger::{Ledger, stored_views};
+use crate::store::previous_journal::{self, PreviousJournal};
+use crate::unusable::Unusable;
+use crate::waiters::leases::is_collecting;
+use canal_core::{
+    Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, RequestId,
+    Revision, StoredView, StoredWithout, Table, Token, UnixMillis, Withdrawal,
+};
+use canal_log::journal::{Batch, OpenError};
+use canal_log::leases::LeaseLog;
+use canal_log::state::{self, Durable, NodeRecord, StateFile};
+use canal_protocol::place::Place;
+use canal_sys::clock;
+use canal_sys::pidfd::Pidfd;
+use canal_sys::process::{Found, Origin};
+use canal_text::shell_word;
+
+/// The recovered state.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub ledger: Ledger,
+    pub origin: Origin,
+    pub children: Children,
+    /// The owners that were found again, if they hold something or their frame encloses another
+    /// frame.
+    pub found: Vec<(FrameId, Pidfd)>,
+    /// Frames whose process may or may not live.
+    pub unverified: BTreeSet<FrameId>,
+    /// Notes for operators.
+    pub notes: Vec<String>,
+    /// The requests that ended while no daemon ran.
+    pub unseen: Unseen,
+    /// The directory of the state; `None` if an engine keeps the table.
+    pub state_dir: Option<PathBuf>,
+    /// Whether leases over nodes may exist that the state does not contain.
+    pub is_anew: bool,
+}
+
+/// Recovers the state from the journal, the state file and the lease file.
+///
+/// # Errors
+/// This is impossible without a loss. The error suggests a remedy.
+pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::Result<Recovered> {
+    let origin = Origin::read()?;
+    let mut notes = Vec::new();
+    let opened = open_state(place, &mut notes)?;
+    let (state, durable) = (opened.state, opened.durable);
+    let state_dir = state.dir().to_owned();
+    let (lease_log, leases) = open_leases(&state_dir)?;
+    let has_leases = leases.is_some();
+    let leases = leases.unwrap_or_default();
+    let opened = previous_journal::open(place, &origin, discard)?;
+    if opened.torn_bytes > 0 {
+        tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
+    }
+    let mut old = PreviousJournal::read(opened, &place.dir, &origin)?;
+    notes.append(&mut old.notes);
+    let goes_on = old.goes_on;
+    let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
+    // The journal of this boot contains all leases; after a reboot, the file of the leases does.
+    let is_anew = was_anew || !old.goes_on && (durable.is_none() || !has_leases);
+    let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
+    let mut durable = durable.unwrap_or_else(|| Durable {
+        reserved_token: Token(0),
+        reserved_request: RequestId(0),
+        views: views_but_configured(&old.table, config),
+        paused: paused_keys(&old.table),
+        without: old.table.snapshot().without,
+        node: NodeRecord::default(),
+    });
+    durable.node.is_anew = is_anew;
+    if !old.goes_on {
+        old.table = table_of(&leases, durable.reserved_request)
+            .with_context(|| format!("the leases in {}", state.dir().display()))?;
+    }
+    if let Some(token) = floor {
+        // This comes before the journal is begun, because the next daemon continues with its
+        // content even if this daemon is killed right after it began the journal.
+        let revision = Revision(old.table.revision().0 + 1);
+        let at = UnixMillis(clock::unix_ms());
+        let entry = Entry { version: ENTRY_VERSION, at, change: Change::Floor { token } };
+        old.table.apply(revision, &entry, &mut Vec::new());
+    }
+    let stored = leases.holds.iter().map(|hold| hold.token).collect();
+    let kept = JournalStore {
+        rooms: Rooms::of_table(&old.table),
+        journal: old.journal,
+        state,
+        durable,
+        origin: origin.clone(),
+        dir: place.dir.clone(),
+        fault: Fault::from_environment(),
+        turn: Batch::default(),
+        leases: LeaseStore::new(lease_log, &old.table, &stored),
+    };
+    let mut ledger = Ledger::of_journal(old.table, kept);
+    if old.begins_anew {
+        ledger.compact().with_context(|| journal_of(place))?;
+    }
+    if floor.is_some()
+        && let Some((table, kept)) = ledger.kept()
+    {
+        kept.reserve_tokens(table, 0).with_context(|| journal_of(place))?;
+        if is_anew && !was_anew {
+            kept.store_as_it_is().with_context(|| journal_of(place))?;
+        }
+    }
+    let mut recovered = Recovered {
+        ledger,
+        origin,
+        children: Children::new(&place.dir),
+        found: Vec::new(),
+        unverified: BTreeSet::new(),
+        notes,
+        unseen: old.unseen,
+        state_dir: Some(state_dir),
+        is_anew,
+    };
+    recovered.take_up();
+    recovered.follow(config);
+    recovered.ledger.commit().with_context(|| journal_of(place))?;
+    if goes_on {
+        recovered.unseen.leave_out(&recovered.ledger.table);
+    }
+    Ok(recovered)
+}
+
+fn journal_of(place: &Place) -> String {
+    format!("the journal in {}", place.dir.display())
+}
+
+/// The next token if the tokens assigned before are not known for certain.
+fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
+    let reserved = durable.map_or(Token(0), |durable| durable.reserved_token);
+    reserved.max(next_token).max(token_by_clock())
+}
+
+/// A token greater than all tokens ever assigned before, by the wall clock.
+pub(crate) fn token_by_clock() -> Token {
+    Token::by_clock(UnixMillis(clock::unix_ms()))
+}
+
+/// The stored sizes that a lost state file must have contained.
+fn views_but_configured(table: &Table, config: &Config) -> Vec<StoredView> {
+    let stored = stored_views(table);
+    stored
+        .into_iter()
+        .filter(|stored| config.views.get(&stored.key) != Some(&stored.view))
+        .collect()
+}
+
+fn paused_keys(table: &Table) -> Vec<Key> {
+    table.keys(None).filter(|key| table.is_paused(key)).cloned().collect()
+}
+
+/// Reads the leases that survived a reboot; `None` if there is no lease file.
+fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
+    let opened = LeaseLog::open(dir).map_err(|error| match &error {
+        OpenError::Damaged { path, .. } | OpenError::Newer { path, .. } => {
+            let aside = shell_word::quoted(&format!("{}.damaged", path.display()));
+            let path = shell_word::of_path(path);
+            let hint = format!(
+                "`mv {path} {aside}` leaves it out: leases from before the last boot are lost, \
+                 newer ones are in the journal too"
+            );
+            Unusable { what: error.to_string(), hint: hint.into() }.into()
+        }
+        OpenError::Io { .. } => anyhow::Error::from(error),
+    })?;
+    if opened.torn_bytes > 0 {
+        let bytes = opened.torn_bytes;
+        tracing::warn!(bytes, "the record of leases ended in the middle of one that no client got");
+    }
+    Ok((opened.log, opened.leases.map(parts_of)))
+}
+
+/// Opens the state file. If the usual directory cannot be used, a user's own daemon keeps it next
+/// to the socket.
+fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::Opened> {
+    let error = match StateFile::open(&place.stores().state_dir) {
+        Ok(opened) => return Ok(opened),
+        Err(error) => error,
+    };
+    let unusable = matches!(
+        error.kind(),
+        std::io::ErrorKind::ReadOnlyFilesystem
+            | std::io::ErrorKind::PermissionDenied
+            | std::io::ErrorKind::NotFound
+            | std::io::ErrorKind::NotADirectory
+    );
+    if !unusable || !place.is_users_own() {
+        return Err(error.into());
+    }
+    let note = format!(
+        "stored sizes and leases do not survive a reboot: cannot use {} ({error})",
+        place.stores().state_dir.display()
+    );
+    notes.push(note);
+    Ok(StateFile::open(&place.dir)?)
+}
+
+impl Recovered {
+    /// Searches for the recorded processes.
+    fn take_up(&mut self) {
+        let ledger = &mut self.ledger;
+        if ledger.table.held() + ledger.table.waiting() == 0 {
+            self.children.sweep();
+            return;
+        }
+        ledger.apply(Change::Detach { host: ledger.host });
+        // Their connections ended with the previous daemon.
+        let collecting = ledger.table.holds().filter(|hold| is_collecting(hold));
+        let collecting: Vec<_> = collecting.map(|hold| hold.request).collect();
+        for request in collecting {
+            ledger.apply(Change::Withdraw { request, why: Withdrawal::Lost });
+        }
+        let frames: Vec<_> = ledger.table.frames().cloned().collect();
+        let enclosing: BTreeSet<_> = frames.iter().filter_map(|frame| frame.parent).collect();
+        for frame in frames.into_iter().filter(|frame| !frame.ended) {
+            if let Owner::Process(process) = frame.owner {
+                self.look_for(frame.id, process, enclosing.contains(&frame.id));
+            }
+        }
+        self.take_up_children();
+        let table = &self.ledger.table;
+        tracing::info!(
+            holds = table.held(),
+            waiting = table.waiting(),
+            unverified = self.unverified.len(),
+            "took over the previous daemon's holds and waiters"
+        );
+    }
+
+    fn look_for(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
+        match find(process) {
+            Found::Same(pidfd) if !pidfd.has_ended() => {
+                // A process that only waits is identified by its connection when it reconnects.
+                if encloses || self.ledger.table.holds_in(frame).next().is_some() {
+                    self.found.push((frame, pidfd));
+                }
+            }
+            Found::Same(_) | Found::Gone => {
+                tracing::info!(pid = process.pid, session = %format_args!("s{frame}"), "a process ended while no daemon ran");
+                self.ledger.apply(Change::End { frame });
+            }
+            Found::Unknown(error) => {
+                tracing::warn!(pid = process.pid, %error, "cannot determine whether it still runs");
+                self.unverified.insert(frame);
+            }
+        }
+    }
+
+    /// Opens the FIFOs of the holds that are kept for descendants, and ends the holds without
+    /// remaining descendants.
+    fn take_up_children(&mut self) {
+        let holds = self.ledger.table.holds().filter(|hold| hold.asked.children);
+        let holds: Vec<_> = holds.map(|hold| (hold.token, hold.asked.tag, hold.orphaned)).collect();
+        for (token, tag, orphaned) in holds {
+            if let Err(error) = self.children.take_over(token, tag) {
+                tracing::warn!(%error, token = token.0, "cannot open its FIFO");
+                continue;
+            }
+            if orphaned && !self.children.has_writers(token) {
+                let release = Release::Hold { token, forced: false };
+                self.ledger.apply(Change::Release(release));
+                self.children.forget(token);
+            }
+        }
+        self.children.sweep();
+    }
+
+    /// Changes stored sizes, pauses and policy to those of the state file and the configuration. A
+    /// size that a user stored by hand overrides the configuration.
+    fn follow(&mut self, config: &Config) {
+        self.follow_pauses();
+        self.follow_services();
+        let ledger = &mut self.ledger;
+        for (key, view) in ledger.views_to_follow(config) {
+            let applied = ledger.apply(Change::Resize { key: key.clone(), view });
+            match applied.outcomes.first() {
+                Some(Outcome::ResizeRefused { in_use }) => {
+                    tracing::warn!(%key, "its configured size does not apply: the key is in use as \
+                                          another kind, {in_use}");
+                }
+                Some(Outcome::ResizeRefusedOverNodes) => {
+                    tracing::warn!(%key, "its configured size does not apply: a majority of nodes \
+                                          grants it");
+                }
+                _ => {}
+            }
+        }
+        let bypass_max = config.bypass_max.unwrap_or(canal_core::BYPASS_MAX_DEFAULT);
+        if ledger.table.bypass_max() != bypass_max {
+            ledger.apply(Change::Policy { bypass_max });
+        }
+    }
+}
+
+impl Recovered {
+    fn follow_services(&mut self) {
+        let ledger = &mut self.ledger;
+        let Some((table, kept)) = ledger.kept() else { return };
+        let (is, wanted) = (table.snapshot().without, kept.durable.without.clone());
+        let returned = is.into_iter().filter(|it| !wanted.contains(it)).map(|it| (it, false));
+        let changes: Vec<_> = returned.chain(wanted.iter().cloned().map(|it| (it, true))).collect();
+        for (StoredWithout { key, numbers }, out) in changes {
+            if !out || ledger.table.without_of(&key) != numbers {
+                ledger.apply(Change::Service { key, numbers, out });
+            }
+        }
+    }
+
+    fn follow_pauses(&mut self) {
+        let ledger = &mut self.ledger;
+        let Some((table, kept)) = ledger.kept() else { return };
+        let is: BTreeSet<Key> = paused_keys(table).into_iter().collect();
+        let wanted: BTreeSet<Key> = kept.durable.paused.iter().cloned().collect();
+        for key in is.symmetric_difference(&wanted) {
+            let paused = wanted.contains(key);
+            ledger.apply(Change::Pause { key: key.clone(), paused });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use canal_core::View;
+    use canal_log::journal::fault;
+    use canal_protocol::place::{Rule, Stores};
+
+    fn place(dir: &Path) -> Place {
+        Place {
+            socket: dir.join("canal.sock"),
+            dir: dir.to_owned(),
+            rule: Rule::PerUser,
+            uid: 0.into(),
+            stores: stores(dir.join("state"), dir).into(),
+        }
+    }
+
+    fn stores(state_dir: PathBuf, dir: &Path) -> Stores {
+        Stores { state_dir, config: vec![dir.join("canal.toml")] }
+    }
+
+    fn recovered(place: &Place, config: &str) -> Recovered {
+        std::fs::write(&place.stores().config[0], config).unwrap();
+        let config = Config::read(&place.stores().config).unwrap();
+        recover(place, &config, false).unwrap()
+    }
+
+    fn views(recovered: &Recovered) -> Vec<String> {
+        let stored = stored_views(&recovered.ledger.table);
+        stored.iter().map(|stored| format!("{}={}", stored.key, stored.view)).collect()
+    }
+
+    #[test]
+    fn views_follow_the_configuration_but_for_those_set_by_hand() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut first = recovered(&place, "[keys.a]\nslots = 1\n[keys.b]\nslots = 2\n");
+        assert_eq!(views(&first), ["a=1", "b=2"]);
+        let (key, view) = (Key::new("b").unwrap(), Some(View::Slots { slots: 7 }));
+        first.ledger.apply(Change::Resize { key: key.clone(), view });
+        first.ledger.store_view(&key, view).unwrap();
+        first.ledger.commit().unwrap();
+        drop(first);
+
+        let second = recovered(&place, "[keys.b]\nslots = 3\n[keys.c]\nper = 2\nbuckets = 2\n");
+        assert_eq!(views(&second), ["b=7", "c=2x2"], "a is gone, b was set by hand");
+        drop(second);
+        // As after a boot that emptied /tmp.
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert_eq!(views(&recovered(&place, "")), ["b=7"]);
+    }
+
+    #[test]
+    fn what_is_out_of_service_survives_a_restart_and_the_loss_of_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut first = recovered(&place, "");
+        let key = |name| Key::new(name).unwrap();
+        for (name, numbers) in [("a", vec![1, 2]), ("b", vec![3]), ("b", vec![])] {
+            first.ledger.store_without(&key(name), numbers).unwrap();
+        }
+        // A table that differs from the state file follows it.
+        for (name, numbers) in [("a", vec![2, 7]), ("c", vec![4])] {
+            first.ledger.apply(Change::Service { key: key(name), numbers, out: true });
+        }
+        first.ledger.commit().unwrap();
+        drop(first);
+        let without = || {
+            let table = recovered(&place, "").ledger.table;
+            ["a", "b", "c"].map(|name| table.without_of(&key(name)))
+        };
+        let expected = [vec![1, 2], vec![], vec![]];
+        assert_eq!(without(), expected);
+        // As after a boot that emptied /tmp.
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert_eq!(without(), expected);
+    }
+
+    #[test]
+    fn a_pause_survives_a_restart_and_the_loss_of_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut first = recovered(&place, "");
+        for (name, paused) in [("a", true), ("b", true), ("b", false), ("c", true)] {
+            let key = Key::new(name).unwrap();
+            first.ledger.store_pause(&key, paused).unwrap();
+            first.ledger.apply(Change::Pause { key, paused });
+        }
+        first.ledger.commit().unwrap();
+        drop(first);
+        let paused = || paused_keys(&recovered(&place, "").ledger.table);
+        let names = ["a", "c"].map(|name| Key::new(name).unwrap());
+        assert_eq!(paused(), names);
+        // As after a boot that emptied /tmp.
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert_eq!(paused(), names);
+    }
+
+    #[test]
+    fn the_policy_follows_the_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = recovered(&place, "[policy]\nbypass_max = 3\n");
+        assert_eq!(first.ledger.table.bypass_max(), 3);
+        drop(first);
+        assert_eq!(recovered(&place, "").ledger.table.bypass_max(), canal_core::BYPASS_MAX_DEFAULT);
+    }
+
+    #[test]
+    fn a_home_that_cannot_be_used_leaves_the_state_beside_the_socket_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut place = place(dir.path());
+        place.stores = stores("/proc/nothing/can/be/made/here".into(), dir.path()).into();
+        let found = recovered(&place, "");
+        assert!(found.notes.iter().any(|note| note.contains("/proc/nothing")), "{:?}", found.notes);
+        assert!(dir.path().join("state.json").exists());
+    }
+
+    #[test]
+    fn tokens_go_on_where_they_were_and_never_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = recovered(&place, "").ledger.table.next_token();
+        assert!(first >= Token(1_700_000_000 << 20));
+        assert_eq!(recovered(&place, "").ledger.table.next_token(), first, "nothing was lost");
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert!(recovered(&place, "").ledger.table.next_token() > first, "grants may be lost");
+    }
+
+    #[test]
+    fn a_request_never_gets_the_number_of_one_before_a_reboot() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut last = Revision(0);
+        for _ in 0..3 {
+            let mut ledger = recovered(&place, "").ledger;
+            let revision = ledger.table.revision();
+            assert!(revision > last, "{revision:?} after {last:?}");
+            // As before each request, when others may be on their way into the log.
+            let (table, kept) = ledger.kept().unwrap();
+            kept.reserve_request(table).unwrap();
+            last = Revision(revision.0 + 1000);
+            std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+            std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        }
+    }
+
+    #[test]
+    fn tokens_go_on_although_a_daemon_is_killed_while_it_begins_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = recovered(&place, "").ledger.table.next_token();
+        let config = Config::read(&place.stores().config).unwrap();
+        for budget in 1.. {
+            for name in ["journal.0", "journal.1"] {
+                let _ = std::fs::remove_file(dir.path().join(name));
+            }
+            let begin = || recover(&place, &config, false).is_ok();
+            let (begun, was_stopped) = fault::after(budget, begin);
+            assert_eq!(begun, !was_stopped);
+            let next = recovered(&place, "").ledger.table.next_token();
+            assert!(next > first, "{next} after a kill in place {budget}");
+            if !was_stopped {
+                assert!(budget > 100, "it was stopped in {budget} places only");
+                return;
+            }
+        }
+    }
+}

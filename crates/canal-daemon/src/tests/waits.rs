@@ -1,0 +1,43 @@
+//! Checks that each call waits for something that will end its wait.
+
+use crate::calls::conn_id::ConnId;
+use crate::net::call_state::{Awaiting, CallState};
+use crate::net::connection::Connection;
+use crate::server::Server;
+
+impl Server {
+    /// The state of a call that nothing will end, if there is one at the end of a turn.
+    pub(crate) fn forgotten_call(&self) -> Option<String> {
+        let mut calls = self.conns.iter().filter(|(_, conn)| !conn.is_closing() && !self.stopping);
+        let found = calls.find(|(id, conn)| !self.will_end(*id, conn));
+        found.map(|(_, conn)| format!("nothing ends {:?}", conn.state()))
+    }
+
+    fn will_end(&self, id: ConnId, conn: &Connection) -> bool {
+        match conn.state() {
+            CallState::Waits(request) => {
+                self.waiters.get(*request).is_some_and(|waiter| waiter.conn == Some(id))
+            }
+            CallState::Log(wait) => match &wait.what {
+                Awaiting::Request(ticket) | Awaiting::Change(ticket) => {
+                    let proposed = self.in_flight.get(*ticket);
+                    proposed.is_some_and(|proposed| proposed.then.conn() == Some(id))
+                }
+                Awaiting::Membership => self.cluster.is_some() && !conn.calls.is_empty(),
+                Awaiting::MembershipOf(newcomer) => self.cluster.is_some() && newcomer.conn == id,
+            },
+            CallState::Deferred(newcomer) => {
+                newcomer.conn == id && newcomer.deferred_until.is_some()
+            }
+            CallState::Stores(_) => false,
+            CallState::Configuration => self.in_force.readings.has_client(id),
+            CallState::Report => {
+                self.reports.queues.get(&conn.peer.uid).is_some_and(|queue| queue.contains(&id))
+            }
+            CallState::Idle
+            | CallState::History
+            | CallState::Watches(_)
+            | CallState::WatchesLeader(_) => true,
+        }
+    }
+}

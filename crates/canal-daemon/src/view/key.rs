@@ -1,0 +1,276 @@
+//! The keys of a status, each with its holders and waiters.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde::{Serialize, Serializer};
+
+use crate::history::estimates::{self, EstimateBudget};
+use crate::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
+use crate::view::Shown;
+use crate::view::holder::Looks;
+use crate::view::selection::Selection;
+use crate::wording::reason;
+use crate::wording::text::{pid_of, time};
+use canal_core::{FrameId, HoldState, Key, Mode, Request, RequestId, Table, WaiterState, Why};
+use canal_protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
+use canal_sys::clock;
+
+impl<'a> Shown<'a> {
+    /// The selected keys, and the number of keys omitted because there are too many. Process states
+    /// are looked up for a limited number of holders, while the reply is written.
+    pub(crate) fn keys(self, selection: &Selection) -> (impl Serialize + use<'a>, u64) {
+        let selection = selection.clone();
+        let mut rows_left = REPORT_BYTES_MAX;
+        // Half of the room is reserved for holders and waiters, if there are enough of them.
+        let mut keys_left = REPORT_BYTES_MAX / 2;
+        let keys = self.selected(&selection).map(|key| KEY_BYTES + key.as_str().len());
+        let (shown, left_out) = fitting(keys, &mut keys_left);
+        rows_left -= REPORT_BYTES_MAX / 2 - keys_left;
+        let each = Each(move || {
+            let looks = if selection.full { Looks::Fully } else { Looks::Closely };
+            let estimates = EstimateBudget::default();
+            let budget = Budget { looks_left: PROCESSES_LOOKED_AT_MAX, rows_left, estimates };
+            let mut report =
+                KeysReport { shown: self, selection: selection.clone(), looks, budget };
+            let whys = Rc::new(Whys::default());
+            let keys = self.selected(&selection).take(shown);
+            keys.map(move |key| report.key(key, &whys))
+        });
+        (each, left_out)
+    }
+
+    /// The keys of a selection.
+    fn selected(self, selection: &Selection) -> impl Iterator<Item = &'a Key> + use<'a> {
+        let selection = selection.clone();
+        let keys = self.table.keys(selection.key.as_ref());
+        keys.filter(move |key| self.is_selected(key, &selection))
+    }
+
+    fn is_selected(self, key: &Key, selection: &Selection) -> bool {
+        let table = self.table;
+        if selection.uid.is_none() && selection.session.is_none() {
+            return !selection.waiting || table.waiting_for(key) > 0;
+        }
+        let holds = || table.holders(key).filter_map(|token| table.hold(token));
+        let waits = || table.served(key).into_iter().filter_map(|id| table.waiter(id));
+        waits().any(|waiter| self.is_in(selection, &waiter.request, waiter.frame))
+            || !selection.waiting
+                && holds().any(|hold| self.is_in(selection, &hold.asked, hold.frame))
+    }
+
+    /// Whether a hold or waiting request belongs to the user and the session of a selection.
+    fn is_in(self, selection: &Selection, request: &Request, frame: FrameId) -> bool {
+        selection.uid.is_none_or(|uid| request.uid == uid)
+            && selection.session.is_none_or(|session| self.table.session(frame) == session)
+    }
+
+    /// The names of at most `max` keys that begin with `prefix`.
+    pub(crate) fn names(&self, prefix: &str, max: usize) -> Vec<KeyInfo> {
+        let keys = self.table.keys(None).filter(|key| key.as_str().starts_with(prefix));
+        keys.take(max).map(name_only).collect()
+    }
+
+    fn waiter(
+        &self,
+        id: RequestId,
+        key: &Key,
+        position: u64,
+        whys: &Whys,
+        estimate: Option<EstimateInfo>,
+    ) -> Option<WaiterInfo> {
+        let waiter = self.table.waiter(id)?;
+        let request = &waiter.request;
+        let item = request.items.iter().find(|item| item.key == *key)?;
+        let reason = match whys.of(self.table, waiter) {
+            Some(why) if why.key == *key => self.clause(&why, item.ask.mode()),
+            Some(why) => {
+                let mode = request.items.get(why.item).map_or(Mode::Counted, |it| it.ask.mode());
+                format!("{} (`{}`)", self.clause(&why, mode), why.key)
+            }
+            None => "about to be granted".to_owned(),
+        };
+        Some(WaiterInfo {
+            pid: pid_of(&request.owner),
+            uid: request.uid,
+            command: self.command(request.uid, &request.command.0),
+            since: time(waiter.since),
+            position,
+            priority: request.priority,
+            count: reason::count(item),
+            mode: item.ask.mode(),
+            view: reason::stated_view(item).map(|view| view.to_string()),
+            session: self.session(waiter.frame),
+            job: None,
+            host: self.label_of(waiter.frame),
+            reason,
+            lease: request.ttl_ms.map(not_yet),
+            note: request.note.as_deref().map(str::to_owned),
+            over_nodes: self.over_nodes(request, waiter.frame, true),
+            estimate,
+        })
+    }
+}
+
+/// A report about keys, in order.
+struct KeysReport<'a> {
+    shown: Shown<'a>,
+    selection: Selection,
+    looks: Looks,
+    budget: Budget,
+}
+
+/// The remaining room and effort for a report.
+struct Budget {
+    /// How many more processes may be looked up.
+    looks_left: usize,
+    /// How many more bytes holders and waiters may take.
+    rows_left: usize,
+    estimates: EstimateBudget,
+}
+
+impl<'a> KeysReport<'a> {
+    fn key(&mut self, key: &'a Key, whys: &Rc<Whys>) -> KeyInfo<impl Serialize + use<'a>> {
+        let (shown, table) = (self.shown, self.shown.table);
+        let report = table.report(key);
+        let is_shown = |request: &Request, frame| shown.is_in(&self.selection, request, frame);
+        let holds = report.holders.iter().filter_map(|token| table.hold(*token));
+        let mut holds: Vec<_> = holds.filter(|hold| is_shown(&hold.asked, hold.frame)).collect();
+        let bytes = |request: &Request| {
+            let note = request.note.as_ref().map_or(0, |note| note.len());
+            ROW_BYTES + key.as_str().len() + request.command.0.len() + note
+        };
+        let of_holds = holds.iter().map(|hold| bytes(&hold.asked) + slot_bytes(hold, key));
+        let (held, unshown_holders) = fitting(of_holds, &mut self.budget.rows_left);
+        holds.truncate(held);
+        let waiters = (1..).zip(report.waiters.iter().filter_map(|id| table.waiter(*id)));
+        let waiters = waiters.filter(|(_, it)| is_shown(&it.request, it.frame));
+        let waiters: Vec<(u64, RequestId)> = waiters.map(|(place, it)| (place, it.id)).collect();
+        let of_waiters = waiters.iter().filter_map(|(_, id)| table.waiter(*id));
+        let of_waiters = of_waiters.map(|waiter| bytes(&waiter.request));
+        let (waiting, unshown_waiters) = fitting(of_waiters, &mut self.budget.rows_left);
+        let estimates = shown.summary.filter(|_| waiting > 0).map(|summary| {
+            let now = clock::unix_ms();
+            estimates::of_key(table, key, summary, now, &mut self.budget.estimates)
+        });
+        let holders = holds.iter().map(|hold| {
+            let looks = if self.budget.looks_left > 0 { self.looks } else { Looks::Briefly };
+            self.budget.looks_left = self.budget.looks_left.saturating_sub(1);
+            shown.holder(hold, Some(key), looks)
+        });
+        KeyInfo {
+            key: key.to_string(),
+            kind: report.kind,
+            held: report.held,
+            capacity: report.capacity,
+            view: report.view.map(|view| view.to_string()),
+            stored: report.stored.is_some(),
+            paused: report.paused,
+            without: report.without,
+            waiting: report.waiters.len() as u64,
+            holders: holders.collect(),
+            waiters: Each({
+                let whys = Rc::clone(whys);
+                let estimates = Rc::new(estimates.unwrap_or_default());
+                move || {
+                    let waiters = waiters.clone().into_iter().take(waiting);
+                    let (whys, estimates) = (Rc::clone(&whys), Rc::clone(&estimates));
+                    waiters.filter_map(move |(position, id)| {
+                        let estimate = estimates.get(&id).copied();
+                        shown.waiter(id, key, position, &whys, estimate)
+                    })
+                }
+            }),
+            left_out: unshown_holders + unshown_waiters,
+        }
+    }
+}
+
+/// Caches why requests for several keys wait. The table examines each key of such a request, so
+/// this is done once for all its keys.
+#[derive(Default)]
+struct Whys(RefCell<BTreeMap<RequestId, Option<Why>>>);
+
+impl Whys {
+    fn of(&self, table: &Table, waiter: &WaiterState) -> Option<Why> {
+        if waiter.request.items.len() == 1 {
+            return table.why(waiter.id);
+        }
+        let mut known = self.0.borrow_mut();
+        known.entry(waiter.id).or_insert_with(|| table.why(waiter.id)).clone()
+    }
+}
+
+/// The approximate size in bytes of a key without its name, and of a holder or waiter without its
+/// command and note.
+const KEY_BYTES: usize = 200;
+const ROW_BYTES: usize = 400;
+
+/// How many of these items, from the first on, fit into the remaining room, and how many do not.
+fn fitting(bytes: impl Iterator<Item = usize>, left: &mut usize) -> (usize, u64) {
+    let (mut fit, mut unfit) = (0, 0);
+    for bytes in bytes {
+        if unfit == 0 && bytes <= *left {
+            *left -= bytes;
+            fit += 1;
+        } else {
+            unfit += 1;
+        }
+    }
+    (fit, unfit)
+}
+
+/// The number of bytes of the slot numbers of a hold of a key.
+fn slot_bytes(hold: &HoldState, key: &Key) -> usize {
+    const EACH: usize = 6;
+    let of_key = hold.items.iter().filter(|item| item.key == *key);
+    let slots = of_key.map(|item| item.slots.count()).sum::<u64>();
+    usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(EACH)
+}
+
+/// A sequence whose items are created one by one while it is written. A report of ten thousand
+/// waiters is never in memory as a whole, because an allocator may keep such memory.
+struct Each<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+/// The lease of a request that is still waiting.
+fn not_yet(ttl_ms: u64) -> LeaseInfo {
+    LeaseInfo { ttl_ms, left_ms: None, expires: None, renewals: 0 }
+}
+
+fn name_only(key: &Key) -> KeyInfo {
+    KeyInfo {
+        key: key.to_string(),
+        kind: None,
+        held: 0,
+        capacity: None,
+        view: None,
+        stored: false,
+        paused: false,
+        without: Vec::new(),
+        waiting: 0,
+        holders: Vec::new(),
+        waiters: Vec::new(),
+        left_out: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_the_first_entry_that_does_not_fit_all_later_ones_are_left_out() {
+        let mut left = 100;
+        assert_eq!(fitting([60, 50, 10].into_iter(), &mut left), (1, 2));
+        assert_eq!(left, 40);
+        assert_eq!(fitting([40].into_iter(), &mut left), (1, 0));
+        assert_eq!(fitting([1; 3].into_iter(), &mut left), (0, 3));
+    }
+}

@@ -1,0 +1,295 @@
+//! The requests that wait, and the grants that remain to be sent.
+//!
+//! Invariant: each request of this host that waits, or whose grant remains to be sent, has one
+//! entry; no other request has one.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::calls::conn_id::ConnId;
+use canal_core::{
+    FrameId, Granted, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis, Wait,
+    WaiterState,
+};
+
+/// The requests that wait, and the daemon's knowledge of them beyond the table.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    requests: BTreeMap<RequestId, Box<Waiter>>,
+    /// The ends of the waits, in milliseconds of CLOCK_BOOTTIME.
+    ends: BTreeSet<(u64, RequestId)>,
+    /// How many requests of each user wait.
+    users: BTreeMap<u32, usize>,
+    /// Grants to requests that waited, in sending order.
+    to_tell: VecDeque<Granted>,
+    /// The suspended waiters, each with its stopped process.
+    suspended: BTreeMap<RequestId, u32>,
+    /// Waiters of the previous daemon that were found stopped before they came back. Those that run
+    /// again have a time by which they must be back.
+    absent: BTreeMap<RequestId, Option<Instant>>,
+    /// Provisional grants of the previous daemon that no client has confirmed yet.
+    unclaimed: BTreeSet<RequestId>,
+    /// Requests that began to wait in this turn and whose client accepts progress messages.
+    newcomers: Vec<RequestId>,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    /// The content of the request, which the table forgets together with the request.
+    pub asked: Asked,
+    /// The connection for the reply; `None` while the client has not come back after a restart.
+    pub conn: Option<ConnId>,
+    /// Whether the client accepts progress messages.
+    pub more: bool,
+    /// The progress that was sent last.
+    pub told: Option<LastProgress>,
+}
+
+/// The facts about a request that the daemon keeps beyond its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub request: Arc<Request>,
+    pub session: FrameId,
+    pub since: UnixMillis,
+}
+
+/// The last progress message to a waiter: a hash of its position, the reason for its wait, and
+/// whether an estimate was sent, which counts down by itself. A hash suffices, because it is only
+/// kept to avoid sending the same message twice to one of ten thousand clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastProgress(u64);
+
+impl LastProgress {
+    pub(crate) fn of(position: usize, clause: &str, has_estimate: bool) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (position, clause, has_estimate).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+impl Asked {
+    /// When its wait expires, in milliseconds of CLOCK_BOOTTIME.
+    fn until(&self) -> Option<u64> {
+        match self.request.wait {
+            Wait::Yes { until } => until,
+            Wait::No => None,
+        }
+    }
+}
+
+impl Waiters {
+    /// The waiters of a host according to its table, without connections yet.
+    pub(crate) fn of_table(table: &Table, host: HostId) -> Self {
+        let mut waiters = Self::default();
+        waiters.follow_table(table, host);
+        waiters
+    }
+
+    /// Takes the waiters of a host from its table. They replace the previous ones.
+    pub(crate) fn follow_table(&mut self, table: &Table, host: HostId) {
+        (self.requests, self.ends, self.users) = Default::default();
+        let own = table.waiters().filter(|waiter| waiter.request.host == host);
+        own.for_each(|waiter| self.add(waiter, table.session(waiter.frame)));
+    }
+
+    pub(crate) fn add(&mut self, state: &WaiterState, session: FrameId) {
+        let request = state.request.clone();
+        self.insert(state.id, Asked { request, session, since: state.since });
+    }
+
+    /// Adds a request that was granted and whose grant cannot be sent yet.
+    pub(crate) fn add_granted(&mut self, hold: &HoldState, session: FrameId) {
+        let request = hold.asked.clone();
+        self.insert(hold.request, Asked { request, session, since: hold.asked_at });
+    }
+
+    fn insert(&mut self, id: RequestId, asked: Asked) {
+        let conn = self.remove(id).and_then(|before| before.conn);
+        self.ends.extend(asked.until().map(|until| (until, id)));
+        *self.users.entry(asked.request.uid).or_default() += 1;
+        let waiter = Waiter { asked, conn, more: false, told: None };
+        self.requests.insert(id, Box::new(waiter));
+    }
+
+    /// Removes a request. The caller ends the call that waits for it.
+    #[must_use = "a call may wait for it"]
+    pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiter> {
+        let waiter = self.requests.remove(&id)?;
+        if let Some(until) = waiter.asked.until() {
+            self.ends.remove(&(until, id));
+        }
+        if let Some(count) = self.users.get_mut(&waiter.asked.request.uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.users.remove(&waiter.asked.request.uid);
+            }
+        }
+        Some(*waiter)
+    }
+
+    pub(crate) fn get(&self, id: RequestId) -> Option<&Waiter> {
+        self.requests.get(&id).map(Box::as_ref)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: RequestId) -> Option<&mut Waiter> {
+        self.requests.get_mut(&id).map(Box::as_mut)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestId, &Waiter)> {
+        self.requests.iter().map(|(id, waiter)| (*id, &**waiter))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Attaches a request to the connection on which it waits. With `more`, the client accepts
+    /// progress messages.
+    pub(crate) fn attach(&mut self, request: RequestId, conn: ConnId, more: bool) {
+        self.absent.remove(&request);
+        if let Some(waiter) = self.get_mut(request) {
+            waiter.conn = Some(conn);
+            waiter.more = more;
+            waiter.told = None;
+        }
+        if more {
+            self.newcomers.push(request);
+        }
+    }
+
+    /// Replaces the content of a request that was changed in the table.
+    pub(crate) fn replace_request(&mut self, state: &WaiterState) {
+        if let Some(waiter) = self.get_mut(state.id) {
+            waiter.asked.request = Arc::clone(&state.request);
+        }
+    }
+
+    /// Takes the requests that began to wait since the last call and whose client accepts progress
+    /// messages.
+    pub(crate) fn take_newcomers(&mut self) -> Vec<RequestId> {
+        std::mem::take(&mut self.newcomers)
+    }
+
+    /// Queues a grant for sending.
+    pub(crate) fn queue_grant(&mut self, granted: Granted) {
+        self.to_tell.push_back(granted);
+    }
+
+    /// As [`Self::queue_grant`], unless the grant is already queued.
+    pub(crate) fn queue_grant_once(&mut self, granted: Granted) {
+        if !self.to_tell.iter().any(|other| other.token == granted.token) {
+            self.to_tell.push_back(granted);
+        }
+    }
+
+    /// Takes the next grant to send.
+    pub(crate) fn next_grant(&mut self) -> Option<Granted> {
+        self.to_tell.pop_front()
+    }
+
+    /// Whether a grant remains to be sent.
+    pub(crate) fn has_grants(&self) -> bool {
+        !self.to_tell.is_empty()
+    }
+
+    /// Forgets the grant of a request, because it is sent in another way or not at all.
+    pub(crate) fn drop_grant(&mut self, request: RequestId) {
+        self.to_tell.retain(|granted| granted.request != request);
+    }
+
+    /// Forgets a grant that was revoked before it was sent.
+    pub(crate) fn requeued(&mut self, token: Token) {
+        self.to_tell.retain(|granted| granted.token != token);
+    }
+
+    /// As [`Self::remove`], for a request that has ended in the table.
+    #[must_use = "a call may wait for it"]
+    pub(crate) fn ended(&mut self, request: RequestId) -> Option<Waiter> {
+        self.suspended.remove(&request);
+        self.remove(request)
+    }
+
+    /// Notes that a waiter was found stopped, with this process.
+    pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
+        self.suspended.insert(request, pid);
+    }
+
+    pub(crate) fn resume(&mut self, request: RequestId) {
+        self.suspended.remove(&request);
+    }
+
+    pub(crate) fn is_suspended(&self, request: RequestId) -> bool {
+        self.suspended.contains_key(&request)
+    }
+
+    /// The suspended waiters, each with its stopped process.
+    pub(crate) fn suspended(&self) -> impl Iterator<Item = (RequestId, u32)> {
+        self.suspended.iter().map(|(request, pid)| (*request, *pid))
+    }
+
+    /// Forgets the suspension of requests that no longer wait.
+    pub(crate) fn retain_suspended(&mut self, waits: impl Fn(RequestId) -> bool) {
+        self.suspended.retain(|request, _| waits(*request));
+    }
+
+    /// Notes the provisional grants of the previous daemon.
+    pub(crate) fn expect_claims(&mut self, requests: impl Iterator<Item = RequestId>) {
+        self.unclaimed = requests.collect();
+    }
+
+    /// Notes that a provisional grant was confirmed, or sent again.
+    pub(crate) fn claimed(&mut self, request: RequestId) {
+        self.unclaimed.remove(&request);
+    }
+
+    /// Takes the provisional grants that no client confirmed in time.
+    pub(crate) fn take_unclaimed(&mut self) -> BTreeSet<RequestId> {
+        std::mem::take(&mut self.unclaimed)
+    }
+
+    /// Whether the previous daemon left a request whose client may come back.
+    pub(crate) fn expects_any(&self) -> bool {
+        !self.requests.is_empty() || !self.unclaimed.is_empty()
+    }
+
+    /// Notes that a waiter of the previous daemon is stopped, or by when it must be back.
+    pub(crate) fn set_absent(&mut self, request: RequestId, back_until: Option<Instant>) {
+        self.absent.insert(request, back_until);
+    }
+
+    pub(crate) fn is_absent(&self, request: RequestId) -> bool {
+        self.absent.contains_key(&request)
+    }
+
+    pub(crate) fn has_absent(&self) -> bool {
+        !self.absent.is_empty()
+    }
+
+    /// Takes the absent waiters for a check. [`Self::set_absent`] puts back those that stay absent.
+    pub(crate) fn take_absent(&mut self) -> BTreeMap<RequestId, Option<Instant>> {
+        std::mem::take(&mut self.absent)
+    }
+
+    /// Forgets all requests that wait and all grants that remain to be sent. Returns the requests.
+    pub(crate) fn forget_all(&mut self) -> BTreeMap<RequestId, Box<Waiter>> {
+        std::mem::take(self).requests
+    }
+
+    /// How many requests of a user wait.
+    pub(crate) fn of_user(&self, uid: u32) -> usize {
+        self.users.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// When the next wait expires.
+    pub(crate) fn next_end(&self) -> Option<u64> {
+        self.ends.first().map(|(until, _)| *until)
+    }
+
+    /// A request whose wait has expired at `now`.
+    pub(crate) fn over(&self, now: u64) -> Option<RequestId> {
+        self.ends.first().filter(|(until, _)| *until <= now).map(|(_, id)| *id)
+    }
+}
