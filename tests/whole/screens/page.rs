@@ -16,8 +16,8 @@ use crate::world::{World, canal};
 const HEAD: &str = "\
 # Terminal screens
 
-`UPDATE=1 cargo test --test whole screens::` makes this page from real pseudo-terminals. It
-replaces user names, process numbers and durations by those of the manual.
+`UPDATE=1 cargo test --test whole screens::` generates this page from real pseudo-terminals. It
+replaces user names, process numbers and durations with those of the manual.
 ";
 
 /// The sizes of the terminals, in lines and columns.
@@ -34,13 +34,13 @@ struct Scene {
 const SCENES: [Scene; 2] = [
     Scene {
         title: "One waiter",
-        words: "alice deploys. The line names the holder, and canal erases it when the command starts.",
+        words: "alice is deploying. The line names the holder, and canal erases the line when the command starts.",
         command: "canal run -k deploy -- echo done",
         waits: "waiting for deploy, next in line",
     },
     Scene {
         title: "Four waiters below `make -j4`",
-        words: "Each of four recipes is `canal run -k deploy -- echo done`. One canal draws the line.",
+        words: "Each of four recipes is `canal run -k deploy -- echo done`. Only one canal draws the line.",
         command: "make -s -j4 one two three four",
         waits: "waiting for deploy (4 here)",
     },
@@ -61,7 +61,7 @@ fn the_page_shows_what_a_terminal_shows() {
         write!(page, "\n## {title}\n\n{words}\n").unwrap();
         for (lines, columns) in SIZES {
             let [before, after] = play(command, waits, lines, columns);
-            write!(page, "\n{columns}×{lines}, while it waits and afterwards:\n").unwrap();
+            write!(page, "\n{columns}×{lines}, while it is waiting, and afterwards:\n").unwrap();
             write!(page, "\n```\n{before}\n```\n\n```\n{after}\n```\n").unwrap();
         }
     }
@@ -83,7 +83,7 @@ fn the_page_shows_what_a_terminal_shows() {
         let shown = deadlock(lines, columns);
         write!(page, "\n{columns}×{lines}:\n\n```\n{shown}\n```\n").unwrap();
     }
-    let words = "On a narrow terminal, a message is below its subject. The end of the page:";
+    let words = "On a narrow terminal, each message is below its subject. The end of the report:";
     write!(page, "\n## {doctor_title}\n\n{words}\n").unwrap();
     for (lines, columns) in SIZES {
         let shown = doctor(lines, columns);
