@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::config::in_force::{Override, Overrides};
 use crate::runtime_dir::Replacing;
 use canal_protocol::place::Place;
 
@@ -45,6 +46,24 @@ pub struct Options {
 }
 
 impl Options {
+    /// The overrides that these options and the environment state.
+    pub(crate) fn overrides(&self) -> Overrides {
+        let variable = std::env::var_os("CANAL_ENGINE").filter(|text| !text.is_empty());
+        let engine = match (&self.engine, variable) {
+            (Some(_), _) => Some(Override::CommandLine("--engine")),
+            // A daemon that a client started ignores the variable.
+            (None, Some(_)) if !self.is_on_demand() => Some(Override::Environment("CANAL_ENGINE")),
+            _ => None,
+        };
+        Overrides {
+            idle_exit_s: self.idle_exit_s,
+            verbose: self.verbose,
+            engine,
+            engine_ttl: self.engine_ttl_ms.is_some(),
+            host: self.host.is_some(),
+        }
+    }
+
     /// Whether a client started it because it found no daemon. No operator chose its options.
     pub fn is_on_demand(&self) -> bool {
         self.on_demand && self.replaces.is_none()

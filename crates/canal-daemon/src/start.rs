@@ -16,7 +16,8 @@ use crate::cluster::engine::Chosen;
 use crate::cluster::engine_mark;
 use crate::cluster::join::{begin, refuse_living};
 use crate::config::Config;
-use crate::config::socket_access::SocketAccess;
+use crate::config::in_force::InForce;
+use crate::config::socket_section::SocketAccess;
 use crate::due::Due;
 use crate::event_loop::{Signals, work};
 use crate::history::recorder::History;
@@ -41,7 +42,6 @@ use crate::runtime_dir::is_full;
 use crate::runtime_dir::other_daemons::{Separation, separations};
 use crate::runtime_dir::owner;
 use crate::server::Server;
-use crate::server::configuration::in_force::{InForce, Overrides};
 use crate::store::first_start;
 use crate::store::node::Node;
 use crate::store::recover::{Recovered, recover};
@@ -229,7 +229,7 @@ pub(crate) fn open(
     let paths = place.stores().config.clone();
     let taken = config.metrics.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
     let descriptors = descriptors.saturating_sub(taken);
-    let in_force = InForce::new(config.clone(), paths, descriptors, Overrides::of(options));
+    let in_force = InForce::new(config.clone(), paths, descriptors, options.overrides());
     if given.is_some() && config.socket != SocketAccess::default() {
         tracing::warn!(
             "the socket comes from the service manager: its unit sets group and mode, and \

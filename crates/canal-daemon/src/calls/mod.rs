@@ -1,7 +1,7 @@
 //! The calls of each connection, and what they wait for.
 //!
 //! Invariant: a call that left the queue of its connection gets exactly one answer, from
-//! `server/dispatch`.
+//! `server/step.rs`.
 
 pub(super) mod answer;
 pub(super) mod call;

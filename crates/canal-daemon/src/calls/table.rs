@@ -1,7 +1,7 @@
 //! The table of calls: one row for each method of the daemon's interfaces.
 //!
 //! To add a call, describe it in its interface file, add its parameters to `protocol/messages`, its
-//! handler to `server/requests` or `server/queries`, and a row here.
+//! handler to `server/requests`, and a row here.
 
 /// Passes the table to the macro `$make`. Each row has the interface and the name of a method, its
 /// [`Asked`](crate::calls::call::Asked) with the parameters, its

@@ -2,7 +2,7 @@
 //! share.
 //!
 //! [`Cluster`] owns all of it. A daemon with the embedded journal has none; the rest of the daemon
-//! checks only this to learn whether there is an engine. `server/engine` uses it.
+//! checks only this to learn whether there is an engine. `server/membership.rs` uses it.
 //!
 //! Invariant: no command outlives the time at which another host may be granted what the command
 //! holds.

@@ -7,11 +7,11 @@ pub(super) mod engine_section;
 pub(super) mod file;
 pub(super) mod history_section;
 pub(super) mod hooks_section;
+pub(super) mod in_force;
 pub(super) mod jobs_section;
 pub(super) mod metrics_section;
 pub(super) mod nodes_section;
 pub(super) mod reading;
-pub(super) mod socket_access;
 pub(super) mod socket_section;
 pub(super) mod written;
 
@@ -30,7 +30,7 @@ use crate::config::hooks_section::{HOOKS_MAX, HookSettings};
 use crate::config::jobs_section::JobSettings;
 use crate::config::metrics_section::Listen;
 use crate::config::nodes_section::ConfiguredNodes;
-use crate::config::socket_access::SocketAccess;
+use crate::config::socket_section::SocketAccess;
 use crate::config::written::{Written, line_of, with_suggestion};
 use crate::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NUMBER_MAX, WAITERS_PER_USER,

@@ -1,4 +1,5 @@
-//! The `[socket]` table of the configuration.
+//! The `[socket]` table of the configuration: the users who may connect to a socket that the daemon
+//! creates. A socket from the service manager has the group and the mode that its unit names.
 
 use std::fmt;
 
@@ -6,8 +7,23 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 use toml::Spanned;
 
-use crate::config::socket_access::{SocketAccess, SocketGroup};
 use crate::permissions::{GroupNamed, find};
+
+/// The group and the mode of a socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SocketAccess {
+    /// `None` keeps the group of the daemon.
+    pub group: Option<SocketGroup>,
+    /// `None` means 0666 at a shared place, and 0600 elsewhere.
+    pub mode: Option<u32>,
+}
+
+/// The group of a socket, and its name in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SocketGroup {
+    pub gid: u32,
+    pub called: String,
+}
 
 /// `[socket]` as the file contains it.
 #[derive(Debug, Default, Deserialize)]

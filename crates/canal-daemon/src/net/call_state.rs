@@ -33,9 +33,9 @@ pub(crate) enum CallState {
     Stores(Box<UnsyncedLease>),
     /// The configuration, which a thread reads: see [`crate::config::reading`].
     Configuration,
-    /// Its turn to receive a report: see `server/queries/serve.rs`.
+    /// Its turn to receive a report: see `server/calls.rs`.
     Report,
-    /// The result of its query to the history: see `server/queries/history.rs`.
+    /// The result of its query to the history: see `server/requests/history.rs`.
     History,
     /// The next change of a part of the status.
     Watches(Box<StatusWatch>),

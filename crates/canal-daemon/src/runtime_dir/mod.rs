@@ -24,7 +24,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 
-use crate::config::socket_access::SocketAccess;
+use crate::config::socket_section::SocketAccess;
 use crate::net::listen::Listener;
 use crate::runtime_dir::claim_error::ClaimError;
 use crate::runtime_dir::instance_guard::InstanceGuard;
@@ -414,7 +414,7 @@ impl FileId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::socket_access::SocketGroup;
+    use crate::config::socket_section::SocketGroup;
     use canal_sys::rerun::wait_until;
 
     /// Claims a place whose claim was dropped. A process that another test starts has a copy of the

@@ -1,19 +1,16 @@
 //! The daemon at work: one thread owns all state, and works in turns ([`turn`]).
 
-pub(super) mod batch;
-pub(super) mod configuration;
-pub(super) mod dispatch;
-pub(super) mod engine;
-mod fair;
-mod hooks;
+mod calls;
+mod follow;
+mod grant;
 mod jobserver;
-mod permission;
-mod queries;
-mod removed_files;
+mod liveness;
+mod membership;
+mod progress;
+mod refuse;
 mod requests;
-mod timers;
-mod turn;
-pub(super) mod waiting;
+pub(super) mod step;
+pub(super) mod turn;
 
 use std::task::Context;
 use std::time::Duration;
@@ -21,6 +18,7 @@ use std::time::Duration;
 use crate::calls::in_flight::InFlight;
 use crate::cluster::Cluster;
 use crate::cluster::not_a_member::not_yet;
+use crate::config::in_force::InForce;
 use crate::due::Due;
 use crate::history::recorder::History;
 use crate::hooks::configured::Hooks;
@@ -37,7 +35,6 @@ use crate::permissions::Permissions;
 use crate::processes::children::Children;
 use crate::processes::owners::Owners;
 use crate::runtime_dir::RuntimeDir;
-use crate::server::configuration::in_force::InForce;
 use crate::store::ledger::Ledger;
 use crate::store::node::Node;
 use crate::view::Shown;

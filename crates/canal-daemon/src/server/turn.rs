@@ -1,4 +1,4 @@
-//! The steps of a turn of the daemon, and their order.
+//! The steps of a turn of the daemon, their order, and the work that is due at a time.
 //!
 //! A turn carries out a [`Batch`] in this order: closed connections and deaths, releases and
 //! renewals, requests. Each of them only proposes changes. The turn follows the log after each
@@ -9,15 +9,22 @@
 //! Invariant: a turn applies every death that was reported before it, before it answers a call or
 //! sends a grant.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::time::{Duration, Instant};
 
 use crate::calls::call::Trait;
 use crate::calls::conn_id::ConnId;
-use crate::limits::CALLS_PER_TURN;
+use crate::due::is_due;
+use crate::limits::{CALLS_PER_TURN, STOPPED_EVERY, UNSURE_EVERY};
+use crate::net::accept_backlog::Accepted;
 use crate::net::connection::Connection;
+use crate::net::connections::Disconnected;
+use crate::net::events::Source;
+use crate::processes::owners::Ended;
 use crate::server::Server;
-use crate::server::batch::Batch;
 use canal_sys::clock;
+use canal_text::duration::stated;
 
 /// After this many connections were served, they get their answers, even if other connections of
 /// the same turn still wait. One more write of the journal costs less than clients that sleep until
@@ -165,5 +172,292 @@ impl Server {
     fn next_goes_first(&self, id: ConnId) -> bool {
         let conn = self.conns.peek(id).filter(|conn| conn.is_ready());
         conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.is(Trait::GoesFirst))
+    }
+}
+
+/// The input of one turn: calls, closed connections, and deaths.
+///
+/// Invariant: the batch of a call, or an earlier one, contains each death that the kernel reported
+/// before the call was read. So only [`Batch::take`] reads connections, and it takes the deaths
+/// after the last read.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// The ends of owners and of descendants that the kernel reported.
+    pub ended: Ended,
+    /// Connections whose peer is gone, or that the daemon closes.
+    pub disconnected: Vec<Disconnected>,
+    /// Leases that had expired at this time, in milliseconds of CLOCK_BOOTTIME, end: the daemon has
+    /// read every renewal that was sent until then. `None` if no lease may end.
+    pub leases_over_at: Option<u64>,
+}
+
+impl Batch {
+    /// Reads all messages of clients, then takes the deaths that the kernel has reported by then.
+    pub(crate) fn take(server: &mut Server) -> Self {
+        let begun = clock::boottime_ms();
+        let lease_is_over = server.leases.next_end().is_some_and(|end| end <= begun);
+        server.conns.read();
+        if lease_is_over {
+            // The daemon may have been stopped after it woke up, and renewals may have arrived
+            // since.
+            server.conns.wait(Some(Duration::ZERO));
+            server.conns.read();
+        }
+        let mut accepted = Accepted::default();
+        if server.runtime_dir.listener.pauses_until().is_some_and(|until| until <= clock::now()) {
+            server.conns.reported.note(Source::Listener);
+        }
+        if lease_is_over || server.conns.reported.has(Source::Listener) {
+            accepted = server.accept();
+            server.conns.read_newcomers();
+        }
+        let leases_over_at =
+            lease_is_over.then(|| server.conns.accept_backlog.caught_up(begun, accepted)).flatten();
+        Self {
+            // The deaths are taken after the last read.
+            ended: server.owners.take_ended(),
+            disconnected: server.conns.take_disconnected(),
+            leases_over_at,
+        }
+    }
+}
+
+/// Decides which connections are served first if several users call at once.
+impl Server {
+    /// Sorts the connections into the order in which they are served: users take turns, and the
+    /// connections of each user keep the order in which their calls arrived.
+    pub(crate) fn in_turns(&self, active: Vec<ConnId>) -> Vec<ConnId> {
+        let user = |id: &ConnId| self.conns.peek(*id).map(|conn| conn.peer.uid);
+        let mut users = active.iter().filter_map(user);
+        let first = users.next();
+        if users.all(|uid| Some(uid) == first) {
+            return active;
+        }
+        in_turns(active.iter().filter_map(|id| Some((user(id)?, *id))))
+    }
+
+    /// Keeps the connections that still have calls for the next turn.
+    pub(crate) fn leave_for_next_turn(&mut self, active: &[ConnId]) {
+        let mut listed = BTreeSet::new();
+        for id in active.iter().copied().chain(self.conns.take_active()) {
+            if listed.insert(id) {
+                self.conns.activate(id);
+            }
+        }
+    }
+}
+
+fn in_turns(active: impl Iterator<Item = (u32, ConnId)>) -> Vec<ConnId> {
+    let mut users: BTreeMap<u32, VecDeque<ConnId>> = BTreeMap::new();
+    for (uid, id) in active {
+        users.entry(uid).or_default().push_back(id);
+    }
+    let mut ordered = Vec::new();
+    while !users.is_empty() {
+        users.retain(|_, ids| {
+            ordered.extend(ids.pop_front());
+            !ids.is_empty()
+        });
+    }
+    ordered
+}
+
+/// Schedules work, and does the work that is due.
+impl Server {
+    /// Sleeps until there is something to do.
+    pub(crate) fn sleep(&mut self) {
+        let time = self.time_to_sleep();
+        let begun = clock::now();
+        if self.conns.wait(time) {
+            self.spin.slept(clock::now().saturating_duration_since(begun));
+        }
+    }
+
+    /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
+    pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
+        let now = clock::now();
+        let due = &self.due;
+        let times = [
+            due.come_back,
+            due.detached,
+            due.stopped,
+            self.due.look_ahead.due,
+            due.closing,
+            due.node_settled,
+            due.progress,
+            due.watch,
+            due.leaders.look,
+            due.reports,
+            due.home,
+            due.verify,
+            due.unsure,
+            due.idle,
+            self.jobservers.due,
+            self.hooks.due,
+            self.history.note_due(),
+            self.cluster.as_ref().and_then(|cluster| cluster.watcher_due()),
+            self.in_force.readings.due(now),
+            self.conns.next_deferred(),
+            self.runtime_dir.listener.pauses_until(),
+        ];
+        times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Sets the timer for work that is also due while the machine is suspended: the ends of waits
+    /// and leases, and the deadlines of the engine.
+    pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
+        if self.conns.reported.take(Source::BoottimeTimer) {
+            self.due.timer.went_off();
+        }
+        let ends = [self.waiters.next_end(), self.leases.next_end()];
+        let is_member = self.ledger.is_member();
+        let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.next_due(is_member));
+        let ends = ends.into_iter().chain([self.conns.next_log_due(), of_cluster]);
+        let next = ends.flatten().min();
+        self.due.timer.set(next)
+    }
+
+    /// Does the work that is due.
+    pub(crate) fn on_time(&mut self, now: Instant) {
+        self.end_waits();
+        self.look_at_pending();
+        if is_due(&mut self.due.come_back, now) {
+            self.give_up_the_lost(now);
+        }
+        if is_due(&mut self.due.detached, now) {
+            self.look_at_detached(now);
+        }
+        if is_due(&mut self.due.stopped, now) {
+            self.look_at_stopped();
+        }
+        if is_due(&mut self.due.look_ahead.due, now) {
+            self.look_ahead_of_waiters(now);
+        }
+        if is_due(&mut self.due.unsure, now) {
+            self.look_at_unsure();
+        }
+        if is_due(&mut self.due.node_settled, now) {
+            self.settle_node();
+        }
+        self.look_after_home(now);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.look_after_watcher(&mut self.conns, now);
+        }
+    }
+
+    /// Schedules the next work at the end of a turn, because no event may start another turn.
+    pub(crate) fn look_ahead(&mut self, now: Instant) {
+        if self.due.stopped.is_none() && self.waiters.suspended().next().is_some() {
+            self.due.stopped = Some(now + STOPPED_EVERY);
+        }
+        if self.due.unsure.is_none() && !self.children.unsure().is_empty() {
+            self.due.unsure = Some(now + UNSURE_EVERY);
+        }
+        self.due.closing = self.conns.close_slow(now);
+        self.look_ahead_at_reports(now);
+        self.note_idleness(now);
+    }
+
+    pub(crate) fn note_idleness(&mut self, now: Instant) {
+        let Some(limit) = self.limits.idle_exit else { return };
+        let table = &self.ledger.table;
+        let used = match self.cluster {
+            None => table.held() > 0 || table.waiting() > 0,
+            Some(_) => table.frames_of_host(self.ledger.host).next().is_some(),
+        };
+        let busy = self.conns.len() > 0 || used || self.hooks.are_busy();
+        if busy {
+            self.due.idle = None;
+        } else if is_due(&mut self.due.idle, now) {
+            tracing::info!("idle for {}; the daemon ends", stated(limit));
+            self.stopping = true;
+        } else if self.due.idle.is_none() {
+            self.due.idle = Some(now + limit);
+        }
+    }
+}
+
+/// How often to check files that cannot be watched.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long to wait after a removal before files are restored: a running `rm -r` must find nothing
+/// new.
+const CALM: Duration = Duration::from_millis(20);
+
+/// How long to wait before a failed attempt is repeated.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How often to look again for a process whose life is uncertain.
+const VERIFIED_EVERY: Duration = Duration::from_secs(10);
+
+/// Watches the daemon's files, and restores removed files from memory.
+impl Server {
+    pub(crate) fn look_after_home(&mut self, now: Instant) {
+        if self.conns.reported.take(Source::RuntimeDir) {
+            self.due.home = Some(now + CALM);
+        }
+        if is_due(&mut self.due.home, now) {
+            match self.restore_home() {
+                Ok(()) => self.runtime_dir.restore_failed = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut self.runtime_dir.restore_failed, true) {
+                        tracing::warn!("cannot restore the files yet: {error:#}");
+                    }
+                    self.due.home = Some(now + AGAIN_AFTER);
+                }
+            }
+        }
+        if self.due.home.is_none() && self.runtime_dir.watch().is_none() {
+            self.due.home = Some(now + LOOKS_EVERY);
+        }
+        if is_due(&mut self.due.verify, now) {
+            self.verify_again();
+        }
+        if self.due.verify.is_none() && !self.owners.unverified.is_empty() {
+            self.due.verify = Some(now + VERIFIED_EVERY);
+        }
+    }
+
+    fn restore_home(&mut self) -> anyhow::Result<()> {
+        let is_whole = !self.runtime_dir.is_damaged() && !self.ledger.vanished();
+        if is_whole && !self.runtime_dir.restore_failed {
+            return Ok(());
+        }
+        if !self.runtime_dir.restore_failed {
+            tracing::warn!("another process removed files of this daemon; restoring them");
+        }
+        self.runtime_dir.restore()?;
+        // This also records the whole table if an earlier attempt to record it failed.
+        self.ledger.recreate()?;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.restore_record()?;
+        }
+        self.runtime_dir.reopen()?;
+        // The listener is registered already unless it was created again.
+        let _ = self.conns.await_source(Source::Listener, &self.runtime_dir.listener);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slotmap::{Key, KeyData};
+
+    use super::*;
+
+    fn id(number: u64) -> ConnId {
+        KeyData::from_ffi((1 << 32) | number).into()
+    }
+
+    #[test]
+    fn a_user_with_many_connections_delays_each_other_user_by_one_call() {
+        let flood = (0..1000).map(|at| (7, id(at)));
+        let others = [(9, id(5000)), (8, id(6000)), (9, id(4000))];
+        let ordered = in_turns(flood.chain(others));
+        let ordered: Vec<u64> =
+            ordered.iter().map(|id| id.data().as_ffi() & u64::from(u32::MAX)).collect();
+        assert_eq!(ordered[..6], [0, 6000, 5000, 1, 4000, 2]);
+        assert_eq!(ordered.len(), 1003);
+        assert!(ordered[6..].is_sorted());
     }
 }

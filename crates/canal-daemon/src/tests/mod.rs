@@ -24,11 +24,11 @@ use serde_json::{Value, json};
 
 use crate::calls::conn_id::ConnId;
 use crate::config::Config;
-use crate::config::socket_access::SocketAccess;
+use crate::config::in_force::{InForce, Overrides};
+use crate::config::socket_section::SocketAccess;
 use crate::runtime_dir::Claim;
 use crate::runtime_dir::claim_error::ClaimError;
 use crate::server::Server;
-use crate::server::configuration::in_force::{InForce, Overrides};
 use crate::store::recover::recover;
 use canal_protocol::place::Place;
 use canal_sys::fds;

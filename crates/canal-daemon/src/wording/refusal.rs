@@ -294,6 +294,11 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
         .hint("raise `waiters_per_user` in the configuration")
 }
 
+/// The error for a client whose request was withdrawn for another reason.
+pub(crate) fn given_up() -> Failure {
+    Failure::new(ErrorName::Fault, "the daemon gave up the request").hint("run the command again")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

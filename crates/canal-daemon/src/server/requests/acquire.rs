@@ -1,22 +1,27 @@
-//! Requests for a lock.
+//! Requests for a lock, for the first time or again, and questions whether one would be granted.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::calls::completion::Applied;
+use crate::calls::completion::{Applied, Completion, VOID};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::jobserver::pipes::Form;
 use crate::limits::AHEAD_LOOKED_AT_MAX;
+use crate::net::call_state::{Awaiting, CallState};
 use crate::net::connection::AskedFor;
+use crate::processes::owner_identity::{OwnerFound, cannot_watch};
 use crate::server::Server;
-use crate::server::dispatch::step::{Step, lost_track};
+use crate::server::step::{Step, lost_track};
 use crate::store::disk_full::disk_full;
+use crate::view::grant::granted_keys;
+use crate::waiters::regrant::granted;
 use canal_core::{
-    Above, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Wait, differs_in_nodes,
+    Above, Change, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Tag, Wait,
+    differs_in_nodes,
 };
-use canal_protocol::{Acquire, Failure, Wrapper};
+use canal_protocol::{Acquire, ErrorName, Failure, WouldAcquire, WouldGrant, Wrapper};
 use canal_sys::clock;
 
 /// The fields that only a part of a request over nodes has.
@@ -261,5 +266,190 @@ impl Server {
             Ok(()) => self.tell_grant(newcomer.conn, granted),
             Err(failure) => Ok(Step::GiveBack(granted.request, failure)),
         }
+    }
+}
+
+/// Resumes a request whose client asks again: after a lost connection, or after another daemon has
+/// replaced the one that the client asked first.
+///
+/// Invariant: a request is answered on one connection, the last one that asked for it.
+impl Server {
+    /// Resumes a request that is on its way into the log, or that waits for the membership of this
+    /// host, after its client lost its connection. `None` if there is no such request.
+    pub(crate) fn attach_in_flight(
+        &mut self,
+        id: ConnId,
+        tag: Tag,
+        owner: &OwnerFound,
+        more: bool,
+    ) -> Result<Option<Step>, Failure> {
+        let in_flight = self.in_flight.tagged(tag);
+        let ticket = in_flight.as_ref().map(|(ticket, _)| *ticket);
+        let newcomer = match in_flight {
+            Some((_, newcomer)) => newcomer,
+            None => match self.conns.awaiting_membership(tag) {
+                Some(newcomer) => newcomer,
+                None => return Ok(None),
+            },
+        };
+        if !newcomer.is_of(owner) {
+            let message = "the tag names a request of another process or lease";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let before = std::mem::replace(&mut newcomer.conn, id);
+        newcomer.more = more;
+        let patience = newcomer.patience();
+        let mut what = ticket.map(Awaiting::Request);
+        let still_waits = |ticket| self.conns.peek(before).is_some_and(|it| it.awaits(ticket));
+        if ticket.is_none_or(still_waits)
+            && let CallState::Log(wait) = self.conns.hand_over(before, id)
+        {
+            what = Some(wait.what);
+            self.supersede(before, ErrorName::BadRequest);
+        }
+        Ok(what.map(|what| self.wait_for_log(id, what, patience)))
+    }
+
+    /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
+    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
+        let Some(hold) = hold else { return Err(self.not_a_member()) };
+        self.waiters.queue_grant(granted(table, hold));
+        self.waiters.add_granted(hold, table.session(hold.frame));
+        Ok(self.wait_for_grant(id, request, more))
+    }
+
+    /// Resumes a known request: its client lost its connection, or asked an earlier daemon first.
+    pub(crate) fn attach_again(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        owner: OwnerFound,
+        more: bool,
+    ) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let waiter = table.waiter(request);
+        let frame = waiter.map(|waiter| waiter.frame);
+        let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
+        let same = frame
+            .and_then(|frame| table.frame(frame))
+            .filter(|frame| frame.host == self.ledger.host)
+            .is_some_and(|frame| frame.uid == owner.uid && frame.owner == owner.owner);
+        let Some(frame) = frame.filter(|_| same) else {
+            let message = "the tag names a request of another process or lease";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        };
+        // A request also waits if its grant has not been sent yet.
+        if waiter.is_none() && self.waiters.get(request).is_none() {
+            let was_told = |token| self.cluster.as_ref().is_some_and(|it| it.was_told(token));
+            let told = |token| self.may_be_told(token) || was_told(token);
+            let hold = table.hold_of(request);
+            if !self.is_sure() || hold.is_some_and(|hold| !told(hold.token)) {
+                return self.tell_later(id, request, more);
+            }
+            return self.tell_again(id, request, frame, owner.pidfd);
+        }
+        if let Some(waiter) = self.waiters.get(request)
+            && let Some(before) = waiter.conn
+        {
+            // The client of a part may come back: it only lost the connection.
+            let name = match waiter.asked.request.over_nodes {
+                Some(_) => ErrorName::Gone,
+                None => ErrorName::BadRequest,
+            };
+            self.supersede(before, name);
+        }
+        let provisional =
+            self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
+        if provisional && let Some(pidfd) = owner.pidfd {
+            self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
+        }
+        let step = self.wait_for_grant(id, request, more);
+        self.waiters.resume(request);
+        self.propose(Change::Resume { request });
+        Ok(step)
+    }
+}
+
+/// Answers whether a request that may not wait would be granted, and changes nothing.
+///
+/// Invariant: the table decides about a question as about a request. Stopped waiters, and holders
+/// whose process is exiting, are also handled as for a request.
+impl Server {
+    pub(crate) fn would_acquire(
+        &mut self,
+        id: ConnId,
+        asked: &WouldAcquire,
+    ) -> Result<Step, Failure> {
+        let items = items::items(&asked.items)?;
+        let owner = self.owner(id, None, Vec::new())?;
+        self.may_hold(id, &items, asked.priority)?;
+        self.withdraw_offers_for(&items);
+        let request = Request {
+            tag: self.unused_tag(),
+            host: self.ledger.host,
+            parent: self.enclosing_or_under(asked.frame.as_deref(), asked.under, &owner),
+            owner: owner.owner,
+            uid: owner.uid,
+            command: items::command(String::new()),
+            items,
+            wait: Wait::No,
+            priority: asked.priority,
+            max_waiting: None,
+            supersede: None,
+            max_run_ms: None,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: Default::default(),
+            asker: None,
+            over_nodes: None,
+            above: None,
+            note: None,
+        };
+        Ok(self.pose(PendingAcquire {
+            conn: id,
+            request: Arc::new(request),
+            pidfd: owner.pidfd,
+            more: false,
+            deferred_until: None,
+            crowd: None,
+            is_question: true,
+        }))
+    }
+
+    /// Answers a question once the table has all changes that this host proposed before. So a
+    /// change without effect goes through the log first, as a request would.
+    pub(crate) fn pose(&self, newcomer: PendingAcquire) -> Step {
+        Step::Propose(VOID, Completion::Question(Box::new(newcomer)))
+    }
+
+    /// Answers a question, or defers it while the process of a holder is exiting.
+    pub(crate) fn question(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
+        let asked = Arc::clone(&newcomer.request);
+        let verdict = self.ledger.table.verdict_on(&asked);
+        let is_full = matches!(verdict, Outcome::Refused { why: Refusal::Full { .. }, .. });
+        if is_full
+            && let Some(ahead) = self.ledger.table.first_ahead_of(&asked)
+            && self.suspend_ahead(ahead, Completion::Nothing)
+        {
+            return Ok(self.pose(newcomer));
+        }
+        match verdict {
+            Outcome::Granted(granted) => {
+                Ok(Step::reply(&WouldGrant { keys: granted_keys(&asked, &granted) }))
+            }
+            Outcome::Refused { why: Refusal::Recovering, .. } => Err(self.not_a_member()),
+            Outcome::Refused { why, .. } => self.refuse(newcomer, &why),
+            _ => Err(lost_track()),
+        }
+    }
+
+    /// A tag that no request has.
+    fn unused_tag(&self) -> Tag {
+        let table = &self.ledger.table;
+        let mut tags = (0..=u128::MAX).rev().map(Tag);
+        tags.find(|tag| table.tagged(*tag).is_none()).unwrap_or(Tag(0))
     }
 }

@@ -1,15 +1,14 @@
-//! Serves requests: one file for each message, and the checks that several of them share.
+//! The calls of clients: one file for each subject. Replies about the whole table (status, why,
+//! graph) may be long, so `calls` builds them only while there is room.
 
 mod acquire;
-pub(super) mod deadline_page;
-mod enclosing;
+mod caller;
+mod configuration;
+mod history;
 mod kill;
+mod leases;
 mod nodes;
-mod owner;
-mod prioritize;
-mod reattach;
-mod refuse;
 mod release;
-mod renew;
 mod resize;
-mod stop;
+mod status;
+mod waits;

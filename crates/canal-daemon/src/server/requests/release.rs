@@ -7,7 +7,7 @@ use crate::calls::completion::{Applied, Completion, PendingRelease};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::server::Server;
-use crate::server::dispatch::step::Step;
+use crate::server::step::Step;
 use crate::view::Shown;
 use crate::wording::text::{Text, pid_of};
 use canal_core::{

@@ -1,0 +1,195 @@
+//! Begins each call, and serves reports when it is their turn.
+//!
+//! Each message has a handler in its own file in `requests`; the handler returns a [`Step`].
+//! `step` carries it out: it answers the call, or keeps the [`CallState`] of a call that waits in
+//! the connection. `follow` and `membership` take that state out and continue the call.
+//!
+//! Invariant: a call that was taken from its connection is answered, or its connection keeps the
+//! state of its wait.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use crate::calls::answer::Answer;
+use crate::calls::call::{Asked, Call, Replies, Trait};
+use crate::calls::conn_id::ConnId;
+use crate::calls::table::table_of_calls;
+use crate::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
+use crate::net::call_state::CallState;
+use crate::net::unread_reports::Unread;
+use crate::server::Server;
+use crate::server::step::Step;
+use canal_protocol::Failure;
+use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
+use canal_sys::clock;
+use canal_sys::peer::Credentials;
+
+/// The client of a call.
+struct Caller {
+    id: ConnId,
+    peer: Credentials,
+    /// Whether it takes several replies.
+    more: bool,
+    /// The descriptors that came with the call.
+    fds: Vec<OwnedFd>,
+}
+
+macro_rules! define_begin {
+    (
+        |$server:ident, $caller:ident, $it:ident|
+        $(($interface:ident $name:literal) $call:ident($parameters:ty) [$($trait:ident),*] =>
+            $answer:expr;)*
+    ) => {
+        /// Begins a call.
+        #[expect(unused_variables, reason = "some methods have no parameters")]
+        fn begin(&mut self, asked: Asked, $caller: Caller) -> Result<Step, Failure> {
+            let $server = self;
+            match asked {
+                $(Asked::$call($it) => $answer,)*
+                Asked::Wrong(error) => Ok(Step::Answer(Answer::service_error(&error))),
+                Asked::Junk(failure) => {
+                    Ok(Step::Answer(Answer { closes: true, ..Answer::failure(&failure) }))
+                }
+            }
+        }
+    };
+}
+
+impl Server {
+    /// Serves the next call of a connection.
+    pub(crate) fn serve_one(&mut self, id: ConnId) {
+        let front = self.conns.peek(id).and_then(|conn| conn.calls.front());
+        let Some(asked) = front.map(|call| &call.asked) else { return };
+        let (needs_log, is_report) = (asked.is(Trait::NeedsLog), asked.is(Trait::IsReport));
+        if asked.needs_news() && !self.is_present() || needs_log && !self.ledger.is_member() {
+            return self.put_off(id);
+        }
+        if is_report {
+            return self.put_off_report(id);
+        }
+        self.serve_next(id);
+    }
+
+    /// Serves the next call of a connection, even if it asks for a report or needs the log.
+    fn serve_next(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let Some(call) = conn.calls.pop_front() else { return };
+        let Call { asked, replies, fds } = call;
+        conn.begin_call(replies);
+        let (peer, heard_end) = (conn.peer, conn.heard_end());
+        let step = match self.may_call(id, &asked) {
+            Err(failure) => Err(failure),
+            // The client is gone, or asks the next daemon.
+            Ok(()) if (self.stopping || heard_end) && asked.is(Trait::AsksForLock) => {
+                Ok(Step::Leave)
+            }
+            Ok(()) => self.begin(asked, Caller { id, peer, more: replies == Replies::Many, fds }),
+        };
+        self.carry_out(id, step);
+    }
+
+    table_of_calls!(define_begin);
+
+    /// Makes a connection wait for its turn, because its next call asks for a report.
+    fn put_off_report(&mut self, id: ConnId) {
+        self.conns.set_state(id, CallState::Report);
+        if let Some(conn) = self.conns.peek(id) {
+            self.reports.add(id, conn.peer.uid, conn.unsent());
+        }
+    }
+
+    /// Serves the next call of a connection that has waited for its turn to get a report.
+    pub(crate) fn serve_report(&mut self, id: ConnId) {
+        self.conns.set_state(id, CallState::Idle);
+        self.serve_next(id);
+        self.conns.activate(id);
+    }
+}
+
+fn describe(query: DescriptionQuery) -> Step {
+    let interface = query.interface;
+    match description(&interface) {
+        Some(text) => Step::reply(&Description { description: text.to_owned() }),
+        None => {
+            let error = ServiceError::InterfaceNotFound { interface };
+            Step::Answer(Answer::service_error(&error))
+        }
+    }
+}
+
+/// Reports: replies about the whole table, which may be long.
+///
+/// Invariant: a report is built only if its client has read all earlier replies, and the limits on
+/// unread replies, for its user and for all users together, leave room for it. Until then the call
+/// waits in its connection, and other calls are served.
+impl Server {
+    /// Builds reports while this turn has room and time for them.
+    pub(crate) fn serve_reports(&mut self) {
+        if self.reports.queues.is_empty() {
+            self.due.reports = None;
+            return;
+        }
+        let begun = clock::now();
+        if let Some(until) = self.reports.rests_until.filter(|until| begun < *until) {
+            self.due.reports = Some(until);
+            return;
+        }
+        self.reports.look(&self.conns, begun);
+        for id in self.reports.stuck(begun) {
+            tracing::debug!("closing a connection that does not read its report");
+            if let Some(conn) = self.conns.get(id) {
+                conn.discard_output();
+            }
+        }
+        let mut time = Duration::ZERO;
+        let may_all = self.not_bound();
+        while time < REPORT_TIME_PER_TURN
+            && let Some(id) = self.reports.next(&self.conns, &may_all)
+        {
+            self.report_to(id);
+            time = clock::now().saturating_duration_since(begun);
+        }
+        let tired = time >= REPORT_TIME_PER_TURN;
+        // Other calls get as much time as the reports took.
+        self.reports.rests_until = tired.then(|| begun + time + time);
+        self.due.reports = self.reports.rests_until;
+    }
+
+    /// Schedules the next check of reports, after all output that clients accept was written. A
+    /// client may already have read all output that other reports wait for, and the kernel sends no
+    /// event for that.
+    pub(crate) fn look_ahead_at_reports(&mut self, now: Instant) {
+        if self.reports.queues.is_empty() || self.due.reports.is_some() {
+            return;
+        }
+        self.reports.look(&self.conns, now);
+        let goes_on = self.reports.find_next(&self.conns, self.not_bound()).is_some();
+        self.due.reports = if goes_on { Some(now) } else { self.reports.next_stuck() };
+    }
+
+    /// Whether a user is exempt from the limit on the unread replies of all users together.
+    fn not_bound(&self) -> impl Fn(u32) -> bool + use<> {
+        let own = self.about.uid;
+        move |uid| uid == own || uid == 0
+    }
+
+    fn report_to(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let uid = conn.peer.uid;
+        if let Some(watch) = conn.status_watch_mut() {
+            watch.is_queued = false;
+            let selection = watch.selection.clone();
+            self.show_status(id, uid, &selection);
+        } else if matches!(conn.state(), CallState::Report) {
+            let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
+            self.serve_report(id);
+            if was_full {
+                self.conns.hear_again(id);
+            }
+        }
+        let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
+        if left > 0 {
+            self.reports.unread.push(Unread { id, uid, left, since: clock::now() });
+        }
+    }
+}

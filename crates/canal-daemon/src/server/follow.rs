@@ -1,0 +1,538 @@
+//! Follows the log: applies each entry that it returns, notes its outcomes, completes the calls
+//! that proposed it, and sends the grants that follow. The embedded journal returns what this
+//! daemon proposed; an engine returns the changes of all hosts, and other events.
+//!
+//! Invariant: each entry is applied to the table that the previous one left. The consequences of a
+//! change are reported and carried out only after that. Clients get no message about changes that
+//! concern only the requests of other hosts.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::calls::completion::{Applied, Completion, VOID};
+use crate::calls::conn_id::ConnId;
+use crate::calls::in_flight::Proposed;
+use crate::calls::pending_acquire::PendingAcquire;
+use crate::history::cause::Cause;
+use crate::host::{Event, LostWhy, Ticket};
+use crate::net::call_state::{CallState, Subject};
+use crate::server::Server;
+use crate::server::step::Step;
+use crate::server::step::ended_unseen;
+use crate::store::ledger::NO_HOST;
+use crate::waiters::regrant::granted;
+use crate::wording::refusal::{self, given_up, owner_gone};
+use canal_core::{
+    Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
+    Table, Token, Withdrawal,
+};
+use canal_protocol::{ErrorName, Failure};
+use canal_sys::clock;
+
+impl Server {
+    /// Applies the changes that this daemon proposed to the embedded journal, and those that follow
+    /// from them. The entries of an engine come with its events: see [`Self::follow_engine`].
+    pub(crate) fn follow(&mut self) {
+        while let Some((ticket, change)) = self.ledger.next_proposed() {
+            if change == VOID {
+                let revision = self.ledger.table.revision();
+                let applied = Applied { revision, outcomes: Vec::new() };
+                if let Some(proposed) = self.in_flight.take(ticket) {
+                    self.came_back(ticket, proposed, applied, &[]);
+                }
+            } else {
+                let (revision, entry) = self.ledger.next_entry(change);
+                self.follow_entry(revision, &entry, Some(ticket));
+            }
+        }
+    }
+
+    /// Applies the next entry of either log. `ticket` is that of a proposal of this host.
+    fn follow_entry(&mut self, revision: Revision, entry: &Entry, ticket: Option<Ticket>) {
+        self.heed_our_end(&entry.change);
+        let proposed = ticket.and_then(|ticket| self.in_flight.take(ticket));
+        if let (Some(proposed), Some(cluster)) = (&proposed, &mut self.cluster) {
+            cluster.count_append(clock::now().saturating_duration_since(proposed.since));
+        }
+        let recovered = self.ledger.table.recovery().is_some();
+        let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
+        let (applied, before) = self.apply(revision, entry, then);
+        if let Change::Withdraw { request, .. } = &entry.change {
+            self.in_flight.withdrawn(*request);
+        }
+        if let (Some(ticket), Some(proposed)) = (ticket, proposed) {
+            self.came_back(ticket, proposed, applied, &before);
+        }
+        if let Change::Suspend { request } = entry.change
+            && !self.waiters.is_suspended(request)
+        {
+            self.tell_after_all(request);
+        }
+        self.follow_recovery(recovered);
+        if matches!(entry.change, Change::HostGone { .. }) && self.ledger.is_member() {
+            // Requests may have waited for the end of an earlier incarnation.
+            self.ask_for_those_waiting();
+        }
+    }
+
+    /// Applies an entry, and notes its outcomes. Ends the calls of waiters that it refused or
+    /// withdrew. Also returns the holds that a release by this host may have ended, because the
+    /// table no longer has them.
+    fn apply(
+        &mut self,
+        revision: Revision,
+        entry: &Entry,
+        then: &Completion,
+    ) -> (Applied, Vec<Arc<HoldState>>) {
+        let before = match then {
+            Completion::Release(back) => self.holds_at_stake(&back.giving),
+            _ => Vec::new(),
+        };
+        let cause = self.history.follows().then(|| Cause::of(&entry.change, then));
+        let applied = self.ledger.apply_entry(revision, entry);
+        self.hooks.stirred |= !applied.outcomes.is_empty();
+        if let Some(cause) = cause {
+            self.history.take_in(&cause, &applied, &self.ledger.table, self.ledger.host);
+        }
+        // A confirmation has no outcome, but its grant counts from here.
+        self.due.changed |=
+            !applied.outcomes.is_empty() || matches!(entry.change, Change::Confirm { .. });
+        // When one of our incarnations is gone, its holds have ended, but their processes released
+        // nothing and may still run. The daemon finds them in its own record before it joins.
+        if self.ledger.is_member() || !matches!(entry.change, Change::HostGone { .. }) {
+            let owner_ended = matches!(entry.change, Change::End { .. });
+            for outcome in &applied.outcomes {
+                if let Some((id, failure)) = self.note(outcome, owner_ended) {
+                    self.carry_out(id, Err(failure));
+                }
+            }
+        }
+        (applied, before)
+    }
+
+    /// Completes a change of this host that has been applied.
+    fn complete(&mut self, applied: Applied, then: Completion, before: &[Arc<HoldState>]) {
+        let (id, step) = match then {
+            Completion::Nothing => return,
+            Completion::End { frame } => return self.ended(frame),
+            Completion::LookAhead { behind, left } => return self.look_ahead_of(behind, left),
+            Completion::JobSlot { build } => return self.take_slot(build),
+            Completion::JobToken { build } => {
+                return self.token_decided(build, RequestId(applied.revision.0));
+            }
+            Completion::Ask(newcomer) => (newcomer.conn, self.asked(newcomer, applied)),
+            Completion::Question(newcomer) => (newcomer.conn, self.question(*newcomer)),
+            Completion::Release(back) => (back.id, self.given_back(&back, before, &applied)),
+            Completion::Renew(renewing) => (renewing.id, self.renewed(&renewing, &applied)),
+            Completion::Resize(resizing) => (resizing.id, self.resized(&resizing, &applied)),
+            Completion::Prioritize(pending) => (pending.id, self.prioritized(&pending)),
+            Completion::Confirm { id, request } => (id, self.confirmed(request)),
+            Completion::ConfirmAt { id, request } => (id, self.confirmed_at(request, &applied)),
+        };
+        self.carry_out(id, step);
+    }
+
+    /// Handles a change of this host that was applied at its place in the log.
+    fn came_back(
+        &mut self,
+        ticket: Ticket,
+        Proposed { then, .. }: Proposed,
+        applied: Applied,
+        before: &[Arc<HoldState>],
+    ) {
+        if self.is_awaited(ticket, &then) {
+            return self.complete(applied, then, before);
+        }
+        if let Completion::Ask(newcomer) = then {
+            self.give_back_unwanted(&newcomer, applied.revision);
+        }
+    }
+
+    /// Whether a change is to be completed: its call still waits for it, or no call ever did.
+    fn is_awaited(&self, ticket: Ticket, then: &Completion) -> bool {
+        let waits = |id| self.conns.peek(id).is_some_and(|conn| conn.awaits(ticket));
+        then.conn().is_none_or(waits)
+    }
+
+    /// Releases a request whose client has left or was sent a failure.
+    fn give_back_unwanted(&mut self, newcomer: &PendingAcquire, revision: Revision) {
+        let request = RequestId(revision.0);
+        // No call waits for it.
+        let _ = self.waiters.remove(request);
+        self.waiters.drop_grant(request);
+        let table = &self.ledger.table;
+        if table.tagged(newcomer.request.tag) == Some(request) {
+            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+        }
+    }
+
+    /// Handles a change of this host that is part of a table that was replaced as a whole.
+    fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
+        let Some(proposed) = self.in_flight.take(ticket) else { return };
+        let is_awaited = self.is_awaited(ticket, &proposed.then);
+        let mut applied = Applied { revision, outcomes: Vec::new() };
+        let (id, step) = match proposed.then {
+            Completion::Renew(renewing) if is_awaited => {
+                applied.outcomes = renewing.unseen(&self.ledger.table);
+                (renewing.id, self.renewed(&renewing, &applied))
+            }
+            Completion::Ask(newcomer) if is_awaited => {
+                (newcomer.conn, self.find_absorbed(&newcomer, RequestId(revision.0)))
+            }
+            Completion::Confirm { id, request } if is_awaited => (id, self.confirmed(request)),
+            // The table is the same whether the change had an effect or found nothing to do, so the
+            // result is unknown.
+            Completion::Release(_) | Completion::Resize(_) | Completion::Prioritize(_)
+                if is_awaited =>
+            {
+                let Some(id) = proposed.then.conn() else { return };
+                (id, Err(done_unseen()))
+            }
+            then => return self.came_back(ticket, Proposed { then, ..proposed }, applied, &[]),
+        };
+        self.carry_out(id, step);
+    }
+
+    fn find_absorbed(
+        &mut self,
+        newcomer: &PendingAcquire,
+        request: RequestId,
+    ) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        if let Some(waiter) = table.waiter(request) {
+            self.waiters.add(waiter, table.session(waiter.frame));
+        } else if let Some(hold) = table.hold_of(request) {
+            self.waiters.add_granted(hold, table.session(hold.frame));
+            self.waiters.queue_grant(granted(table, hold));
+        } else {
+            return Err(ended_unseen());
+        }
+        Ok(self.wait_for_grant(newcomer.conn, request, newcomer.more))
+    }
+
+    /// Handles a change that never reached the log.
+    fn dropped(&mut self, ticket: Ticket) {
+        if let Some(Proposed { then, .. }) = self.in_flight.take(ticket)
+            && self.is_awaited(ticket, &then)
+            && let Some(id) = then.conn()
+        {
+            let step = self.without_membership(then);
+            self.carry_out(id, step);
+        }
+    }
+
+    /// Carries out the events that came from the engine.
+    ///
+    /// # Errors
+    /// The table cannot follow the log. The daemon then has to end.
+    pub(crate) fn follow_engine(&mut self) -> anyhow::Result<()> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        cluster.begin_turn();
+        while let Some(event) = self.cluster.as_mut().and_then(|it| it.next_event()) {
+            self.carry_out_event(event)?;
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.keep_deadline();
+        }
+        Ok(())
+    }
+
+    fn carry_out_event(&mut self, event: Event) -> anyhow::Result<()> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        match event {
+            Event::Entry { revision, entry, ticket } => {
+                self.follow_entry(revision, &entry, ticket);
+            }
+            Event::Restore { snapshot, revision } => {
+                self.replace_table(snapshot.map(|it| *it), revision)?;
+            }
+            Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
+            Event::Dropped { ticket } => self.dropped(ticket),
+            Event::Clear => self.clear(),
+            Event::Joined { host, adopted } => self.joined(host, adopted),
+            Event::Lost { host, why } => self.lost(host, &why),
+            Event::SnapshotWanted => {
+                cluster.store(&self.ledger.table.snapshot());
+            }
+            Event::Away(outage) => {
+                if outage.refused {
+                    cluster.end_if_seen(&outage)?;
+                    tracing::error!(hint = outage.hint, "cannot use the engine: {}", outage.why);
+                } else {
+                    tracing::warn!("cannot reach the engine: {}", outage.why);
+                }
+                cluster.note_away(outage);
+                self.due.changed = true;
+            }
+            Event::Back => {
+                tracing::info!("the engine is reachable again");
+                cluster.note_back();
+                self.due.changed = true;
+            }
+            Event::Full(full) => {
+                cluster.note_full(full);
+                self.due.changed = true;
+            }
+            Event::Hindered(outage) => {
+                let outage = cluster.dated(outage, &self.ledger.table);
+                cluster.end_if_seen(&outage)?;
+                tracing::error!(hint = outage.hint, "cannot join: {}", outage.why);
+                cluster.note_hindered(outage);
+                self.due.changed = true;
+            }
+            Event::Unhindered => {
+                tracing::info!("can join again");
+                cluster.note_unhindered();
+                self.due.changed = true;
+            }
+            Event::Present => self.resume_put_off(),
+        }
+        Ok(())
+    }
+
+    /// Handles the entry that declares our incarnation gone. Looks up our holds before the entry is
+    /// applied, because the table no longer contains them afterwards.
+    fn heed_our_end(&mut self, change: &Change) {
+        let (host, by) = match change {
+            // This host left by itself.
+            Change::HostGone { host, by } if host == by => return,
+            Change::HostGone { host, by } => (*host, *by),
+            Change::HostAdopt { old, new } => (*old, *new),
+            _ => return,
+        };
+        self.lost(host, &LostWhy::Gone { by });
+    }
+
+    fn replace_table(
+        &mut self,
+        snapshot: Option<Snapshot>,
+        revision: Revision,
+    ) -> anyhow::Result<()> {
+        let recovered = self.ledger.table.recovery().is_some();
+        self.ledger.table = match &snapshot {
+            Some(snapshot) => Table::restore(snapshot)
+                .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
+            None => Table::default(),
+        };
+        self.due.changed = true;
+        if self.ledger.host != NO_HOST {
+            self.catch_up();
+        }
+        self.follow_recovery(recovered);
+        if self.ledger.is_member() {
+            self.ask_for_those_waiting();
+        }
+        Ok(())
+    }
+
+    /// Looks up what the skipped entries decided for this host, after the table was replaced as a
+    /// whole.
+    fn catch_up(&mut self) {
+        let requests: Vec<RequestId> = self.waiters.iter().map(|(request, _)| request).collect();
+        for request in requests {
+            let table = &self.ledger.table;
+            if table.waiter(request).is_some() {
+                continue;
+            }
+            if let Some(hold) = table.hold_of(request) {
+                let granted = granted(table, hold);
+                self.waiters.queue_grant_once(granted);
+            } else if let Some(conn) = self.waiters.remove(request).and_then(|it| it.conn) {
+                self.end_unseen(conn);
+            }
+        }
+        let table = &self.ledger.table;
+        self.waiters.retain_suspended(|request| table.waiter(request).is_some());
+        let recorded = self.cluster.as_ref().map(|cluster| cluster.recorded_tokens());
+        let mut ended: Vec<Token> = recorded.unwrap_or_default();
+        ended.retain(|token| self.ledger.table.hold(*token).is_none());
+        for token in ended {
+            self.hold_ended(token);
+        }
+        let frames: Vec<FrameId> = self.owners.frames();
+        for frame in frames.into_iter().filter(|id| self.ledger.table.frame(*id).is_none()) {
+            self.owners.forget(frame);
+        }
+        self.leases.follow(&self.ledger.table, self.ledger.host);
+        self.history.follow(&self.ledger.table, self.ledger.host);
+        self.hooks.look_soon();
+    }
+}
+
+/// The failure for a client whose change is in the log, but whose result this host did not see.
+fn done_unseen() -> Failure {
+    let message = "the change reached the engine, but the daemon could not follow its result";
+    Failure::new(ErrorName::EngineAway, message).hint("`canal status` shows the current state")
+}
+
+/// Notes the decisions of the table.
+///
+/// Invariant: a client that waits for a decision receives it. No client receives a decision about
+/// the request of another host.
+impl Server {
+    /// Notes an outcome. The call that proposed the change handles its other consequences. Returns
+    /// another call that the outcome ends, and the failure of that call.
+    pub(crate) fn note(
+        &mut self,
+        outcome: &Outcome,
+        owner_ended: bool,
+    ) -> Option<(ConnId, Failure)> {
+        match outcome {
+            Outcome::Queued { request, .. } => {
+                if let Some(waiter) = self.ledger.table.waiter(*request)
+                    && waiter.request.host == self.ledger.host
+                {
+                    self.waiters.add(waiter, self.ledger.table.session(waiter.frame));
+                }
+            }
+            Outcome::Granted(granted) if self.is_ours(granted) => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
+                self.waiters.queue_grant(granted.clone());
+            }
+            Outcome::Requeued { request, token } => {
+                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                    self.leases.forget(waiter.frame);
+                }
+                self.waiters.requeued(*token);
+                tracing::debug!(
+                    request = request.0,
+                    token = token.0,
+                    "took back a grant before its client got it"
+                );
+            }
+            Outcome::Refused { request, why } => return self.refuse_waiter(*request, why),
+            Outcome::Withdrawn { request } => {
+                let conn = self.waiters.ended(*request)?.conn?;
+                return Some((conn, if owner_ended { owner_gone() } else { given_up() }));
+            }
+            Outcome::Released { token, frame, whole, .. } => {
+                if *whole {
+                    self.hold_ended(*token);
+                    self.leases.forget(*frame);
+                }
+                tracing::debug!(token = token.0, session = %format_args!("s{frame}"), "released");
+            }
+            Outcome::FrameGone { frame } => {
+                self.leases.forget_report(*frame);
+                self.owners.rest(*frame);
+            }
+            Outcome::ConfirmedAt { token, .. } => {
+                if let Some(frame) = self.ledger.table.hold(*token).map(|hold| hold.frame) {
+                    self.leases.begin(&self.ledger.table, self.ledger.host, frame);
+                }
+            }
+            Outcome::Renewed { frame, .. } => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
+            }
+            Outcome::LeaseMoved { frame, .. } => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
+            }
+            Outcome::Prioritized { request, .. } => {
+                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                    self.waiters.replace_request(waiter);
+                }
+            }
+            Outcome::NotHeld
+            | Outcome::LeaseGone
+            | Outcome::NotConfirmed { .. }
+            | Outcome::Granted(_)
+            | Outcome::Barrier { .. }
+            | Outcome::ResizeRefused { .. }
+            | Outcome::ResizeRefusedOverNodes
+            | Outcome::Resized { .. }
+            | Outcome::PauseStored { .. }
+            | Outcome::ServiceStored { .. } => {}
+        }
+        None
+    }
+
+    /// Refuses a request that waited.
+    fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) -> Option<(ConnId, Failure)> {
+        let waiter = self.waiters.ended(id)?;
+        let conn = waiter.conn?;
+        let uid = self.conns.peek(conn).map(|conn| conn.peer.uid);
+        let viewer = uid.unwrap_or(waiter.asked.request.uid);
+        match why {
+            Refusal::Deadlock { cycle } => {
+                return Some((conn, self.deadlock(viewer, cycle, &waiter.asked)));
+            }
+            Refusal::Superseded { by } => {
+                return Some((conn, self.superseded_failure(viewer, *by)));
+            }
+            _ => {}
+        }
+        let item = refusal::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
+        let stored = item.and_then(|item| self.ledger.table.stored(&item.key));
+        Some((conn, refusal::late_refusal(why, item, stored)))
+    }
+
+    /// Whether a grant is to a request of this host.
+    fn is_ours(&self, granted: &Granted) -> bool {
+        let host = self.ledger.host;
+        let of = |hold: &HoldState| hold.asked.host == host;
+        self.waiters.get(granted.request).is_some()
+            || self.ledger.table.hold(granted.token).is_some_and(of)
+    }
+}
+
+/// Ends calls that wait: with a grant, with a refusal, or because their time is over.
+impl Server {
+    /// Follows the log, checks all waiters that were granted something, and sends their grants.
+    /// Repeats this until nothing follows from it.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            self.follow();
+            // A grant made while this host cannot renew is sent once it can renew again, or never.
+            if self.waiters.has_grants() && self.is_sure() {
+                while let Some(granted) = self.waiters.next_grant() {
+                    #[cfg(test)]
+                    if crate::sim::is_broken(crate::sim::Rule::GrantsAreTold)
+                        && granted.token.0 % 4 == 0
+                    {
+                        continue;
+                    }
+                    if let Some((id, step)) = self.offer(&granted) {
+                        self.carry_out(id, step);
+                    }
+                    self.follow();
+                }
+            }
+            let unsynced = self.conns.end_waits(Subject::Disk, |state| match state {
+                CallState::Stores(lease) => Ok(lease),
+                _ => Err(state),
+            });
+            if unsynced.is_empty() {
+                return;
+            }
+            // All leases that wait for this become durable together.
+            let stored = self.ledger.keep_leases();
+            for (id, lease) in unsynced {
+                let step = self.step_of_lease(id, *lease, &stored);
+                self.carry_out(id, step);
+            }
+        }
+    }
+
+    /// Ends the waits whose time is over.
+    pub(crate) fn end_waits(&mut self) {
+        if self.waiters.next_end().is_none() {
+            return;
+        }
+        let now = clock::boottime_ms();
+        while let Some(request) = self.waiters.over(now) {
+            let id = self.waiters.remove(request).and_then(|waiter| waiter.conn);
+            self.history.times_out(request);
+            if let Some(id) = id
+                && let Some(viewer) = self.conns.peek(id).map(|conn| conn.peer.uid)
+            {
+                let failure = self.timeout_failure(request, viewer);
+                self.carry_out(id, Err(failure));
+            }
+            // The request may be granted before its withdrawal is in the log.
+            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+            // This may grant another request whose wait is over now.
+            self.settle();
+        }
+    }
+}

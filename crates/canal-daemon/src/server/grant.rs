@@ -1,0 +1,390 @@
+//! Sends grants, each after a check of the waiter's process.
+//!
+//! Invariant: the grant of a lease is sent only after the lease is durable. The grant of a part of
+//! a request over nodes is sent at once, and its confirmation only after the lease is durable.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::calls::answer::Answer;
+use crate::calls::conn_id::ConnId;
+use crate::net::call_state::CallState;
+use crate::processes::owner_identity::{cannot_watch, peer_pidfd};
+use crate::processes::owners;
+use crate::server::Server;
+use crate::server::step::Step;
+use crate::view::Shown;
+use crate::waiters::leases::{LeaseNews, UnsyncedLease};
+use crate::wording::refusal::given_up;
+use crate::wording::refusal::owner_gone;
+use crate::wording::text::{Text, pid_of};
+use canal_core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
+use canal_protocol::{ConfirmedAt, DeadlinePageQuery, ErrorName, Failure, Wrapper};
+use canal_sys::pidfd::Pidfd;
+use canal_sys::process;
+
+/// The result of the check of a granted waiter.
+enum Found {
+    /// Its grant can be sent.
+    Running,
+    /// Its process is stopped or frozen: it keeps its place, and others overtake it.
+    Stopped(u32),
+    /// Its process is gone.
+    Gone,
+    /// Its process cannot be watched, so it cannot have the lock.
+    Unwatched(Failure),
+}
+
+impl Server {
+    /// Offers a grant to its waiter, after a check of the waiter's process. Returns the call that
+    /// this ends, and its result.
+    pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result<Step, Failure>)> {
+        let request = granted.request;
+        if self.is_leaving(request) {
+            let conn = self.waiters.remove(request)?.conn?;
+            return Some((conn, Err(given_up())));
+        }
+        if self.ledger.table.hold(granted.token).is_none() {
+            return self.forget_taken_back(request);
+        }
+        if self.is_being_suspended(request) {
+            return None;
+        }
+        if !self.may_be_told(granted.token) {
+            self.ask_anew(request);
+            return None;
+        }
+        let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
+        let found = self.look_at(conn, granted);
+        if let Found::Stopped(pid) = found {
+            self.suspend(request, pid);
+            return None;
+        }
+        let conn = self.waiters.remove(request).and_then(|waiter| waiter.conn);
+        let step = match found {
+            Found::Running | Found::Stopped(_) => self.tell_grant(conn?, granted),
+            Found::Gone => {
+                self.end(granted.frame);
+                Err(owner_gone())
+            }
+            Found::Unwatched(failure) => Ok(Step::GiveBack(request, failure)),
+        };
+        Some((conn?, step))
+    }
+
+    /// Whether a grant that no client has received yet may be sent.
+    pub(crate) fn may_be_told(&self, token: Token) -> bool {
+        #[cfg(test)]
+        if crate::sim::is_broken(crate::sim::Rule::OldGrantsAreAskedAnew) {
+            return true;
+        }
+        self.ledger.table.may_be_told(token)
+    }
+
+    /// Takes back a grant that no client received before history was lost, and asks for it again at
+    /// the same place in the queue.
+    fn ask_anew(&mut self, request: RequestId) {
+        self.propose(Change::Suspend { request });
+        self.propose(Change::Resume { request });
+    }
+
+    /// Forgets a grant that a later withdrawal or death has taken back.
+    fn forget_taken_back(&mut self, request: RequestId) -> Option<(ConnId, Result<Step, Failure>)> {
+        let table = &self.ledger.table;
+        if table.waiter(request).is_some() || table.hold_of(request).is_some() {
+            return None;
+        }
+        let conn = self.waiters.remove(request)?.conn?;
+        Some((conn, Err(owner_gone())))
+    }
+
+    fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
+        let Some(hold) = self.ledger.table.hold(granted.token) else { return Found::Gone };
+        let asked = hold.asked.clone();
+        if let Some(conn) = conn
+            && let Err(failure) = self.watch_owner(conn, granted.frame, None)
+        {
+            return match failure.name {
+                ErrorName::OwnerGone => Found::Gone,
+                _ => Found::Unwatched(failure),
+            };
+        }
+        if self.owners.of(granted.frame).is_some_and(Pidfd::has_ended) {
+            return Found::Gone;
+        }
+        self.stopped_party(&asked, conn).map_or(Found::Running, Found::Stopped)
+    }
+
+    /// Ensures that the owner of a frame is watched. `pidfd` is that of the owner, if the caller
+    /// has it.
+    ///
+    /// # Errors
+    /// The owner has ended, or cannot be watched. The grant must not be sent.
+    pub(crate) fn watch_owner(
+        &mut self,
+        id: ConnId,
+        frame: FrameId,
+        pidfd: Option<Pidfd>,
+    ) -> Result<(), Failure> {
+        if self.owners.of(frame).is_some() {
+            return Ok(());
+        }
+        let process = match self.ledger.table.frame(frame) {
+            Some(state) if state.lease.is_some() => return Ok(()),
+            Some(FrameState { owner: Owner::Process(process), .. }) => Some(*process),
+            _ => None,
+        };
+        if process.is_some_and(|process| self.owners.watch_again(frame, process)) {
+            return Ok(());
+        }
+        let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
+        // The client of `canal acquire --pid` is not the owner.
+        let other = process.filter(|process| conn.process != Some(*process));
+        let pidfd = match (pidfd, other) {
+            (Some(pidfd), _) => pidfd,
+            (None, Some(process)) => pidfd_of(process)?,
+            (None, None) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
+        };
+        // Over an engine, the owner may have died while its request was on the way into the log.
+        if other.is_some() && pidfd.has_ended() {
+            return Err(owner_gone());
+        }
+        self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
+    }
+
+    /// Sends a grant, if its client may still have it: the configuration may have changed since the
+    /// request.
+    pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
+        let Some(hold) = self.ledger.table.hold(granted.token) else { return Err(owner_gone()) };
+        // The priority only counted for the wait, and an operator may have raised it.
+        if let Err(failure) = self.may_hold(id, &hold.asked.items, 0) {
+            tracing::info!(token = granted.token.0, "took a grant back: {}", failure.message);
+            return Ok(Step::GiveBack(granted.request, no_longer(failure)));
+        }
+        tracing::debug!(
+            token = granted.token.0,
+            session = %format_args!("s{}", self.ledger.table.session(hold.frame)),
+            pid = pid_of(&hold.asked.owner),
+            keys = ?hold.asked.items.iter().map(|item| &item.key).collect::<Vec<_>>(),
+            "granted"
+        );
+        Ok(self.send_grant_or_take_back(id, granted.request, Some(granted)))
+    }
+
+    /// Sends a grant to a client that asks for it again.
+    pub(crate) fn tell_again(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        frame: FrameId,
+        pidfd: Option<Pidfd>,
+    ) -> Result<Step, Failure> {
+        self.watch_owner(id, frame, pidfd)?;
+        // From here, the grant depends on this connection alone.
+        self.conns.disown(request);
+        Ok(self.send_grant_or_take_back(id, request, None))
+    }
+
+    fn send_grant_or_take_back(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        as_decided: Option<&Granted>,
+    ) -> Step {
+        let sent = self.send_grant(id, request, as_decided);
+        sent.unwrap_or_else(|failure| Step::GiveBack(request, failure))
+    }
+
+    /// Sends a grant as it was decided, or the current hold.
+    ///
+    /// # Errors
+    /// The grant cannot be sent. Its hold must then end as well.
+    fn send_grant(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        granted: Option<&Granted>,
+    ) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let hold = match granted {
+            Some(granted) => table.hold(granted.token),
+            None => table.hold_of(request),
+        };
+        let Some(hold) = hold else { return Err(owner_gone()) };
+        let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
+        let (children, uid) = (hold.asked.children, hold.asked.uid);
+        let key = hold.items.first().map(|item| item.key.clone());
+        if self.ledger.is_untold_lease(token) {
+            return Ok(wait_for_disk(request, LeaseNews::Granted(granted.cloned())));
+        }
+        let mut fds = Vec::new();
+        if children {
+            match self.children.make(token, tag) {
+                Ok(fd) => fds.push(fd),
+                Err(error) => {
+                    let message = format!("cannot create the FIFO for `--with-children`: {error}");
+                    return Err(Failure::new(ErrorName::DiskFull, message));
+                }
+            }
+        }
+        let form = self.conns.peek(id).and_then(|conn| conn.asked.jobserver);
+        let mut jobserver_path = None;
+        if let Some((key, form)) = key.zip(form) {
+            match self.jobservers.serve((token, tag, &key), form, uid) {
+                Ok(ends) => {
+                    jobserver_path = ends.path.and_then(|path| path.to_str().map(str::to_owned));
+                    fds.extend([ends.offers, ends.returns]);
+                }
+                Err(error) => {
+                    let message = format!("cannot create the FIFOs for `--jobserver`: {error}");
+                    return Err(Failure::new(ErrorName::DiskFull, message));
+                }
+            }
+        }
+        // The owner of a provisional grant is another process, whose command no client runs, so no
+        // page is needed.
+        let cluster = self.cluster.as_mut();
+        let page = match &cluster {
+            Some(cluster) if !provisional => cluster.add_page(&mut fds),
+            _ => Ok(None),
+        };
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => return Err(no_page(&error)),
+        };
+        if let Err(error) = cluster.map_or(Ok(()), |cluster| cluster.record_grant(hold)) {
+            let message = format!("cannot record the owner: {error}");
+            return Err(Failure::new(ErrorName::DiskFull, message));
+        }
+        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
+        let shown = Shown::to(conn.peer.uid, &self.ledger, &self.leases, &self.owners);
+        let mut grant = match granted {
+            Some(granted) => shown.grant(granted),
+            None => self.ledger.table.hold(token).map(|hold| shown.held(hold)),
+        };
+        let Some(grant) = &mut grant else { return Err(owner_gone()) };
+        if let Some(hold) = self.ledger.table.hold(token) {
+            let table = &self.ledger.table;
+            grant.notes = self.told_sizes.notes(table, &hold.asked, Some(token));
+        }
+        grant.notes.append(&mut conn.asked.key_notes);
+        grant.children_fd = children.then_some(0);
+        grant.offers_fd = form.map(|_| 1);
+        grant.returns_fd = form.map(|_| 2);
+        grant.jobserver_path = jobserver_path.as_deref().map(Text::Itself);
+        grant.deadline_fd = page.map(|page| page.deadline_fd);
+        grant.liveness_fd = page.map(|page| page.liveness_fd);
+        let closes_on_grant = conn.asked.closes_on_grant && conn.calls.is_empty();
+        if provisional {
+            self.waiters.claimed(request);
+            conn.provisional.push(request);
+        } else if !closes_on_grant {
+            conn.untold = Some(request);
+        }
+        let answer = Answer::with_fds(grant, fds);
+        Ok(Step::Answer(Answer { closes: closes_on_grant, ..answer }))
+    }
+
+    /// Confirms a client's part of a request over nodes, once the lease is durable.
+    pub(crate) fn tell_confirmed(&self, request: RequestId, token: Token) -> Step {
+        if self.ledger.is_untold_lease(token) {
+            return wait_for_disk(request, LeaseNews::Confirmed(token));
+        }
+        Step::reply(&ConfirmedAt { token: token.0 })
+    }
+
+    /// The next step of a call that waited for its lease to be durable. A lease that cannot be made
+    /// durable is taken back.
+    pub(crate) fn step_of_lease(
+        &mut self,
+        id: ConnId,
+        lease: UnsyncedLease,
+        stored: &io::Result<()>,
+    ) -> Result<Step, Failure> {
+        let UnsyncedLease { request, news } = lease;
+        if self.ledger.table.hold_of(request).is_none() {
+            let message = "the daemon took the lease back before its client got it";
+            return Err(Failure::new(ErrorName::LeaseLost, message));
+        }
+        match stored {
+            Ok(()) => Ok(match news {
+                LeaseNews::Granted(granted) => {
+                    self.send_grant_or_take_back(id, request, granted.as_ref())
+                }
+                LeaseNews::Confirmed(token) => Step::reply(&ConfirmedAt { token: token.0 }),
+            }),
+            Err(error) => {
+                let message = format!("cannot store the lease for a reboot: {error}");
+                let failure = Failure::new(ErrorName::DiskFull, message);
+                Ok(Step::GiveBack(request, failure))
+            }
+        }
+    }
+}
+
+/// Makes a call wait until its lease is durable. The client then gets `news`.
+fn wait_for_disk(request: RequestId, news: LeaseNews) -> Step {
+    Step::Wait(CallState::Stores(Box::new(UnsyncedLease { request, news })))
+}
+
+/// The pidfd of a process for which another process asked for a lock.
+fn pidfd_of(process: ProcessId) -> Result<Pidfd, Failure> {
+    match owners::find(process) {
+        process::Found::Same(pidfd) => Ok(pidfd),
+        process::Found::Gone => Err(owner_gone()),
+        process::Found::Unknown(error) => Err(cannot_watch(&error)),
+    }
+}
+
+/// The failure for a client that lost its permission while it waited.
+fn no_longer(failure: Failure) -> Failure {
+    let message = format!("{} since the configuration changed", failure.message);
+    Failure { message, ..failure }
+}
+
+/// Hands the deadline page to the clients that run the commands of holders.
+///
+/// The page exists only while the daemon works over an engine and is a member there.
+impl Server {
+    /// Refuses a client that would leave its command without a supervisor over an engine.
+    pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
+        // This applies even while there is no page: a request that arrives before this host is a
+        // member is granted later.
+        if wrapper != Some(Wrapper::Exec) || self.cluster.is_none() {
+            return Ok(());
+        }
+        let message = "a lock with an engine needs a supervisor that ends the command in time if \
+                       the lock is lost";
+        Err(Failure::new(ErrorName::SupervisorRequired, message))
+    }
+
+    /// Gives the page to the client that runs the command of a holder.
+    pub(crate) fn page(&self, query: &DeadlinePageQuery) -> Result<Step, Failure> {
+        let Some(cluster) = &self.cluster else {
+            let message = "this daemon has no engine, so locks have no deadline";
+            return Err(Failure::new(ErrorName::Unsupported, message));
+        };
+        if let Some(why) = query.token.and_then(|token| cluster.why_lost(Token(token))) {
+            let message = "the lock is lost, and the daemon ended its process";
+            let failure = Failure::new(ErrorName::LeaseLost, message);
+            return Err(Failure { reason: Some(why.word().into()), ..failure });
+        }
+        let not_held = || Failure::new(ErrorName::NotHeld, "no hold of this host has this tag");
+        let table = &self.ledger.table;
+        let hold = table.tagged(query.tag).and_then(|request| table.hold_of(request));
+        let frame = hold.and_then(|hold| table.frame(hold.frame));
+        if frame.is_none_or(|frame| frame.host != self.ledger.host) {
+            return Err(not_held());
+        }
+        let mut fds = Vec::new();
+        let found = cluster.add_page(&mut fds).map_err(|error| no_page(&error))?;
+        let found = found.ok_or_else(not_held)?;
+        Ok(Step::Answer(Answer::with_fds(&found, fds)))
+    }
+}
+
+/// The failure for a client that cannot get the page.
+pub(crate) fn no_page(error: &io::Error) -> Failure {
+    let message = format!("cannot pass on the deadline page: {error}");
+    Failure::new(ErrorName::TooManyConnections, message)
+}

@@ -1,0 +1,488 @@
+//! Handles processes of holders and waiters that end, stop or come back, and the ends of
+//! connections.
+//!
+//! Invariant: a grant that a client has received stays held until the owner has ended, and the
+//! descendants that keep the hold.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crate::calls::call::Asked;
+use crate::calls::completion::Completion;
+use crate::calls::conn_id::ConnId;
+use crate::limits::{
+    AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY,
+    PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY, WAITERS_LOOKED_AT_MAX,
+};
+use crate::net::call_state::{Awaiting, CallState};
+use crate::net::connections::Disconnected;
+use crate::processes::owners::find;
+use crate::server::Server;
+use crate::waiters::look_ahead::is_stopped;
+use crate::waiters::regrant::granted;
+use crate::wording::text::pid_of;
+use canal_core::{
+    Change, FrameId, HoldState, Owner, ProcessId, Release, Request, RequestId, Token, WaiterState,
+    WaiterStatus, Withdrawal,
+};
+use canal_sys::clock;
+use canal_sys::process::{Activity, Found, RunState, activity, run_state};
+
+impl Server {
+    /// Handles the end of a frame's process.
+    pub(crate) fn end(&mut self, frame: FrameId) {
+        let Some(state) = self.ledger.table.frame(frame) else { return };
+        tracing::debug!(
+            session = %format_args!("s{frame}"),
+            pid = pid_of(&state.owner),
+            "the owner has ended"
+        );
+        self.owners.forget(frame);
+        self.propose(Change::End { frame });
+    }
+
+    /// Handles the end of a frame's process after it was applied to the table: the remaining holds
+    /// are kept for its descendants.
+    pub(crate) fn ended(&mut self, frame: FrameId) {
+        let orphaned: Vec<Token> =
+            self.ledger.table.holds_in(frame).map(|hold| hold.token).collect();
+        for token in orphaned {
+            self.end_without_writers(token);
+        }
+    }
+
+    /// Ends a hold that is kept for descendants if no descendant is left. Otherwise waits for the
+    /// last descendant to end.
+    pub(crate) fn end_without_writers(&mut self, token: Token) {
+        let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
+        if !self.children.await_end(token, tag, &mut self.owners) {
+            let release = Release::Hold { token, forced: false };
+            self.propose(Change::Release(release));
+        }
+    }
+
+    /// Handles the loss of the last writer of a hold's FIFO, unless another writer has opened it
+    /// since.
+    pub(crate) fn end_of_writers(&mut self, token: Token) {
+        if self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned) {
+            self.end_without_writers(token);
+        }
+    }
+
+    /// Checks again the holds for which the daemon does not know whether descendants live.
+    pub(crate) fn look_at_unsure(&mut self) {
+        for token in self.children.unsure().clone() {
+            self.end_of_writers(token);
+        }
+    }
+
+    /// Handles a hold that has ended in the table.
+    pub(crate) fn hold_ended(&mut self, token: Token) {
+        self.children.remove(token, &mut self.owners);
+        self.jobservers.hold_ended(token);
+        // Until this host is a member, it may be reading another history of the log, in which the
+        // token belongs to another process.
+        if self.ledger.is_member()
+            && let Some(cluster) = &mut self.cluster
+        {
+            cluster.hold_ended(&self.ledger.table, token);
+        }
+    }
+
+    /// Looks again for the processes whose life is uncertain.
+    pub(crate) fn verify_again(&mut self) {
+        for frame in self.owners.unverified.clone() {
+            let Some(state) = self.ledger.table.frame(frame) else {
+                self.owners.forget(frame);
+                continue;
+            };
+            let Owner::Process(process) = state.owner else { continue };
+            match find(process) {
+                Found::Same(pidfd) => {
+                    if let Err(error) = self.owners.watch(frame, None, pidfd) {
+                        tracing::debug!(%error, "still unverified");
+                    }
+                }
+                Found::Gone => self.end(frame),
+                Found::Unknown(_) => {}
+            }
+        }
+    }
+
+    /// Watches the holds that last only while descendants live.
+    pub(crate) fn await_orphans(&mut self) {
+        let here = self.ledger.host;
+        let own = self.ledger.table.holds().filter(|hold| hold.asked.host == here);
+        let orphaned = own.filter(|hold| hold.orphaned);
+        let orphaned: Vec<Token> = orphaned.map(|hold| hold.token).collect();
+        for token in orphaned {
+            self.end_without_writers(token);
+        }
+    }
+}
+
+/// Handles the ends of connections.
+///
+/// Invariant: the end of a connection withdraws requests and grants that its client has not
+/// received. A grant that the client has received stays held.
+impl Server {
+    /// Handles a client that is gone: withdraws its waiting request, and takes back a grant that it
+    /// has not received.
+    pub(crate) fn disconnect(&mut self, disconnected: Disconnected) {
+        let Disconnected { id, unread } = disconnected;
+        let Some(conn) = self.conns.get(id) else { return };
+        let untold = conn.untold.take().filter(|_| unread || !conn.is_flushed());
+        if untold.is_some() {
+            conn.discard_output();
+        }
+        let provisional = std::mem::take(&mut conn.provisional);
+        // `Abandon` is queued behind the call that waited, so it was not served.
+        let is_abandoned = conn.calls.iter().any(|call| matches!(call.asked, Asked::Abandon(_)));
+        let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
+        match self.abandon_call(id) {
+            #[cfg(test)]
+            CallState::Waits(_)
+                if crate::sim::is_broken(crate::sim::Rule::DeadWaitersAreWithdrawn) => {}
+            CallState::Waits(request) => {
+                if is_abandoned {
+                    self.history.abandons(request);
+                }
+                gone.push(request);
+            }
+            CallState::Stores(lease) => gone.push(lease.request),
+            CallState::Log(wait) => {
+                if let (Awaiting::Membership, Some(conn)) = (wait.what, self.conns.get(id)) {
+                    conn.calls.clear();
+                }
+            }
+            CallState::Configuration => self.in_force.readings.forget(id),
+            _ => {}
+        }
+        for request in gone {
+            // The request no longer has a client.
+            if let Some(waiter) = self.waiters.get_mut(request) {
+                waiter.conn = None;
+            }
+            let why = Withdrawal::Cancelled;
+            self.propose(Change::Withdraw { request, why });
+        }
+        self.conns.activate(id);
+    }
+
+    /// Takes what the current call of a connection waits for, because it has no client left. A
+    /// client that only sends nothing further still gets the answers that nothing depends on.
+    fn abandon_call(&mut self, id: ConnId) -> CallState {
+        let Some(conn) = self.conns.peek(id) else { return CallState::Idle };
+        let goes_on = match conn.state() {
+            // The change completes even if its client no longer waits for the answer.
+            CallState::Log(wait) => !conn.is_closing() && matches!(wait.what, Awaiting::Change(_)),
+            CallState::Report | CallState::History => true,
+            _ => false,
+        };
+        if goes_on { CallState::Idle } else { self.conns.set_state(id, CallState::Idle) }
+    }
+}
+
+/// Handles waiters whose process is stopped or frozen: they keep their place, and block no other
+/// waiter.
+///
+/// The kernel does not report that a process has stopped if it is not a child of the daemon. So the
+/// daemon checks the waiters ahead of a request that is about to wait or to be refused because of
+/// them, and repeats that check from time to time.
+impl Server {
+    /// Suspends a waiter that is ahead of another one, if it is stopped. Returns whether a
+    /// suspension of it is in flight, so that deciding again after that is worthwhile.
+    pub(crate) fn suspend_ahead(&mut self, ahead: RequestId, then: Completion) -> bool {
+        if self.waiters.is_suspended(ahead) || self.waiters.is_absent(ahead) {
+            return self.is_being_suspended(ahead);
+        }
+        let Some(pid) = self.stopped_process(ahead) else { return false };
+        self.suspend_and(ahead, pid, then);
+        true
+    }
+
+    /// Suspends the waiters ahead of another one that are stopped, one after the other.
+    pub(crate) fn look_ahead_of(&mut self, behind: RequestId, left: usize) {
+        if let Some(ahead) = self.ledger.table.first_ahead(behind)
+            && let Some(left) = left.checked_sub(1)
+        {
+            self.suspend_ahead(ahead, Completion::LookAhead { behind, left });
+        }
+    }
+
+    /// Suspends a waiter until its process runs again. A grant that was not sent is taken back.
+    pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
+        self.suspend_and(request, pid, Completion::Nothing);
+    }
+
+    fn suspend_and(&mut self, request: RequestId, pid: u32, then: Completion) {
+        let waiter = self.ledger.table.waiter(request);
+        let is_detached = waiter.is_some_and(|it| it.status == WaiterStatus::Detached);
+        if is_detached && !self.is_back(request) {
+            return self.suspend_detached(request, then);
+        }
+        self.waiters.suspend(request, pid);
+        self.propose_and(Change::Suspend { request }, then);
+    }
+
+    /// The process of a waiter of this host, if it is stopped.
+    fn stopped_process(&self, request: RequestId) -> Option<u32> {
+        let waiter = self.waiters.get(request)?;
+        self.stopped_party(&waiter.asked.request, waiter.conn)
+    }
+
+    /// The pid of the owner of a request, or of its asker, if that process is stopped. A
+    /// provisional grant needs both, because the asker confirms it.
+    pub(crate) fn stopped_party(&self, asked: &Request, conn: Option<ConnId>) -> Option<u32> {
+        let asker = conn.filter(|_| asked.provisional).and_then(|id| self.conns.peek(id));
+        let parties = [pid_of(&asked.owner), asker.map_or(0, |conn| conn.peer.pid)];
+        parties.into_iter().find(|pid| *pid != 0 && is_stopped(*pid))
+    }
+
+    /// Checks the waiters ahead of some others, and suspends those that are stopped.
+    pub(crate) fn look_ahead_of_waiters(&mut self, now: Instant) {
+        let after = self.due.look_ahead.last.map_or(0, |last| last.0 + 1);
+        // Some are waiters of other hosts: only this host can check its own waiters ahead of them.
+        let waiting = self.ledger.table.waiters_from(RequestId(after));
+        let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
+        let mut looked_at = BTreeSet::new();
+        for request in &some {
+            let Some(ahead) = self.ledger.table.first_ahead(*request) else { continue };
+            self.due.look_ahead.behind = true;
+            if looked_at.len() < AHEAD_LOOKED_AT_MAX && looked_at.insert(ahead) {
+                self.look_ahead_of(*request, AHEAD_LOOKED_AT_MAX);
+            }
+        }
+        let last = some.last().copied().filter(|_| some.len() == WAITERS_LOOKED_AT_MAX);
+        let is_whole = last.is_none();
+        self.due.look_ahead.last = last;
+        if !is_whole || std::mem::take(&mut self.due.look_ahead.behind) {
+            self.due.look_ahead.due = Some(now + AHEAD_EVERY);
+        }
+    }
+
+    /// Resumes the suspended waiters whose process runs again.
+    pub(crate) fn look_at_stopped(&mut self) {
+        let running = self.waiters.suspended().filter(|(_, pid)| !is_stopped(*pid));
+        let running: Vec<RequestId> = running.map(|(request, _)| request).collect();
+        for request in running {
+            self.waiters.resume(request);
+            if self.tell_after_all(request) {
+                continue;
+            }
+            // The client of a waiter from the previous daemon has to come back first.
+            if self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_none()) {
+                self.waiters.set_absent(request, None);
+                self.due.detached = Some(clock::now());
+                continue;
+            }
+            self.propose(Change::Resume { request });
+        }
+    }
+
+    /// Sends a grant that could not be taken back while its process was stopped, because a part of
+    /// it had already been released. Returns whether there is such a grant.
+    pub(crate) fn tell_after_all(&mut self, request: RequestId) -> bool {
+        let table = &self.ledger.table;
+        let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
+        let hold = table.hold_of(request).filter(in_part);
+        let Some(hold) = hold.filter(|_| self.waiters.get(request).is_some()) else { return false };
+        let granted = granted(table, hold);
+        self.waiters.queue_grant_once(granted);
+        true
+    }
+
+    /// Schedules a check if a waiter may now be behind another.
+    pub(crate) fn schedule_look_ahead(&mut self, now: Instant) {
+        if self.ledger.table.waiting() > 1
+            && self.waiters.len() > 0
+            && self.due.look_ahead.due.is_none()
+        {
+            self.due.look_ahead.due = Some(now + AHEAD_EVERY);
+        }
+    }
+}
+
+/// The state of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Runs,
+    Stopped,
+    Gone,
+}
+
+/// Whether a waiter can come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Return {
+    /// Its asker and its owner run, as far as the daemon knows.
+    Possible,
+    /// Its asker or its owner is stopped.
+    Later,
+    /// Its asker has ended.
+    Never,
+    /// Its owner has ended, and with it the whole frame.
+    OwnerEnded,
+}
+
+/// Handles the waiters of the previous daemon that have not come back.
+///
+/// Invariant: a waiter keeps its place while its owner or its asker is stopped or frozen. After
+/// that, it has as much time to come back as any other waiter. While it is stopped, it blocks no
+/// other waiter.
+impl Server {
+    /// Gives the waiters of the previous daemon some time to come back.
+    pub(crate) fn await_detached(&mut self) {
+        let now = clock::now();
+        self.due.come_back = Some(now + COME_BACK_TIME);
+        self.due.come_back_if_busy = Some(now + COME_BACK_TIME_IF_BUSY);
+        // The others are checked soon: most will be back by then.
+        self.suspend_stopped(PROCESSES_LOOKED_AT_MAX);
+        self.due.detached = Some(now + STOPPED_EVERY);
+    }
+
+    /// Checks the waiters that have not come back.
+    pub(crate) fn look_at_detached(&mut self, now: Instant) {
+        self.suspend_stopped(usize::MAX);
+        for (request, back_until) in self.waiters.take_absent() {
+            self.look_at_away(now, request, back_until);
+        }
+        let goes_on = self.due.come_back.is_some() || self.waiters.has_absent();
+        self.due.detached = goes_on.then_some(now + STOPPED_EVERY);
+    }
+
+    /// Withdraws the requests and provisional grants of the previous daemon whose client has not
+    /// come back. A client whose process is busy gets more time.
+    pub(crate) fn give_up_the_lost(&mut self, now: Instant) {
+        self.suspend_stopped(usize::MAX);
+        let waiting = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
+        let waiting: Vec<RequestId> = waiting.map(|waiter| waiter.id).collect();
+        let unclaimed = self.waiters.take_unclaimed();
+        let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed.clone()).collect();
+        lost.retain(|request| !self.is_back(*request));
+        if self.due.come_back_if_busy.is_some_and(|at| now < at) {
+            let late = self.take_late(&mut lost);
+            self.waiters.expect_claims(unclaimed.intersection(&late).copied());
+            self.due.come_back = (!late.is_empty()).then_some(now + COME_BACK_EVERY);
+        }
+        if !lost.is_empty() {
+            tracing::info!(
+                requests = lost.len(),
+                "gave requests up because their clients did not come back"
+            );
+        }
+        for request in lost {
+            self.give_up(request);
+        }
+    }
+
+    /// Extracts the requests whose client may still come back, because its process is busy. Checks
+    /// only the first of many, and leaves the rest for later.
+    fn take_late(&self, lost: &mut Vec<RequestId>) -> BTreeSet<RequestId> {
+        let unchecked = lost.split_off(lost.len().min(PROCESSES_LOOKED_AT_MAX));
+        let busy = lost.extract_if(.., |request| self.is_busy(*request));
+        busy.chain(unchecked).collect()
+    }
+
+    /// Whether the process that made a request is busy.
+    fn is_busy(&self, request: RequestId) -> bool {
+        let table = &self.ledger.table;
+        let waits = table.waiter(request).map(|waiter| &waiter.request);
+        let asked = waits.or_else(|| table.hold_of(request).map(|hold| &hold.asked));
+        let owner = |asked: &Request| match asked.owner {
+            Owner::Process(process) => Some(process),
+            Owner::Lease(_) | Owner::Jobserver(_) => None,
+        };
+        let asker = asked.and_then(|asked| asked.asker.or_else(|| owner(asked)));
+        asker.is_some_and(|process| {
+            matches!(find(process), Found::Same(_)) && activity(process.pid) == Activity::Busy
+        })
+    }
+
+    fn give_up(&mut self, request: RequestId) {
+        let why = Withdrawal::Lost;
+        self.propose(Change::Withdraw { request, why });
+    }
+
+    /// Suspends the detached waiters whose process is stopped. Checks `at_most` waiters.
+    fn suspend_stopped(&mut self, at_most: usize) {
+        let waiters = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
+        let stopped: Vec<RequestId> = waiters
+            .take(at_most)
+            .filter(|waiter| return_of(&waiter.request) == Return::Later)
+            .map(|waiter| waiter.id)
+            .collect();
+        for request in stopped {
+            self.suspend_detached(request, Completion::Nothing);
+        }
+    }
+
+    /// Suspends a detached waiter until its process runs again and it comes back.
+    pub(crate) fn suspend_detached(&mut self, request: RequestId, then: Completion) {
+        tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
+        self.waiters.set_absent(request, None);
+        // Only an active waiter can be suspended, so resume it first. If it is granted in between,
+        // the suspension takes the grant back before a client receives it.
+        self.propose(Change::Resume { request });
+        self.propose_and(Change::Suspend { request }, then);
+    }
+
+    fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {
+        let is_back = self.waiters.get(request).is_none_or(|waiter| waiter.conn.is_some());
+        let Some(waiter) = self.ledger.table.waiter(request).filter(|_| !is_back) else { return };
+        // Over an engine, the request may have been granted briefly, and then suspended because its
+        // process was stopped.
+        self.waiters.resume(request);
+        match return_of(&waiter.request) {
+            Return::Later => self.waiters.set_absent(request, None),
+            Return::Never => self.give_up(request),
+            Return::OwnerEnded => self.end(waiter.frame),
+            Return::Possible => match back_until {
+                Some(until) if until <= now => self.give_up(request),
+                until => self.waiters.set_absent(request, until.or(Some(now + COME_BACK_TIME))),
+            },
+        }
+    }
+
+    /// Whether a waiter of this host has not come back, and is not known to be stopped.
+    fn is_detached(&self, waiter: &WaiterState) -> bool {
+        waiter.status == WaiterStatus::Detached
+            && waiter.request.host == self.ledger.host
+            && !self.waiters.is_absent(waiter.id)
+            && !self.is_back(waiter.id)
+    }
+
+    /// Whether the client of a waiter is connected. Over an engine, the log may still call such a
+    /// waiter detached.
+    pub(crate) fn is_back(&self, request: RequestId) -> bool {
+        self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_some())
+    }
+}
+
+/// Whether a waiter can come back. If the request does not name its asker, the owner stands for it.
+/// For a lease without an asker, nothing is known.
+fn return_of(asked: &Request) -> Return {
+    let owner = match asked.owner {
+        Owner::Process(process) => Some(life_of(process)),
+        Owner::Lease(_) | Owner::Jobserver(_) => None,
+    };
+    if owner == Some(Life::Gone) {
+        return Return::OwnerEnded;
+    }
+    match (asked.asker.map(life_of), owner) {
+        (Some(Life::Gone), _) => Return::Never,
+        (Some(Life::Stopped), _) | (_, Some(Life::Stopped)) => Return::Later,
+        _ => Return::Possible,
+    }
+}
+
+fn life_of(process: ProcessId) -> Life {
+    match find(process) {
+        Found::Gone => Life::Gone,
+        Found::Same(pidfd) if pidfd.has_ended() => Life::Gone,
+        Found::Same(_) => match run_state(process.pid) {
+            RunState::Stopped | RunState::Frozen => Life::Stopped,
+            RunState::Running | RunState::Exiting | RunState::Gone => Life::Runs,
+        },
+        Found::Unknown(_) => Life::Runs,
+    }
+}

@@ -1,0 +1,467 @@
+//! This host as a member of the table that many hosts share: joins it, leaves it, ends commands
+//! in time, and keeps the calls that wait for it.
+//! [`Cluster`](crate::cluster::Cluster) owns the state.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::calls::conn_id::ConnId;
+use crate::calls::pending_acquire::PendingAcquire;
+use crate::cluster::end_commands::Watched;
+use crate::host::LostWhy;
+use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
+use crate::net::connection::Connection;
+use crate::processes::owners::find;
+use crate::server::Server;
+use crate::store::ledger::NO_HOST;
+use crate::store::recover::token_by_clock;
+use crate::waiters::leases::Leases;
+use crate::waiters::waiting::Waiter;
+use crate::wording::refusal;
+use canal_core::{
+    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Table,
+};
+use canal_history::Ending;
+use canal_protocol::{Failure, Progress};
+use canal_sys::clock;
+use canal_sys::process::Found;
+
+/// Joins the table that many hosts share, and leaves it.
+///
+/// Invariant: this host verifies everything that it takes over from an earlier incarnation before
+/// it asks for anything new.
+impl Server {
+    /// Handles the event that this host has become a member under this id.
+    pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
+        tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
+        self.ledger.host = host;
+        self.due.changed = true;
+        let Some(cluster) = &mut self.cluster else { return };
+        if let Err(error) = cluster.begin_membership(host) {
+            // Without a page, `canal run` could not end its command in time.
+            tracing::error!(%error, "cannot create a deadline page; the daemon ends");
+            self.stopping = true;
+            return;
+        }
+        cluster.begin_watch(&self.conns);
+        if let Some(words) = cluster.recovery_words(&self.ledger.table) {
+            tracing::warn!("{words}");
+        }
+        self.take_over();
+        // Requests that the table lacks ended before the earlier incarnation was adopted, or with
+        // it.
+        let ending = if adopted.is_some() { Ending::Ended } else { Ending::Lost };
+        self.history.take_in_left(&self.ledger.table, &ending);
+        self.follow_configuration();
+        self.ask_for_those_waiting();
+        self.resume_put_off();
+    }
+
+    /// Takes over this host's part of the table: the requests and holds of an adopted incarnation,
+    /// and leases of hosts that are gone.
+    fn take_over(&mut self) {
+        let (table, host) = (&self.ledger.table, self.ledger.host);
+        self.waiters.follow_table(table, host);
+        self.leases = Leases::of_table(table, host);
+        self.history.follow(table, host);
+        self.hooks.look_soon();
+        let frames: Vec<_> = table.frames_of_host(host).collect();
+        let enclosing: BTreeSet<FrameId> =
+            table.frames().filter_map(|frame| frame.parent).collect();
+        let own = table.holds().filter(|hold| frames.binary_search(&hold.frame).is_ok());
+        let own: Vec<_> = own.cloned().collect();
+        let provisional = own.iter().filter(|hold| hold.provisional);
+        self.waiters.expect_claims(provisional.map(|hold| hold.request));
+        self.stop_those_unknown();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.take_over(&own);
+        }
+        for id in frames {
+            let Some(frame) = self.ledger.table.frame(id).filter(|frame| !frame.ended) else {
+                continue;
+            };
+            if let Owner::Process(process) = frame.owner {
+                self.prove(id, process, enclosing.contains(&id));
+            }
+        }
+        for hold in own.iter().filter(|hold| hold.asked.children) {
+            if let Err(error) = self.children.take_over(hold.token, hold.asked.tag) {
+                tracing::warn!(%error, token = hold.token.0, "cannot open its FIFO");
+            }
+        }
+        self.children.sweep();
+        self.await_orphans();
+        if self.waiters.expects_any() {
+            self.await_detached();
+        }
+    }
+
+    /// Kills the processes whose grant the log does not know, because its history was rewritten.
+    /// Until they are dead, this host asks for nothing and sends no grant.
+    fn stop_those_unknown(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.schedule_unknown(watched, now);
+        self.end_lost(now);
+    }
+
+    fn prove(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
+        match find(process) {
+            Found::Same(pidfd) if !pidfd.has_ended() => {
+                // A process that only waits is recognized by its connection when it reconnects.
+                let holds = self.ledger.table.holds_in(frame).next().is_some();
+                if (encloses || holds)
+                    && let Err(error) = self.owners.watch(frame, None, pidfd)
+                {
+                    tracing::warn!(%error, pid = process.pid, "cannot watch an owner");
+                    self.owners.unverified.insert(frame);
+                }
+            }
+            Found::Same(_) | Found::Gone => {
+                self.history.ends_unseen(frame);
+                self.end(frame);
+            }
+            Found::Unknown(error) => {
+                tracing::warn!(pid = process.pid, %error, "cannot determine whether it still runs");
+                self.owners.unverified.insert(frame);
+            }
+        }
+    }
+
+    /// Proposes the configuration's views and policy where the table has no other setting. Stored
+    /// settings belong to all hosts, and the hosts' configurations may differ.
+    fn follow_configuration(&mut self) {
+        let table = &self.ledger.table;
+        // The log is new. Its tokens must be greater than those of any earlier journal.
+        if table.next_token() == Table::default().next_token() {
+            let floor = Change::Floor { token: token_by_clock() };
+            self.propose(floor);
+        }
+        let table = &self.ledger.table;
+        let views = self.limits.views().iter();
+        let unsaid: Vec<_> = views
+            .filter(|(key, _)| table.stored(key).is_none())
+            .map(|(key, view)| (key.clone(), Some(*view)))
+            .collect();
+        let bypass_max = self.cluster.as_ref().and_then(|cluster| cluster.bypass_max());
+        let bypass_max = bypass_max.filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
+        for (key, view) in unsaid {
+            self.propose(Change::Resize { key, view });
+        }
+        if let Some(bypass_max) = bypass_max.filter(|max| *max != BYPASS_MAX_DEFAULT) {
+            self.propose(Change::Policy { bypass_max });
+        }
+    }
+
+    /// Handles the loss of our incarnation, and with it of all holds of its processes.
+    pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
+        if host == NO_HOST || host != self.ledger.host {
+            return;
+        }
+        tracing::error!(host = host.0, "lost all holds of this host: {why}");
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.lose_holds(why, watched, now);
+        self.history.lose();
+        self.lose_membership();
+        self.end_lost(now);
+        self.due.changed = true;
+    }
+
+    /// Handles the loss of the membership. The holds of its processes are void. The next
+    /// incarnation asks again for the waiting requests, behind requests that other hosts have made
+    /// meanwhile.
+    fn lose_membership(&mut self) {
+        self.ledger.host = NO_HOST;
+        // This drops everything known about the waiters, including grants that have not been sent
+        // yet.
+        let waiters = self.waiters.forget_all();
+        let again = waiters.iter().filter_map(|(request, waiter)| {
+            Some((waiter.conn?, self.newcomer_again(*request, waiter)))
+        });
+        let again: Vec<_> = again.collect();
+        self.in_flight.forget_withdrawals();
+        self.leases = Leases::default();
+        self.due.come_back = None;
+        self.due.detached = None;
+        self.owners.forget_all();
+        self.children.remove_all(&mut self.owners);
+        self.conns.disown_all();
+        self.wait_for_next_incarnation(again);
+    }
+
+    /// Ends the membership when the daemon ends, if no frame depends on it, so that the other hosts
+    /// need not wait until its TTL is over. Returns whether the withdrawal is under way.
+    pub(crate) fn leave_unused(&mut self) -> bool {
+        let (table, host) = (&self.ledger.table, self.ledger.host);
+        let is_used = table.frames_of_host(host).next().is_some() || self.in_flight.len() > 0;
+        self.cluster.as_mut().is_some_and(|cluster| !is_used && cluster.leave_unused())
+    }
+
+    fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<PendingAcquire> {
+        let table = &self.ledger.table;
+        let asked: &Arc<Request> = match table.waiter(id) {
+            Some(waiter) => &waiter.request,
+            None => &table.hold_of(id)?.asked,
+        };
+        let pidfd = if asked.provisional {
+            let frame = table.waiter(id).map(|waiter| waiter.frame);
+            let frame = frame.or_else(|| table.hold_of(id).map(|hold| hold.frame))?;
+            self.owners.of(frame).and_then(|pidfd| pidfd.try_clone().ok())
+        } else {
+            None
+        };
+        Some(PendingAcquire::again(waiter.conn?, asked.clone(), waiter.more, pidfd))
+    }
+}
+
+/// Ends commands in time, before another host can be granted their locks.
+///
+/// The supervisor (`canal run`) reads the same deadlines on the deadline page, and ends its command
+/// with all processes that the command started. The daemon's signals are the first line of defence,
+/// and the only one for a process without a supervisor.
+///
+/// Invariant: after an incarnation lost its holds, this host asks for no grant until every process
+/// that has to be killed is dead.
+impl Server {
+    /// Signals the commands whose deadline has passed. Each turn begins with this, because the
+    /// daemon itself may have been stopped for any length of time.
+    pub(crate) fn stop_in_time(&mut self) {
+        let is_member = self.ledger.is_member();
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.stop_due(is_member, watched, now);
+        self.end_lost(now);
+    }
+
+    /// Starts to kill all commands for which this host had locks. They must be dead before it
+    /// joins.
+    pub(crate) fn clear(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        // The processes of an earlier daemon have had their time to end.
+        cluster.clear(watched, now);
+        self.end_lost(now);
+    }
+
+    /// Ends the commands that are due. Once they are dead, asks for the requests that had to wait
+    /// for that.
+    pub(crate) fn end_lost(&mut self, now: u64) {
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.end_lost(now) && self.ledger.is_member() {
+            self.ask_for_those_waiting();
+        }
+    }
+}
+
+/// The recovery of a table that many hosts share, as one of their daemons sees it. While it lasts,
+/// requests wait here and the daemon sends no grant.
+///
+/// Invariant: once a recovery is over, the daemon asks again for each request that was refused
+/// because of it.
+impl Server {
+    /// Reports a change of the recovery, after an entry was applied or the table was replaced.
+    /// `before`: whether a recovery was under way before that.
+    pub(crate) fn follow_recovery(&mut self, before: bool) {
+        let table = &self.ledger.table;
+        let now = table.recovery().is_some();
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.recovers(table);
+        // Before it joins, a host reads old entries whose recoveries ended long ago.
+        if now == before || !self.ledger.is_member() {
+            return;
+        }
+        self.due.changed = true;
+        if let Some(words) = cluster.recovery_words(table) {
+            tracing::warn!("{words}");
+        } else {
+            tracing::info!("the table has recovered; granting locks again");
+            self.ask_for_those_waiting();
+        }
+    }
+}
+
+/// Whether this host may rest: then an engine that wakes every listening host for each batch does
+/// not wake it.
+///
+/// Invariant: whatever a batch of another host can change at once for a client or lease of this
+/// host keeps this host listening.
+impl Server {
+    /// Passes the calls of this turn to the engine.
+    pub(crate) fn ask_engine(&mut self) {
+        let is_needed = self.needs_announcements();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.ask_engine(is_needed);
+        }
+    }
+
+    /// Whether something here depends on the batches of other hosts. A process that holds a lock
+    /// does not: its own host ends the hold, and a renewal reports a lost membership. Only a hook
+    /// has to learn at once that another host released the lock by force. A lease does, because its
+    /// renewal must not wait for a read.
+    fn needs_announcements(&self) -> bool {
+        let table = &self.ledger.table;
+        let holds = || table.frames_of_host(self.ledger.host).next().is_some();
+        let watches = |conn: &Connection| conn.watches() || conn.watches_leader();
+        self.cluster.is_some()
+            && (self.waiters.iter().next().is_some()
+                || self.leases.next_end().is_some()
+                || table.recovery().is_some()
+                || self.hooks.are_told_of_ends() && holds()
+                || self.conns.any(watches))
+    }
+
+    /// Whether the table is up to date, so that clients may be served. If not, this host reads the
+    /// log.
+    pub(crate) fn is_present(&mut self) -> bool {
+        self.cluster.as_mut().is_none_or(|cluster| cluster.is_present())
+    }
+}
+
+/// Calls that wait for the shared log: how long they wait, and the messages that clients get
+/// meanwhile.
+///
+/// Invariant: a client that expects a message gets one before it would consider the daemon dead.
+impl Server {
+    /// Sends what is due to the clients whose calls wait for the log.
+    pub(crate) fn look_at_pending(&mut self) {
+        if self.conns.log_waits().next().is_none() {
+            return;
+        }
+        self.fail_pending();
+        let now = clock::boottime_ms();
+        let due = self.conns.log_waits().filter(|(_, wait)| wait.due() <= now);
+        let due: Vec<ConnId> = due.map(|(id, _)| id).collect();
+        for id in due {
+            self.look_at_one(id, now);
+        }
+    }
+
+    /// Fails the calls that wait for the log while the engine refuses this host and only a person
+    /// can fix that.
+    fn fail_pending(&mut self) {
+        if self.cluster.as_ref().is_none_or(|cluster| !cluster.is_refused()) {
+            return;
+        }
+        let ids: Vec<ConnId> = self.conns.log_waits().map(|(id, _)| id).collect();
+        for id in ids {
+            let failure = self.not_a_member();
+            self.give_up_waiting(id, failure);
+        }
+    }
+
+    fn look_at_one(&mut self, id: ConnId, now: u64) {
+        let why = self.not_a_member();
+        let Some(conn) = self.conns.get(id) else { return };
+        let Some(LogWait { patience, .. }) = conn.log_wait_mut() else { return };
+        let Some(patience) = patience else { return self.give_up_waiting(id, why) };
+        if patience.until.is_some_and(|until| until <= now) {
+            let failure = refusal::timeout_of(&patience.key, &why.message);
+            return self.give_up_waiting(id, failure);
+        }
+        if std::mem::take(&mut patience.untold) {
+            let progress = Progress {
+                key: patience.key.to_string(),
+                position: 0,
+                waiting: 0,
+                session: None,
+                reason: why.message,
+                holders: Vec::new(),
+                estimate: None,
+            };
+            conn.progress(&progress);
+        }
+    }
+
+    /// Fails a call that waits for the log. If its change is a request, it is released when it
+    /// comes out of the log. Any other change takes effect then.
+    fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
+        let CallState::Log(wait) = self.conns.end_wait(id) else { return };
+        let failure = match wait.what {
+            Awaiting::Change(ticket) if !self.in_flight.is_question(ticket) => failure.hint(
+                "the change is still queued; it will be applied once the engine is reachable",
+            ),
+            Awaiting::Membership => {
+                if let Some(conn) = self.conns.get(id)
+                    && let Some(call) = conn.calls.pop_front()
+                {
+                    conn.begin_call(call.replies);
+                }
+                failure
+            }
+            _ => failure,
+        };
+        self.carry_out(id, Err(failure));
+    }
+
+    /// Makes the first call of a connection wait until this host is a member, or has read the log.
+    pub(super) fn put_off(&mut self, id: ConnId) {
+        let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
+        let patience = call.patience();
+        let step = self.wait_for_log(id, Awaiting::Membership, patience);
+        self.carry_out(id, Ok(step));
+        self.fail_pending();
+    }
+
+    /// Serves the calls that waited until this host is a member, or has read the log.
+    pub(crate) fn resume_put_off(&mut self) {
+        self.conns.end_waits(Subject::Log, |state| match state {
+            CallState::Log(LogWait { what: Awaiting::Membership, .. }) => Ok(()),
+            _ => Err(state),
+        });
+    }
+
+    /// Asks for the requests that had to wait until this host may ask for them.
+    pub(crate) fn ask_for_those_waiting(&mut self) {
+        let newcomers = self.conns.end_waits(Subject::Log, |state| match state {
+            CallState::Log(LogWait { what: Awaiting::MembershipOf(newcomer), .. }) => Ok(newcomer),
+            _ => Err(state),
+        });
+        for (_, newcomer) in newcomers {
+            self.ask_again(*newcomer);
+        }
+    }
+
+    /// Repeats a request for a lock, or the question whether it would be granted, for a call that
+    /// had to wait until then.
+    pub(super) fn ask_again(&mut self, newcomer: PendingAcquire) {
+        let id = newcomer.conn;
+        let step = if newcomer.is_question { self.pose(newcomer) } else { self.ask(newcomer) };
+        self.carry_out(id, Ok(step));
+    }
+
+    /// Makes the requests of a lost incarnation wait until this host is a member again. Fails each
+    /// call whose request is no longer in the table.
+    pub(crate) fn wait_for_next_incarnation(
+        &mut self,
+        requests: Vec<(ConnId, Option<PendingAcquire>)>,
+    ) {
+        for (id, request) in requests {
+            match request {
+                Some(request) => {
+                    let step = self.wait_for_membership(request);
+                    self.carry_out(id, step);
+                }
+                None => self.end_unseen(id),
+            }
+        }
+    }
+
+    /// Asks for deferred requests again: all of them after a death, otherwise those whose time is
+    /// over.
+    pub(crate) fn retry_deferred(&mut self, deaths: bool) {
+        let now = clock::now();
+        let is_due = |it: &PendingAcquire| deaths || it.deferred_until.is_none_or(|at| at <= now);
+        let deferred = self.conns.end_waits(Subject::Death, |state| match state {
+            CallState::Deferred(newcomer) if is_due(&newcomer) => Ok(newcomer),
+            _ => Err(state),
+        });
+        for (_, newcomer) in deferred {
+            self.ask_again(*newcomer);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Informs waiters, and clients that watch the status or a leader, about changes.
+//!
+//! Progress messages are rare on purpose: with ten thousand waiters on one key, each grant changes
+//! ten thousand positions.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::calls::conn_id::ConnId;
+use crate::due::is_due;
+use crate::history::estimates::{self, EstimateBudget};
+use crate::limits::{PROGRESS_EVERY, WATCH_EVERY};
+use crate::net::call_state::CallState;
+use crate::net::connection::Connection;
+use crate::server::Server;
+use crate::view::Held;
+use crate::view::leadership::LeaderWatch;
+use crate::waiters::waiting::LastProgress;
+use canal_core::{Key, Mode, OwnSlots, RequestId};
+use canal_protocol::{EstimateInfo, HolderInfo, Progress};
+use canal_sys::clock;
+
+/// The daemon looks up the position of a new waiter if its key has at most this many waiters.
+/// Otherwise it sends the number of waiters instead.
+const LOOKED_UP_MAX: usize = 256;
+
+/// The least interval of progress, for each waiter, so that ten thousand waiters cost as much per
+/// second as a thousand.
+const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
+
+/// The facts that all waiters for a key in the same mode share.
+#[derive(Debug, Default)]
+struct Scene {
+    /// The position of each waiter in the queue, if it was looked up.
+    positions: BTreeMap<RequestId, usize>,
+    waiting: usize,
+    /// The holders that block them, as each user may see these holders.
+    holders: BTreeMap<(u32, Held), Vec<HolderInfo>>,
+    /// How much longer each waiter will probably wait.
+    estimates: BTreeMap<RequestId, EstimateInfo>,
+}
+
+impl Server {
+    /// Queues the messages that clients are due to get.
+    pub(crate) fn inform(&mut self, now: Instant) {
+        let newcomers = self.waiters.take_newcomers();
+        let mut scenes = BTreeMap::new();
+        for request in newcomers {
+            // Estimates take time, and there may be many newcomers: they get estimates with the
+            // next progress.
+            self.tell_progress(request, &mut scenes, LOOKED_UP_MAX, None);
+        }
+        if is_due(&mut self.due.progress, now) {
+            self.tell_all_progress();
+        }
+        if is_due(&mut self.due.watch, now) {
+            self.tell_watchers();
+        }
+        if std::mem::take(&mut self.due.changed) {
+            self.schedule(now);
+        }
+        if is_due(&mut self.due.leaders.look, now) {
+            self.tell_leaders();
+        }
+    }
+
+    fn schedule(&mut self, now: Instant) {
+        self.schedule_look_ahead(now);
+        if self.due.progress.is_none() && self.waiters.len() > 0 {
+            let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
+            let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
+            self.due.progress = Some(now + every);
+        }
+        self.due.leaders.changed(now);
+        if self.due.watched {
+            self.due.watch.get_or_insert(now + WATCH_EVERY);
+        }
+    }
+
+    fn tell_all_progress(&mut self) {
+        self.history.learn();
+        let (mut scenes, mut budget) = (BTreeMap::new(), EstimateBudget::default());
+        let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more && waiter.conn.is_some());
+        let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
+        for request in takers {
+            self.tell_progress(request, &mut scenes, usize::MAX, Some(&mut budget));
+        }
+    }
+
+    /// Sends a waiter its position and why it waits, unless it was sent the same before.
+    fn tell_progress(
+        &mut self,
+        request: RequestId,
+        scenes: &mut BTreeMap<(Key, Mode), Scene>,
+        looked_up_max: usize,
+        budget: Option<&mut EstimateBudget>,
+    ) {
+        let Some(waiter) = self.waiters.get(request) else { return };
+        let Some(id) = waiter.conn else { return };
+        let waits =
+            |it: &&Connection| matches!(it.state(), CallState::Waits(other) if *other == request);
+        let Some(conn) = self.conns.peek(id).filter(waits) else { return };
+        let viewer = conn.peer.uid;
+        // A client that has not read the last message gets no further one.
+        if !conn.is_flushed() {
+            return;
+        }
+        let shown = self.shown(viewer);
+        let Some(why) = shown.why(request) else { return self.tell_kept_grant(request, id) };
+        let (key, mode) = (why.key, why.mode);
+        let scene = scenes
+            .entry((key.clone(), mode))
+            .or_insert_with(|| self.scene(&key, looked_up_max, budget));
+        let estimate = scene.estimates.get(&request).copied();
+        let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
+        let news = LastProgress::of(position, &why.clause, estimate.is_some());
+        if self.waiters.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
+            return;
+        }
+        let asked = &waiter.asked.request;
+        let holders = match why.held {
+            None => Vec::new(),
+            Some(_) if why.nests => shown.holders(asked, why.item, OwnSlots::LeftOut),
+            Some(held) => {
+                let seen = scene.holders.entry((viewer, held));
+                seen.or_insert_with(|| shown.holders(asked, why.item, OwnSlots::LeftOut)).clone()
+            }
+        };
+        let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
+        let session = self.ledger.table.waiter(request).map(|it| shown.session(it.frame));
+        let progress = Progress { estimate, session, ..progress };
+        if let Some(conn) = self.conns.get(id) {
+            conn.progress(&progress);
+        }
+        if let Some(waiter) = self.waiters.get_mut(request) {
+            waiter.told = Some(news);
+        }
+    }
+
+    /// Informs a waiter why it still waits although its request was granted: the grant is sent only
+    /// when this host is sure of it.
+    fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
+        let reason = self.not_a_member().message;
+        let Some(waiter) = self.waiters.get_mut(request) else { return };
+        let news = LastProgress::of(0, &reason, false);
+        if waiter.told.replace(news) == Some(news) {
+            return;
+        }
+        let item = waiter.asked.request.items.first();
+        let key = item.map_or_else(String::new, |item| item.key.to_string());
+        let hold = self.ledger.table.hold_of(request);
+        let progress = Progress {
+            key,
+            position: 0,
+            waiting: 0,
+            session: hold.map(|hold| format!("s{}", self.ledger.table.session(hold.frame))),
+            reason,
+            holders: Vec::new(),
+            estimate: None,
+        };
+        if let Some(conn) = self.conns.get(id) {
+            conn.progress(&progress);
+        }
+    }
+
+    /// The facts that all waiters of a key share. Without a budget, there are no estimates.
+    fn scene(&self, key: &Key, looked_up_max: usize, budget: Option<&mut EstimateBudget>) -> Scene {
+        let waiting = self.ledger.table.waiting_for(key);
+        let served =
+            if waiting <= looked_up_max { self.ledger.table.served(key) } else { Vec::new() };
+        let positions = served.into_iter().zip(1..).collect();
+        let estimates = self.history.summary().zip(budget).map(|(summary, budget)| {
+            let now = clock::unix_ms();
+            estimates::of_key(&self.ledger.table, key, summary, now, budget)
+        });
+        let estimates = estimates.unwrap_or_default();
+        Scene { positions, waiting, holders: BTreeMap::new(), estimates }
+    }
+
+    fn tell_watchers(&mut self) {
+        let watchers = self.conns.watchers();
+        self.due.watched = !watchers.is_empty();
+        for id in watchers {
+            let Some(conn) = self.conns.get(id) else { continue };
+            if conn.is_flushed() {
+                let watch = conn.status_watch_mut();
+                if watch.is_some_and(|it| !std::mem::replace(&mut it.is_queued, true)) {
+                    self.reports.add(id, conn.peer.uid, conn.unsent());
+                }
+            } else {
+                // The client is still reading the last report. It gets the next one after that.
+                self.due.watch = Some(clock::now() + WATCH_EVERY);
+            }
+        }
+    }
+}
+
+/// The least time between two checks of the leaders that clients watch, so that a thousand watchers
+/// do not slow down a daemon that grants thousands of requests per second.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How long to wait before checking again for a client that has not read its last message.
+const UNREAD_EVERY: Duration = Duration::from_millis(250);
+
+/// Informs clients that watch the leader of a key when it changes.
+///
+/// Invariant: no client receives the same leader twice in a row. Once a client has received a
+/// leader, it never receives one that the log replaced before.
+impl Server {
+    /// Informs each watcher whose last message names another leader.
+    pub(crate) fn tell_leaders(&mut self) {
+        let watchers = self.conns.leader_watchers();
+        self.due.leaders.are_watched = !watchers.is_empty();
+        self.due.leaders.rest_until = Some(clock::now() + LOOK_EVERY);
+        for id in watchers {
+            self.tell_leader(id);
+        }
+    }
+
+    fn tell_leader(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.peek(id) else { return };
+        let CallState::WatchesLeader(watch) = conn.state() else { return };
+        let (key, viewer, has_read) = (watch.key.clone(), conn.peer.uid, conn.is_flushed());
+        let (told, reply) = match self.find_leader(&key) {
+            Ok(found) if found.is_known(&watch.told) => return,
+            Ok(_) if !has_read => {
+                self.due.leaders.look = Some(clock::now() + UNREAD_EVERY);
+                return;
+            }
+            Ok(found) => (found.told(), self.shown(viewer).leader_reply(found, &key)),
+            Err(failure) => return self.carry_out(id, Err(failure)),
+        };
+        let watch = CallState::WatchesLeader(Box::new(LeaderWatch { key, told }));
+        if let Some(conn) = self.conns.get(id) {
+            conn.progress(&reply);
+        }
+        self.conns.set_state(id, watch);
+    }
+}

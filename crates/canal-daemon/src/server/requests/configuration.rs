@@ -1,0 +1,430 @@
+//! Shows the configuration in force, reads it again while the daemon runs, and stops the daemon.
+//!
+//! Invariant: a configuration takes effect as a whole or not at all. If the new one cannot be read,
+//! the previous one stays in force.
+
+use crate::calls::conn_id::ConnId;
+use crate::config::Config;
+use crate::config::history_section::written;
+use crate::config::in_force::{Override, binds_everybody, needs_restart};
+use crate::config::metrics_section::Listen;
+use crate::config::reading::{self, Asker, Read};
+use crate::config::written::{SPREAD, changes, name_of_key};
+use crate::logging;
+use crate::net::call_state::CallState;
+use crate::permissions::only_operators;
+use crate::server::Server;
+use crate::server::step::Step;
+use crate::store::disk_full::disk_full;
+use crate::wording::refusal::used_as;
+use crate::wording::text::time;
+use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, View};
+use canal_protocol::place::Rule;
+use canal_protocol::{
+    Configuration, ErrorName, Failure, Reloaded, SettingChange, SettingInfo, SettingSource,
+    Stopping,
+};
+use canal_sys::clock;
+use canal_sys::peer::Credentials;
+use canal_text::duration::stated;
+
+impl Server {
+    /// Reads the configuration again, for a client.
+    pub(crate) fn reload(&mut self, id: ConnId, peer: Credentials) -> Result<Step, Failure> {
+        let owner = self.about.uid;
+        if !self.is_operator(peer.uid) {
+            let message = format!("uid {} may not change the configuration in force", peer.uid);
+            return Err(
+                Failure::new(ErrorName::Denied, message).hint(only_operators(owner) + " may")
+            );
+        }
+        tracing::info!(
+            uid = peer.uid,
+            pid = peer.pid,
+            "reading the configuration again for a client"
+        );
+        match self.read_configuration(Asker::Reload(Some(id))) {
+            Some(read) => self.put_in_force(read).map(|reloaded| Step::reply(&reloaded)),
+            None => Ok(Step::Wait(CallState::Configuration)),
+        }
+    }
+
+    /// Reads the configuration again if SIGHUP asked for that.
+    pub(crate) fn reload_if_asked(&mut self) {
+        if std::mem::take(&mut self.in_force.reload_asked) {
+            tracing::info!("reading the configuration again on SIGHUP");
+            if let Some(read) = self.read_configuration(Asker::Reload(None)) {
+                // The log already reports the result.
+                let _ = self.put_in_force(read);
+            }
+        }
+    }
+
+    /// Reports the settings in force and how the file differs now. Users other than root and the
+    /// daemon's user see only the settings that bind them, because they may not be able to read the
+    /// file.
+    pub(crate) fn configuration(&mut self, id: ConnId, peer: Credentials) -> Step {
+        if !self.is_operator(peer.uid) {
+            return self.show_configuration(None);
+        }
+        match self.read_configuration(Asker::Show(id)) {
+            Some(read) => self.show_configuration(Some(&read)),
+            None => Step::Wait(CallState::Configuration),
+        }
+    }
+
+    /// Reads the configuration. Returns `None` if a thread reads it, because names of groups have
+    /// to be looked up; [`Self::configuration_read`] then continues.
+    pub(crate) fn read_configuration(&mut self, asker: Asker) -> Option<Read> {
+        if !Config::looks_up_groups(&self.in_force.paths) {
+            let read = reading::read(&self.in_force.paths);
+            self.in_force.readings.supersede(&read);
+            return Some(read);
+        }
+        self.in_force.readings.ask(asker, clock::now());
+        self.begin_reading();
+        None
+    }
+
+    /// Starts a thread that reads the configuration, if a client waits for that and no thread reads
+    /// yet.
+    fn begin_reading(&mut self) {
+        let readings = &mut self.in_force.readings;
+        if !readings.is_wanted() {
+            return;
+        }
+        let begun = readings.begin(self.in_force.paths.clone());
+        if let Err(error) = begun.and_then(|bell| self.conns.wake_for(&*bell)) {
+            let why = format!("cannot read the configuration: {error}");
+            self.in_force.readings.supersede(&Err(why));
+        }
+    }
+
+    /// The next steps of the calls whose configuration was read, or was not read in time.
+    pub(crate) fn configuration_read(&mut self) -> Vec<(ConnId, Result<Step, Failure>)> {
+        let mut steps = Vec::new();
+        for (asker, read) in self.in_force.readings.take(clock::now()) {
+            match asker {
+                Asker::Reload(client) => {
+                    let step = self.put_in_force(read).map(|reloaded| Step::reply(&reloaded));
+                    steps.extend(client.map(|id| (id, step)));
+                }
+                Asker::Show(id) => steps.push((id, Ok(self.show_configuration(Some(&read))))),
+            }
+        }
+        self.begin_reading();
+        steps
+    }
+
+    fn put_in_force(&mut self, read: Read) -> Result<Reloaded, Failure> {
+        let config = read.map_err(|why| {
+            tracing::warn!("keeping the configuration in force: {why}");
+            Failure::new(ErrorName::BadConfiguration, why)
+                .hint("the previous configuration stays in force")
+        })?;
+        let changed = changes(&self.in_force.config.written, &config.written);
+        let mut notes = Vec::new();
+        let resizes = self.views_to_change(&config, &mut notes);
+        let keys = resizes.iter().map(|(key, _)| key);
+        self.ledger.admit_views(keys).map_err(|error| disk_full(&error))?;
+        logging::follow(self.in_force.overrides.verbose, config.log.as_deref());
+        self.in_force.replace(config);
+        self.limits = self.in_force.limits();
+        self.permissions = self.in_force.permissions();
+        self.follow_hooks(false);
+        // The time after which an idle daemon ends starts again.
+        self.due.idle = None;
+        for (key, view) in resizes {
+            self.propose(Change::Resize { key, view });
+        }
+        self.follow_policy();
+        let file = self.in_force.config.path.as_ref().map(|path| path.display().to_string());
+        let changed: Vec<SettingChange> = changed
+            .into_iter()
+            .map(|it| SettingChange {
+                restart: needs_restart(&it.name),
+                name: it.name,
+                before: it.before,
+                now: it.now,
+            })
+            .collect();
+        for SettingChange { name, before, now, restart } in &changed {
+            // More people can read the log than the file.
+            let shown = |value: &'_ Option<String>| match value {
+                None => "not given".to_owned(),
+                Some(value) if binds_everybody(name) => value.clone(),
+                Some(_) => "given".to_owned(),
+            };
+            tracing::info!(
+                before = shown(before),
+                now = shown(now),
+                "{name} {}",
+                if *restart { "will change at a restart" } else { "changed" }
+            );
+        }
+        for note in &notes {
+            tracing::warn!("{note}");
+        }
+        Ok(Reloaded { file, changed, notes })
+    }
+
+    /// The views of keys that a configuration changes. Adds a note to `notes` for each view that it
+    /// cannot change.
+    ///
+    /// With the embedded journal, a stored view comes from the configuration unless somebody stored
+    /// it by hand. Over an engine, a stored view belongs to all hosts, so the configuration sets
+    /// only views that are not stored yet.
+    fn views_to_change(
+        &self,
+        config: &Config,
+        notes: &mut Vec<String>,
+    ) -> Vec<(Key, Option<View>)> {
+        let before = self.limits.views();
+        let mut changed = Vec::new();
+        if self.cluster.is_some() {
+            for (key, view) in &config.views {
+                match self.ledger.table.stored(key) {
+                    None if self.ledger.is_member() => changed.push((key.clone(), Some(*view))),
+                    Some(stored) if stored != *view && before.get(key) != Some(view) => {
+                        notes.push(format!(
+                            "`{key}` keeps the size {stored}, which is stored for all hosts; \
+                             `canal resize {key}` changes it"
+                        ));
+                    }
+                    _ => {}
+                }
+            }
+            let gone = before.keys().filter(|key| !config.views.contains_key(*key));
+            let gone = gone.filter_map(|key| Some((key, self.ledger.table.stored(key)?)));
+            notes.extend(gone.map(|(key, stored)| {
+                format!(
+                    "`{key}` keeps the size {stored}, which is stored for all hosts; \
+                     `canal resize {key} --forget` forgets it"
+                )
+            }));
+            return changed;
+        }
+        for (key, view) in self.ledger.views_to_follow(config) {
+            if let Some(in_use) = self.ledger.table.bars_view(&key, view) {
+                notes.push(format!(
+                    "the configured size of `{key}` does not apply: `{key}` {}",
+                    used_as(in_use)
+                ));
+            } else if self.ledger.table.majority_bars_view(&key, view) {
+                notes.push(format!(
+                    "the configured size of `{key}` does not apply: a majority of nodes grants it, \
+                     which excludes others only while it has one slot"
+                ));
+            } else {
+                changed.push((key, view));
+            }
+        }
+        for (key, view) in &config.views {
+            let stored = self.ledger.table.stored(key);
+            let is_by_hand = self.ledger.is_stored_by_hand(key);
+            if is_by_hand && stored != Some(*view) && before.get(key) != Some(view) {
+                let stored = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
+                notes.push(format!(
+                    "`{key}` keeps the size {stored}, which `canal resize` stored; `canal resize \
+                     {key} --forget` applies that of the configuration"
+                ));
+            }
+        }
+        changed
+    }
+
+    /// Changes the policy of the table to that of the configuration. Over an engine, does so only
+    /// if no host has stated another one.
+    fn follow_policy(&mut self) {
+        let stated = self.in_force.config.bypass_max;
+        let bypass_max = stated.unwrap_or(BYPASS_MAX_DEFAULT);
+        let present = self.ledger.table.bypass_max();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.set_bypass_max(stated);
+            if !self.ledger.is_member() || present != BYPASS_MAX_DEFAULT {
+                return;
+            }
+        }
+        if present != bypass_max {
+            self.propose(Change::Policy { bypass_max });
+        }
+    }
+
+    /// Ends the calls whose configuration was read, or was not read in time.
+    pub(crate) fn end_readings(&mut self) {
+        for (id, step) in self.configuration_read() {
+            self.carry_out(id, step);
+        }
+    }
+}
+
+/// Reports the settings in force, and the source of each value.
+impl Server {
+    /// The settings in force, and how they differ from the configuration just `read`. Without
+    /// `read`, only the settings that bind every user.
+    pub(crate) fn show_configuration(&self, read: Option<&Read>) -> Step {
+        let in_force = &self.in_force;
+        let (mut pending, mut broken) = (Vec::new(), None);
+        if let Some(read) = read {
+            match read {
+                Ok(now) => {
+                    let changed = changes(&in_force.config.written, &now.written);
+                    pending.extend(changed.into_iter().map(|it| SettingChange {
+                        restart: needs_restart(&it.name),
+                        name: it.name,
+                        before: it.before,
+                        now: it.now,
+                    }));
+                }
+                Err(why) => broken = Some(why.clone()),
+            }
+        }
+        let withheld = read.is_none();
+        let mut settings = self.settings();
+        settings.retain(|setting| !withheld || binds_everybody(&setting.name));
+        let shown = |path: &std::path::PathBuf| path.display().to_string();
+        Step::reply(&Configuration {
+            file: in_force.config.path.as_ref().map(shown),
+            candidates: in_force.paths.iter().map(shown).collect(),
+            read: time(in_force.read_at),
+            settings,
+            pending,
+            broken,
+            withheld,
+        })
+    }
+
+    fn settings(&self) -> Vec<SettingInfo> {
+        let mut settings = self.settings_of_place();
+        settings.extend(self.values().into_iter().map(|(name, value)| self.sourced(name, value)));
+        settings.extend(self.settings_of_keys());
+        for written in &self.in_force.config.written {
+            if !settings.iter().any(|setting| setting.name == written.name) {
+                // The packaged settings, which are in force without a file, are the defaults.
+                let line = self.in_force.config.path.as_ref().map(|_| written.line);
+                let source = line.map_or(SettingSource::Default, |_| SettingSource::File);
+                let setting = SettingInfo::new(&written.name, &written.value, source);
+                settings.push(SettingInfo { line, ..setting });
+            }
+        }
+        settings
+    }
+
+    /// The places of the daemon's files. The configuration does not contain them.
+    fn settings_of_place(&self) -> Vec<SettingInfo> {
+        let place = self.runtime_dir.place();
+        let (source, by) = match place.rule {
+            // A client that starts the user's own daemon also names its socket.
+            Rule::Given if !place.is_users_own() => {
+                (SettingSource::CommandLine, Some("--socket or CANAL_SOCKET"))
+            }
+            Rule::Given | Rule::Shared | Rule::PerUser => (SettingSource::Default, None),
+        };
+        let paths = [("socket", &place.socket), ("state_directory", &place.stores().state_dir)];
+        let each = paths.map(|(name, path)| SettingInfo {
+            by: by.map(str::to_owned),
+            ..SettingInfo::new(name, path.display().to_string(), source)
+        });
+        each.into()
+    }
+
+    /// The settings that have a value even if the configuration does not state one.
+    fn values(&self) -> Vec<(&'static str, String)> {
+        let limits = &self.limits;
+        let per_user = limits.connections_per_user;
+        let config = &self.in_force.config;
+        let (log, _) = logging::chosen(self.in_force.overrides.verbose, config.log.as_deref());
+        let mut values = vec![
+            ("limits.connections", limits.connections(0).to_string()),
+            (
+                "limits.connections_per_user",
+                per_user.map_or_else(|| "3 times what is left".to_owned(), |it| it.to_string()),
+            ),
+            ("limits.connection_idle", stated(limits.connection_idle)),
+            ("limits.waiters_per_user", limits.waiters_per_user.to_string()),
+            ("limits.leases_per_user", limits.leases_per_user.to_string()),
+            ("limits.key_bytes_per_user", limits.key_bytes_per_user.to_string()),
+            ("nodes.longest_ttl", stated(limits.nodes_longest_ttl)),
+            ("policy.bypass_max", self.ledger.table.bypass_max().to_string()),
+            ("daemon.idle_exit", limits.idle_exit.map_or_else(|| "never".to_owned(), stated)),
+            ("daemon.log", log),
+            ("history.keep", stated(config.history.keep)),
+            ("history.max", config.history.max()),
+            ("jobs.max", written(config.jobs.max_bytes)),
+            (
+                "metrics.listen",
+                config.metrics.as_ref().map_or_else(|| "off".to_owned(), Listen::to_string),
+            ),
+        ];
+        values.extend(self.cluster.iter().flat_map(|cluster| cluster.settings()));
+        values
+    }
+
+    /// A setting and the source of its value.
+    fn sourced(&self, name: &str, value: String) -> SettingInfo {
+        let in_force = &self.in_force;
+        let (config, overrides) = (&in_force.config, &in_force.overrides);
+        let option = |given: bool, option| given.then_some(Override::CommandLine(option));
+        let before = match name {
+            "daemon.idle_exit" => option(overrides.idle_exit_s.is_some(), "--idle-exit"),
+            "daemon.log" => match logging::chosen(overrides.verbose, config.log.as_deref()).1 {
+                logging::Chosen::CommandLine => Some(Override::CommandLine("-v")),
+                logging::Chosen::Environment => Some(Override::Environment("CANAL_LOG")),
+                logging::Chosen::Config | logging::Chosen::Default => None,
+            },
+            "engine.url" => overrides.engine,
+            "engine.ttl" => option(overrides.engine_ttl, "--engine-ttl"),
+            "engine.host" => option(overrides.host, "--host"),
+            _ => None,
+        };
+        let stated = config.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);
+        let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
+        let (source, by, line) = match (before, line) {
+            (Some(Override::CommandLine(by)), _) => (SettingSource::CommandLine, Some(by), None),
+            (Some(Override::Environment(by)), _) => (SettingSource::Environment, Some(by), None),
+            _ if name == "policy.bypass_max" && self.ledger.table.bypass_max() != stated => {
+                (SettingSource::Stored, Some("the table of all hosts"), None)
+            }
+            (None, Some(line)) => (SettingSource::File, None, Some(line)),
+            (None, None) => (SettingSource::Default, None, None),
+        };
+        SettingInfo { line, by: by.map(str::to_owned), ..SettingInfo::new(name, value, source) }
+    }
+
+    /// The sizes of the keys that the configuration names. A stored size overrides the configured
+    /// one.
+    fn settings_of_keys(&self) -> Vec<SettingInfo> {
+        let config = &self.in_force.config;
+        let each = config.views.iter().map(|(key, view)| {
+            let name = format!("keys.{}", name_of_key(key.as_str()));
+            let spread = if config.spread.contains(key) { SPREAD } else { "" };
+            let stored = self.ledger.table.stored(key);
+            if stored == Some(*view) {
+                let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
+                let value = format!("{view}{spread}");
+                return SettingInfo { line, ..SettingInfo::new(name, value, SettingSource::File) };
+            }
+            let value = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
+            let value = value + spread;
+            let by = stored.is_some().then(|| "canal resize".to_owned());
+            SettingInfo { by, ..SettingInfo::new(name, value, SettingSource::Stored) }
+        });
+        each.collect()
+    }
+}
+
+/// Stops the daemon.
+impl Server {
+    pub(crate) fn stop(&mut self, peer: Credentials) -> Result<Step, Failure> {
+        let owner = self.about.uid;
+        if !self.is_operator(peer.uid) {
+            let message = format!("uid {} may not stop this daemon", peer.uid);
+            return Err(
+                Failure::new(ErrorName::Denied, message).hint(only_operators(owner) + " may")
+            );
+        }
+        tracing::info!(uid = peer.uid, pid = peer.pid, "stopping for a client");
+        self.stopping = true;
+        Ok(Step::reply(&Stopping { pid: self.about.pid }))
+    }
+}

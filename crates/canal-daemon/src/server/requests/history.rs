@@ -1,0 +1,459 @@
+//! Queries of the history and its statistics, and the events for hooks.
+//!
+//! Invariant: only the user of a command and root see it, as in a status.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::calls::conn_id::ConnId;
+use crate::calls::items;
+use crate::config::hooks_section::On;
+use crate::due::is_due;
+use crate::history::queue::{Answer, Question};
+use crate::hooks::configured::{Lasting, lasting};
+use crate::hooks::event::Event;
+use crate::hooks::facts::HolderFacts;
+use crate::net::call_state::CallState;
+use crate::net::connection::Connection;
+use crate::net::unread_reports::Unread;
+use crate::server::Server;
+use crate::server::step::Step;
+use crate::view::Shown;
+use crate::wording::text::{pid_of, time};
+use canal_core::{
+    FrameId, HeldItem, HoldState, Key, Mode, OwnSlots, SlotRange, Slots, Token, UnixMillis, View,
+};
+use canal_history::{
+    Bins, CommandGroup, Counted, Counts, Ending, Found, KeyUse, Present, Quantiles, Query, Reason,
+    Record, Running, SlotsTable,
+};
+use canal_protocol::{
+    ErrorName, Failure, HistoryBin, HistoryClient, HistoryCount, HistoryItem, HistoryKeyUse,
+    HistoryLengths, HistoryPage, HistoryQuery, HistoryRecord, HistorySlots, HistorySlotsRow,
+    HistoryStats, HistoryStatsQuery, HistoryStep,
+};
+use canal_sys::clock;
+use canal_sys::peer::Credentials;
+
+/// The most records of a page.
+const PAGE_MAX: u64 = 500;
+
+impl Server {
+    /// Starts a search. The client gets the answer once the search has finished.
+    pub(crate) fn history(&mut self, id: ConnId, query: &HistoryQuery) -> Result<Step, Failure> {
+        let key = query.key.as_deref().map(items::key).transpose()?;
+        let since_ms = query.since_ms.map_or(0, |ms| clock::unix_ms().saturating_sub(ms));
+        let limit = query.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+        let query = Query {
+            key: key.map(|key| key.as_str().to_owned()),
+            since_ms,
+            uid: query.uid,
+            session: query.session.as_deref().map(items::session).transpose()?.map(|it| it.0),
+            failed: query.failed,
+            before: query.before,
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+        };
+        self.look_up(id, Question::Records(query))
+    }
+
+    pub(crate) fn look_up(&mut self, id: ConnId, question: Question) -> Result<Step, Failure> {
+        if !self.history.is_on() {
+            let message = "this daemon keeps no history";
+            return Err(Failure::new(ErrorName::Unsupported, message)
+                .hint("`max` of `[history]` in canal.toml turns it on, after a restart"));
+        }
+        if !self.history.search(id, question) {
+            let message = "the daemon could not start the thread of its history";
+            return Err(Failure::new(ErrorName::Fault, message));
+        }
+        Ok(Step::Wait(CallState::History))
+    }
+
+    pub(crate) fn history_page(&self, viewer: u32, found: &Found) -> Step {
+        let shown = self.shown(viewer);
+        let records = found.records.iter().map(|(number, record)| HistoryRecord {
+            number: *number,
+            command: shown.command(record.uid, &record.command),
+            ..told(record)
+        });
+        Step::reply(&HistoryPage {
+            records: records.collect(),
+            before: found.before,
+            dropped: self.history.dropped(),
+        })
+    }
+
+    /// Answers the clients whose searches of the history have finished.
+    pub(crate) fn end_searches(&mut self) {
+        for (id, found) in self.history.take_found() {
+            let waits = |conn: &&Connection| matches!(conn.state(), CallState::History);
+            let Some(conn) = self.conns.peek(id).filter(waits) else { continue };
+            let uid = conn.peer.uid;
+            let step = self.history_answer(uid, &found);
+            self.carry_out(id, Ok(step));
+            let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
+            if left > 0 {
+                self.reports.unread.push(Unread { id, uid, left, since: clock::now() });
+            }
+        }
+    }
+
+    /// The result of a search, as a user may see it.
+    fn history_answer(&self, viewer: u32, answer: &Answer) -> Step {
+        match answer {
+            Answer::Records(found) => self.history_page(viewer, found),
+            Answer::Counts(counts) => Step::reply(&self.stats(counts)),
+        }
+    }
+}
+
+/// The fields of a record that every user may see.
+fn told(record: &Record) -> HistoryRecord {
+    let session = |frame: u64| format!("s{}", FrameId(frame));
+    let mut told = HistoryRecord {
+        asked: time(UnixMillis(record.asked_ms())),
+        ended: time(UnixMillis(record.ended_ms)),
+        ended_ms: record.ended_ms,
+        how: how(&record.ending).to_owned(),
+        waited_ms: record.waited_ms,
+        held_ms: record.held_ms,
+        token: record.held_ms.map(|_| record.token),
+        session: (record.session != 0).then(|| session(record.session)),
+        uid: record.uid,
+        pid: record.pid,
+        note: record.note.clone(),
+        host: record.host.clone(),
+        at_least: record.at_least,
+        ..HistoryRecord::default()
+    };
+    let items = record.items.iter().map(|item| HistoryItem {
+        key: item.key.clone(),
+        mode: item.mode,
+        count: item.count,
+        slots: ranges(&item.slots),
+    });
+    told.items.extend(items);
+    match &record.ending {
+        Ending::Exited(status) => told.exit = Some(*status),
+        Ending::Killed(signal) => told.signal = Some(*signal),
+        Ending::Forced { by: Some((uid, pid)) } => {
+            told.by = Some(HistoryClient { uid: *uid, pid: *pid });
+        }
+        Ending::Refused { ring, .. } => {
+            let steps = ring.iter().map(|step| HistoryStep {
+                session: session(step.session),
+                uid: step.uid,
+                pid: step.pid,
+                key: step.key.clone(),
+            });
+            told.cycle.extend(steps);
+        }
+        _ => {}
+    }
+    told
+}
+
+/// The slots as ranges, such as `0-3,7`. `None` if there are none.
+fn ranges(slots: &Slots) -> Option<String> {
+    let range = |SlotRange(first, last): &SlotRange| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let ranges: Vec<String> = slots.0.iter().map(range).collect();
+    (!ranges.is_empty()).then(|| ranges.join(","))
+}
+
+fn how(ending: &Ending) -> &'static str {
+    match ending {
+        Ending::Released => "released",
+        Ending::Ended | Ending::Exited(_) | Ending::Killed(_) => "ended",
+        Ending::Expired => "expired",
+        Ending::Forced { .. } => "forced",
+        Ending::Lost => "lost",
+        Ending::Reboot => "reboot",
+        Ending::Withdrawn => "withdrawn",
+        Ending::Abandoned => "abandoned",
+        Ending::Timeout => "timeout",
+        Ending::Refused { reason, .. } => match reason {
+            Reason::Full => "full",
+            Reason::Paused => "paused",
+            Reason::MaxWaiting => "max-waiting",
+            Reason::Deadlock => "deadlock",
+            Reason::TooLarge => "too-large",
+            Reason::Mismatch => "mismatch",
+            Reason::Superseded => "superseded",
+        },
+    }
+}
+
+/// The most users, and the most commands, of a reply.
+const GROUPS_SHOWN_MAX: usize = 100;
+
+/// The most keys of a reply. Each has its use over time.
+const KEYS_SHOWN_MAX: usize = 20;
+
+/// The most current holds that are counted together with the ended ones.
+const RUNNING_MAX: usize = 1_000;
+
+/// Statistics of the history: how long requests waited and held, how much of each key was in use,
+/// and how many slots a key should have.
+impl Server {
+    /// Counts waits and holds. The client gets the answer once all are counted.
+    pub(crate) fn history_stats(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        query: &HistoryStatsQuery,
+    ) -> Result<Step, Failure> {
+        let key = query.key.as_deref().map(items::key).transpose()?;
+        let now_ms = clock::unix_ms();
+        let present = Present {
+            now_ms,
+            stored: key.as_ref().and_then(|key| self.stored_size(key)),
+            running: self.running(key.as_ref(), query.uid),
+        };
+        let query = Query {
+            key: key.map(|key| key.as_str().to_owned()),
+            since_ms: query.since_ms.map_or(0, |ms| now_ms.saturating_sub(ms)),
+            uid: query.uid,
+            ..Query::default()
+        };
+        // As in other replies, only root sees the commands of all users.
+        let viewer = (peer.uid != 0).then_some(peer.uid);
+        self.look_up(id, Question::Counts { query, viewer, present })
+    }
+
+    fn stored_size(&self, key: &Key) -> Option<u64> {
+        self.ledger.table.report(key).stored.map(View::capacity)
+    }
+
+    /// The current holds of a key and the keys below it, or of all keys.
+    fn running(&self, key: Option<&Key>, uid: Option<u32>) -> Vec<Running> {
+        let table = &self.ledger.table;
+        let holds = table.keys(key).flat_map(|key| table.holders(key).map(move |it| (key, it)));
+        let holds = holds.filter_map(|(key, token)| Some((key, table.hold(token)?)));
+        let holds = holds.filter(|(_, hold)| uid.is_none_or(|uid| hold.asked.uid == uid));
+        holds.take(RUNNING_MAX).filter_map(|(key, hold)| running(key, hold)).collect()
+    }
+
+    /// The counted statistics. Users and commands with the most records come first.
+    pub(crate) fn stats(&self, counts: &Counts) -> HistoryStats {
+        let users = counts.users.iter().map(|(uid, of)| (Some(*uid), None, of));
+        let groups = counts.command_groups();
+        let commands = groups.iter().map(|it| (Some(it.uid), Some(it), &it.counted));
+        let (users, more_users) = most(users.collect());
+        let (commands, more_commands) = most(commands.collect());
+        let (keys, more_keys) = self.most_used(counts);
+        HistoryStats {
+            all: count(None, None, &counts.all),
+            users,
+            commands,
+            wait_bins: bins(&counts.wait_bins),
+            hold_bins: bins(&counts.hold_bins),
+            keys,
+            slots: counts.key.as_deref().zip(counts.slots.as_ref()).map(slots),
+            left_out: counts.left_out || more_users || more_commands || more_keys,
+            dropped: self.history.dropped(),
+        }
+    }
+
+    /// The key of the query, then the most used keys. Also returns whether there are more.
+    fn most_used(&self, counts: &Counts) -> (Vec<HistoryKeyUse>, bool) {
+        let mut keys: Vec<(&String, &KeyUse)> = counts.keys.iter().collect();
+        keys.sort_by_key(|(key, of)| {
+            (counts.key.as_ref() != Some(*key), std::cmp::Reverse(of.used.sum()))
+        });
+        let shown = keys.iter().take(KEYS_SHOWN_MAX).map(|(key, of)| {
+            let stored = items::key(key).ok().and_then(|key| self.stored_size(&key));
+            HistoryKeyUse {
+                key: (*key).clone(),
+                granted: of.granted,
+                size: stored.or(Some(of.size).filter(|size| *size > 0)),
+                used_ms: of.used.sum(),
+                from: time(UnixMillis(of.used.begin_ms().max(of.since_ms))),
+                until: time(UnixMillis(counts.now_ms)),
+                bucket_ms: of.used.width_ms(),
+                used: of.used.buckets(),
+                sizes: sizes(of, stored),
+                waited: of.used.waits(),
+            }
+        });
+        (shown.collect(), keys.len() > KEYS_SHOWN_MAX)
+    }
+}
+
+/// The number of slots of a key in each bucket of time. The last one has the size that is stored
+/// now, even if nothing was granted since.
+fn sizes(of: &KeyUse, stored: Option<u64>) -> Vec<u64> {
+    let mut sizes = of.used.sizes();
+    if let (Some(last), Some(stored)) = (sizes.last_mut(), stored.filter(|stored| *stored > 0)) {
+        *last = stored;
+    }
+    sizes
+}
+
+/// The slots that a hold has of a key. `None` if it shares the slots of another hold.
+fn running(key: &Key, hold: &HoldState) -> Option<Running> {
+    let is_of_key = |item: &&HeldItem| item.key == *key && !item.shared;
+    let item = hold.items.iter().find(is_of_key)?;
+    let slots = if item.mode == Mode::Counted { item.slots.count() } else { 1 };
+    Some(Running { key: key.to_string(), since_ms: hold.since.0, slots })
+}
+
+/// A group: its user, its commands, and its counts.
+type Group<'a> = (Option<u32>, Option<&'a CommandGroup>, &'a Counted);
+
+/// The groups with the most records. Also returns whether there are more.
+fn most(mut groups: Vec<Group<'_>>) -> (Vec<HistoryCount>, bool) {
+    groups.sort_by_key(|(.., of)| std::cmp::Reverse(of.count()));
+    let shown = groups.iter().take(GROUPS_SHOWN_MAX);
+    let shown = shown.map(|(uid, command, of)| count(*uid, *command, of)).collect();
+    (shown, groups.len() > GROUPS_SHOWN_MAX)
+}
+
+fn count(uid: Option<u32>, group: Option<&CommandGroup>, of: &Counted) -> HistoryCount {
+    HistoryCount {
+        uid,
+        command: group.map(|group| group.command.clone()),
+        commands: group.map(|group| group.commands).filter(|commands| *commands > 1),
+        count: of.count(),
+        refused: of.refused,
+        waits: lengths(&of.waits.quantiles()),
+        holds: lengths(&of.holds.quantiles()),
+    }
+}
+
+fn lengths(of: &Quantiles) -> HistoryLengths {
+    let Quantiles { median, p90, p99, max } = *of;
+    HistoryLengths { median_ms: median, p90_ms: p90, p99_ms: p99, max_ms: max }
+}
+
+fn bins(of: &Bins) -> Vec<HistoryBin> {
+    of.filled().map(|(up_to_ms, count)| HistoryBin { up_to_ms, count }).collect()
+}
+
+fn slots((key, of): (&str, &SlotsTable)) -> HistorySlots {
+    let rows = of.rows.iter().map(|(slots, waits, unfit)| HistorySlotsRow {
+        slots: *slots,
+        waits: lengths(waits),
+        unfit: *unfit,
+    });
+    HistorySlots {
+        key: key.to_owned(),
+        present: of.present,
+        requests: of.requests,
+        more: of.more,
+        rows: rows.collect(),
+    }
+}
+
+/// The most holders in the event of a long wait.
+const HOLDERS_MAX: usize = 8;
+
+/// Finds the events that hooks have to learn of.
+///
+/// Invariant: this happens only after the answers of a turn are written.
+impl Server {
+    /// Takes over the hooks of the configuration in force. `is_start`: the daemon has just started.
+    pub(crate) fn follow_hooks(&mut self, is_start: bool) {
+        self.hooks.follow(&self.in_force.config.hooks, is_start);
+        let (table, here) = (&self.ledger.table, self.ledger.host);
+        let are_told = self.hooks.are_told_of_ends();
+        self.history.tell_hooks(are_told, self.hooks.host(), table, here);
+    }
+
+    /// Passes the events of a turn to the hooks. Call it after the answers of the turn are written.
+    pub(crate) fn tell_hooks(&mut self) {
+        if self.hooks.is_empty() {
+            return;
+        }
+        for raw in self.history.take_notable() {
+            self.hooks.tell_end(&raw);
+        }
+        let now = clock::now();
+        if is_due(&mut self.hooks.due, now) {
+            self.look_for_long_ones(now);
+        }
+        let lasts = self.ledger.table.waiting() > 0 || self.ledger.table.held() > 0;
+        self.hooks.look_ahead(lasts, now);
+    }
+
+    fn look_for_long_ones(&mut self, now: Instant) {
+        let mut hooks = std::mem::take(&mut self.hooks);
+        let now_ms = clock::unix_ms();
+        let (table, here) = (&self.ledger.table, self.ledger.host);
+        // The hook's own user may see less: the hook's guard removes the rest.
+        let shown = self.shown(0);
+        let next = hooks.tell_lasting(table, &lasting(table, here), now_ms, |one| match one.on {
+            On::LongWait => shown.long_wait(one, now_ms),
+            _ => shown.long_hold(one, now_ms),
+        });
+        if let Some(next) = next {
+            hooks.look_at(next, now_ms, now);
+        }
+        self.hooks = hooks;
+    }
+}
+
+impl Shown<'_> {
+    /// The event for a request that waits for long.
+    fn long_wait(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
+        let waiter = self.table.waiter(self.table.tagged(one.asked.tag)?)?;
+        let asked = Arc::clone(&waiter.request);
+        let items = 0..asked.items.len();
+        let tokens = items.flat_map(|item| {
+            self.table.blocking_holds(&asked, item, OwnSlots::LeftOut, HOLDERS_MAX)
+        });
+        Some(Event {
+            on: one.on,
+            at_ms: now_ms,
+            session: self.table.session(waiter.frame).0,
+            asked_ms: waiter.since.0,
+            waited_ms: now_ms.saturating_sub(waiter.since.0),
+            held_ms: None,
+            token: 0,
+            ending: None,
+            reason: self.why(waiter.id).map(|why| why.clause),
+            holders: self.holders_of(tokens),
+            asked,
+        })
+    }
+
+    /// The first of the holders that have these holds.
+    fn holders_of(&self, tokens: impl Iterator<Item = Token>) -> Vec<HolderFacts> {
+        let mut holders: Vec<HolderFacts> = Vec::new();
+        for hold in tokens.filter_map(|token| self.table.hold(token)) {
+            if holders.iter().all(|known| known.token != hold.token.0) {
+                holders.push(HolderFacts {
+                    uid: hold.asked.uid,
+                    pid: pid_of(&hold.asked.owner),
+                    command: Some(hold.asked.command.0.clone()),
+                    since: time(hold.since),
+                    token: hold.token.0,
+                });
+            }
+            if holders.len() >= HOLDERS_MAX {
+                break;
+            }
+        }
+        holders
+    }
+
+    /// The event for a hold that lasts for long.
+    fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
+        let hold = self.table.hold_of(self.table.tagged(one.asked.tag)?)?;
+        Some(Event {
+            on: one.on,
+            at_ms: now_ms,
+            asked: Arc::clone(&hold.asked),
+            session: self.table.session(hold.frame).0,
+            asked_ms: hold.asked_at.0,
+            waited_ms: hold.since.0.saturating_sub(hold.asked_at.0),
+            held_ms: Some(now_ms.saturating_sub(hold.since.0)),
+            token: hold.token.0,
+            ending: None,
+            reason: None,
+            holders: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,344 @@
+//! Ends the process of a holder or waiter with a signal.
+//!
+//! Invariant: a signal reaches only the process of the exact hold or waiting request that the
+//! client named, and only if that process belongs to the client's user, or the client is root.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use nix::sys::signal::Signal;
+
+use crate::calls::answer::Answer;
+use crate::calls::items;
+use crate::limits::KILL_TARGETS_MAX;
+use crate::processes::owner_identity::NOBODY;
+use crate::processes::owners::find;
+use crate::server::Server;
+use crate::server::step::Step;
+use crate::view::Shown;
+use crate::wording::text::{pid_of, time};
+use canal_core::{FrameId, HoldState, Owner, Request, RequestId, Tag, Token, WaiterState};
+use canal_protocol::{ErrorName, Failure, Kill, KillTarget, KillTargets, Killed, WouldKill};
+use canal_sys::peer::Credentials;
+use canal_sys::pidfd::{Pidfd, is_gone};
+use canal_sys::process::{Found, uid_of};
+
+/// The process of a hold or a waiting request.
+#[derive(Debug)]
+enum Process<'a> {
+    /// The daemon watches for its end.
+    Watched(&'a Pidfd),
+    /// The daemon looked it up by its identity.
+    Found(Pidfd),
+}
+
+impl Process<'_> {
+    fn pidfd(&self) -> &Pidfd {
+        match self {
+            Self::Watched(pidfd) => pidfd,
+            Self::Found(pidfd) => pidfd,
+        }
+    }
+}
+
+impl Server {
+    /// Lists the processes that a client may end.
+    pub(crate) fn would_kill(&self, peer: Credentials, asked: &WouldKill) -> Result<Step, Failure> {
+        let named = (asked.token, asked.request);
+        let (key, pid) = (&asked.key, asked.pid);
+        let targets = match (key, pid, &asked.session, named, asked.superseded_by) {
+            (Some(key), None, None, (None, None), None) => {
+                self.targets_of_key(key, asked.waiters)?
+            }
+            (None, Some(pid), None, (None, None), None) => self.targets_of_process(pid),
+            (None, None, Some(session), (None, None), None) => self.targets_of_session(session)?,
+            (None, None, None, (None, None), Some(tag)) => self.targets_superseded_by(tag),
+            (None, None, None, (token, request), None) if named != (None, None) => {
+                vec![self.target_named(token, request)?]
+            }
+            _ => {
+                let message = "give exactly one of `key`, `pid`, `session`, `token`, `request` \
+                               and `superseded_by`";
+                return Err(Failure::new(ErrorName::BadRequest, message));
+            }
+        };
+        if targets.is_empty() && asked.superseded_by.is_none() {
+            return Err(not_found(asked));
+        }
+        let shown = self.shown(peer.uid);
+        let is_named = asked.token.is_some() || asked.request.is_some();
+        let (mut told, mut fds) = (Vec::new(), Vec::new());
+        for target in targets.iter().take(KILL_TARGETS_MAX) {
+            let process = self.killable(peer, target);
+            if is_named && let Ok(process) = &process {
+                // Without the pidfd, the client can only ask for a signal, and cannot see the
+                // process end.
+                fds.extend(process.pidfd().try_clone().map(OwnedFd::from));
+            }
+            told.push(target.told(&shown, process.err()));
+        }
+        let left_out = targets.len().saturating_sub(KILL_TARGETS_MAX) as u64;
+        let process_fd = (!fds.is_empty()).then_some(0);
+        let found = KillTargets { targets: told, left_out, process_fd };
+        Ok(Step::Answer(Answer::with_fds(&found, fds)))
+    }
+
+    /// Sends the signal.
+    pub(crate) fn kill(&self, peer: Credentials, kill: &Kill) -> Result<Step, Failure> {
+        let Ok(signal) = Signal::try_from(kill.signal) else {
+            let message = format!("{} is not a signal number", kill.signal);
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        };
+        let target = self.target_named(kill.token, kill.request)?;
+        let process = self.killable(peer, &target)?;
+        let pid = target.pid();
+        process.pidfd().signal(signal).map_err(|error| match error.kind() {
+            _ if is_gone(&error) => past(&format!("process {pid} has ended")),
+            io::ErrorKind::PermissionDenied => {
+                let daemon = self.about.uid;
+                denied(format!("the daemon runs as uid {daemon} and may not signal process {pid}"))
+                    .hint(format!("run `kill -{} {pid}` yourself", kill.signal))
+            }
+            _ => denied(format!("cannot signal process {pid}: {error}")),
+        })?;
+        let uid = peer.uid;
+        tracing::info!(pid, uid, by = peer.pid, keys = %target.keys(), %signal, "signalled");
+        Ok(Step::reply(&Killed { pid }))
+    }
+
+    fn targets_of_key(&self, key: &str, waiters: bool) -> Result<Vec<Target<'_>>, Failure> {
+        let key = items::key(key)?;
+        let table = &self.ledger.table;
+        let holds = table.holders(&key).filter_map(|token| table.hold(token));
+        let mut targets: Vec<Target<'_>> = holds.map(Target::Hold).collect();
+        if waiters {
+            let waiting = table.served(&key).into_iter().filter_map(|id| table.waiter(id));
+            targets.extend(waiting.map(Target::Wait));
+        }
+        Ok(targets)
+    }
+
+    fn targets_of_process(&self, pid: u32) -> Vec<Target<'_>> {
+        let table = &self.ledger.table;
+        // A process in another pid namespace has no pid here.
+        let frames = || table.frames_of_number(self.ledger.host, pid).filter(|_| pid != 0);
+        let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::Hold);
+        let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(Target::Wait);
+        holds.chain(waits).collect()
+    }
+
+    fn targets_of_session(&self, session: &str) -> Result<Vec<Target<'_>>, Failure> {
+        let session = items::session(session)?;
+        let table = &self.ledger.table;
+        let is_in = |frame| table.session(frame) == session;
+        let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::Hold);
+        let waits = table.waiters().filter(|waiter| is_in(waiter.frame)).map(Target::Wait);
+        Ok(holds.chain(waits).collect())
+    }
+
+    /// The holds that a request supersedes.
+    fn targets_superseded_by(&self, tag: Tag) -> Vec<Target<'_>> {
+        let table = &self.ledger.table;
+        let request = table.tagged(tag).into_iter();
+        let tokens = request.flat_map(|request| table.superseded_holds(request));
+        tokens.filter_map(|token| table.hold(token)).map(Target::Hold).collect()
+    }
+
+    /// The failure for a request that supersedes a hold whose process it cannot end.
+    pub(crate) fn cannot_supersede(&self, peer: Credentials, token: Token) -> Failure {
+        let hold = self.ledger.table.hold(token).map(Target::Hold);
+        match hold.map(|hold| self.killable(peer, &hold).map(drop)) {
+            Some(Err(failure)) => failure,
+            // It has changed since.
+            Some(Ok(())) | None => past("the holder has changed").hint("run the command again"),
+        }
+    }
+
+    /// The hold or request that a client names, if it still exists.
+    fn target_named(
+        &self,
+        token: Option<u64>,
+        request: Option<u64>,
+    ) -> Result<Target<'_>, Failure> {
+        let table = &self.ledger.table;
+        match (token, request) {
+            (Some(token), None) => {
+                let hold = table.hold(Token(token)).map(Target::Hold);
+                hold.ok_or_else(|| past(&format!("the hold with token {token} has ended")))
+            }
+            (None, Some(request)) => {
+                let waiter = table.waiter(RequestId(request)).map(Target::Wait);
+                waiter.ok_or_else(|| match table.hold_of(RequestId(request)) {
+                    Some(_) => past("the request has been granted"),
+                    None => past("the request no longer waits"),
+                })
+            }
+            _ => {
+                let message = "give exactly one of `token` and `request`";
+                Err(Failure::new(ErrorName::BadRequest, message))
+            }
+        }
+    }
+
+    /// The process of a hold or request, if this client may end it.
+    fn killable(&self, peer: Credentials, target: &Target<'_>) -> Result<Process<'_>, Failure> {
+        let asked = target.asked();
+        let pid = target.pid();
+        let Owner::Process(id) = asked.owner else {
+            let whose = match asked.owner {
+                Owner::Jobserver(_) => "a job token of a build",
+                _ => "a lease",
+            };
+            let failure = denied(format!("{whose} has no process to end"));
+            return Err(match target {
+                Target::Hold(hold) => failure
+                    .hint(format!("`canal release --force --token {}` breaks it", hold.token.0)),
+                Target::Wait(_) => failure,
+            });
+        };
+        if asked.host != self.ledger.host {
+            let host = self.ledger.table.host(asked.host).map_or("?", |it| it.label.as_str());
+            return Err(
+                denied(format!("process {pid} runs on host {host}")).hint("run `canal kill` there")
+            );
+        }
+        if matches!(target, Target::Hold(hold) if hold.orphaned) {
+            let message = format!(
+                "process {pid} has ended, but processes that it started keep the lock \
+                 (--with-children)"
+            );
+            return Err(
+                denied(message).hint("find them with `canal status KEY`, and end them with `kill`")
+            );
+        }
+        if self.owners.unverified.contains(&target.frame()) {
+            let message = format!("the daemon could not identify process {pid} after a restart");
+            return Err(denied(message).hint("check the process, and end it with `kill`"));
+        }
+        // `force` allows a user to break a lock, not to end the processes of others.
+        if peer.uid != 0 && (peer.uid != asked.uid || peer.uid == NOBODY) {
+            let message = format!("process {pid} belongs to uid {}", asked.uid);
+            return Err(denied(message).hint("only that user and root may end it"));
+        }
+        let process = match self.owners.of(target.frame()) {
+            Some(pidfd) => Process::Watched(pidfd),
+            None => match find(id) {
+                Found::Same(pidfd) => Process::Found(pidfd),
+                Found::Gone => return Err(past(&format!("process {pid} has ended"))),
+                Found::Unknown(error) => {
+                    return Err(denied(format!("cannot identify process {pid}: {error}")));
+                }
+            },
+        };
+        let pidfd = process.pidfd();
+        if pidfd.has_ended() {
+            return Err(past(&format!("process {pid} has ended")));
+        }
+        // The process may run as another user since it asked for the lock.
+        match uid_of(pidfd) {
+            Some(uid) if peer.uid != 0 && uid != peer.uid => {
+                Err(denied(format!("process {pid} now runs as uid {uid}"))
+                    .hint("only that user and root may end it"))
+            }
+            None => Err(past(&format!("process {pid} has ended"))),
+            Some(_) => Ok(process),
+        }
+    }
+}
+
+/// A hold or a waiting request.
+#[derive(Clone, Copy, Debug)]
+enum Target<'a> {
+    Hold(&'a HoldState),
+    Wait(&'a WaiterState),
+}
+
+impl<'a> Target<'a> {
+    fn asked(&self) -> &'a Request {
+        match self {
+            Self::Hold(hold) => &hold.asked,
+            Self::Wait(waiter) => &waiter.request,
+        }
+    }
+
+    fn frame(&self) -> FrameId {
+        match self {
+            Self::Hold(hold) => hold.frame,
+            Self::Wait(waiter) => waiter.frame,
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        pid_of(&self.asked().owner)
+    }
+
+    fn key_list(&self) -> Vec<String> {
+        match self {
+            Self::Hold(hold) => hold.items.iter().map(|item| item.key.to_string()).collect(),
+            Self::Wait(waiter) => {
+                waiter.request.items.iter().map(|item| item.key.to_string()).collect()
+            }
+        }
+    }
+
+    /// Its keys, for the log.
+    fn keys(&self) -> String {
+        self.key_list().join(", ")
+    }
+
+    /// Its description for a client. `refused`: why the client cannot end it.
+    fn told(&self, shown: &Shown<'_>, refused: Option<Failure>) -> KillTarget {
+        let (token, request, since) = match self {
+            Self::Hold(hold) => (Some(hold.token.0), None, hold.since),
+            Self::Wait(waiter) => (None, Some(waiter.id.0), waiter.since),
+        };
+        let (refused, hint) = refused.map_or((None, None), |it| (Some(it.message), it.hint));
+        KillTarget {
+            token,
+            request,
+            keys: self.key_list(),
+            party: shown.party(self.asked(), self.frame()),
+            since: time(since),
+            host: shown.label_of(self.frame()),
+            folder: shown.folder(self.asked(), self.frame()),
+            note: self.asked().note.as_deref().map(str::to_owned),
+            refused,
+            hint: hint.map(String::from),
+        }
+    }
+}
+
+/// The failure for a client that may not end a process.
+fn denied(message: String) -> Failure {
+    Failure::new(ErrorName::Denied, message)
+}
+
+/// The failure for a client that named something that has since changed.
+fn past(what: &str) -> Failure {
+    let mut failure =
+        Failure::new(ErrorName::NotHeld, format!("{what}, so canal signalled no process"));
+    failure.reason = Some("changed".into());
+    failure
+}
+
+/// The failure for a client whose query matches no holder and no waiter.
+fn not_found(asked: &WouldKill) -> Failure {
+    let message = match (&asked.key, asked.pid) {
+        (Some(key), _) if asked.waiters => format!("no one holds or waits for `{key}`"),
+        (Some(key), _) => format!("no one holds `{key}`"),
+        (None, None) => {
+            let session = asked.session.as_deref().unwrap_or_default();
+            format!("session {session} neither holds nor waits for a lock here")
+        }
+        (None, pid) => {
+            format!("process {} neither holds nor waits for a lock here", pid.unwrap_or(0))
+        }
+    };
+    let failure = Failure::new(ErrorName::NotHeld, message);
+    match &asked.key {
+        Some(key) if !asked.waiters => {
+            failure.hint(format!("`canal kill --waiters {key}` includes its waiters"))
+        }
+        _ => failure.hint("`canal status` shows the holders and waiters"),
+    }
+}

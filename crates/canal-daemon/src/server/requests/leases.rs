@@ -1,0 +1,482 @@
+//! Leases: their owners, renewals, releases and ends, and the failures of lost leases.
+
+use crate::calls::completion::{Applied, Completion, PendingRenewal};
+use crate::calls::conn_id::ConnId;
+use crate::calls::items;
+use crate::processes::owner_identity::{NOBODY, OwnerFound};
+use crate::server::Server;
+use crate::server::requests::release::give_back;
+use crate::server::step::Step;
+use crate::store::disk_full::disk_full;
+use crate::waiters::leases::{is_collecting, name_of};
+use crate::wording::refusal::{owner_gone, superseded};
+use crate::wording::text::time;
+use canal_core::{
+    Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
+    Release as Giving, RequestId, Withdrawal,
+};
+use canal_protocol::{
+    Acquire, EndedLease, EndedLeases, EndedLeasesQuery, ErrorName, Failure, Handle, HolderInfo,
+    LeaseAsked, LostLease, Released, Renew, Renewed,
+};
+use canal_sys::clock;
+use canal_sys::peer::Credentials;
+use canal_text::duration::{stated, stated_ms};
+
+impl Server {
+    /// The owner of a requested lease.
+    pub(crate) fn lease_owner(
+        &self,
+        id: ConnId,
+        acquire: &Acquire,
+        lease: LeaseAsked,
+    ) -> Result<OwnerFound, Failure> {
+        let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
+        let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
+        if acquire.owner_fd.is_some() || acquire.with_children {
+            return bad("a lease belongs to no process: leave out `owner_fd` and `with_children`");
+        }
+        check_ttl(lease.ttl_ms)?;
+        if conn.peer.uid == NOBODY {
+            let message = "uid 65534 stands for many users and cannot own a lock";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        let owner = Owner::Lease(name_of(lease.handle));
+        Ok(OwnerFound { owner, uid: conn.peer.uid, pidfd: None })
+    }
+
+    pub(crate) fn renew(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        renew: &Renew,
+    ) -> Result<Step, Failure> {
+        let lease = name_of(renew.handle);
+        if let Err(failure) = self.live_lease(peer, lease)
+            && !self.may_be_behind(lease)
+        {
+            return Err(failure);
+        }
+        let note = items::new_note(renew.note.as_deref())?;
+        let note = note.filter(|note| self.note_of_lease(lease) != Some(&**note));
+        if let Some(ttl_ms) = renew.ttl_ms {
+            check_ttl(ttl_ms)?;
+            if self.is_lease_over_nodes(lease) {
+                self.check_ttl_over_nodes(ttl_ms)?;
+            }
+        }
+        let in_force = self.ttl_of_lease(lease);
+        // A client that was promised a longer TTL may rely on it, and may never learn of this
+        // renewal.
+        let counts_on_more = |ttl_ms: u64| {
+            self.is_lease_over_nodes(lease) && in_force.is_some_and(|longer| ttl_ms < longer)
+        };
+        // Over an engine, another host may have changed it since.
+        let is_new = |ttl_ms: &u64| {
+            (self.cluster.is_some() || in_force != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
+        };
+        let ttl_ms = renew.ttl_ms.filter(is_new);
+        self.ledger.admit_renewal(note.as_deref()).map_err(|error| disk_full(&error))?;
+        let keeps_ttl = renew.ttl_ms.is_some();
+        let renewing = PendingRenewal { id, peer, lease, give_back: false, keeps_ttl };
+        Ok(self.renewal(renewing, note, ttl_ms))
+    }
+
+    fn renewal(
+        &self,
+        renewing: PendingRenewal,
+        note: Option<Box<str>>,
+        ttl_ms: Option<u64>,
+    ) -> Step {
+        let (lease, host) = (renewing.lease, self.ledger.host);
+        let change = Change::Renew { lease, host, note, ttl_ms };
+        Step::Propose(change, Completion::Renew(Box::new(renewing)))
+    }
+
+    /// The TTL of a lease, as far as this host knows.
+    fn ttl_of_lease(&self, lease: LeaseId) -> Option<u64> {
+        let table = &self.ledger.table;
+        Some(table.frame(table.lease(lease)?)?.lease?.ttl_ms)
+    }
+
+    fn is_lease_over_nodes(&self, lease: LeaseId) -> bool {
+        let table = &self.ledger.table;
+        let frame = table.lease(lease);
+        frame.is_some_and(|it| table.holds_in(it).any(|hold| hold.asked.over_nodes.is_some()))
+    }
+
+    /// The note of a lease, empty for none. `None` if the lease holds nothing.
+    fn note_of_lease(&self, lease: LeaseId) -> Option<&str> {
+        let table = &self.ledger.table;
+        let hold = table.holds_in(table.lease(lease)?).next()?;
+        Some(hold.asked.note.as_deref().unwrap_or_default())
+    }
+
+    /// Releases all holds of a lease.
+    pub(crate) fn release_lease(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        handle: Handle,
+    ) -> Result<Step, Failure> {
+        let lease = name_of(handle);
+        // The client may have sent it long ago, before it opened the newer connection.
+        if self.unconfirmed_part(lease).is_some_and(|part| self.belongs_to_newer(part, id)) {
+            return Err(superseded(ErrorName::Gone));
+        }
+        if let Some(request) = self.waiting_part(lease) {
+            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+            return Ok(Step::reply(&Released::<String>::default()));
+        }
+        match self.live_lease(peer, lease) {
+            Ok(frame) => Ok(give_back(id, peer, Giving::All { frame })),
+            Err(_) if self.may_be_behind(lease) => {
+                let renewing =
+                    PendingRenewal { id, peer, lease, give_back: true, keeps_ttl: false };
+                Ok(self.renewal(renewing, None, None))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The part of a request over nodes that waits for this lease.
+    fn waiting_part(&self, lease: LeaseId) -> Option<RequestId> {
+        let table = &self.ledger.table;
+        let mut waiters = table.waiters_in(table.lease(lease)?);
+        waiters.find(|it| it.request.over_nodes.is_some()).map(|waiter| waiter.id)
+    }
+
+    /// The part of a request over nodes under this lease that depends on a connection.
+    fn unconfirmed_part(&self, lease: LeaseId) -> Option<RequestId> {
+        let table = &self.ledger.table;
+        let mut holds = table.holds_in(table.lease(lease)?);
+        let unconfirmed = holds.find(|hold| hold.provisional && hold.asked.over_nodes.is_some());
+        unconfirmed.map(|hold| hold.request).or_else(|| self.waiting_part(lease))
+    }
+
+    /// Whether an unconfirmed part depends on a newer connection than this one.
+    pub(crate) fn belongs_to_newer(&self, request: RequestId, id: ConnId) -> bool {
+        let waits_on = self.waiters.get(request).and_then(|waiter| waiter.conn);
+        let owner = waits_on.or_else(|| self.conns.with_provisional(request));
+        let accepted = |id| self.conns.peek(id).map(|conn| conn.accepted_ticks);
+        owner.is_some_and(|owner| accepted(owner) > accepted(id))
+    }
+
+    /// Whether a lease may have been granted although the table does not have it, or has it without
+    /// a lock: another host may have granted it in an entry that this host has not read yet. The
+    /// log then decides. A lease that has ended never comes back.
+    fn may_be_behind(&self, lease: LeaseId) -> bool {
+        self.cluster.is_some() && self.ledger.table.past_lease(lease).is_none()
+    }
+
+    /// Answers a renewal that was applied to the table, or had no effect.
+    pub(crate) fn renewed(
+        &mut self,
+        renewing: &PendingRenewal,
+        applied: &Applied,
+    ) -> Result<Step, Failure> {
+        let PendingRenewal { id, peer, lease, give_back: gives_back, keeps_ttl } = *renewing;
+        match applied.outcomes.first() {
+            Some(Outcome::Renewed { frame, .. }) if gives_back => {
+                Ok(give_back(id, peer, Giving::All { frame: *frame }))
+            }
+            Some(Outcome::Renewed { frame, .. }) => {
+                if keeps_ttl {
+                    self.ledger.keep_leases().map_err(|error| not_kept(&error))?;
+                }
+                match self.told_renewed(*frame) {
+                    Some(renewed) => Ok(Step::reply(&renewed)),
+                    None => Err(self.lease_lost(peer, lease)),
+                }
+            }
+            _ => Err(self
+                .live_lease(peer, lease)
+                .err()
+                .unwrap_or_else(|| self.lease_lost(peer, lease))),
+        }
+    }
+
+    /// The frame of the lease of a handle, if the lease holds something.
+    pub(crate) fn frame_of_lease(
+        &self,
+        peer: Credentials,
+        handle: Handle,
+    ) -> Result<FrameId, Failure> {
+        self.live_lease(peer, name_of(handle))
+    }
+
+    /// The frame of a lease, if it holds something.
+    fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
+        let table = &self.ledger.table;
+        let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
+        if table.holds_in(frame).next().is_none() {
+            if table.waiters_in(frame).next().is_none() {
+                // Only the leases under it still keep its frame.
+                return Err(self.lease_lost(peer, lease));
+            }
+            let message = "the lease of this handle still waits for its lock";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        Ok(frame)
+    }
+
+    fn told_renewed(&self, frame: FrameId) -> Option<Renewed> {
+        let hold = self.ledger.table.holds_in(frame).next()?;
+        let shown = self.shown(hold.asked.uid);
+        Some(Renewed {
+            keys: hold.items.iter().map(|item| item.key.to_string()).collect(),
+            token: hold.token.0,
+            session: shown.session(frame),
+            lease: shown.lease(hold)?,
+        })
+    }
+
+    /// The error for a lease that has ended.
+    fn lease_lost(&self, peer: Credentials, lease: LeaseId) -> Failure {
+        let Some(past) = self.ledger.table.past_lease(lease) else {
+            let message = "no lease has this handle: it ended long ago, or never existed";
+            let mut failure = Failure::new(ErrorName::LeaseLost, message);
+            failure.reason = Some("unknown".into());
+            return failure;
+        };
+        let holders = self.now_in_the_way(peer, past);
+        let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
+        failure.reason = Some(reason(past.why).into());
+        failure.holders = holders.into();
+        failure.lost = Some(Box::new(lost_lease(past)));
+        failure
+    }
+
+    /// The holders that were granted the first key of a lost lease after its loss.
+    fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderInfo> {
+        let shown = self.shown(peer.uid);
+        shown.holders_since(&past.key, past.token)
+    }
+
+    /// Ends the leases that had expired at `now`, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn end_leases(&mut self, now: u64) {
+        while let Some(frame) = self.leases.over(now) {
+            let lease = self.ledger.table.frame(frame).and_then(|state| state.lease);
+            self.leases.forget(frame);
+            if self.is_kept_by_its_client(frame) {
+                continue;
+            }
+            if let Some(lease) = lease {
+                tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed; ending it");
+                let change = Change::Expire { frame, renewal: lease.renewals };
+                self.propose(change);
+            }
+        }
+    }
+
+    /// Whether an unconfirmed part outlives its TTL because its client has sent something since. If
+    /// the client was silent, closes its connection, which ends the part and informs the client.
+    fn is_kept_by_its_client(&mut self, frame: FrameId) -> bool {
+        let part = self.ledger.table.holds_in(frame).find(|hold| is_collecting(hold));
+        let Some((request, Some(ttl_ms))) = part.map(|hold| (hold.request, hold.asked.ttl_ms))
+        else {
+            return false;
+        };
+        let Some(id) = self.conns.with_provisional(request) else { return false };
+        let Some(conn) = self.conns.get(id) else { return false };
+        let silent = clock::now().saturating_duration_since(conn.heard_at).as_millis();
+        let left_ms = u128::from(ttl_ms).saturating_sub(silent);
+        match u64::try_from(left_ms) {
+            Ok(left_ms) if left_ms > 0 => self.leases.begin_for(frame, left_ms),
+            _ => {
+                tracing::info!(
+                    request = request.0,
+                    "the client of a part is silent; ending the part"
+                );
+                conn.close();
+            }
+        }
+        true
+    }
+
+    /// Lists the leases that ended recently.
+    pub(crate) fn ended_leases(
+        &self,
+        peer: Credentials,
+        query: &EndedLeasesQuery,
+    ) -> Result<Step, Failure> {
+        let key = query.key.as_deref().map(items::key).transpose()?;
+        let uid = if query.mine { Some(peer.uid) } else { query.uid };
+        let shown = self.shown(peer.uid);
+        let ended = self.ledger.table.past_leases().rev();
+        let ended = ended.filter(|past| {
+            uid.is_none_or(|uid| past.uid == uid)
+                && key.as_ref().is_none_or(|key| key.covers(&past.key))
+        });
+        let told = |past: &PastLease| EndedLease {
+            lost: lost_lease(past),
+            reason: reason(past.why).to_owned(),
+            uid: past.uid,
+            command: shown.command(past.uid, &past.command.0),
+        };
+        Ok(Step::reply(&EndedLeases { ended: ended.map(told).collect() }))
+    }
+
+    /// Checks whether this node accepts a lease over nodes with this TTL. After a loss of its
+    /// state, the node waits only for the longest TTL that it accepts.
+    pub(crate) fn check_ttl_over_nodes(&self, ttl_ms: u64) -> Result<(), Failure> {
+        let longest = self.limits.nodes_longest_ttl;
+        if u128::from(ttl_ms) <= longest.as_millis() {
+            return Ok(());
+        }
+        let message = format!(
+            "the TTL of a lease over nodes can be at most {} here, not {ttl_ms} ms",
+            stated(longest)
+        );
+        let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
+        Err(Failure::new(ErrorName::BadRequest, message).hint(hint))
+    }
+}
+
+/// The failure when the TTL was changed, but may be the old one again after a reboot.
+fn not_kept(error: &std::io::Error) -> Failure {
+    let message =
+        format!("the lease is renewed, but the daemon cannot store its TTL for a reboot: {error}");
+    Failure::new(ErrorName::DiskFull, message)
+}
+
+/// Checks whether a lease can have this TTL, in milliseconds.
+fn check_ttl(ttl_ms: u64) -> Result<(), Failure> {
+    let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
+    if ttl_ms < LEASE_MS_MIN {
+        let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(ttl_ms));
+        return bad(&format!("the TTL of a lease must be at least {least}, not {ttl}"));
+    }
+    if ttl_ms > LEASE_MS_MAX {
+        let days = LEASE_MS_MAX / 86_400_000;
+        return bad(&format!(
+            "the TTL of a lease can be at most {LEASE_MS_MAX} ms ({days} days), not {ttl_ms}"
+        ));
+    }
+    Ok(())
+}
+
+/// The locks that were lost with a lease.
+fn lost_lease(past: &PastLease) -> LostLease {
+    LostLease {
+        at: time(past.at),
+        token: past.token.0,
+        key: past.key.to_string(),
+        more_keys: past.more_keys as u64,
+        ttl_ms: past.ttl_ms,
+    }
+}
+
+/// The word for the end of a lease in messages.
+fn reason(why: LeaseEnd) -> &'static str {
+    match why {
+        LeaseEnd::Expired => "expired",
+        LeaseEnd::Released => "released",
+        LeaseEnd::Forced => "forced",
+        LeaseEnd::Withdrawn => "withdrawn",
+    }
+}
+
+/// The lost keys and the reason. Another field has the time of the loss.
+fn lost_words(past: &PastLease) -> String {
+    let keys = match past.more_keys {
+        0 => format!("`{}`", past.key),
+        1 => format!("`{}` and 1 other key", past.key),
+        more => format!("`{}` and {more} other keys", past.key),
+    };
+    let lease = format!("the lease of {keys} (token {})", past.token);
+    match past.why {
+        LeaseEnd::Expired => {
+            format!("{lease} expired: it was not renewed for {}", stated_ms(past.ttl_ms))
+        }
+        LeaseEnd::Released => format!("{lease} was released"),
+        LeaseEnd::Forced => format!("{lease} was broken by force"),
+        LeaseEnd::Withdrawn => {
+            format!("the daemon took {lease} back: its client ended before it confirmed the grant")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canal_core::{
+        Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, OnLost, Release, Request, Revision,
+        Table, Tag, Token, UnixMillis, Wait,
+    };
+
+    #[test]
+    fn a_lost_lease_is_named_with_the_reason() {
+        let past = |why, more_keys| PastLease {
+            lease: LeaseId(1),
+            at: UnixMillis(0),
+            why,
+            token: Token(7),
+            key: Key::new("db").unwrap(),
+            more_keys,
+            ttl_ms: 1_500,
+            uid: 0,
+            command: Command::default(),
+        };
+        for (past, words) in [
+            (past(LeaseEnd::Expired, 0), "`db` (token 7) expired: it was not renewed for 1.5s"),
+            (past(LeaseEnd::Released, 1), "`db` and 1 other key (token 7) was released"),
+            (past(LeaseEnd::Forced, 2), "`db` and 2 other keys (token 7) was broken by force"),
+        ] {
+            assert_eq!(lost_words(&past), format!("the lease of {words}"));
+        }
+    }
+
+    #[test]
+    fn a_live_lease_is_renewed_and_an_ended_one_is_gone() {
+        let mut table = Table::default();
+        let mut apply = |change| {
+            let revision = Revision(table.revision().0 + 1);
+            let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+            table.apply(revision, &entry, &mut Vec::new());
+            let peer = Credentials { pid: 1, uid: 0, gid: 0 };
+            let renewing = PendingRenewal {
+                id: ConnId::default(),
+                peer,
+                lease: LeaseId(1),
+                give_back: false,
+                keeps_ttl: false,
+            };
+            renewing.unseen(&table)
+        };
+        let wish = |lease| {
+            Change::Request(std::sync::Arc::new(Request {
+                tag: Tag(lease),
+                host: HostId(1),
+                owner: Owner::Lease(LeaseId(lease)),
+                parent: None,
+                uid: 0,
+                command: Command("lease".to_owned()),
+                note: None,
+                items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::Write }],
+                wait: Wait::Yes { until: None },
+                priority: 0,
+                max_waiting: None,
+                supersede: None,
+                max_run_ms: None,
+                provisional: false,
+                children: false,
+                ttl_ms: Some(60_000),
+                on_lost: OnLost::Kill,
+                asker: None,
+                over_nodes: None,
+                above: None,
+            }))
+        };
+        apply(wish(2));
+        assert_eq!(apply(wish(1)), [Outcome::LeaseGone], "it waits");
+        let frame = FrameId(2);
+        let released = apply(Change::Release(Release::All { frame: FrameId(1) }));
+        assert_eq!(released, [Outcome::Renewed { frame, renewal: 0 }]);
+        let renewed =
+            apply(Change::Renew { lease: LeaseId(1), host: HostId(1), note: None, ttl_ms: None });
+        assert_eq!(renewed, [Outcome::Renewed { frame, renewal: 1 }]);
+        let over = apply(Change::Expire { frame, renewal: 1 });
+        assert_eq!(over, [Outcome::LeaseGone]);
+    }
+}

@@ -1,0 +1,467 @@
+//! Serves requests over nodes: this daemon is one of several independent daemons, and each grants
+//! its part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::calls::completion::{Applied, Completion};
+use crate::calls::conn_id::ConnId;
+use crate::calls::items;
+use crate::server::Server;
+use crate::server::requests::acquire::Part;
+use crate::server::step::Step;
+use crate::store::disk_full::disk_full;
+use crate::store::node;
+use crate::waiters::leases::{Reported, name_of};
+use crate::wording::refusal::superseded;
+use crate::wording::text::pid_of;
+use canal_core::{
+    Above, CONFIRMED_TOKEN_MAX, Change, FrameId, Key, NODES_MAX, NodeId, Outcome, OverNodes, Owner,
+    Request, RequestId, RunId, Snapshot, Token, UnixMillis,
+};
+use canal_protocol::{
+    Acquire, Collect, ConfirmAt, ErrorName, Failure, FrameFound, FrameOfNode, LeaseAsked, NodeAt,
+    NodeIdentity, NodesRefusal, OnLost, PartFound, READ_NODES_MAX, REPORTED_NODES_MAX, Report,
+    Reported as Noted, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
+};
+use canal_sys::clock;
+use canal_sys::peer::Credentials;
+use canal_text::duration::stated;
+use canal_text::safe_text::one_line;
+
+/// Identifies this daemon as a node, and checks whether it can be one.
+impl Server {
+    pub(crate) fn identify(&mut self) -> Result<Step, Failure> {
+        let place = self.runtime_dir.place().dir.display().to_string();
+        let uid = self.about.uid;
+        let mut identity = NodeIdentity::new(self.node_id()?, node::host_name(), place, uid);
+        identity.user = self.own_user.name(uid).map(str::to_owned);
+        identity.lasting = self.node.is_lasting && self.cluster.is_none();
+        identity.grants_from_ms = self.node.left().map(milliseconds);
+        Ok(Step::reply(&identity))
+    }
+
+    /// The id of this node. A machine that has no name gets one, which is stored with the rest of
+    /// the state.
+    pub(crate) fn node_id(&mut self) -> Result<NodeId, Failure> {
+        let machine = match node::machine_name() {
+            Some(machine) => machine,
+            None => self.ledger.machine_name().map_err(|error| {
+                let message = format!("cannot store the name of this machine: {error}");
+                Failure::new(ErrorName::DiskFull, message)
+            })?,
+        };
+        Ok(node::id(&machine, &self.runtime_dir.place().dir, self.about.uid))
+    }
+
+    /// Whether this daemon may grant over nodes now.
+    pub(crate) fn check_node(&self) -> Result<(), Failure> {
+        let no_node = |why: &str, hint: &str| {
+            let message = format!("this daemon is not a node: {why}");
+            Err(Failure::new(ErrorName::NotLasting, message).hint(hint))
+        };
+        if self.cluster.is_some() {
+            return no_node(
+                "it has an engine",
+                "leave out --on: hosts of one engine already share one table",
+            );
+        }
+        if !self.node.is_lasting {
+            return no_node(
+                "its state is in memory, and would not survive a reboot",
+                "put its state_directory (see `canal config`) on a disk",
+            );
+        }
+        let Some(left) = self.node.left() else { return Ok(()) };
+        let message = format!(
+            "this daemon had to recreate its state, and will grant nothing over nodes for another \
+             {}: an earlier lease may still be valid",
+            stated(Duration::from_secs(left.as_secs() + 1))
+        );
+        let mut failure = Failure::new(ErrorName::NotYet, message);
+        failure.nodes = Some(Box::new(NodesRefusal::Later { left_ms: milliseconds(left) }));
+        Err(failure)
+    }
+
+    /// Notes that every lease has ended that this daemon may have granted before it had to create
+    /// its state again. From now on, the daemon knows all its leases.
+    pub(crate) fn settle_node(&mut self) {
+        match self.ledger.settle_node() {
+            Ok(()) => tracing::info!("this daemon now grants over nodes"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot record that this daemon grants over nodes");
+            }
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Requests for one part of a request over nodes.
+///
+/// Invariant: an unconfirmed part ends with its connection and with this daemon, and is never
+/// written to storage that outlives a reboot. If several connections ask for the same part, it
+/// depends on the newest: the client sent all messages on an older one before it lost that
+/// connection.
+impl Server {
+    pub(crate) fn collect(
+        &mut self,
+        id: ConnId,
+        collect: Collect,
+        more: bool,
+    ) -> Result<Step, Failure> {
+        self.check_node()?;
+        self.check_list(&collect)?;
+        self.check_ttl_over_nodes(collect.ttl_ms)?;
+        let known = self.ledger.table.tagged(collect.tag);
+        if known.and_then(|it| self.ledger.table.hold_of(it)).is_some_and(|it| !it.provisional) {
+            return Err(bad("this part is already confirmed: renew it"));
+        }
+        if known.is_some_and(|it| self.belongs_to_newer(it, id)) {
+            return Err(superseded(ErrorName::Gone));
+        }
+        let spare = collect.spare;
+        let over_nodes =
+            OverNodes { run: collect.run, nodes: collect.nodes, require: collect.require, spare };
+        let acquire = Acquire {
+            tag: collect.tag,
+            items: collect.items,
+            wait_ms: if spare { Some(0) } else { collect.wait_ms },
+            priority: collect.priority,
+            max_waiting: collect.max_waiting,
+            supersede: None,
+            group: None,
+            command: collect.command,
+            note: collect.note,
+            owner_fd: None,
+            with_children: false,
+            jobserver: false,
+            jobserver_fifo: false,
+            max_run_ms: None,
+            session: None,
+            frame: None,
+            lease: Some(LeaseAsked { handle: collect.handle, ttl_ms: collect.ttl_ms }),
+            under_run: collect.under_run,
+            under: collect.under,
+            wrapper: None,
+            on_lost: OnLost::default(),
+        };
+        let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
+        let part = Part { over_nodes: Box::new(over_nodes), under_frame };
+        self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
+    }
+
+    /// Checks whether a request to this node can have this list of nodes.
+    fn check_list(&mut self, collect: &Collect) -> Result<(), Failure> {
+        let nodes = &collect.nodes;
+        if nodes.len() > NODES_MAX {
+            let count = nodes.len();
+            return Err(bad(&format!("a request names at most {NODES_MAX} nodes, not {count}")));
+        }
+        if nodes.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(bad("`nodes` must name each node once, in ascending order"));
+        }
+        let own = self.node_id()?;
+        if !nodes.contains(&own) {
+            return Err(bad(&format!("`nodes` does not name this node, {own}")));
+        }
+        Ok(())
+    }
+}
+
+fn bad(message: &str) -> Failure {
+    Failure::new(ErrorName::BadRequest, message)
+}
+
+/// How far the token of a confirmation may be ahead of this machine's clock, in milliseconds: one
+/// year. The clocks of machines that work together rarely differ that much.
+const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
+
+/// Confirms one part of a request over nodes.
+///
+/// Invariant: the client gets the answer to a confirmation only after the lease is durable.
+impl Server {
+    pub(crate) fn confirm_at(&mut self, id: ConnId, confirm: &ConfirmAt) -> Result<Step, Failure> {
+        let table = &self.ledger.table;
+        let known = table.tagged(confirm.tag).and_then(|request| table.hold_of(request));
+        let owner = Owner::Lease(name_of(confirm.handle));
+        // A grant that was not sent yet may still be taken back.
+        let hold = known.filter(|hold| {
+            hold.asked.owner == owner
+                && hold.asked.over_nodes.is_some()
+                && self.waiters.get(hold.request).is_none()
+        });
+        let Some(hold) = hold else { return Err(gone()) };
+        let (request, token, least) = (hold.request, Token(confirm.token), hold.token);
+        if token < least || confirm.token > CONFIRMED_TOKEN_MAX {
+            let most = CONFIRMED_TOKEN_MAX;
+            let message =
+                format!("`token` must be at least {least} and at most {most}, not {token}");
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        if token > largest(table.next_token(), UnixMillis(clock::unix_ms())) {
+            return Err(too_large(token));
+        }
+        let note = items::new_note(confirm.note.as_deref())?;
+        let note = note.filter(|note| **note != *hold.asked.note.as_deref().unwrap_or_default());
+        self.ledger.admit_renewal(note.as_deref()).map_err(|error| disk_full(&error))?;
+        let change = Change::ConfirmAt { request, token, note };
+        Ok(Step::Propose(change, Completion::ConfirmAt { id, request }))
+    }
+
+    /// Answers a confirmation that was applied to the table.
+    pub(crate) fn confirmed_at(
+        &mut self,
+        request: RequestId,
+        applied: &Applied,
+    ) -> Result<Step, Failure> {
+        match applied.outcomes.first() {
+            Some(Outcome::ConfirmedAt { token, .. }) => {
+                self.conns.disown(request);
+                Ok(self.tell_confirmed(request, *token))
+            }
+            Some(Outcome::NotConfirmed { least: Some(least) }) => {
+                let message = format!(
+                    "another lock of this node has that token: {least} and all larger ones are free"
+                );
+                let mut failure = Failure::new(ErrorName::TokenTaken, message);
+                failure.nodes = Some(Box::new(NodesRefusal::Least { least: least.0 }));
+                Err(failure)
+            }
+            _ => Err(gone()),
+        }
+    }
+}
+
+/// The largest token that a confirmation may give at this time. The tokens of nodes start from the
+/// clock, so an honest one is close to it, or this node itself has reached it. Without this limit,
+/// a user who may ask for one lease could use up all numbers, and this node could never confirm a
+/// part again.
+fn largest(next: Token, now: UnixMillis) -> Token {
+    Token::by_clock(UnixMillis(now.0.saturating_add(AHEAD_MS))).max(next)
+}
+
+/// The failure for a token that is too far ahead of this machine's clock.
+fn too_large(token: Token) -> Failure {
+    let message = format!(
+        "token {token} is more than a year ahead of this machine's clock: this clock is wrong, or \
+         another node's was when its tokens began"
+    );
+    let mut failure = Failure::new(ErrorName::BadRequest, message);
+    failure.hint = Some("compare `date` on all nodes".into());
+    failure
+}
+
+/// The failure for a part that can no longer be confirmed.
+fn gone() -> Failure {
+    let message = "the hold to confirm was not granted, or has ended";
+    Failure::new(ErrorName::Gone, message)
+}
+
+/// The most bytes of the name of a node.
+const NAME_BYTES_MAX: usize = 256;
+
+/// Notes the progress of a whole request over nodes, as the client of its part reports it.
+impl Server {
+    pub(crate) fn report(&mut self, report: &Report) -> Result<Step, Failure> {
+        let frame = self.ledger.table.lease(name_of(report.handle));
+        let Some(frame) = frame.filter(|frame| self.is_over_nodes(*frame)) else {
+            let message = "no request over nodes has this handle: it has ended, or never existed";
+            return Err(Failure::new(ErrorName::Gone, message));
+        };
+        let names = &report.waits_for;
+        if names.len() > REPORTED_NODES_MAX || names.iter().any(|it| it.len() > NAME_BYTES_MAX) {
+            let message = format!(
+                "`waits_for` can have at most {REPORTED_NODES_MAX} names of at most \
+                 {NAME_BYTES_MAX} bytes"
+            );
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let waits_for = names.iter().map(|name| one_line(name)).collect();
+        let reported = Reported { held: report.held, waits_for };
+        if self.leases.report(frame, reported) {
+            self.due.changed = true;
+        }
+        Ok(Step::reply(&Noted {}))
+    }
+
+    fn is_over_nodes(&self, frame: FrameId) -> bool {
+        let table = &self.ledger.table;
+        let held = table.holds_in(frame).map(|hold| &hold.asked);
+        let waits = table.waiters_in(frame).map(|waiter| &waiter.request);
+        held.chain(waits).any(|asked| asked.over_nodes.is_some())
+    }
+}
+
+/// The most frames, holds and waits of one answer.
+const FOUND_MAX: usize = 1_000;
+
+/// The most bytes of the address of a node.
+const ADDRESS_BYTES_MAX: usize = 512;
+
+/// The most characters of a command in an answer.
+const COMMAND_CHARS_MAX: usize = 120;
+
+/// Reports the waits that this node knows near some runs over nodes, to clients that look for
+/// deadlocks.
+///
+/// Invariant: a client learns nothing about keys that its connection may not ask for, and sees no
+/// command that is hidden from its user.
+impl Server {
+    pub(crate) fn waits_near(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        asked: &WaitsNear,
+    ) -> Result<Step, Failure> {
+        if self.cluster.is_some() {
+            self.check_node()?;
+        }
+        if asked.runs.len().max(asked.frames.len()) > WAITS_NEAR_NAMES_MAX {
+            let message = format!(
+                "name at most {WAITS_NEAR_NAMES_MAX} runs and {WAITS_NEAR_NAMES_MAX} frames"
+            );
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let is_long =
+            |at: &NodeAt| at.address.as_ref().is_some_and(|it| it.len() > ADDRESS_BYTES_MAX);
+        if asked.nodes.len() > READ_NODES_MAX || asked.nodes.iter().any(is_long) {
+            let message = format!(
+                "name at most {READ_NODES_MAX} nodes, with addresses of at most \
+                 {ADDRESS_BYTES_MAX} bytes"
+            );
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let runs: BTreeSet<RunId> = asked.runs.iter().copied().collect();
+        let named = asked.frames.iter().copied();
+        let near = self.ledger.table.frames_near(&runs).into_iter().chain(named);
+        let mut table = self.ledger.table.excerpt(near);
+        let found = table.frames.len() + table.holds.len() + table.waiters.len();
+        if found > FOUND_MAX {
+            let message =
+                format!("{found} frames, holds and waits are near, more than {FOUND_MAX}");
+            return Err(Failure::new(ErrorName::TooMuch, message));
+        }
+        let restriction = self.conns.peek(id).and_then(|conn| conn.restriction.as_ref());
+        if let Some(restriction) = restriction {
+            keep_only(&mut table, |key| restriction.allows_key(key));
+        }
+        let frames = table.frames.iter().map(|frame| self.frame_found(peer.uid, frame.id));
+        let frames: Vec<FrameFound> = frames.collect();
+        let seen: BTreeSet<FrameId> = match restriction {
+            None => frames.iter().map(|it| it.frame).collect(),
+            Some(_) => {
+                let waiting = table.waiters.iter().map(|waiter| waiter.frame);
+                table.holds.iter().map(|hold| hold.frame).chain(waiting).collect()
+            }
+        };
+        let nodes = self.read_by_others(peer, frames.iter().filter(|it| seen.contains(&it.frame)));
+        if let Some(conn) = self.conns.get(id) {
+            conn.looks_near = Some(Box::new(asked.clone()));
+        }
+        let own = asked.tag.and_then(|tag| self.ledger.table.tagged(tag));
+        let request = own.filter(|id| self.ledger.table.waiter(*id).is_some());
+        Ok(Step::reply(&WaitsFound { node: self.node_id()?, table, frames, request, nodes }))
+    }
+
+    /// The nodes that other clients read while they look near these frames. A deadlock may extend
+    /// to those nodes.
+    fn read_by_others<'a>(
+        &self,
+        peer: Credentials,
+        near: impl Iterator<Item = &'a FrameFound>,
+    ) -> Vec<NodeAt> {
+        let (mut runs, mut frames) = (BTreeSet::new(), BTreeSet::new());
+        for found in near {
+            frames.insert(found.frame);
+            runs.extend(found.part_of.iter().map(|part| part.run).chain(found.under_run));
+        }
+        let mut nodes: BTreeMap<NodeId, Option<String>> = BTreeMap::new();
+        for (conn, looks) in self.conns.looking() {
+            let is_near = looks.runs.iter().any(|run| runs.contains(run))
+                || looks.frames.iter().any(|frame| frames.contains(frame));
+            for at in looks.nodes.iter().filter(|_| is_near) {
+                // A client connects to every address that it learns, so this node passes on only
+                // addresses from the same user.
+                let address = at.address.clone().filter(|_| conn.peer.uid == peer.uid);
+                let known = nodes.entry(at.node).or_default();
+                *known = known.take().or(address);
+            }
+        }
+        let nodes = nodes.into_iter().take(READ_NODES_MAX);
+        nodes.map(|(node, address)| NodeAt { node, address }).collect()
+    }
+
+    fn frame_found(&self, viewer: u32, frame: FrameId) -> FrameFound {
+        let (table, shown) = (&self.ledger.table, self.shown(viewer));
+        let (uid, pid, is_lease) = table.frame(frame).map_or((0, 0, false), |state| {
+            (state.uid, pid_of(&state.owner), state.lease.is_some())
+        });
+        let mut found = FrameFound::new(frame, shown.session(frame), pid, uid);
+        found.lease = is_lease;
+        let holds = table.holds_in(frame).map(|hold| (&hold.asked, hold.provisional));
+        let waiting = table.waiters_in(frame).map(|waiter| (&waiter.request, true));
+        for (asked, is_collecting) in holds.chain(waiting) {
+            found.lease |= asked.ttl_ms.is_some();
+            let command = || {
+                let command = shown.command(uid, &asked.command.0)?;
+                Some(command.chars().take(COMMAND_CHARS_MAX).collect())
+            };
+            found.command = found.command.or_else(command);
+            found.part_of = found.part_of.or_else(|| {
+                let over = asked.over_nodes.as_deref()?;
+                Some(PartFound {
+                    run: over.run,
+                    nodes: over.nodes.clone(),
+                    require: over.require,
+                    loose: over.spare && is_collecting,
+                })
+            });
+            match asked.above.as_deref() {
+                Some(Above::Run(run)) => found.under_run = found.under_run.or(Some(*run)),
+                Some(Above::Frame(node, frame)) => {
+                    let (node, frame) = (*node, *frame);
+                    found.under_frame = found.under_frame.or(Some(FrameOfNode { node, frame }));
+                }
+                None => {}
+            }
+        }
+        found
+    }
+}
+
+/// Removes everything about other keys. Removed waits count as progress, so that no client sees a
+/// deadlock where there is none.
+fn keep_only(table: &mut Snapshot, may_see: impl Fn(&Key) -> bool) {
+    table.views.retain(|stored| may_see(&stored.key));
+    table.paused.retain(&may_see);
+    table.without.retain(|without| may_see(&without.key));
+    table.waiters.retain(|waiter| waiter.request.items.iter().all(|item| may_see(&item.key)));
+    for hold in &mut table.holds {
+        hold.items.retain(|item| may_see(&item.key));
+        let mut items = hold.asked.items.clone();
+        items.retain(|item| may_see(&item.key));
+        hold.asked = Arc::new(Request { items, ..Request::clone(&hold.asked) });
+    }
+    table.holds.retain(|hold| !hold.items.is_empty());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_may_be_a_year_ahead_of_the_clock_or_what_the_node_has_reached_itself() {
+        let now = UnixMillis(1_800_000_000_000);
+        let in_a_year = Token::by_clock(UnixMillis(now.0 + AHEAD_MS));
+        assert_eq!(largest(Token(1), now), in_a_year);
+        assert!(in_a_year.0 < CONFIRMED_TOKEN_MAX);
+        // A clock that was set back does not stop the node's own tokens.
+        let reached = Token(in_a_year.0 + 1);
+        assert_eq!(largest(reached, now), reached);
+        assert_eq!(largest(reached, UnixMillis(0)), reached);
+    }
+}

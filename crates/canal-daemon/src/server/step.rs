@@ -1,0 +1,276 @@
+//! The next step of a call: an answer, a change for the log, or a wait. No other code can end a
+//! call.
+
+use std::sync::Arc;
+
+use crate::calls::answer::Answer;
+use crate::calls::completion::Completion;
+use crate::calls::conn_id::ConnId;
+use crate::calls::pending_acquire::{Patience, PendingAcquire};
+use crate::host::Ticket;
+use crate::net::call_state::{Awaiting, CallState, LogWait};
+use crate::server::Server;
+use crate::wording::refusal::superseded;
+use canal_core::{Change, FrameId, RequestId, Withdrawal};
+use canal_protocol::{ErrorName, Failure};
+use canal_sys::clock;
+
+/// The next step of a call. Each handler returns one, or a [`Failure`], and the dispatcher carries
+/// it out. So every call is either answered or waits.
+#[derive(Debug)]
+#[must_use = "the dispatcher carries it out"]
+pub(crate) enum Step {
+    /// Answer the call.
+    Answer(Answer),
+    /// Propose a change to the log. The completion determines the step after that.
+    Propose(Change, Completion),
+    /// Let the call wait for this.
+    Wait(CallState),
+    /// End the call without an answer: its client is gone, or the next daemon will answer.
+    Leave,
+    /// Fail the call, and release its request or end its wait.
+    GiveBack(RequestId, Failure),
+}
+
+impl Step {
+    /// Answers the call with this reply.
+    pub(crate) fn reply<T: serde::Serialize>(parameters: &T) -> Self {
+        Self::Answer(Answer::reply(parameters))
+    }
+
+    /// Asks for a lock.
+    pub(crate) fn ask(newcomer: PendingAcquire) -> Self {
+        Self::Propose(Change::Request(newcomer.request.clone()), Completion::Ask(newcomer))
+    }
+}
+
+/// The failure for a client whose call this daemon lost track of.
+pub(crate) fn lost_track() -> Failure {
+    let message = "the daemon lost track of this call because of a defect";
+    Failure::new(ErrorName::Fault, message).hint("report it with the daemon's log")
+}
+
+/// Proposes changes to the log. `follow.rs` continues once the log has returned them.
+///
+/// The embedded journal returns a change within the turn. An engine reports later at which place
+/// among the changes of all hosts it landed. Until then the change is [in
+/// flight](crate::calls::in_flight).
+///
+/// Invariant: a proposal changes nothing in the table. So a caller sees the same table before and
+/// after it.
+impl Server {
+    /// Proposes a change that no call waits for.
+    pub(crate) fn propose(&mut self, change: Change) {
+        let then = match change {
+            Change::End { frame } => Completion::End { frame },
+            _ => Completion::Nothing,
+        };
+        self.propose_and(change, then);
+    }
+
+    /// Proposes a change that no call waits for. Once it is applied, `then` determines the next
+    /// step.
+    pub(crate) fn propose_and(&mut self, change: Change, then: Completion) {
+        // Without a membership, the change has lost its subject.
+        if self.ledger.is_member() {
+            self.enqueue(change, then);
+        }
+    }
+
+    /// Proposes a change for a call. Returns the next step of the call.
+    ///
+    /// # Errors
+    /// The change cannot be proposed.
+    pub(super) fn propose_for(
+        &mut self,
+        id: ConnId,
+        change: Change,
+        then: Completion,
+    ) -> Result<Step, Failure> {
+        let patience = match &then {
+            Completion::Ask(newcomer) => Some(newcomer.patience()),
+            _ => None,
+        };
+        let must_not_ask = || {
+            let cluster = self.cluster.as_ref();
+            cluster.is_some_and(|cluster| cluster.must_not_ask(&self.ledger.table))
+        };
+        if !self.ledger.is_member() || patience.is_some() && must_not_ask() {
+            return self.without_membership(then);
+        }
+        let ticket = self.enqueue(change, then);
+        Ok(match patience {
+            Some(patience) => self.wait_for_log(id, Awaiting::Request(ticket), patience),
+            None => self.wait_for_log(id, Awaiting::Change(ticket), None),
+        })
+    }
+
+    fn enqueue(&mut self, change: Change, then: Completion) -> Ticket {
+        let subject = Subject::of(&change);
+        let ticket = match &mut self.cluster {
+            Some(cluster) => cluster.propose(change),
+            None => self.ledger.propose(change),
+        };
+        self.in_flight.add(ticket, then);
+        match subject {
+            Some(Subject::Withdrawn(request)) => self.in_flight.withdraw(request),
+            Some(Subject::Suspended(request)) => self.in_flight.suspend(ticket, request),
+            None => {}
+        }
+        ticket
+    }
+
+    /// Proposes a request, for the first time or again.
+    pub(crate) fn ask(&self, mut newcomer: PendingAcquire) -> Step {
+        // The host and the parent may have changed since the request was deferred.
+        let (host, table) = (self.ledger.host, &self.ledger.table);
+        let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
+        let parent = newcomer.request.parent.filter(lives);
+        if (newcomer.request.host, newcomer.request.parent) != (host, parent) {
+            let request = Arc::make_mut(&mut newcomer.request);
+            (request.host, request.parent) = (host, parent);
+        }
+        Step::ask(newcomer)
+    }
+
+    /// Whether a withdrawal of this request is in flight. Its client then gets no further message.
+    pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
+        self.in_flight.is_leaving(request)
+    }
+
+    /// Whether a suspension of this request is in flight. Its grant must not be sent meanwhile: the
+    /// suspension may take it back, and other hosts may have read that already.
+    pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
+        self.in_flight.is_being_suspended(request)
+    }
+
+    /// The next step of a call whose change cannot be proposed. A request is proposed again once
+    /// this host is a member; any other call fails.
+    pub(super) fn without_membership(&mut self, then: Completion) -> Result<Step, Failure> {
+        match then {
+            Completion::Ask(newcomer) => self.wait_for_membership(newcomer),
+            _ => Err(self.not_a_member()),
+        }
+    }
+}
+
+/// The request that a change in flight withdraws or suspends.
+enum Subject {
+    Withdrawn(RequestId),
+    Suspended(RequestId),
+}
+
+impl Subject {
+    fn of(change: &Change) -> Option<Self> {
+        match change {
+            Change::Withdraw { request, .. } => Some(Self::Withdrawn(*request)),
+            Change::Suspend { request } => Some(Self::Suspended(*request)),
+            _ => None,
+        }
+    }
+}
+
+/// Makes calls wait.
+impl Server {
+    /// Makes a call wait until its request is granted or refused. With `more`, the client takes
+    /// progress messages.
+    pub(crate) fn wait_for_grant(&mut self, id: ConnId, request: RequestId, more: bool) -> Step {
+        self.waiters.attach(request, id, more);
+        if let Some(conn) = self.conns.get(id) {
+            conn.save_memory();
+        }
+        Step::Wait(CallState::Waits(request))
+    }
+
+    /// Makes a call wait for the log. Later calls of the connection have to wait, too.
+    pub(crate) fn wait_for_log(
+        &mut self,
+        id: ConnId,
+        what: Awaiting,
+        patience: Option<Patience>,
+    ) -> Step {
+        // The client has waited since its call began, even if the call first waited for something
+        // else.
+        let conn = self.conns.get(id);
+        let since = conn.map(|it| *it.wordless_since.get_or_insert_with(clock::boottime_ms));
+        let since = since.unwrap_or_default();
+        Step::Wait(CallState::Log(LogWait { what, since, patience }))
+    }
+
+    /// Makes a request wait until this host is a member and may propose it.
+    ///
+    /// # Errors
+    /// Without an engine, there is nothing to wait for.
+    pub(crate) fn wait_for_membership(
+        &mut self,
+        newcomer: PendingAcquire,
+    ) -> Result<Step, Failure> {
+        let id = newcomer.conn;
+        if self.conns.peek(id).is_none_or(|conn| conn.heard_end() || conn.is_closing()) {
+            return Ok(Step::Leave);
+        }
+        if self.cluster.is_none() {
+            return Err(self.not_a_member());
+        }
+        let patience = newcomer.patience();
+        Ok(self.wait_for_log(id, Awaiting::MembershipOf(Box::new(newcomer)), patience))
+    }
+}
+
+/// Carries out the [`Step`]s that handlers return, and ends calls.
+impl Server {
+    /// Carries out what happens next to a call.
+    pub(crate) fn carry_out(&mut self, id: ConnId, step: Result<Step, Failure>) {
+        match step {
+            Ok(Step::Answer(answer)) => self.end_call(id, answer),
+            Ok(Step::Propose(change, then)) => {
+                let step = self.propose_for(id, change, then);
+                self.carry_out(id, step);
+            }
+            Ok(Step::Wait(state)) => {
+                self.conns.set_state(id, state);
+            }
+            Ok(Step::Leave) => {
+                self.conns.end_wait(id);
+            }
+            Ok(Step::GiveBack(request, failure)) => {
+                // The call must no longer wait, or its own withdrawal would end it as well.
+                self.conns.end_wait(id);
+                self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+                self.end_call(id, Answer::failure(&failure));
+            }
+            Err(mut failure) => {
+                if failure.name == ErrorName::Refused
+                    && let Some(conn) = self.conns.get(id)
+                {
+                    failure.add_notes(std::mem::take(&mut conn.asked.key_notes));
+                }
+                self.end_call(id, Answer::failure(&failure));
+            }
+        }
+    }
+
+    /// Ends the current call of a connection, so that its next call can be served.
+    fn end_call(&mut self, id: ConnId, answer: Answer) {
+        self.conns.end_wait(id);
+        if let Some(conn) = self.conns.get(id) {
+            conn.answer(answer);
+        }
+    }
+
+    /// Ends a call whose client asked for the same request on another connection.
+    pub(crate) fn supersede(&mut self, before: ConnId, name: ErrorName) {
+        self.carry_out(before, Err(superseded(name)));
+    }
+
+    /// Ends a call whose request ended while this host could not follow the log.
+    pub(crate) fn end_unseen(&mut self, id: ConnId) {
+        self.carry_out(id, Err(ended_unseen()));
+    }
+}
+
+/// The failure for a client whose request ended while this host could not follow the log.
+pub(super) fn ended_unseen() -> Failure {
+    let message = "the request ended while the daemon could not follow the engine's log";
+    Failure::new(ErrorName::EngineAway, message).hint("run the command again")
+}
