@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, chown};
 
-use crate::run::{Nodes, TTL, coordinator, parent};
+use crate::run::{Nodes, TTL, coordinator, parent, rests};
 use crate::ssh::{Server, Ssh, Sshd, sshd_or_skip};
 use crate::world::executable::executable;
 use crate::world::process::{Cmd, Ended, Proc, alive, children, root_or_skip, signal, wait_until};
@@ -62,6 +62,30 @@ fn failed(nodes: &Nodes, ended: Ended, message: &str, hint: &str) {
     assert!(ended.stderr.contains(hint), "{hint}: {}", ended.stderr);
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
     until_nothing_is_left(nodes);
+}
+
+#[test]
+fn a_run_and_a_waiter_over_three_servers_rest() {
+    let nodes = Nodes::new();
+    let Some(ssh) = Ssh::new(&nodes.here, "wake-ups over ssh") else { return };
+    let _servers = serve(&nodes, &ssh);
+    let minute = ["run", "--on", "ssh:web1,ssh:web2,ssh:web3", "--ttl", "1m", "-k", "x", "--"];
+    let start = |command: &[&str]| {
+        let words = minute.iter().chain(command);
+        ssh.with(nodes.here.canal(words)).stdin(Stdio::piped()).spawn()
+    };
+    let holder = start(&["cat"]);
+    wait_until("it holds the lock", || nodes.held() == [1, 1, 1]);
+    let waiter = start(&["true"]);
+    nodes.until_waiting(1);
+    std::thread::scope(|scope| {
+        for run in [&holder, &waiter] {
+            scope.spawn(move || rests(run, 6));
+        }
+    });
+    holder.finish().code(0);
+    waiter.end().code(0);
+    until_nothing_is_left(&nodes);
 }
 
 #[test]

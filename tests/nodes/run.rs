@@ -86,7 +86,7 @@ impl Nodes {
     }
 
     /// Waits until this many requests wait at the node that is asked first.
-    fn until_waiting(&self, waiting: u64) {
+    pub(crate) fn until_waiting(&self, waiting: u64) {
         wait_until(&format!("{waiting} wait for x"), || {
             self.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>() == waiting
         });
@@ -438,11 +438,12 @@ fn family(pid: i32) -> Vec<i32> {
     below.flat_map(family).chain([pid]).collect()
 }
 
-/// The processes of a run over nodes of this machine are its parent, its coordinator, and its
-/// command or the child that waits to become it. All together wake less than once a second.
+/// A run has this many processes: its parent, its coordinator with an ssh for each node of another
+/// machine, and its command or the child that waits to become it. All together wake less than once
+/// a second.
 #[track_caller]
-fn rests(run: &Proc) {
-    wait_until("it has three processes", || family(run.pid()).len() == 3);
+pub(crate) fn rests(run: &Proc, processes: usize) {
+    wait_until("it has its processes", || family(run.pid()).len() == processes);
     let slept = || family(run.pid()).into_iter().map(sleeps).sum::<u64>();
     // Nodes may still join during the first seconds, and a busy machine causes more wake-ups. One
     // that polls never has such a quiet time.
@@ -456,7 +457,7 @@ fn rests(run: &Proc) {
         let slept = now.1 - std::mem::replace(&mut before, now).1;
         slept < seconds.as_secs()
     });
-    assert_eq!(family(run.pid()).len(), 3);
+    assert_eq!(family(run.pid()).len(), processes);
 }
 
 #[test]
@@ -470,7 +471,7 @@ fn a_run_has_three_processes_that_rest_while_it_holds_and_while_it_waits() {
     nodes.until_waiting(1);
     std::thread::scope(|scope| {
         for run in [&holder, &waiter] {
-            scope.spawn(move || rests(run));
+            scope.spawn(move || rests(run, 3));
         }
     });
     holder.finish().code(0);

@@ -28,12 +28,6 @@ use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
 use crate::sys::terminal::audience::Audience;
 
-/// How long to sleep if the display does not change earlier.
-const SLEEP: Duration = Duration::from_secs(5);
-
-/// How often to check on the coordinator of a lease while the request waits.
-const LOOK: Duration = Duration::from_millis(500);
-
 /// The nodes of a lock.
 pub(crate) struct Nodes {
     pub(super) target: Target,
@@ -173,9 +167,8 @@ fn wait(
     mut coordinator: Option<&mut OverNodes>,
 ) -> Result<Start, NotAcquired> {
     let mut display = Display::new(asking);
-    let within = if coordinator.is_some() { LOOK } else { Duration::MAX };
     loop {
-        match display.next(end, within)? {
+        match display.next(end, coordinator.as_deref())? {
             None => display.update(None),
             Some(BeforeStart::Waits { name, progress }) => display.update(Some((name, progress))),
             Some(BeforeStart::New { names, until }) => display.count_down(&names, until),
@@ -210,8 +203,8 @@ struct Display<'a> {
     asking: &'a Asking<'a>,
     /// The node on display, and its line.
     shown: Option<(String, Waiting)>,
-    /// How long to wait before the next update.
-    sleep: Duration,
+    /// How long to wait before the next update; `None` until there is something new to show.
+    sleep: Option<Duration>,
     /// The readers of the output; without them the wait is given up.
     audience: Option<Audience>,
 }
@@ -219,17 +212,23 @@ struct Display<'a> {
 impl<'a> Display<'a> {
     fn new(asking: &'a Asking<'a>) -> Self {
         let audience = (asking.readers == Readers::Needed).then(Audience::new);
-        Self { asking, shown: None, sleep: SLEEP, audience }
+        Self { asking, shown: None, sleep: None, audience }
     }
 
-    /// The next message of the coordinator, if one arrives within this time or before the display
-    /// needs an update.
+    /// The next message of the coordinator, if one arrives before the display or the coordinator
+    /// needs attention.
     ///
     /// # Errors
     /// The request waits, and no reader of its output is left: its places are given up.
-    fn next(&mut self, end: &ChildEnd, within: Duration) -> Result<Option<BeforeStart>, Failed> {
+    fn next(
+        &mut self,
+        end: &ChildEnd,
+        coordinator: Option<&OverNodes>,
+    ) -> Result<Option<BeforeStart>, Failed> {
         let waits = self.shown.is_some();
-        let word = end.next(self.sleep.min(within), self.audience.as_ref().filter(|_| waits));
+        let within = self.sleep.into_iter().chain(coordinator.and_then(OverNodes::due)).min();
+        let audience = self.audience.as_ref().filter(|_| waits);
+        let word = end.next(within, audience, coordinator);
         let audience = self.audience.as_mut().filter(|_| waits && word.is_none());
         if audience.is_some_and(Audience::has_left) {
             self.end();
@@ -250,7 +249,7 @@ impl<'a> Display<'a> {
             progress
         });
         let again = self.shown.as_mut().and_then(|(_, waiting)| waiting.update(progress.as_ref()));
-        self.sleep = again.unwrap_or(SLEEP).clamp(Duration::from_millis(1), SLEEP);
+        self.sleep = again.map(|again| again.max(Duration::from_millis(1)));
     }
 
     /// Shows how long new nodes grant nothing yet.

@@ -114,12 +114,18 @@ pub enum Answers {
 }
 
 impl Link {
-    /// Starts to connect to a node. `here` is the place that all commands of this machine use. This
-    /// process must have one thread.
+    /// Starts to connect to a node. `here` is the place that all commands of this machine use. An
+    /// ssh checks a connection that is silent for `alive_s` seconds. This process must have one
+    /// thread.
     ///
     /// # Errors
     /// No process can be started, for example because ssh is not installed.
-    pub fn open(node: &Node, here: &Place, options: &Options) -> Result<Self, NodeFailure> {
+    pub fn open(
+        node: &Node,
+        here: &Place,
+        options: &Options,
+        alive_s: u64,
+    ) -> Result<Self, NodeFailure> {
         match &node.address {
             NodeAddress::Local => Self::on_this_machine(here.clone(), options),
             NodeAddress::Unix(socket) => {
@@ -127,17 +133,17 @@ impl Link {
                 let place = place.map_err(NodeFailure::permanent)?;
                 Self::on_this_machine(place, options)
             }
-            NodeAddress::Ssh(host) => Self::over_ssh(host, node.canal.as_deref()),
+            NodeAddress::Ssh(host) => Self::over_ssh(host, node.canal.as_deref(), alive_s),
         }
     }
 
-    fn over_ssh(host: &SshHost, canal: Option<&str>) -> Result<Self, NodeFailure> {
+    fn over_ssh(host: &SshHost, canal: Option<&str>, alive_s: u64) -> Result<Self, NodeFailure> {
         let failed = |error: io::Error| NodeFailure::passing(format!("cannot start ssh: {error}"));
         let (socket, its) = pair().map_err(failed)?;
         let (errors, its_errors) = fds::pipe().map_err(failed)?;
         let mut command = Command::new(SSH);
         command
-            .args(ssh::arguments(host, canal))
+            .args(ssh::arguments(host, canal, alive_s))
             .env("LC_ALL", "C")
             .stdin(its.try_clone().map_err(failed)?)
             .stdout(its)

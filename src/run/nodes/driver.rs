@@ -13,7 +13,6 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::Pid;
 
-use crate::client::nodes::link::Link;
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
 use crate::core::Token;
@@ -110,7 +109,7 @@ impl<'a> Driver<'a> {
     /// A coordinator of an existing lease. `request` is that of its handle.
     pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, what: OnLease) -> Self {
         let nodes = handle.ids().zip(&request.nodes).enumerate();
-        let known = nodes.map(|(at, (id, node))| Known::unasked(at, id, node));
+        let known = nodes.map(|(at, (id, node))| Known::unasked(at, id, node, request.ttl_ms));
         let known: Vec<Known> = known.collect();
         let plan = plan(request, &known);
         let coordinator = match what {
@@ -126,7 +125,7 @@ impl<'a> Driver<'a> {
             id,
             grants_from,
             reached: false,
-            member: member.with_ttl(request.ttl_ms),
+            member,
             lease: 0,
             grant: None,
             hint: None,
@@ -392,8 +391,7 @@ impl<'a> Driver<'a> {
         }
         self.close(node);
         let state = &mut self.nodes[node];
-        let opened = Link::open(&state.member.node, &self.request.here, &self.request.options);
-        if let Err(failure) = opened.and_then(|link| state.member.connect(link)) {
+        if let Err(failure) = state.member.open(&self.request.here, &self.request.options) {
             self.lose(node, failure, inputs);
         }
     }

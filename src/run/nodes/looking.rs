@@ -10,7 +10,6 @@ use std::collections::{BTreeSet, VecDeque};
 use nix::poll::PollFd;
 use nix::unistd::Pid;
 
-use crate::client::nodes::link::Link;
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
 use crate::client::nodes::ssh::NodeFailure;
@@ -286,8 +285,7 @@ impl<'a> Looking<'a> {
             if source.is_told {
                 options.start = Start::Never;
             }
-            let opened = Link::open(&source.member.node, self.here, &options);
-            if let Err(failure) = opened.and_then(|link| source.member.connect(link)) {
+            if let Err(failure) = source.member.open(self.here, &options) {
                 return self.lose(at, &failure);
             }
         }

@@ -4,7 +4,6 @@
 use nix::poll::{PollFd, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use crate::client::nodes::link::Link;
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::{Pin, PinError};
 use crate::client::nodes::ssh::NodeFailure;
@@ -37,8 +36,8 @@ pub(super) struct Known {
 
 impl Known {
     /// A node that is not connected.
-    pub(super) fn unasked(at: usize, id: NodeId, node: &Node) -> Self {
-        Self { at, id, grants_from: None, member: Member::new(node.clone()) }
+    pub(super) fn unasked(at: usize, id: NodeId, node: &Node, ttl_ms: u64) -> Self {
+        Self { at, id, grants_from: None, member: Member::new(node.clone()).with_ttl(ttl_ms) }
     }
 }
 
@@ -120,6 +119,12 @@ struct Asked {
     result: Option<Result<Box<NodeIdentity>, NodeFailure>>,
 }
 
+impl Asked {
+    fn new(at: usize, node: Node, request: &NodesRequest) -> Self {
+        Self { at, member: Member::new(node).with_ttl(request.ttl_ms), result: None }
+    }
+}
+
 /// Finds out about the nodes of a request. Asks those that were not met before, and the daemon of
 /// this machine if it encloses the request.
 pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetError> {
@@ -132,7 +137,7 @@ pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, M
     if met.here.is_none() {
         let (name, canal) = ("local".to_owned(), None);
         let node = Node { name, address: NodeAddress::Local, canal };
-        let mut asked = [Asked { at: 0, member: Member::new(node), result: None }];
+        let mut asked = [Asked::new(0, node, request)];
         met.ending.extend(ask_all(&mut asked, request, host)?);
         let [Asked { mut member, result, .. }] = asked;
         met.ending.extend(member.close());
@@ -151,8 +156,8 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
             _ => request.pins.known(&node.address)?,
         };
         match pin {
-            Some(pin) => known.push(Known::unasked(at, pin.node, node)),
-            None => asked.push(Asked { at, member: Member::new(node.clone()), result: None }),
+            Some(pin) => known.push(Known::unasked(at, pin.node, node, request.ttl_ms)),
+            None => asked.push(Asked::new(at, node.clone(), request)),
         }
     }
     let ending = ask_all(&mut asked, request, host)?;
@@ -222,8 +227,7 @@ fn ask_all(
     let meet_ms = request.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
-        let opened = Link::open(&one.member.node, &request.here, &request.options);
-        if let Err(failure) = opened.and_then(|link| one.member.connect(link)) {
+        if let Err(failure) = one.member.open(&request.here, &request.options) {
             ending.extend(one.member.close());
             one.result = Some(Err(failure));
         }

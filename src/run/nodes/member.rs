@@ -10,9 +10,11 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::client::Options;
 use crate::client::nodes::link::{Answer, Answers, Link};
 use crate::client::nodes::list::Node;
 use crate::client::nodes::ssh::{self, NodeFailure};
+use crate::protocol::place::Place;
 use crate::protocol::{
     Abandon, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE,
     Identify, Leader, LeaderQuery, NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release,
@@ -26,10 +28,15 @@ const BEAT_MS: u64 = 2_500;
 
 /// The longest such interval while a part depends on the connection: each beat wakes several
 /// processes.
-const BEAT_MS_MAX: u64 = 7_500;
+const BEAT_MS_MAX: u64 = 10_000;
 
 /// The same while nothing depends on it. A bridge without a request for a lease waits for a minute.
 const BEAT_MS_MAX_RESTING: u64 = 25_000;
+
+/// The bounds of the time, in seconds, after which ssh checks a silent connection. It gives up when
+/// twice that time is over.
+const ALIVE_S: u64 = 5;
+const ALIVE_S_MAX: u64 = 25;
 
 /// After how long without a message, at least, a connection is given up.
 const SILENCE_MS: u64 = 15_000;
@@ -53,6 +60,8 @@ pub(super) struct Member {
     beat_ms: u64,
     /// The same while none does.
     rest_ms: u64,
+    /// After how many seconds of silence ssh checks the connection.
+    alive_s: u64,
     /// Whether a part depends on the connection: it was asked for, and is not confirmed.
     is_asked: bool,
 }
@@ -141,19 +150,32 @@ enum Wrong {
 impl Member {
     pub(super) fn new(node: Node) -> Self {
         let (link, calls) = (None, VecDeque::new());
-        let (beat_ms, rest_ms) = (BEAT_MS, BEAT_MS);
-        Self { node, link, calls, connected_at: 0, beaten_at: 0, beat_ms, rest_ms, is_asked: false }
+        Self {
+            node,
+            link,
+            calls,
+            connected_at: 0,
+            beaten_at: 0,
+            beat_ms: BEAT_MS,
+            rest_ms: BEAT_MS,
+            alive_s: ALIVE_S,
+            is_asked: false,
+        }
     }
 
-    /// A node of a request, with leases of this TTL.
+    /// A node of a request, with leases of this TTL. The command may run for three quarters of the
+    /// TTL after the last answer. ssh notices a dead connection after half of the TTL, so that the
+    /// last quarter is left to connect again.
     pub(super) fn with_ttl(self, ttl_ms: u64) -> Self {
-        let beat_ms = (ttl_ms / 8).clamp(BEAT_MS, BEAT_MS_MAX);
-        Self { beat_ms, rest_ms: (ttl_ms / 2).min(BEAT_MS_MAX_RESTING), ..self }
+        let beat_ms = (ttl_ms / 6).clamp(BEAT_MS, BEAT_MS_MAX);
+        let alive_s = (ttl_ms / 4_000).clamp(ALIVE_S, ALIVE_S_MAX);
+        Self { beat_ms, rest_ms: (ttl_ms / 2).min(BEAT_MS_MAX_RESTING), alive_s, ..self }
     }
 
-    /// Takes a connection that is being opened, and asks for the node's identity.
-    pub(super) fn connect(&mut self, link: Link) -> Result<(), NodeFailure> {
-        self.link = Some(link);
+    /// Opens a connection, and asks for the node's identity. `here` is the place that all commands
+    /// of this machine use.
+    pub(super) fn open(&mut self, here: &Place, options: &Options) -> Result<(), NodeFailure> {
+        self.link = Some(Link::open(&self.node, here, options, self.alive_s)?);
         self.connected_at = boottime_ms();
         self.beaten_at = self.connected_at;
         self.call(Kind::Identify, NODES_INTERFACE, "Identify", &Identify {})

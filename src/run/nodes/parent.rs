@@ -312,9 +312,15 @@ impl ChildEnd {
     }
 
     /// The next message of the coordinator, if one arrives within this time and before a member of
-    /// the audience leaves.
-    pub fn next(&self, within: Duration, audience: Option<&Audience>) -> Option<BeforeStart> {
-        let until = Instant::now() + within;
+    /// the audience leaves. If this process looks after the coordinator, also returns when that
+    /// needs attention.
+    pub fn next(
+        &self,
+        within: Option<Duration>,
+        audience: Option<&Audience>,
+        coordinator: Option<&OverNodes>,
+    ) -> Option<BeforeStart> {
+        let until = within.map(|within| Instant::now() + within);
         loop {
             if let Received::Message(word, _) = self.channel.receive() {
                 return Some(word);
@@ -325,8 +331,8 @@ impl ChildEnd {
                 let message = "the supervisor of the command has ended".to_owned();
                 return Some(BeforeStart::End(Some(fault(message, None))));
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
             let own = [Some(self.channel.as_fd()), self.parent.as_ref().map(AsFd::as_fd)];
@@ -334,7 +340,11 @@ impl ChildEnd {
             let mut polled: Vec<_> = own.collect();
             let others = polled.len();
             polled.extend(audience.into_iter().flat_map(Audience::polled));
-            let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
+            let coordinator = coordinator.and_then(OverNodes::polled);
+            polled.extend(coordinator.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+            let timeout = left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+            });
             let _ = poll(&mut polled, timeout);
             if polled[others..].iter().any(|fd| fd.any() == Some(true)) {
                 return None;

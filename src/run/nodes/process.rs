@@ -348,7 +348,7 @@ pub(super) fn fault(message: String, hint: Option<String>) -> NotHeld {
 fn known(request: &NodesRequest, nodes: &[Named]) -> Vec<Known> {
     let known = nodes.iter().filter_map(|named| {
         let node = request.nodes.get(named.at)?;
-        Some(Known::unasked(named.at, named.id, node))
+        Some(Known::unasked(named.at, named.id, node, request.ttl_ms))
     });
     known.collect()
 }

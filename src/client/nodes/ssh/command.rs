@@ -11,20 +11,18 @@ use crate::shell_word;
 /// How long ssh may take to connect, in seconds.
 const CONNECT_S: u32 = 10;
 
-/// How often ssh checks whether the other side is alive, in seconds, and how many checks may go
-/// unanswered.
-const ALIVE_S: u32 = 5;
-const ALIVE_COUNT: u32 = 3;
-
-/// The arguments of ssh for a bridge at a host. `canal` is the program on that host.
+/// The arguments of ssh for a bridge at a host. `canal` is the program on that host. After
+/// `alive_s` seconds without a byte, ssh asks the other side for one, and gives up if none comes
+/// within the same time.
 #[must_use]
-pub fn arguments(host: &SshHost, canal: Option<&str>) -> Vec<OsString> {
+pub fn arguments(host: &SshHost, canal: Option<&str>, alive_s: u64) -> Vec<OsString> {
     let options = [
         // No user is present to type.
         "BatchMode=yes".to_owned(),
         format!("ConnectTimeout={CONNECT_S}"),
-        format!("ServerAliveInterval={ALIVE_S}"),
-        format!("ServerAliveCountMax={ALIVE_COUNT}"),
+        format!("ServerAliveInterval={alive_s}"),
+        // TCP repeats a lost packet, so a second question has no better prospects.
+        "ServerAliveCountMax=1".to_owned(),
         // ssh may use a connection that the user shares, but must not create one that outlives this
         // one.
         "ControlMaster=no".to_owned(),
@@ -59,7 +57,7 @@ mod tests {
 
     fn words(address: &str, canal: Option<&str>) -> Vec<String> {
         let Ok(NodeAddress::Ssh(host)) = address.parse() else { panic!("{address}") };
-        arguments(&host, canal).into_iter().map(|word| word.into_string().unwrap()).collect()
+        arguments(&host, canal, 15).into_iter().map(|word| word.into_string().unwrap()).collect()
     }
 
     #[test]
@@ -70,6 +68,7 @@ mod tests {
         assert_eq!(words[at - 4..at], ["-p", "2222", "-l", "deploy"]);
         assert!(words.windows(2).any(|pair| pair == ["-o", "BatchMode=yes"]));
         assert!(words.windows(2).any(|pair| pair == ["-o", "ControlMaster=no"]));
+        assert!(words.windows(2).any(|pair| pair == ["-o", "ServerAliveInterval=15"]));
     }
 
     #[test]

@@ -10,7 +10,6 @@
 use nix::poll::{PollFd, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use crate::client::nodes::link::Link;
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
@@ -249,9 +248,8 @@ impl Source {
     /// Begins to connect. Returns the process of a connection that failed at once.
     fn open(&mut self, around: &Around) -> Option<Pid> {
         self.ask_at = None;
-        let opened = Link::open(&self.member.node, &around.here, &around.options);
-        let connected = opened.and_then(|link| self.member.connect(link));
-        connected.err().and_then(|failure| self.lose(failure))
+        let opened = self.member.open(&around.here, &around.options);
+        opened.err().and_then(|failure| self.lose(failure))
     }
 
     /// Takes the answer of the node. Returns why it does not count.
