@@ -55,11 +55,11 @@ pub use canal_protocol as protocol;
 pub use canal_sys as sys;
 use canal_text::{duration, safe_text, shell_word};
 
+pub use api::status;
 pub use api::{
     Client, Endpoint, Error, ErrorKind, GrantedKey, Guard, Lock, Lost, LostReason, Mode, OnLost,
     SlotInfo, Updates,
 };
-pub use api::{status, testing};
 
 #[doc(hidden)]
 pub mod cli;
@@ -67,6 +67,7 @@ pub mod cli;
 pub mod client;
 #[doc(hidden)]
 pub mod run;
+pub mod testing;
 
 /// Tests the examples of that page together with those of the documentation.
 #[cfg(doctest)]

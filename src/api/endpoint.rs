@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use super::error::{Error, ErrorKind};
-use crate::client::{Client, Options, Start, find_program};
+use crate::client::lookout::Lookout;
+use crate::client::{Client, Options, Start, environment, find_program};
 use crate::protocol::Tag;
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::MachineUid;
-use crate::run::environment;
-use crate::run::nodes::Lookout;
 
 /// The daemon to use, and whether the library may start it.
 ///

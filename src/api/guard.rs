@@ -6,10 +6,9 @@ use std::time::Duration;
 use super::error::{Error, ErrorKind};
 use super::loss::Lost;
 use super::loss_monitor::{LossMonitor, Watched};
-use crate::client::{Acquired, Client, ClientError};
+use crate::client::{Acquired, Client, ClientError, environment};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{ErrorName, Grant, GrantedKey, Release, Tag};
-use crate::run;
 
 /// A lock that this process holds. Dropping it releases the lock.
 ///
@@ -162,8 +161,8 @@ impl Guard {
     /// The lock does not wait for the command: it ends with this guard or this process.
     pub fn pass_to(&self, command: &mut Command) {
         let socket = (self.place.rule == Rule::Given).then_some(self.place.socket.as_path());
-        let hold = self.monitor.as_ref().map(|_| run::environment::hold_variable(self.tag));
-        for (name, value) in run::variables(&self.grant, socket).into_iter().chain(hold) {
+        let hold = self.monitor.as_ref().map(|_| environment::hold_variable(self.tag));
+        for (name, value) in environment::variables(&self.grant, socket).into_iter().chain(hold) {
             match value {
                 Some(value) => command.env(&*name, value),
                 None => command.env_remove(&*name),

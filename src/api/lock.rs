@@ -7,11 +7,11 @@ use super::error::{Error, ErrorKind};
 use super::guard::Guard;
 use super::loss::OnLost;
 use super::status::Progress;
-use crate::client;
+use crate::client::lookout::WaitWithin;
+use crate::client::nodes::lease::EnclosingLeases;
+use crate::client::{self, environment};
 use crate::core::Key;
 use crate::protocol::{Acquire, Mode, NOTE_BYTES_MAX, Superseded, WireItem};
-use crate::run::environment;
-use crate::run::nodes::{EnclosingLeases, WaitWithin};
 use crate::sys::process;
 
 /// A request for a lock, or for several that are taken together. Nothing is locked until you call

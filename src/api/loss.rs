@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::client::hold_monitor::LostHold;
 use crate::protocol;
-use crate::run::LostHold;
 use crate::sys::deadline::Why;
 
 /// The action on this process if it loses its lock. Only a daemon with an engine (PostgreSQL or

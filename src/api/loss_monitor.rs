@@ -15,10 +15,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::loss::Lost;
-use crate::client::{Options, Start};
+use crate::client::hold_monitor::{Held, HoldMonitor, Phase};
+use crate::client::{Fate, Options, Start};
 use crate::protocol::place::Place;
 use crate::protocol::{self, Tag};
-use crate::run::{Fate, Held, HoldMonitor, Phase};
 use crate::sys::deadline::Reader;
 
 /// The bounds of the pause between two questions to the daemon that may have taken over the lock.

@@ -1,4 +1,4 @@
-//! The library that other programs use to take and watch locks, and to run a daemon for tests.
+//! The library that other programs use to take and watch locks.
 //!
 //! Everything public here is public API and is re-exported at the root of the crate. The rest of
 //! the crate belongs to the program.
@@ -14,7 +14,6 @@ mod lock;
 mod loss;
 mod loss_monitor;
 pub mod status;
-pub mod testing;
 
 pub use client::{Client, Updates};
 pub use endpoint::Endpoint;

@@ -13,11 +13,11 @@ use super::user_name;
 use super::wording::separation::{self, Connected};
 use super::wording::time::Now;
 use crate::cli::wording::machine_daemon;
-use crate::client::{Client, ClientError, OWN, Options, Start};
+use crate::client::{Client, ClientError, Fate, OWN, Options, Start, environment};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::{MachineUid, uid_of_machine};
 use crate::protocol::{ErrorName, HistoryQuery, StatusQuery, Tag};
-use crate::run::{Fate, OwnCode, environment};
+use crate::run::OwnCode;
 use crate::shell_word;
 use crate::sys::terminal::drawn_line;
 

@@ -3,14 +3,15 @@
 
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
+use crate::client::environment;
+use crate::client::lookout::{Lookout, WaitWithin};
 use crate::client::nodes::list::{KnownNode, KnownNodes, Node, resolve};
 use crate::client::nodes::pins::Pins;
 use crate::daemon;
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{Acquire, RunId, Tag};
-use crate::run::environment;
-use crate::run::nodes::{Around, Lookout, WaitWithin};
+use crate::run::nodes::{Around, start_lookout};
 
 /// The nodes that the words of a list name.
 ///
@@ -70,7 +71,7 @@ pub(in crate::cli) fn within(
     target: &Target,
     request: &Acquire,
 ) -> WaitWithin<impl FnMut(RunId, Tag) -> Option<Lookout>> {
-    WaitWithin::new(request, |run, tag| Lookout::start(&around(target).ok()?, run, tag).ok())
+    WaitWithin::new(request, |run, tag| start_lookout(&around(target).ok()?, run, tag).ok())
 }
 
 /// The surroundings of a request on this machine: its nodes, identities and daemon.

@@ -11,8 +11,12 @@ use crate::sys::terminal::audience::Audience;
 
 pub mod bridge;
 mod calls;
+pub mod channel;
 mod connection;
+pub mod environment;
 mod error;
+pub mod hold_monitor;
+pub mod lookout;
 pub mod nodes;
 mod options;
 mod own_daemon;
@@ -22,6 +26,7 @@ mod start_daemon;
 mod tests;
 
 pub use calls::acquire::{Acquired, JobserverEnds};
+pub use calls::deadline_page::Fate;
 pub use calls::watch::{Next, Watch, Watched};
 pub use error::ClientError;
 pub use options::{Options, Start};

@@ -3,6 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use crate::client::environment::{Variables, hold_variable, of_a_new_session, variables};
+use crate::client::hold_monitor::LostHold;
 use crate::client::{Acquired, Client, JobserverEnds};
 use crate::protocol::{Release, Tag};
 use crate::sys::clock::boottime_ms;
@@ -10,11 +12,10 @@ use crate::sys::deadline::Reader;
 use crate::sys::process::exec;
 use crate::sys::{fds, startup};
 
-use super::environment::{hold_variable, of_a_new_session};
 use super::jobs::OpenRecord;
 use super::jobserver;
 use super::nodes::{ChildEnd, OverNodes, Start};
-use super::{ChildChannel, Command, LostHold, NotRun, Variables, variables};
+use super::{ChildChannel, Command, NotRun};
 
 /// The lowest number for the descriptors that descendants keep, if the limit allows: above those
 /// that scripts and shells use.

@@ -9,8 +9,8 @@ use std::path::Path;
 use nix::sys::stat::{fstat, stat};
 use nix::unistd::{AccessFlags, access};
 
-use super::Variables;
 use crate::client::JobserverEnds;
+use crate::client::environment::Variables;
 use crate::sys::fds;
 
 const MAKEFLAGS: &str = "MAKEFLAGS";

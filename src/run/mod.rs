@@ -10,20 +10,13 @@
 mod become_command;
 pub mod build_tool;
 mod command;
-pub mod environment;
 mod exit_code;
 pub mod jobs;
 mod jobserver;
-mod lost_hold;
 pub mod nodes;
 mod supervise;
 
 pub use become_command::{Asked, NotBegun, Taken, TakenFromNodes, become_command};
 pub use command::{Command, NotRun};
-pub use environment::{Variables, clash, variables};
 pub use exit_code::{OwnCode, SUCCESS};
-pub use lost_hold::LostHold;
-pub use supervise::{
-    ChildChannel, Ended, Fate, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise,
-};
-pub(crate) use supervise::{Held, HoldMonitor, Phase};
+pub use supervise::{ChildChannel, Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use canal::client::Fate;
+use canal::client::hold_monitor::LostHold;
 use canal::protocol::OnLost;
-use canal::run::{ChildChannel, Fate, Limits, LostHold, OwnCode, SupervisorHooks, supervise};
+use canal::run::{ChildChannel, Limits, OwnCode, SupervisorHooks, supervise};
 use canal::sys::deadline::Reader;
 use canal::sys::process::exec;
 use canal::sys::signals::SignalRefused;

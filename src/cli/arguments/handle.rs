@@ -5,8 +5,8 @@ use std::io::{self, BufRead};
 use clap::Args;
 
 use crate::cli::failed::Failed;
+use crate::client::nodes::lease::{LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 use crate::protocol::Handle;
-use crate::run::nodes::{LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 
 /// The variable that passes the handle to later steps, and to `canal renew` and `canal release`.
 pub(crate) const VARIABLE: &str = "CANAL_HANDLE";

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
+use crate::client::environment;
+use crate::client::nodes::lease::EnclosingLeases;
 use crate::protocol::{Acquire, Grant, RunId};
-use crate::run::environment;
-use crate::run::nodes::EnclosingLeases;
 
 /// The options that choose the session.
 #[derive(Args, Clone, Copy, Debug, Default)]

@@ -8,8 +8,9 @@ use crate::cli::connect::{self, Target};
 use crate::cli::failed::Failed;
 use crate::cli::node_list::around;
 use crate::client::bridge::{self, BridgeError};
-use crate::run::nodes::Lookout;
-use crate::run::{SUCCESS, environment};
+use crate::client::environment;
+use crate::run::SUCCESS;
+use crate::run::nodes::serve_lookout;
 
 /// `canal bridge`, which ssh runs at a node.
 pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result<u8, Failed> {
@@ -31,7 +32,7 @@ pub(crate) fn lookout(global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));
     if let Some(run) = environment::run() {
-        Lookout::serve(&around(&target)?, run).map_err(failed)?;
+        serve_lookout(&around(&target)?, run).map_err(failed)?;
     }
     Ok(SUCCESS)
 }

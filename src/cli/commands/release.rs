@@ -16,12 +16,13 @@ use crate::cli::wording::over_nodes::line;
 use crate::cli::wording::participant::{COMMAND_COLUMNS, holder};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
+use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::core::Key;
 use crate::nodes::Change;
 use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, StatusQuery};
 use crate::run::SUCCESS;
-use crate::run::nodes::{Host, LeaseHandle, OnLease, PartAnswer, PartSaid, Purpose, Word};
+use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Word};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let (mut release, force_key) = match what(args)? {

@@ -24,12 +24,11 @@ use crate::cli::wording::lease_lost::{self, PartReport, Parts};
 use crate::cli::wording::over_nodes::{clock_of, line, time_of};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
+use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::nodes::{Change, Deadline, Millis, Outcome};
 use crate::protocol::{ErrorName, Handle, LeaseInfo, Renew, Renewed};
-use crate::run::nodes::{
-    Host, LeaseHandle, OnLease, PartAnswer, PartSaid, Purpose, Started, Wish, Word,
-};
+use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Started, Wish, Word};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::pidfd::Pidfd;

@@ -19,14 +19,16 @@ use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, print};
 use crate::cli::wording::hold_lost;
 use crate::cli::wording::not_acquired;
 use crate::cli::wording::usage_error::wrong;
-use crate::client::{OWN, is_on_demand_daemon};
+use crate::client::environment::clash;
+use crate::client::hold_monitor::LostHold;
+use crate::client::{Fate, OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
 use crate::run::jobs::OpenRecord;
 use crate::run::nodes::{ChildEnd, OverNodes, Purpose};
 use crate::run::{
-    Asked as ByCaller, ChildChannel, Command, Ended, Fate, KILL_AFTER_DEFAULT, Limits, LostHold,
-    NotBegun, NotRun, OwnCode, SupervisorHooks, become_command, build_tool, clash, supervise,
+    Asked as ByCaller, ChildChannel, Command, Ended, KILL_AFTER_DEFAULT, Limits, NotBegun, NotRun,
+    OwnCode, SupervisorHooks, become_command, build_tool, supervise,
 };
 use crate::sys::signals::SignalRefused;
 

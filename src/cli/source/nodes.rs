@@ -15,14 +15,14 @@ use crate::cli::output::stderr::Verbosity;
 use crate::cli::progress::Waiting;
 use crate::cli::wording::over_nodes;
 use crate::client::ClientError;
+use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
 use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::{Acquire, Failure, Progress, SizeNote, WireItem};
 use crate::run::nodes::{
-    BeforeStart, ChildEnd, EnclosingLeases, Ending, Host, LeaseHandle, Line, NodesRequest, OnLease,
-    OverNodes, Purpose, Secret, Start,
+    BeforeStart, ChildEnd, Ending, Host, Line, NodesRequest, OnLease, OverNodes, Purpose, Start,
 };
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::time::Now;
 use crate::cli::arguments::duration::short;
 use crate::cli::failed::Failed;
+use crate::client::hold_monitor::LostHold;
 use crate::protocol::OnLost;
-use crate::run::{LostHold, OwnCode};
+use crate::run::OwnCode;
 use crate::sys::clock;
 use crate::sys::deadline::Why;
 

@@ -12,9 +12,10 @@ use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
+use crate::client::nodes::lease::LeaseHandle;
 use crate::protocol::{Failure, HolderInfo, LostLease, ReleasedHold};
 use crate::run::OwnCode;
-use crate::run::nodes::{LeaseHandle, PartAnswer, PartSaid, PartTrouble};
+use crate::run::nodes::{PartAnswer, PartSaid, PartTrouble};
 
 /// The `--json` output.
 #[derive(Debug, Serialize)]

@@ -2,13 +2,14 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::protocol::{DeadlinePageFound, DeadlinePageQuery};
-use crate::sys::deadline::Reader;
+use crate::protocol::place::Place;
+use crate::protocol::{DeadlinePageFound, DeadlinePageQuery, ErrorName, Tag};
+use crate::sys::deadline::{Reader, Why};
 
 use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Connection, Replies, parameters};
 use crate::client::error::Broken;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Options};
 
 /// The descriptors that came with a reply. Each can be taken once.
 pub(crate) struct Received(Vec<Option<OwnedFd>>);
@@ -57,5 +58,30 @@ impl Client {
         let page = Received::of(&mut connection).page(found.deadline_fd, found.liveness_fd)?;
         self.connection = Some(connection);
         Ok(page)
+    }
+}
+
+/// What happened to a hold whose deadline page has lost its writer.
+#[derive(Debug)]
+pub enum Fate {
+    /// The present daemon has taken it over, and writes this page.
+    Held(Reader),
+    /// It is lost.
+    Lost(Why),
+}
+
+impl Fate {
+    /// Asks the present daemon of a place what happened to a request that was granted with this
+    /// token. `None` if no daemon knows yet.
+    #[must_use]
+    pub fn ask(place: &Place, options: Options, tag: Tag, token: u64) -> Option<Self> {
+        let query = DeadlinePageQuery { tag, token: Some(token) };
+        match Client::connect(place, options).ok()?.page(&query) {
+            Ok(page) => Some(Self::Held(page)),
+            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+                Some(Self::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
+            }
+            Err(_) => None,
+        }
     }
 }

@@ -13,10 +13,13 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::Pid;
 
+use crate::client::nodes::lease::{HeldPart, LeaseHandle};
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
 use crate::core::Token;
-use crate::nodes::{Change, Coordinator, Effect, Input, Millis, Outcome, Plan, Refusal, Standing};
+use crate::nodes::{
+    Change, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal, Standing,
+};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{
     Collect, ConfirmAt, CycleStepInfo, ErrorName, Failure, FrameOfNode, Grant, NodeId,
@@ -26,10 +29,8 @@ use crate::sys::clock::boottime_ms;
 use crate::sys::process::child::{Reap, ended};
 
 use super::host::{
-    Ending, HeldPart, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish,
-    Word,
+    Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish, Word,
 };
-use super::lease::handle::LeaseHandle;
 use super::looking::{GiveWay, Looking};
 use super::meeting::{Known, Met};
 use super::member::{Heard, Member};
@@ -108,13 +109,20 @@ impl<'a> Driver<'a> {
 
     /// A coordinator of an existing lease. `request` is that of its handle.
     pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, what: OnLease) -> Self {
-        let nodes = handle.ids().zip(&request.nodes).enumerate();
-        let known = nodes.map(|(at, (id, node))| Known::unasked(at, id, node, request.ttl_ms));
+        let nodes = handle.leases().zip(&request.nodes).enumerate();
+        let known = nodes.map(|(at, ((id, _), node))| Known::unasked(at, id, node, request.ttl_ms));
         let known: Vec<Known> = known.collect();
         let plan = plan(request, &known);
+        let leases = handle.leases().enumerate();
+        let parts = leases.map(|(node, (_, lease))| Part { node, lease, sent: None, asked: None });
+        let standing = Standing {
+            token: handle.token().map(Token),
+            need: handle.need(),
+            parts: parts.collect(),
+        };
         let coordinator = match what {
-            OnLease::Renew => Coordinator::renew_lease(plan, &handle.standing()),
-            OnLease::GiveBack => Coordinator::give_back_lease(plan, &handle.standing()),
+            OnLease::Renew => Coordinator::renew_lease(plan, &standing),
+            OnLease::GiveBack => Coordinator::give_back_lease(plan, &standing),
         };
         Self { renews_note: true, ..Self::with(request, known, coordinator) }
     }

@@ -15,8 +15,8 @@ use crate::core::Token;
 use crate::nodes::{Asking, Part, Standing};
 use crate::protocol::NodeId;
 
-use super::channel::Start;
 use super::host::Named;
+use super::messages::Start;
 
 /// The space for each of the two copies.
 const COPY_BYTES: u64 = 1 << 20;

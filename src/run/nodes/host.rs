@@ -1,8 +1,8 @@
 //! The interface between the driver of a coordinator and the process that it runs in.
 
 use nix::poll::PollFd;
-use serde::{Deserialize, Serialize};
 
+use crate::client::nodes::lease::HeldPart;
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
@@ -88,19 +88,6 @@ pub struct Started {
     pub parts: Vec<StartedPart>,
     /// The nodes' last answers about an existing lease, in the order of the plan.
     pub answers: Vec<PartAnswer>,
-}
-
-/// The known state of a node's part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldPart {
-    /// The place of the node in the list of the user.
-    pub at: usize,
-    /// Its id.
-    pub id: NodeId,
-    /// The number of the lease in the last request to it; 0 if it was not asked.
-    pub lease: u32,
-    /// Whether the node has confirmed it.
-    pub held: bool,
 }
 
 /// A node's last answer about its part of a lease.

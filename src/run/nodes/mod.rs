@@ -11,46 +11,41 @@
 //!   ends the command in time.
 //!
 //! For `canal acquire --on`, such a coordinator takes a lease, and the process that asked prints
-//! its handle (`lease::handle`). With the handle, `lease` renews and releases it without further
-//! processes.
+//! its handle. With the handle, [`on_lease`] renews and releases it without further processes.
 //!
 //! `canal leader --on` takes no lock: `leading` asks the nodes which request holds the key.
 //!
 //! [`crate::nodes`] makes all decisions about the lock; `driver` carries them out.
 
-mod channel;
 mod driver;
 mod handover;
 mod host;
 mod leading;
-mod lease;
 mod looking;
 mod lookout;
 mod meeting;
 mod member;
+mod messages;
 mod parent;
 mod process;
 mod request;
 
-pub use channel::{BeforeStart, Line, NotHeld, Start};
 pub use driver::OnLease;
 pub use host::{
-    Ending, HeldPart, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish,
-    Word,
+    Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish, Word,
 };
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
-pub use lease::enclosing::EnclosingLeases;
-pub use lease::handle::{HandleTooLong, LEASE_HANDLE_CHARS_MAX, LeaseHandle, LeaseHandleError};
-pub use lease::secret::Secret;
 pub use looking::Around;
-pub use lookout::{Lookout, WaitWithin};
+pub use lookout::{serve_lookout, start_lookout};
 pub use meeting::MeetError;
+pub use messages::{BeforeStart, Line, NotHeld, Start};
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{Purpose, Wording};
 pub use request::NodesRequest;
 
 use std::io;
 
+use crate::client::nodes::lease::LeaseHandle;
 use driver::Driver;
 
 /// Renews or releases a lease from this process, which must have one thread. `request` is

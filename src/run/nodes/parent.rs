@@ -11,19 +11,20 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getsid};
 
+use crate::client::channel::{End, Received, channel};
+use crate::client::environment::{Variables, variables_over_nodes};
+use crate::client::nodes::lease::LeaseHandle;
 use crate::client::nodes::list::Node;
 use crate::nodes::Require;
-use crate::run::environment::{Variables, variables_over_nodes};
 use crate::sys::deadline::{Deadline, Reader, Writer};
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::child::{Reap, children, ended, fork};
 use crate::sys::terminal::audience::Audience;
 
-use super::channel::{BeforeStart, End, Line, Received, Start, ToCoordinator, ToParent, channel};
 use super::handover::{Handover, Left};
 use super::host::Wish;
-use super::lease::handle::LeaseHandle;
+use super::messages::{BeforeStart, Line, Start, ToCoordinator, ToParent};
 use super::process::{CoordinatorProcess, Purpose, Wording, fault};
 use super::request::NodesRequest;
 
@@ -247,7 +248,7 @@ impl OverNodes {
 
     fn end(&mut self, word: ToCoordinator) -> Vec<Line> {
         if let Some((_, channel)) = &self.coordinator {
-            channel.send(&word, None);
+            channel.send(&word, &[]);
         }
         let until = Instant::now() + GIVE_BACK;
         loop {
@@ -302,13 +303,13 @@ impl ChildEnd {
     /// The page cannot be read, or no descriptors are left.
     pub fn begin(&self) -> io::Result<Reader> {
         let this = Pidfd::open(std::process::id())?;
-        self.channel.send(&ToCoordinator::Command, Some(&this));
+        self.channel.send(&ToCoordinator::Command, &[this.as_fd()]);
         Reader::open(self.page.try_clone()?, self.line.try_clone()?)
     }
 
     /// Gives up the places of a waiting request, because no reader of its output is left.
     pub fn abandon(&self) {
-        self.channel.send(&ToCoordinator::Abandon, None);
+        self.channel.send(&ToCoordinator::Abandon, &[]);
     }
 
     /// The next message of the coordinator, if one arrives within this time and before a member of

@@ -14,6 +14,8 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::setsid;
 
+use crate::client::channel::{End, Received};
+use crate::client::nodes::lease::HeldPart;
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
 use crate::protocol::{ErrorName, Failure, OnLost};
 use crate::run::supervise::kill_with_descendants;
@@ -22,11 +24,11 @@ use crate::sys::deadline::{self, Why, Writer};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::signals;
 
-use super::channel::{BeforeStart, End, Line, NotHeld, Received, Start, ToCoordinator, ToParent};
 use super::driver::Driver;
 use super::handover::{Handover, Left};
-use super::host::{Ending, HeldPart, Host, Named, Started, Wish, Word};
+use super::host::{Ending, Host, Named, Started, Wish, Word};
 use super::meeting::{self, Known, MeetError, Met};
+use super::messages::{BeforeStart, Line, NotHeld, Start, ToCoordinator, ToParent};
 use super::request::NodesRequest;
 
 /// How often to check for due actions while the command is being killed.
@@ -130,7 +132,7 @@ impl CoordinatorProcess {
 
     fn not_held(&mut self, why: Option<NotHeld>) {
         if let Some(child) = &self.child {
-            child.send(&BeforeStart::End(why), None);
+            child.send(&BeforeStart::End(why), &[]);
         }
     }
 
@@ -156,8 +158,8 @@ impl CoordinatorProcess {
 
     fn line(&self, line: Line) {
         match &self.child {
-            Some(child) if !self.begun => child.send(&BeforeStart::Line(line), None),
-            _ => self.parent.send(&ToParent::Line(line), None),
+            Some(child) if !self.begun => child.send(&BeforeStart::Line(line), &[]),
+            _ => self.parent.send(&ToParent::Line(line), &[]),
         };
     }
 
@@ -202,7 +204,7 @@ impl CoordinatorProcess {
 
     fn send_start(&mut self) {
         let (Some(unsent), Some(child)) = (&self.unsent, &self.child) else { return };
-        if child.send(&BeforeStart::Start(unsent.clone()), None) {
+        if child.send(&BeforeStart::Start(unsent.clone()), &[]) {
             self.unsent = None;
         }
     }
@@ -233,7 +235,7 @@ impl Host for CoordinatorProcess {
         self.kill_at = Some(kill_at);
         self.writer.publish(deadline::Deadline { reached_at, term_at, kill_at });
         if earlier {
-            self.parent.send(&ToParent::Look, None);
+            self.parent.send(&ToParent::Look, &[]);
         }
     }
 
@@ -274,7 +276,7 @@ impl Host for CoordinatorProcess {
     fn kill_now(&mut self) {
         self.writer.lost(Why::Fewer);
         self.kill_at = Some(0);
-        self.parent.send(&ToParent::Look, None);
+        self.parent.send(&ToParent::Look, &[]);
         self.kill_if_due(boottime_ms());
     }
 
@@ -284,7 +286,7 @@ impl Host for CoordinatorProcess {
         {
             let name = (*name).to_owned();
             let progress = (*progress).clone();
-            child.send(&BeforeStart::Waits { name, progress }, None);
+            child.send(&BeforeStart::Waits { name, progress }, &[]);
             return;
         }
         if let (
@@ -295,7 +297,7 @@ impl Host for CoordinatorProcess {
         {
             let name = |at: &usize| names.get(*at).copied().unwrap_or("?").to_owned();
             let names = nodes.iter().map(name).collect();
-            child.send(&BeforeStart::New { names, until: *until }, None);
+            child.send(&BeforeStart::New { names, until: *until }, &[]);
             return;
         }
         // Before the command starts, the number of nodes is news. Afterwards it is not.

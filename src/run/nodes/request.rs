@@ -1,6 +1,7 @@
 //! A request over nodes, as its caller makes it.
 
 use crate::client::Options;
+use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
 use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
 use crate::core::FrameId;
@@ -8,10 +9,6 @@ use crate::nodes::Require;
 use crate::protocol::place::Place;
 use crate::protocol::{RunId, WireItem};
 use crate::sys::clock::boottime_ms;
-
-use super::lease::enclosing::EnclosingLeases;
-use super::lease::handle::LeaseHandle;
-use super::lease::secret::Secret;
 
 /// The request to the nodes.
 #[derive(Clone, Debug)]

@@ -6,11 +6,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::client::{Client, ClientError, Options};
-use crate::protocol::place::Place;
-use crate::protocol::{DeadlinePageQuery, ErrorName, OnLost, Tag};
-use crate::run::{LostHold, OwnCode};
-use crate::sys::deadline::{Reader, Why};
+use crate::client::Fate;
+use crate::client::hold_monitor::LostHold;
+use crate::protocol::OnLost;
+use crate::run::OwnCode;
 use crate::sys::signals::{self, SignalRefused};
 
 /// How long after the signal of `--max-run` SIGKILL follows, without `--kill-after`.
@@ -77,31 +76,6 @@ pub trait SupervisorHooks {
 
     /// Called whenever the supervisor wakes. `command` is the child, until it has ended.
     fn turn(&mut self, _command: Option<Pid>) {}
-}
-
-/// What happened to a hold whose deadline page has lost its writer.
-#[derive(Debug)]
-pub enum Fate {
-    /// The present daemon has taken it over, and writes this page.
-    Held(Reader),
-    /// It is lost.
-    Lost(Why),
-}
-
-impl Fate {
-    /// Asks the present daemon of a place what happened to a request that was granted with this
-    /// token. `None` if no daemon knows yet.
-    #[must_use]
-    pub fn ask(place: &Place, options: Options, tag: Tag, token: u64) -> Option<Self> {
-        let query = DeadlinePageQuery { tag, token: Some(token) };
-        match Client::connect(place, options).ok()?.page(&query) {
-            Ok(page) => Some(Self::Held(page)),
-            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-                Some(Self::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
-            }
-            Err(_) => None,
-        }
-    }
 }
 
 /// How a supervised command ended.

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
+use crate::client::hold_monitor::Held;
 use crate::sys::deadline::Reader;
 use crate::sys::fds;
 use crate::sys::process::child::{end_with_parent, outlive_parent};
@@ -29,13 +30,6 @@ pub(super) enum ChildMessage {
     Granted { held: Option<Held>, children: Vec<OwnedFd> },
     /// It did not become the command, and is about to end.
     NotBegun,
-}
-
-/// A hold that can be lost.
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) token: u64,
-    pub(crate) page: Reader,
 }
 
 /// The parent's end.

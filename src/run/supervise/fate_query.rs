@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 
-use super::Fate;
+use crate::client::Fate;
 use crate::sys::deadline::{Reader, Why};
 use crate::sys::fds;
 use crate::sys::process::child::{Reap, end_with_parent, ended, fork};

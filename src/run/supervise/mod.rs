@@ -2,7 +2,7 @@
 //!
 //! The supervisor forks first; the child takes the lock and becomes the command. The supervisor
 //! limits the command's time from the grant on, passes on signals, and ends as the command ended.
-//! It ends all processes of the command when the hold is lost ([`hold_monitor`]): the second line
+//! It ends all processes of the command when the hold is lost ([`hold_monitor`](crate::client::hold_monitor)): the second line
 //! of defence after the daemon, and the only one if that is stopped or gone.
 //!
 //! Invariant: the supervisor owns nothing, so its death frees nothing. While the child still waits,
@@ -13,7 +13,6 @@ mod child_channel;
 mod descendants;
 mod fate_query;
 mod forwarded_signals;
-mod hold_monitor;
 mod parent;
 
 use std::fs::File;
@@ -26,10 +25,8 @@ use nix::unistd::{Pid, setpgid};
 use crate::sys::process::child::fork;
 use crate::sys::signals;
 
-pub use caller::{Ended, Fate, KILL_AFTER_DEFAULT, Limits, SupervisorHooks};
+pub use caller::{Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks};
 pub use child_channel::ChildChannel;
-pub(crate) use child_channel::Held;
-pub(crate) use hold_monitor::{HoldMonitor, Phase};
 
 use child_channel::channel;
 use descendants::Descendants;

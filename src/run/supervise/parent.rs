@@ -16,18 +16,18 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgid, setpgid};
 
-use crate::run::LostHold;
+use crate::client::Fate;
+use crate::client::hold_monitor::{HoldMonitor, LostHold, Phase};
 use crate::sys::fds;
 use crate::sys::process::child::{End, Reap, ended, stopped};
 use crate::sys::process::{RunState, run_state};
 use crate::sys::signals::SignalRefused;
 
-use super::caller::{Ended, Fate, Limits, SupervisorHooks};
+use super::caller::{Ended, Limits, SupervisorHooks};
 use super::child_channel::{Channel, ChildMessage};
 use super::descendants::{self, Descendants};
 use super::fate_query::FateQuery;
 use super::forwarded_signals::{OF_TERMINAL, stop_too};
-use super::hold_monitor::{HoldMonitor, Phase};
 
 /// How often to check the remaining descendants, in addition to each end of one: a process can
 /// become a daemon without a signal.

@@ -9,14 +9,14 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::client::nodes::list::Node;
+use serde::{Deserialize, Serialize};
+
 use crate::core::{LEASE_OVER_NODES_MS_MIN, NODES_MAX, Token};
-use crate::nodes::{Part, Standing};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{Handle, NodeId};
 
 use super::secret::Secret;
-use crate::run::nodes::host::HeldPart;
+use crate::client::nodes::list::Node;
 
 /// The beginning of the text. No handle of a single daemon begins with it.
 const PREFIX: &str = "n";
@@ -37,6 +37,19 @@ const FIXED_BYTES: usize = 1 + 16 + 8 + 8 + 2 + CHECKSUM_BYTES;
 const NODE_BYTES: usize = 16 + 4 + 1 + 2;
 
 const CHECKSUM_BYTES: usize = 4;
+
+/// The known state of a node's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldPart {
+    /// The place of the node in the list of the user.
+    pub at: usize,
+    /// Its id.
+    pub id: NodeId,
+    /// The number of the lease in the last request to it; 0 if it was not asked.
+    pub lease: u32,
+    /// Whether the node has confirmed it.
+    pub held: bool,
+}
 
 /// A lease over nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,24 +176,28 @@ impl LeaseHandle {
         self.parts.iter().map(|part| part.held)
     }
 
-    pub(in crate::run::nodes) fn secret(&self) -> Secret {
+    /// The source of the names and secrets of its parts.
+    #[must_use]
+    pub fn secret(&self) -> Secret {
         self.secret
     }
 
-    pub(in crate::run::nodes) fn ids(&self) -> impl Iterator<Item = NodeId> {
-        self.parts.iter().map(|part| part.id)
+    /// The id of each node and the number of its lease, in the order of [`Self::addresses`].
+    pub fn leases(&self) -> impl Iterator<Item = (NodeId, u32)> {
+        self.parts.iter().map(|part| (part.id, part.lease))
     }
 
     /// The secret of a node's part. A node that the handle does not name may have joined later; if
     /// so, it was asked only once.
-    pub(in crate::run::nodes) fn of_node(&self, id: NodeId) -> Handle {
+    #[must_use]
+    pub fn of_node(&self, id: NodeId) -> Handle {
         let part = self.parts.iter().find(|part| part.id == id);
         self.secret.handle(id, part.map_or(1, |part| part.lease))
     }
 
     /// Whether it names a node.
     pub(super) fn has_node(&self, id: NodeId) -> bool {
-        self.ids().any(|it| it == id)
+        self.parts.iter().any(|part| part.id == id)
     }
 
     /// The secret of the part of the daemon of this socket.
@@ -189,18 +206,6 @@ impl LeaseHandle {
             |part: &&LeasePart| matches!(&part.address, NodeAddress::Unix(it) if it == socket);
         let part = self.parts.iter().find(is_there)?;
         Some(self.secret.handle(part.id, part.lease))
-    }
-
-    /// The state that a coordinator needs to take it over.
-    pub(in crate::run::nodes) fn standing(&self) -> Standing {
-        let part = |(node, part): (usize, &LeasePart)| Part {
-            node,
-            lease: part.lease,
-            sent: None,
-            asked: None,
-        };
-        let parts = self.parts.iter().enumerate().map(part).collect();
-        Standing { token: self.token, need: self.need, parts }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -331,9 +336,8 @@ mod tests {
         assert_eq!(text.parse(), Ok(handle.clone()));
         assert_eq!(text[1..].to_uppercase().parse::<Handle>().ok(), None);
         assert_eq!(handle.token(), Some(4711));
-        let standing = handle.standing();
-        assert_eq!(standing.need, 2);
-        assert_eq!(standing.parts[1], Part { node: 1, lease: 3, sent: None, asked: None });
+        assert_eq!(handle.need(), 2);
+        assert_eq!(handle.leases().nth(1), Some((NodeId(7), 3)));
         let addresses: Vec<String> = handle.addresses().map(ToString::to_string).collect();
         assert_eq!(addresses, ["unix:/x y/s", "ssh:deploy@web1:2222", "local"]);
         assert!(!format!("{handle:?}").contains("77"), "{handle:?}");

@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::client::Client;
-use super::endpoint::Endpoint;
-use super::error::{Error, ErrorKind};
-use crate::client::ClientError;
+use crate::api::{Endpoint, Error};
+use crate::client::{Client, ClientError, Start};
 use crate::daemon;
 use crate::protocol::Stop;
+use crate::protocol::place::Place;
+use crate::protocol::user_namespace::MachineUid;
 
 /// How long the daemon may take to start.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -81,7 +81,7 @@ impl Daemon {
         let dir = Dir::new()?;
         let socket = dir.0.join("canal.sock");
         let options = daemon::Options {
-            place: Endpoint::at(&socket).place()?,
+            place: place(&socket)?,
             on_demand: false,
             discard_journal: false,
             first_start: false,
@@ -118,7 +118,7 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().map_err(|error| {
             let canal = canal.to_string_lossy();
-            Error::new(ErrorKind::Unreachable, format!("cannot start {canal}: {error}"))
+            ClientError::Start(format!("cannot start {canal}: {error}"))
         })?;
         let mut daemon = Self { runs_in: RunsIn::Process(child), dir, socket };
         daemon.wait_until_up()?;
@@ -157,9 +157,9 @@ impl Daemon {
     fn wait_until_up(&mut self) -> Result<(), Error> {
         let begun = Instant::now();
         loop {
-            let Err(error) = Client::connect_to(&self.endpoint()) else { return Ok(()) };
+            let Err(error) = self.connect() else { return Ok(()) };
             if let Some(why) = self.why_ended() {
-                return Err(Error::new(ErrorKind::Unreachable, why));
+                return Err(ClientError::Start(why).into());
             }
             if begun.elapsed() > START_MAX {
                 return Err(error);
@@ -190,8 +190,11 @@ impl Daemon {
     /// Asks the daemon that listens at the socket to end, and waits until it has. Returns whether a
     /// daemon ended.
     fn stop(&self) -> bool {
-        let client = self.endpoint().connect();
-        client.is_ok_and(|mut client| client.stop(&Stop {}).is_ok())
+        self.connect().is_ok_and(|mut client| client.stop(&Stop {}).is_ok())
+    }
+
+    fn connect(&self) -> Result<Client, Error> {
+        Ok(Client::connect(&place(&self.socket)?, Start::Never)?)
     }
 }
 
@@ -216,6 +219,11 @@ impl Drop for Daemon {
     }
 }
 
+/// The place of the daemon at this socket.
+fn place(socket: &Path) -> Result<Place, Error> {
+    Ok(Place::find(Some(socket), MachineUid::own()).map_err(ClientError::Place)?)
+}
+
 /// A new directory, removed when this value is dropped.
 #[derive(Debug)]
 struct Dir(PathBuf);
@@ -228,7 +236,7 @@ impl Dir {
         let made = nix::unistd::mkdtemp(&parent.join("canal-test-XXXXXX"));
         let dir = made.map_err(|error| {
             let message = format!("cannot create a directory in {}: {error}", parent.display());
-            Error::new(ErrorKind::Unreachable, message)
+            ClientError::Start(message)
         })?;
         Ok(Self(dir))
     }

@@ -14,12 +14,63 @@ use crate::protocol::OnLost;
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::{self, Reader, State, Why};
 
-use super::child_channel::Held;
-use crate::run::LostHold;
+/// A hold that can be lost.
+#[derive(Debug)]
+pub struct Held {
+    /// Its fencing token.
+    pub token: u64,
+    /// Shows until when it is safe.
+    pub page: Reader,
+}
+
+/// What was lost, when and why. Times are milliseconds of CLOCK_BOOTTIME.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostHold {
+    /// The fencing token of the hold.
+    pub token: u64,
+    /// Why.
+    pub why: Why,
+    /// From this time on the hold protects nothing.
+    pub at: u64,
+    /// When the engine was last known to be reachable.
+    pub reached_at: u64,
+    /// The name of the engine in messages.
+    pub engine: String,
+    /// The name of this host in messages.
+    pub host: String,
+    /// What happens to the command; `None` if it had not begun.
+    pub then: Option<OnLost>,
+    /// Whether the kernel refuses to signal the command.
+    pub is_refused: bool,
+}
+
+impl LostHold {
+    /// The loss of the hold with this token, if at `now` the page reports it as lost or possibly
+    /// lost.
+    #[must_use]
+    pub fn found(page: &Reader, token: u64, now: u64) -> Option<Self> {
+        let state = page.state();
+        state.is_over(now).then(|| Self::of(page, &state, token, now))
+    }
+
+    /// The loss of the hold with this token, from the state of the page at `now`.
+    fn of(page: &Reader, state: &State, token: u64, now: u64) -> Self {
+        Self {
+            token,
+            why: state.lost.map_or(Why::Away, |lost| lost.why),
+            at: state.lost.map_or(now, |lost| lost.at),
+            reached_at: state.deadline.reached_at,
+            engine: page.engine(),
+            host: page.label(),
+            then: None,
+            is_refused: false,
+        }
+    }
+}
 
 /// The action taken so far about a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// It is held.
     Held,
     /// It may be lost, and the user was warned.
@@ -32,7 +83,7 @@ pub(crate) enum Phase {
 
 /// A hold that can be lost, while its command runs.
 #[derive(Debug)]
-pub(crate) struct HoldMonitor {
+pub struct HoldMonitor {
     token: u64,
     page: Reader,
     /// Whether the daemon that wrote the page has gone.
@@ -74,7 +125,11 @@ impl Phase {
 }
 
 impl HoldMonitor {
-    pub(crate) fn new(held: Held, on_lost: OnLost) -> io::Result<Self> {
+    /// Monitors a hold, at whose loss this happens to the command.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub fn new(held: Held, on_lost: OnLost) -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
         let Held { token, page } = held;
@@ -93,7 +148,10 @@ impl HoldMonitor {
     }
 
     /// Reads the page. `Some` if a new phase begins.
-    pub(crate) fn check(&mut self) -> io::Result<Option<Phase>> {
+    ///
+    /// # Errors
+    /// The timer cannot be set.
+    pub fn check(&mut self) -> io::Result<Option<Phase>> {
         self.writer_gone = self.writer_gone || self.page.is_left();
         let (state, now) = (self.state(), boottime_ms());
         let before = self.phase;
@@ -116,51 +174,59 @@ impl HoldMonitor {
         State { lost: state.lost.or(self.reported), ..state }
     }
 
-    pub(crate) fn token(&self) -> u64 {
+    /// The fencing token of the hold.
+    #[must_use]
+    pub fn token(&self) -> u64 {
         self.token
     }
 
     /// Records that the present daemon reports the hold as lost.
-    pub(crate) fn report_lost(&mut self, why: Why) {
+    pub fn report_lost(&mut self, why: Why) {
         self.reported = self.reported.or(Some(deadline::Lost { why, at: boottime_ms() }));
     }
 
     /// Whether the writer of the page has gone while the page still reports the hold as held. In
     /// that case another daemon may have ended the command.
-    pub(crate) fn command_may_be_ended(&mut self) -> bool {
+    pub fn command_may_be_ended(&mut self) -> bool {
         self.writer_gone = self.writer_gone || self.page.is_left();
         self.writer_gone && self.phase == Phase::Held && self.state().lost.is_none()
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    /// The action taken so far.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
         self.phase
     }
 
     /// The loss that was found.
-    pub(crate) fn lost(&self) -> Option<&LostHold> {
+    #[must_use]
+    pub fn lost(&self) -> Option<&LostHold> {
         self.lost.as_ref()
     }
 
     /// Whether the supervisor is ending the command.
-    pub(crate) fn ends_command(&self) -> bool {
+    #[must_use]
+    pub fn ends_command(&self) -> bool {
         matches!(self.phase, Phase::Ending | Phase::Killing)
     }
 
     /// Whether the command's descendants must end too before the supervisor ends.
-    pub(crate) fn ends_descendants(&self) -> bool {
+    #[must_use]
+    pub fn ends_descendants(&self) -> bool {
         self.ends_command() && self.on_lost == OnLost::Kill
     }
 
     /// How much longer the hold is safe, if the page has lost its writer and another page is
     /// needed.
-    pub(crate) fn orphaned_but_safe_for(&self) -> Option<Duration> {
+    #[must_use]
+    pub fn orphaned_but_safe_for(&self) -> Option<Duration> {
         let state = self.state();
         let held = self.writer_gone && self.phase == Phase::Held && state.lost.is_none();
         held.then(|| Duration::from_millis(state.deadline.term_at.saturating_sub(boottime_ms())))
     }
 
     /// Continues with the page of the daemon that has taken over the hold.
-    pub(crate) fn replace_page(&mut self, page: Reader) {
+    pub fn replace_page(&mut self, page: Reader) {
         if self.phase == Phase::Held && !page.state().is_over(boottime_ms()) {
             self.page = page;
             self.writer_gone = false;
@@ -168,7 +234,7 @@ impl HoldMonitor {
     }
 
     /// The descriptors to poll: the timer, and the liveness pipe until its end.
-    pub(crate) fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let line = (!self.writer_gone).then(|| self.page.line());
         std::iter::once(self.timer.as_fd()).chain(line)
     }

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
+use crate::client::environment;
 use crate::client::nodes::list::Node;
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{Handle, NodeId};
-use crate::run::environment;
 
 use super::handle::{LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 
@@ -76,8 +76,9 @@ impl EnclosingLeases {
 
 #[cfg(test)]
 mod tests {
+    use super::super::handle::HeldPart;
+    use super::super::secret::Secret;
     use super::*;
-    use crate::run::nodes::{HeldPart, Secret};
 
     fn node(address: &str) -> Node {
         Node { name: address.to_owned(), address: address.parse().unwrap(), canal: None }
